@@ -316,10 +316,10 @@ ag_gemm(
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.
-        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, lane);
-            counters_advance(plan.cells, me, plan.ready_x, world, lane);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
         }
     }
 }

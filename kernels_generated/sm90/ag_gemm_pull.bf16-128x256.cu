@@ -214,9 +214,9 @@ ag_gemm_pull(
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.
-        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            if (lane == 0) {
+            if (threadIdx.x == 0) {
                 // wait returned_x[others] (credit: my x is no longer read)
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
@@ -225,8 +225,8 @@ ag_gemm_pull(
                 }
             }
             __syncwarp();
-            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, lane);
-            counters_advance(plan.cells, me, plan.returned_x, world, lane);
+            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.returned_x, world, threadIdx.x);
         }
     }
 }

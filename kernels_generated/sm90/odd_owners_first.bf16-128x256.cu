@@ -338,9 +338,9 @@ odd_owners_first(
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.
-        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            if (lane == 0) {
+            if (threadIdx.x == 0) {
                 // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
@@ -349,7 +349,7 @@ odd_owners_first(
                 }
             }
             __syncwarp();
-            counters_advance(plan.cells, me, plan.free_partial, world, lane);
+            counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);
         }
     }
 }

@@ -286,9 +286,9 @@ sum_of_inputs(
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.
-        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
-            if (lane == 0) {
+            if (threadIdx.x == 0) {
                 // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
                 #pragma unroll 1
                 for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
@@ -297,7 +297,7 @@ sum_of_inputs(
                 }
             }
             __syncwarp();
-            counters_advance(plan.cells, me, plan.free_partial, world, lane);
+            counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);
         }
     }
 }

@@ -340,6 +340,21 @@ fn strangers_push_beside_pull() {
     strangers(STRANGERS[17]);
 }
 
+#[test]
+fn strangers_two_layers() {
+    strangers(STRANGERS[18]);
+}
+
+#[test]
+fn strangers_two_layers_over_ranks() {
+    strangers(STRANGERS[19]);
+}
+
+#[test]
+fn strangers_two_experts() {
+    strangers(STRANGERS[20]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -209,6 +209,25 @@ impl ScheduleBuilder {
         self.partition(name, tensor, Block::Tiles { shape })
     }
 
+    /// A partition into blocks of as many rows and columns as those of another one: one choice decides both.
+    #[track_caller]
+    pub fn tiles_like(
+        &mut self,
+        name: &str,
+        tensor: TensorRef,
+        like: PartitionRef,
+    ) -> PartitionRef {
+        let block = self.program.partitions.get(like.0.index());
+        // Of another schedule's partition there is none: lowering finds and reports its uses.
+        let block = block.map_or(
+            Block::Pieces {
+                rows: Choice::Fixed(Setting::One(0)),
+            },
+            |of| of.block,
+        );
+        self.partition(name, tensor, block)
+    }
+
     /// Counters indexed by `axes`, outermost first. No axes make a single cell.
     #[track_caller]
     pub fn counters(&mut self, name: &str, axes: impl IntoIterator<Item = Axis>) -> CountersRef {

@@ -1,13 +1,13 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
-use super::words::{meaning, next_block, order_name, view};
+use super::words::{describe, in_flight, meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::CounterId;
 use crate::sm90::cta::Mode;
-use crate::tiling::Major;
+use crate::tiling::{Major, Operand};
 use crate::warp::{
-    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Ring, RunBy, cluster, counter_name,
+    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, RunBy, cluster, counter_name,
 };
 use std::collections::BTreeSet;
 
@@ -95,9 +95,8 @@ impl Text<'_> {
             } else {
                 (false, "columns")
             };
-            let operands = pipeline.tiling().operands().iter();
-            let operands = operands.zip(pipeline.rings[0].parts());
-            let shared = operands.filter(|(operand, _)| operand.columns == columns);
+            let shared = of_operands(pipeline).into_iter();
+            let shared = shared.filter(|(operand, _)| operand.columns == columns);
             let shared = shared.map(|(_, part)| part.name.as_str());
             let shared = shared.collect::<Vec<_>>().join(" and ");
             self.line(format!(
@@ -525,8 +524,7 @@ impl Text<'_> {
             } else {
                 (false, "first_row")
             };
-            let operands = pipeline.tiling().operands().iter();
-            for (operand, part) in operands.zip(pipeline.rings[0].parts()) {
+            for (operand, part) in of_operands(pipeline) {
                 // What lies behind another is within that one's tile.
                 if part.behind {
                     continue;
@@ -548,53 +546,16 @@ impl Text<'_> {
     }
 }
 
-/// What the slots of a ring hold, in words.
-fn in_flight(ring: &Ring) -> String {
-    let parts = ring.parts().iter();
-    let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
-    match (parts.as_slice(), ring.name) {
-        (_, "split_partial") => "partials of other CTAs that a CTA holds, for each consumer".into(),
-        (_, "staging") => {
-            "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
+/// The operands of all loops, each part of a stage once.
+fn of_operands(pipeline: &Pipeline) -> Vec<(&Operand, &Part)> {
+    let mut found: Vec<(&Operand, &Part)> = Vec::new();
+    for (tiling, of) in pipeline.cta.tilings().iter().enumerate() {
+        for (at, operand) in of.operands().iter().enumerate() {
+            let part = pipeline.rings[0].part(tiling, at);
+            if !found.iter().any(|(_, known)| *known == part) {
+                found.push((operand, part));
+            }
         }
-        (_, "spare_staging") => "boxes in flight that a spare warp copies".into(),
-        ([_], "stage") => "stages of stored tiles in flight".into(),
-        ([_], name) if ring.is_staggered() => {
-            format!("output {name}s in flight, in places that go from one consumer to the other")
-        }
-        ([_], name) if ring.sets > 1 => format!("output {name}s in flight, for each consumer"),
-        ([_], name) => format!("output {name}s in flight"),
-        (operands, name) => format!("{name}s of {} in flight", operands.join(" and ")),
     }
-}
-
-fn describe(pipeline: &Pipeline, field: Field) -> String {
-    let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
-    match field {
-        Field::Size(id) => match dim(id).as_str() {
-            "m" => "rows of the product, over all chunks".into(),
-            "n" => "its columns".into(),
-            "k" => "its depth".into(),
-            other => format!("size of {other}"),
-        },
-        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
-        Field::PartialChunk(_) => {
-            "the partial chunk: it has some rows, but not all, and a map of its own".into()
-        }
-        Field::Me => "this rank".into(),
-        Field::World => "how many ranks there are".into(),
-        Field::First(_) => "a counter: its first cell".into(),
-        Field::CellRows(id) => format!(
-            "rows of {} in a chunk, each with its cells",
-            pipeline.kernel.partitions[id.index()].name
-        ),
-        Field::LateJoin => "waves of items before the first blocks take part".into(),
-        Field::Order(_) => "the ranks that this one visits, step by step".into(),
-        Field::Heap
-        | Field::Stride
-        | Field::Counters
-        | Field::Arrivals
-        | Field::Finished
-        | Field::Vector(_) => String::new(),
-    }
+    found
 }

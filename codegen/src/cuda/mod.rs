@@ -19,6 +19,7 @@ pub use params::{FieldAt, Param, WATCH_BYTES};
 
 use crate::kernel::DimId;
 use crate::program::Loc;
+use crate::tiling::Tiling;
 use crate::variant::Arch;
 use crate::verify::Checked;
 use crate::warp::{Field, Pipeline, RunBy};
@@ -86,6 +87,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         role: "",
         run_by: RunBy::Groups,
         group: false,
+        tiling: 0,
         more_loops: false,
         releases: false,
     };
@@ -125,6 +127,8 @@ struct Text<'a> {
     run_by: RunBy,
     /// Whether warpgroups do, not one thread.
     group: bool,
+    /// The tiling of the loop over items that is being printed.
+    tiling: usize,
     /// Whether its scheduler has more loops over items after what is being printed.
     more_loops: bool,
     /// Whether it releases slots some stores later.
@@ -146,6 +150,11 @@ impl Text<'_> {
         body(self);
         self.depth -= 1;
         self.line("}");
+    }
+
+    /// How the tiles of the loop that is being printed are computed.
+    fn tiling(&self) -> &Tiling {
+        self.pipeline.tiling_of(self.tiling)
     }
 
     /// The function that gives a chunk's rows.

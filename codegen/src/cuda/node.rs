@@ -175,7 +175,8 @@ impl Text<'_> {
                     let loaded_by_all = if mn_major {
                         "BLOCK".into()
                     } else {
-                        self.pipeline.ring(*ring).parts()[*part].name.to_uppercase()
+                        let ring = self.pipeline.ring(*ring);
+                        ring.part(self.tiling, *part).name.to_uppercase()
                     };
                     shared.push_str(&format!(
                         " + multicast_rank * ({loaded_by_all}_BYTES / CLUSTER)"
@@ -374,7 +375,7 @@ impl Text<'_> {
 
     fn declare_accumulators(&mut self) {
         let (pipeline, n) = (self.pipeline, self.tile_n());
-        let on_m = if pipeline.tiling().swapped() {
+        let on_m = if self.tiling().swapped() {
             "columns"
         } else {
             "rows"
@@ -384,7 +385,7 @@ impl Text<'_> {
         } else {
             ("", "64")
         };
-        for multiply in pipeline.tiling().multiplies() {
+        for multiply in self.tiling().multiplies() {
             let (acc, _) = self.accumulators(multiply.first);
             let (times, each) = match multiply.on_n.len() {
                 1 => (String::new(), ""),
@@ -399,18 +400,19 @@ impl Text<'_> {
 
     fn mma(&mut self, ring: RingId, multiply: usize, fresh: &Expr) {
         let ring = self.pipeline.ring(ring);
-        let multiplies = self.pipeline.tiling().multiplies();
+        let (tiling, multiplies) = (self.tiling, self.tiling().multiplies());
         // Where one instruction goes on from operand to operand, its descriptor is of the first.
         let parts = |multiply: &Multiply| {
-            let (x, w) = self
-                .pipeline
-                .tiling()
-                .sides(multiply.on_m, multiply.on_n[0]);
+            let (x, w) = self.tiling().sides(multiply.on_m, multiply.on_n[0]);
             [x, w]
         };
         let known: Vec<usize> = multiplies[..multiply].iter().flat_map(parts).collect();
         let [x, w] = parts(&multiplies[multiply]);
         let at = |part: usize| {
+            let part = ring
+                .buffer
+                .as_ref()
+                .map_or(part, |it| it.part(tiling, part));
             let name = &ring.parts()[part].name;
             let bytes = self.array_bytes(ring, part);
             format!(
@@ -422,7 +424,7 @@ impl Text<'_> {
         let new = new.map(at).collect::<Vec<_>>().join(", ");
         let fresh = self.expr(fresh);
         let acc = self.accumulators(multiplies[multiply].first).0;
-        let [x, w] = [x, w].map(|part| ring.parts()[part].name.clone());
+        let [x, w] = [x, w].map(|part| ring.part(tiling, part).name.clone());
         let rows = self.pipeline.kernel.variant.layout.mn_major();
         let [x_step, w_step] = rows.map(|rows| {
             if rows {
@@ -438,7 +440,7 @@ impl Text<'_> {
             format!("{w}s + k * {w_step}"),
         );
         // What is on the instruction's M side comes first, and by blocks.
-        let ((a, a_rows), (b, b_rows)) = if self.pipeline.tiling().swapped() {
+        let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
             ((w, rows[1]), (x, rows[0]))
         } else {
             ((x, rows[0]), (w, rows[1]))
@@ -472,17 +474,18 @@ impl Text<'_> {
         let of = self.expr(of);
         self.block("if (warp == 0)", |text| {
             text.line("// Every CTA is done with its waits, loads and stores when the last one comes here.");
-            text.line(format!("const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, {of}), 0);"));
+            // Not by `lane`, which all roles would then keep in a register to the end: it was the one that had no room.
+            text.line(format!("const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, {of}), 0);"));
             text.block("if (last)", |text| {
                 if !body.is_empty() {
                     text.role = "load";
                     text.group = false;
-                    text.block("if (lane == 0)", |text| text.list(body));
+                    text.block("if (threadIdx.x == 0)", |text| text.list(body));
                     text.line("__syncwarp();");
                 }
                 for (counter, cells) in advance {
                     let (first, cells) = (text.cell(*counter, &Expr::Const(0)), text.expr(cells));
-                    text.line(format!("counters_advance(plan.cells, me, {first}, {cells}, lane);"));
+                    text.line(format!("counters_advance(plan.cells, me, {first}, {cells}, threadIdx.x);"));
                 }
             });
         });

@@ -32,8 +32,11 @@ impl Text<'_> {
             .as_ref()
             .map_or(part..part + 1, |it| it.together(part));
         let bytes = |part: &Part| format!("{}_BYTES", part.name.to_uppercase());
-        let all: Vec<String> = ring.parts()[array].iter().map(bytes).collect();
-        if all.len() == 1 {
+        let (parts, stride) = (&ring.parts()[array], ring.parts()[part].stride);
+        let all: Vec<String> = parts.iter().map(bytes).collect();
+        if parts.iter().map(|part| part.bytes).sum::<u32>() != stride {
+            stride.to_string()
+        } else if all.len() == 1 {
             all.concat()
         } else {
             format!("({})", all.join(" + "))
@@ -149,7 +152,7 @@ impl Text<'_> {
     /// The address of a box in a part of the current slot: an operand's block, or a subtile.
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
-        let (slot, part) = (ring.name, &ring.parts()[part].name);
+        let (slot, part) = (ring.name, &ring.part(self.tiling, part).name);
         let place = if ring.is_staggered() {
             format!("{slot}.place()")
         } else {

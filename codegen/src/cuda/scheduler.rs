@@ -99,7 +99,10 @@ impl Text<'_> {
                         "const Tile {var} = {order}({tile}, {rows}, {columns});"
                     ));
                 }
+                let tiling = text.pipeline.item_loop(of).tiling;
+                let outer = std::mem::replace(&mut text.tiling, tiling);
                 text.list(body);
+                text.tiling = outer;
             });
         }
         if self.more_loops {

@@ -72,7 +72,7 @@ impl Text<'_> {
         (array, at): (&str, &str),
         shared: &str,
     ) {
-        let (verb, first) = if self.pipeline.tiling().swapped() {
+        let (verb, first) = if self.tiling().swapped() {
             (format!("{verb}_transposed"), "first_column")
         } else {
             (verb.to_string(), "first_row")
@@ -90,8 +90,9 @@ impl Text<'_> {
 
     /// The registers of a product's accumulators: the array, and what lies before them in it.
     pub(super) fn accumulators(&self, product: usize) -> (String, String) {
-        if self.pipeline.tiling().multiplies().len() > 1 {
-            return (self.pipeline.accumulators(product), String::new());
+        if self.tiling().multiplies().len() > 1 {
+            let acc = self.pipeline.accumulators(self.tiling, product);
+            return (acc, String::new());
         }
         let before = match product {
             0 => String::new(),
@@ -103,7 +104,7 @@ impl Text<'_> {
 
     /// How much a tile has on the instruction's N side.
     pub(super) fn tile_n(&self) -> &'static str {
-        if self.pipeline.tiling().swapped() {
+        if self.tiling().swapped() {
             "TILE_M"
         } else {
             "TILE_N"
@@ -112,7 +113,7 @@ impl Text<'_> {
 
     /// How much of the instruction's N side a subtile has.
     pub(super) fn subtile_n(&self) -> &'static str {
-        if self.pipeline.tiling().swapped() {
+        if self.tiling().swapped() {
             "SUBTILE_M"
         } else {
             "SUBTILE_N"
@@ -135,7 +136,7 @@ impl Text<'_> {
 
     /// Reads what a subtile needs of a vector, from the subtile's first column on.
     pub(super) fn vector(&mut self, name: &str, from: &str, columns: &str) {
-        if !self.pipeline.tiling().swapped() {
+        if !self.tiling().swapped() {
             self.line(format!("float {name}[SUBTILE_N / 4];"));
             self.line(format!(
                 "vector_read<SUBTILE_N>({name}, {from}, {columns}, lane);"
@@ -184,7 +185,7 @@ impl Text<'_> {
                 format!("{acc}{block}[{before}{part} * {subtile} / 2 + i]")
             }
             Source::Subtile | Source::Sum => format!("{}{block}[i]", param.name),
-            Source::Vector if self.pipeline.tiling().swapped() => {
+            Source::Vector if self.tiling().swapped() => {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),

@@ -1,7 +1,7 @@
 //! What the text calls things, and says of maps and constants in words.
 
 use crate::order::TileOrder;
-use crate::warp::View;
+use crate::warp::{Field, Pipeline, Ring, View};
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
 /// instruction cache, and tests count instructions.
@@ -67,5 +67,63 @@ pub(super) fn order_name(order: TileOrder) -> String {
         TileOrder::RowMajor => "row_major".into(),
         TileOrder::ColumnMajor => "column_major".into(),
         TileOrder::Grouped(group) => format!("grouped_{group}"),
+    }
+}
+
+/// What the slots of a ring hold, in words.
+pub(super) fn in_flight(ring: &Ring) -> String {
+    let parts = ring.parts().iter();
+    let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
+    match (parts.as_slice(), ring.name) {
+        (_, "split_partial") => "partials of other CTAs that a CTA holds, for each consumer".into(),
+        (_, "staging") => {
+            "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
+        }
+        (_, "spare_staging") => "boxes in flight that a spare warp copies".into(),
+        ([_], "stage") => "stages of stored tiles in flight".into(),
+        ([_], name) if ring.is_staggered() => {
+            format!("output {name}s in flight, in places that go from one consumer to the other")
+        }
+        ([_], name) if ring.sets > 1 => format!("output {name}s in flight, for each consumer"),
+        ([_], name) => format!("output {name}s in flight"),
+        (_, name) => {
+            let held = ring
+                .buffer
+                .as_ref()
+                .map(|it| it.held(|part| part.name.clone()));
+            format!("{name}s of {} in flight", held.unwrap_or_default())
+        }
+    }
+}
+
+/// What a number of a launch is.
+pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
+    let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
+    match field {
+        Field::Size(id) => match dim(id).as_str() {
+            "m" => "rows of the product, over all chunks".into(),
+            "n" => "its columns".into(),
+            "k" => "its depth".into(),
+            other => format!("size of {other}"),
+        },
+        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
+        Field::PartialChunk(_) => {
+            "the partial chunk: it has some rows, but not all, and a map of its own".into()
+        }
+        Field::Me => "this rank".into(),
+        Field::World => "how many ranks there are".into(),
+        Field::First(_) => "a counter: its first cell".into(),
+        Field::CellRows(id) => format!(
+            "rows of {} in a chunk, each with its cells",
+            pipeline.kernel.partitions[id.index()].name
+        ),
+        Field::LateJoin => "waves of items before the first blocks take part".into(),
+        Field::Order(_) => "the ranks that this one visits, step by step".into(),
+        Field::Heap
+        | Field::Stride
+        | Field::Counters
+        | Field::Arrivals
+        | Field::Finished
+        | Field::Vector(_) => String::new(),
     }
 }

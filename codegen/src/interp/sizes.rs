@@ -62,7 +62,9 @@ impl<'p> Sizes<'p> {
             let vector = |(tensor, side): (usize, usize)| {
                 side == ROWS && program.tensors[tensor].kind == TensorKind::Vector
             };
-            let (first, first_side) = alike.clone().next().unwrap_or((tensor, side));
+            let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
+            let first = columns.next().or_else(|| alike.clone().next());
+            let (first, first_side) = first.unwrap_or((tensor, side));
             if alike.any(vector) {
                 return 1;
             }

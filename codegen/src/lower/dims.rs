@@ -230,7 +230,8 @@ pub(super) fn match_dims(
     }
 }
 
-/// The first product's sides are m, n and k; other sizes are named after the first tensor that has them.
+/// The first product's sides are m, n and k; other sizes are named after the first tensor that has them as columns, or
+/// else as rows.
 fn name_dims(
     program: &Program,
     classes: &Classes,
@@ -248,6 +249,8 @@ fn name_dims(
                 .or_insert_with(|| name.into());
         }
     }
+    let all = || (0..program.tensors.len()).map(|index| TensorId(index as u16));
+    let column = |class: usize| all().find(|tensor| classes.of(*tensor, Side::Columns) == class);
     let (mut dims, mut ids): (Vec<Dim>, HashMap<usize, DimId>) = (Vec::new(), HashMap::new());
     for (index, tensor) in program.tensors.iter().enumerate() {
         for (side, suffix) in [(Side::Rows, "rows"), (Side::Columns, "columns")] {
@@ -256,7 +259,10 @@ fn name_dims(
                 let name = names
                     .get(&class)
                     .cloned()
-                    .unwrap_or_else(|| format!("{}.{suffix}", tensor.name));
+                    .unwrap_or_else(|| match column(class) {
+                        Some(of) => format!("{}.columns", program.tensors[of.index()].name),
+                        None => format!("{}.{suffix}", tensor.name),
+                    });
                 dims.push(Dim {
                     name,
                     chunked: false,

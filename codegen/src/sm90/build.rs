@@ -3,18 +3,18 @@
 //! What a Hopper pipeline cannot do yet is refused here, with the numbers, before any text is made.
 
 use super::branches::lifted;
-use super::builder::{Builder, clustered, refuse};
-use super::cta::{self, Cta};
+use super::builder::{Alike, Builder, clustered, depth, refuse};
+use super::cta;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
-use crate::program::Loc;
-use crate::tiling::first_step;
+use crate::program::{Loc, PartitionId};
+use crate::tiling::{Tile, Tiling, first_step};
 use crate::verify::Checked;
-use crate::warp::{BATCH, Comm, CommRole, Expr, Node, Pipeline, RunBy, Test, Warp};
+use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Test, Warp};
 use std::collections::BTreeSet;
 
 /// The pipeline of `kernel` on its architecture.
@@ -31,6 +31,8 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let mut builder = Builder {
         kernel,
         cta,
+        stage: super::rings::stage(kernel, cta),
+        alike: Alike::of(kernel, cta),
         comm: comm.clone(),
         counters,
         maps: Vec::new(),
@@ -114,6 +116,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let counted = super::comm::counted_twice(kernel, &builder.scale);
     builder.found.extend(counted);
     let rings = super::rings::lay_out(&builder);
+    let lets = lets(&builder);
     let Builder {
         maps,
         orders,
@@ -123,7 +126,6 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         ..
     } = builder;
     Diagnostics::check(once(found), ())?;
-    let lets = lets(kernel, cta);
     let dependent_launch = cta.dependent_launch();
     let pipeline = Pipeline {
         kernel: kernel.clone(),
@@ -271,22 +273,18 @@ fn wait_for_gemm(kernel: &Kernel, mut roles: BTreeSet<usize>) -> bool {
 }
 
 /// Numbers all warps use.
-fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
-    use crate::warp::Field;
-    let tiling = cta.tiling();
-    let tile = tiling.tile();
-    let columns = kernel.partitions[tiling.partition().index()].columns;
-    let tiles_n = Expr::Field(Field::Size(columns)).ceil_div(clustered(
-        "TILE_N",
-        tile.columns,
-        cta.cluster().1,
-    ));
-    let mut lets = vec![("tiles_n".into(), tiles_n)];
-    let Some(w) = tiling.operands().get(1) else {
+fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
+    let (cta, tiling) = (b.cta, b.cta.tiling());
+    let mut lets = Vec::new();
+    if b.alike.columns {
+        lets.push((
+            "tiles_n".into(),
+            tiles_n(b, tiling.partition(), tiling.tile()),
+        ));
+    }
+    let Some(steps) = steps(b, tiling).filter(|_| b.alike.steps) else {
         return lets;
     };
-    let k = kernel.buffers[w.tensor.index()].columns;
-    let steps = Expr::Field(Field::Size(k)).ceil_div(Expr::symbol("TILE_K", tile.k));
     if cta.split() > 1 {
         // Each has its part, and none is without a step: the plan refuses fewer steps than CTAs.
         let split = || Expr::symbol("SPLIT", cta.split());
@@ -301,6 +299,19 @@ fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
         lets.push(("steps".into(), steps));
     }
     lets
+}
+
+/// Columns of the grid of a partition's tiles.
+pub(super) fn tiles_n(b: &Builder<'_>, partition: PartitionId, tile: Tile) -> Expr {
+    let columns = b.kernel.partitions[partition.index()].columns;
+    let across = clustered("TILE_N", tile.columns, b.cta.cluster().1);
+    Expr::Field(Field::Size(columns)).ceil_div(across)
+}
+
+/// Steps of a loop's products, of all CTAs that share them.
+pub(super) fn steps(b: &Builder<'_>, tiling: &Tiling) -> Option<Expr> {
+    let k = Expr::Field(Field::Size(depth(b.kernel, tiling)?));
+    Some(k.ceil_div(Expr::symbol("TILE_K", tiling.tile().k)))
 }
 
 const _: () = assert!(BATCH > 0);

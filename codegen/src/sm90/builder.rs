@@ -3,15 +3,20 @@
 use super::cta::Cta;
 use super::waiters::Counters;
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::Kernel;
+use crate::kernel::{DimId, Kernel};
+
 use crate::program::{CounterId, Loc};
 use crate::tiling::Tiling;
-use crate::warp::{Comm, Epilogue, Expr, Map, OrderTable};
+use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable};
 
 /// What every step of lowering needs.
 pub(super) struct Builder<'a> {
     pub kernel: &'a Kernel,
     pub cta: &'a Cta,
+    /// What a stage holds.
+    pub stage: Buffer,
+    /// What is the same in all loops over tiles, and so has a name for all warps.
+    pub alike: Alike,
     pub comm: Option<Comm>,
     pub counters: Counters,
     pub maps: Vec<Map>,
@@ -21,12 +26,36 @@ pub(super) struct Builder<'a> {
     pub found: Vec<Diagnostic>,
 }
 
-impl Builder<'_> {
-    /// How the tiles of all loops are computed.
-    pub const fn tiling(&self) -> &Tiling {
-        self.cta.tiling()
-    }
+/// Which sizes all loops over tiles have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Alike {
+    /// Columns of their tiles' grids.
+    pub columns: bool,
+    /// Steps of their products.
+    pub steps: bool,
+}
 
+impl Alike {
+    pub fn of(kernel: &Kernel, cta: &Cta) -> Alike {
+        let one = |size: &dyn Fn(&Tiling) -> Option<DimId>| {
+            let mut sizes = cta.tilings().iter().map(size);
+            let first = sizes.next();
+            sizes.all(|other| Some(other) == first)
+        };
+        Alike {
+            columns: one(&|tiling| Some(kernel.partitions[tiling.partition().index()].columns)),
+            steps: one(&|tiling| depth(kernel, tiling)),
+        }
+    }
+}
+
+/// The K of a loop's products, if it has any.
+pub(super) fn depth(kernel: &Kernel, tiling: &Tiling) -> Option<DimId> {
+    let x = tiling.operands().first()?;
+    Some(kernel.buffers[x.tensor.index()].columns)
+}
+
+impl Builder<'_> {
     /// How many share the steps of a tile.
     pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())

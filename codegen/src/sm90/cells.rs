@@ -18,6 +18,12 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Whether items are tiles of a loop that multiplies.
+    fn is_of_tiles(&self, partition: PartitionId) -> bool {
+        let mut tilings = self.b.cta.tilings().iter();
+        tilings.any(|tiling| tiling.partition() == partition)
+    }
+
     /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.
     pub(super) fn piece(&self, rows: u32) -> Expr {
         let partitions = self.b.kernel.partitions.iter();
@@ -114,7 +120,7 @@ impl Walk<'_, '_> {
                     );
                 }
                 let start = row
-                    * if partition == self.b.tiling().partition() {
+                    * if self.is_of_tiles(partition) {
                         Expr::symbol("TILE_M", tile)
                     } else {
                         tile.into()

@@ -115,14 +115,14 @@ impl Walk<'_, '_> {
 
     /// Which of the products has those operands.
     fn product(&self, tensors: [TensorId; 2]) -> usize {
-        let tiling = self.b.tiling();
+        let tiling = self.tiling();
         let is = |product: &Product| product.map(|part| tiling.operands()[part].tensor) == tensors;
         tiling.products().iter().position(is).unwrap_or(0)
     }
 
     /// What a product is called where its value is used: `product`, or by the operand that is its own.
     fn product_name(&self, product: usize) -> String {
-        let tiling = self.b.tiling();
+        let tiling = self.tiling();
         let products = tiling.products();
         let [x, w] = products[product].map(|part| {
             let tensor = tiling.operands()[part].tensor;
@@ -152,7 +152,7 @@ impl Walk<'_, '_> {
             };
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
             let mut name = identifier(&buffer.name);
-            let products = 0..self.b.tiling().products().len();
+            let products = 0..self.tiling().products().len();
             let products: Vec<String> = products.map(|it| self.product_name(it)).collect();
             while products.contains(&name) || operands.iter().any(|known| known.name == name) {
                 name.push('_');
@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
             };
             nodes.push(self.note(leaf.op));
             nodes.extend(self.waits(waits));
-            let (part, place) = self.b.tiling().input_place(index as u32);
+            let (part, place) = self.tiling().input_place(index as u32);
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
             bytes = bytes + self.subtile_elements() * dtype.bytes();
             loads.extend(self.stored_subtile(from).map(|(map, at)| {
@@ -274,7 +274,7 @@ impl Walk<'_, '_> {
             };
             let dtype = stores
                 .first()
-                .map_or(self.b.tiling().element(), |leaf| self.stored(leaf));
+                .map_or(self.tiling().element(), |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
             if !self.b.cta.aliased() {
                 part.push(self.place_for_subtile());
@@ -366,7 +366,7 @@ impl Walk<'_, '_> {
         }];
         for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
             if let OpKind::Load { acc, from } = &leaf.op.kind {
-                let (slot_part, place) = self.b.tiling().input_place(index as u32);
+                let (slot_part, place) = self.tiling().input_place(index as u32);
                 nodes.push(Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
                     acc: *acc,
@@ -414,7 +414,7 @@ impl Walk<'_, '_> {
         if let OpKind::Store { dst, .. } = &leaf.op.kind {
             self.b.kernel.buffers[dst.buffer.index()].dtype
         } else {
-            self.b.tiling().element()
+            self.tiling().element()
         }
     }
 

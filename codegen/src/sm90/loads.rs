@@ -9,7 +9,7 @@
 
 use super::builder::refuse;
 use super::item::{Leaf, Sorted};
-use super::nodes::{Operand, count, side, steps, why};
+use super::nodes::{Operand, count, side, why};
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
         // What the waits are not for is loaded before them: operands that nobody writes meanwhile, but for `x`.
         let (mut early, mut late) = (Vec::new(), Vec::new());
         for (part, region) in self.operands_of(sorted) {
-            let columns = self.b.tiling().operands()[part].columns;
+            let columns = self.tiling().operands()[part].columns;
             let handed_over = self.b.kernel.is_handed_over(region);
             let Some(staged) = self.operand(part, region) else {
                 return Vec::new();
@@ -105,7 +105,7 @@ impl Walk<'_, '_> {
             }
         }
         nodes.extend(sizes);
-        nodes.push(steps(body));
+        nodes.push(self.each_step(body));
         for (waits, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
@@ -122,7 +122,7 @@ impl Walk<'_, '_> {
                 continue;
             };
             for (region, columns) in [(a, false), (b, true)] {
-                let mut operands = self.b.tiling().operands().iter();
+                let mut operands = self.tiling().operands().iter();
                 let is = |operand: &tiling::Operand| {
                     (operand.tensor, operand.columns) == (region.buffer, columns)
                 };
@@ -152,7 +152,7 @@ impl Walk<'_, '_> {
         let Some((map, at, dtype)) = self.term(sum, subtiles) else {
             return Vec::new();
         };
-        if dtype.bytes() != self.b.tiling().widest() {
+        if dtype.bytes() != self.tiling().widest() {
             self.b.found.push(refuse(
                 self.b.kernel.loc(sum.op.id).into(),
                 format!("a sum of stored tiles of {dtype} into f32"),
@@ -160,8 +160,8 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        let subtile = Expr::symbol("SUBTILE_BYTES", self.b.tiling().subtile_bytes());
-        let (part, _) = self.b.tiling().reused_stage();
+        let subtile = Expr::symbol("SUBTILE_BYTES", self.tiling().subtile_bytes());
+        let (part, _) = self.tiling().reused_stage();
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,
             part,
@@ -252,7 +252,7 @@ impl Walk<'_, '_> {
 
     /// Subtiles of a stored tile that a reused stage holds.
     pub(super) fn stage_subtiles(&self) -> Expr {
-        Expr::symbol("STAGE_SUBTILES", self.b.tiling().reused_stage().1)
+        Expr::symbol("STAGE_SUBTILES", self.tiling().reused_stage().1)
     }
 
     /// Which of all K steps this is.
@@ -266,8 +266,8 @@ impl Walk<'_, '_> {
 
     /// A product's tile of `region` in that part of the stage; `None` where it is no tile's.
     pub(super) fn operand(&mut self, part: usize, region: &Region) -> Option<Staged> {
-        let tile = self.b.tiling().tile();
-        let operand = self.b.tiling().operands()[part];
+        let tile = self.tiling().tile();
+        let operand = self.tiling().operands()[part];
         let (axis, var) = side(region)?;
         let (partition, chunk, row, column) = self.item(var)?;
         let (down, across) = self.b.cta.cluster();
@@ -293,7 +293,9 @@ impl Walk<'_, '_> {
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
         let (name, mn_major) = (identifier(&buffer.name), operand.major == Major::Mn);
-        let all = format!("{}_BYTES", buffer.name.to_uppercase());
+        let stage = &self.b.stage;
+        let staged = &stage.parts[stage.part(self.tiling, part)].name;
+        let all = format!("{}_BYTES", staged.to_uppercase());
         let all_bytes = Expr::symbol(all, operand.bytes);
         let boxes = operand.boxes;
         let block = if mn_major {

@@ -2,7 +2,7 @@
 
 use super::cta::Mode;
 use super::item::Sorted;
-use super::nodes::{count, skip};
+use super::nodes::count;
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
@@ -25,7 +25,7 @@ impl Walk<'_, '_> {
             },
             Node::MmaFence,
         ];
-        let multiplies = 0..self.b.tiling().multiplies().len();
+        let multiplies = 0..self.tiling().multiplies().len();
         body.extend(multiplies.map(|multiply| Node::Mma {
             ring: STAGES,
             multiply,
@@ -50,14 +50,14 @@ impl Walk<'_, '_> {
         nodes.extend(self.staggered(body));
         nodes.extend(ping_pong(Node::ArriveOrder));
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
-        nodes.extend(ping_pong(skip()));
+        nodes.extend(ping_pong(self.skip()));
         for (_, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
             let add = Node::Fragment(FragmentOp::AddSubtile {
                 ring: STAGES,
-                slot_part: self.b.tiling().reused_stage().0,
+                slot_part: self.tiling().reused_stage().0,
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,

@@ -1,6 +1,7 @@
 //! Nodes that several roles are made of.
 
 use super::rings::STAGES;
+use super::walk::Walk;
 use crate::kernel::Region;
 use crate::program::Var;
 use crate::warp::{Expr, Node, Note, Phase, RingId, Slot};
@@ -13,11 +14,18 @@ pub(super) fn why(words: &str) -> Node {
     })
 }
 
-/// Past the other consumer's next tile.
-pub(super) fn skip() -> Node {
-    Node::Skip {
-        ring: STAGES,
-        by: Expr::var("steps"),
+impl Walk<'_, '_> {
+    /// Past the other consumer's next tile.
+    pub(super) fn skip(&self) -> Node {
+        Node::Skip {
+            ring: STAGES,
+            by: self.steps.clone(),
+        }
+    }
+
+    /// The steps of a tile.
+    pub(super) fn each_step(&self, body: Vec<Node>) -> Node {
+        count("step", self.steps.clone(), 1.into(), false, body)
     }
 }
 
@@ -57,10 +65,6 @@ pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
         Node::Advance { ring, keep: false },
     ];
     count("i", slots, 1.into(), false, body)
-}
-
-pub(super) fn steps(body: Vec<Node>) -> Node {
-    count("step", Expr::var("steps"), 1.into(), false, body)
 }
 
 pub(super) fn count(var: &str, to: Expr, by: Expr, unrolled: bool, body: Vec<Node>) -> Node {

@@ -3,6 +3,7 @@
 
 use super::builder::Builder;
 use super::cta::{Cta, Region};
+use crate::kernel::Kernel;
 use crate::warp::{
     Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
@@ -26,8 +27,8 @@ pub(super) fn spare_staging(cta: &Cta) -> RingId {
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
-    let (cta, tiling) = (b.cta, b.tiling());
-    let split = tiling.split();
+    let cta = b.cta;
+    let split = cta.split();
     let region = |name| cta.region(name).expect("a region for each ring");
     // One lane of each warp that takes part in a tile arrives for it.
     let warps = cta.mode().warpgroups() * 4;
@@ -45,34 +46,18 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     };
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
-    // What one instruction reads for several products lies one behind the other.
-    let multiplies = tiling.multiplies();
-    let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));
-    let operands = tiling.operands().iter().enumerate();
-    let operands = operands.map(|(at, operand)| Part {
-        name: identifier(&b.kernel.buffers[operand.tensor.index()].name),
-        bytes: operand.bytes,
-        behind: behind(&at),
-    });
-    let mut operands: Vec<Part> = operands.collect();
-    if operands.is_empty() {
-        operands.push(Part {
-            name: "stored".into(),
-            bytes: region("stage").bytes,
-            behind: false,
-        });
-    }
-    let stage = over(
-        region("stage"),
-        "STAGES",
-        operands,
-        landing("stage_full"),
-        Some(group("stage_empty", warps * cta.multicast_group())),
-    );
+    let stage = Ring {
+        buffer: Some(b.stage.clone()),
+        ..over(
+            region("stage"),
+            "STAGES",
+            landing("stage_full"),
+            Some(group("stage_empty", warps * cta.multicast_group())),
+        )
+    };
     let subtile = over(
         region("subtile"),
         "SUBTILES",
-        Vec::new(),
         barrier("subtile_full", if cta.ordered() { 4 } else { warps }),
         (!cta.aliased()).then(|| barrier("subtile_empty", 1)),
     );
@@ -93,13 +78,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             ..barrier("split_partial_empty", (split - 1) * 4)
         };
         let empty = (!cta.aliased()).then(empty);
-        rings.push(over(
-            region("split_partial"),
-            "SPLIT_PARTIALS",
-            Vec::new(),
-            full,
-            empty,
-        ));
+        rings.push(over(region("split_partial"), "SPLIT_PARTIALS", full, empty));
     }
     if cta.aliased() {
         rings.push(Ring {
@@ -116,44 +95,99 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     }
     if let Some(staging) = cta.region("staging") {
         let (full, empty) = (landing("staging_full"), barrier("staging_empty", 1));
-        rings.push(over(
-            staging,
-            "STAGING_SLOTS",
-            Vec::new(),
-            full,
-            Some(empty),
-        ));
+        rings.push(over(staging, "STAGING_SLOTS", full, Some(empty)));
     }
     if let Some(staging) = cta.region("spare_staging") {
         // Who sends a box is who loads the next one: nobody has to be told that its place is empty.
         let full = landing("spare_staging_full");
         let slots = "SPARE_STAGING_SLOTS";
-        rings.push(over(staging, slots, Vec::new(), full, None));
+        rings.push(over(staging, slots, full, None));
     }
     rings
 }
 
-/// A ring over a region, whose slots hold those parts, or one part of its own.
-fn over(
-    region: &Region,
-    count: &'static str,
-    mut parts: Vec<Part>,
-    full: Barrier,
-    empty: Option<Barrier>,
-) -> Ring {
-    if parts.is_empty() {
-        parts.push(Part {
-            name: region.name.into(),
-            bytes: region.bytes,
-            behind: false,
-        });
+/// What a stage holds: each loop's operands, and which of these parts they are by the loop's tiling. Loops that multiply other
+/// tensors have them in the same places; what one instruction reads for several products lies one behind the other.
+pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
+    let stage = &cta.smem()[0];
+    let mut parts: Vec<Part> = Vec::new();
+    let mut of_loops = Vec::new();
+    for tiling in cta.tilings() {
+        let multiplies = tiling.multiplies();
+        let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));
+        let operands = tiling.operands();
+        // An array over places for each operand that is not behind another, with those that are.
+        let starts = (0..operands.len()).filter(|at| !behind(at));
+        let starts: Vec<usize> = starts.chain([operands.len()]).collect();
+        let (mut at, mut own) = (0, Vec::new());
+        for array in starts.windows(2).map(|ends| &operands[ends[0]..ends[1]]) {
+            let stride = array.iter().map(|operand| operand.bytes).sum();
+            let mut within = at;
+            let parted = array.iter().enumerate().map(|(nth, operand)| {
+                let part = Part {
+                    name: identifier(&kernel.buffers[operand.tensor.index()].name),
+                    bytes: operand.bytes,
+                    at: within,
+                    stride,
+                    behind: nth > 0,
+                };
+                within += operand.bytes;
+                part
+            });
+            let parted: Vec<Part> = parted.collect();
+            let known = parts
+                .windows(parted.len())
+                .position(|known| known == parted);
+            let first = known.unwrap_or_else(|| {
+                let apart: Vec<Part> = parted
+                    .into_iter()
+                    .map(|it| named_apart(it, &parts))
+                    .collect();
+                parts.extend(apart);
+                parts.len() - array.len()
+            });
+            own.extend(first..first + array.len());
+            at += stage.places() * stride;
+        }
+        of_loops.push(own);
     }
+    if parts.is_empty() {
+        return Buffer::of(stage, vec![whole("stored", stage)], Vec::new());
+    }
+    Buffer::of(stage, parts, of_loops)
+}
+
+/// A part by another name than those of its tensor that lie elsewhere.
+fn named_apart(mut part: Part, others: &[Part]) -> Part {
+    while others.iter().any(|other| other.name == part.name) {
+        part.name.push('_');
+    }
+    part
+}
+
+/// A part that is all of a slot.
+fn whole(name: &str, region: &Region) -> Part {
+    Part {
+        name: name.into(),
+        bytes: region.bytes,
+        at: 0,
+        stride: region.bytes,
+        behind: false,
+    }
+}
+
+/// A ring over a region, whose slots hold one part.
+fn over(region: &Region, count: &'static str, full: Barrier, empty: Option<Barrier>) -> Ring {
     Ring {
         name: region.name,
         count,
         slots: region.slots,
         sets: region.sets,
-        buffer: Some(Buffer::of(region, parts)),
+        buffer: Some(Buffer::of(
+            region,
+            vec![whole(region.name, region)],
+            Vec::new(),
+        )),
         full,
         empty,
     }

@@ -2,9 +2,8 @@
 
 use super::cta::{Cta, Mode};
 use crate::kernel::Block;
-use crate::order::TileOrder;
 use crate::program::Var;
-use crate::warp::{Comm, Ctas, Scheduler, SchedulerId, cluster};
+use crate::warp::{Comm, Ctas, ItemLoop, Scheduler, SchedulerId, cluster};
 
 pub(super) const GEMM: SchedulerId = SchedulerId(0);
 
@@ -42,14 +41,14 @@ pub(super) fn schedulers(
         },
         cluster: (cta.ctas() > 1).then(|| cluster(cta.multicast_group(), cta.split())),
         ping_pong: cta.mode() == Mode::PingPong,
-        loops: orders(&gemm.body),
+        loops: loops(cta, &gemm.body),
     };
     let alone = |work: &Work, ctas| Scheduler {
         role: work.role,
         ctas,
         cluster: None,
         ping_pong: false,
-        loops: orders(&work.body),
+        loops: loops(cta, &work.body),
     };
     let of_comm = comm.into_iter().flat_map(|comm| {
         let roles = moves.iter().zip(&comm.roles).enumerate();
@@ -63,29 +62,30 @@ pub(super) fn schedulers(
     [of_gemm].into_iter().chain(others).collect()
 }
 
-/// The order of each loop over items, in the order in which a role's loops are walked: each once, though it may stand in
-/// several branches.
-fn orders(body: &[Block]) -> Vec<TileOrder> {
-    fn go(body: &[Block], found: &mut Vec<(Var, TileOrder)>) {
+/// The loops over items, in the order in which a role's loops are walked: each once, though it may stand in several
+/// branches.
+fn loops(cta: &Cta, body: &[Block]) -> Vec<ItemLoop> {
+    fn go(cta: &Cta, body: &[Block], found: &mut Vec<(Var, ItemLoop)>) {
         for block in body {
             match block {
                 Block::Items { var, order, .. } => {
                     if !found.iter().any(|(known, _)| known == var) {
-                        found.push((*var, *order));
+                        let (order, tiling) = (*order, cta.tiling_of(*var));
+                        found.push((*var, ItemLoop { order, tiling }));
                     }
                 }
-                Block::ForRanks { body, .. } => go(body, found),
+                Block::ForRanks { body, .. } => go(cta, body, found),
                 Block::If {
                     then, otherwise, ..
                 } => {
-                    go(then, found);
-                    go(otherwise, found);
+                    go(cta, then, found);
+                    go(cta, otherwise, found);
                 }
                 Block::Once { .. } | Block::Join => {}
             }
         }
     }
     let mut found = Vec::new();
-    go(body, &mut found);
-    found.into_iter().map(|(_, order)| order).collect()
+    go(cta, body, &mut found);
+    found.into_iter().map(|(_, each)| each).collect()
 }

@@ -137,7 +137,7 @@ impl Walk<'_, '_> {
 
     /// Sends what the others add up, and adds up what they send.
     pub(super) fn exchange(&self) -> Vec<Node> {
-        let tiling = self.b.tiling();
+        let tiling = self.tiling();
         let split = || self.b.split_ctas();
         let subtiles = tiling.subtiles();
         let each = Expr::symbol("SPLIT_PARTIAL_SUBTILES", subtiles.div_ceil(tiling.split()));

@@ -5,7 +5,7 @@
 //! are free by then. It goes on to the next tile while the second consumer's half goes into the same places, each as soon as
 //! what lay there was stored.
 
-use super::nodes::{read, steps, why};
+use super::nodes::{read, why};
 use super::rings::SUBTILES;
 use super::walk::Walk;
 use crate::warp::{Expr, Node, Phase, Slot, Test};
@@ -19,7 +19,7 @@ impl Walk<'_, '_> {
     /// The steps of a tile, each of them `body`. One that has a single step has no order barrier that somebody waits at.
     pub(super) fn staggered(&self, mut body: Vec<Node>) -> Vec<Node> {
         if !self.b.cta.staggered() {
-            return vec![steps(body)];
+            return vec![self.each_step(body)];
         }
         let only = |consumer: u32, body: Vec<Node>| Node::If {
             test: Test::Equal(Expr::var("consumer"), consumer.into()),
@@ -27,7 +27,7 @@ impl Walk<'_, '_> {
         };
         let behind = Expr::symbol("BEHIND", BEHIND);
         let order = Node::If {
-            test: Test::Equal(Expr::var("step") + behind, Expr::var("steps")),
+            test: Test::Equal(Expr::var("step") + behind, self.steps.clone()),
             body: vec![Node::AwaitOrder],
         };
         body.insert(0, only(1, vec![order]));
@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
             why(
                 "The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its half.",
             ),
-            steps(body),
+            self.each_step(body),
             only(0, vec![Node::ArriveOrder]),
         ]
     }

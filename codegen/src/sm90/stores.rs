@@ -126,8 +126,8 @@ impl Walk<'_, '_> {
 
     /// How many a tile has.
     pub(super) fn subtiles(&self) -> Expr {
-        let tile = self.b.tiling().tile();
-        if self.b.tiling().swapped() {
+        let tile = self.tiling().tile();
+        if self.tiling().swapped() {
             Expr::symbol("TILE_M", tile.rows) / self.subtile_rows()
         } else {
             Expr::symbol("TILE_N", tile.columns) / self.subtile_columns()
@@ -136,8 +136,8 @@ impl Walk<'_, '_> {
 
     /// Elements of one.
     pub(super) fn subtile_elements(&self) -> Expr {
-        let tile = self.b.tiling().tile();
-        if self.b.tiling().swapped() {
+        let tile = self.tiling().tile();
+        if self.tiling().swapped() {
             self.subtile_rows() * Expr::symbol("TILE_N", tile.columns)
         } else {
             Expr::symbol("TILE_M", tile.rows) * self.subtile_columns()
@@ -146,7 +146,7 @@ impl Walk<'_, '_> {
 
     /// The first row and column of subtile `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
     pub(super) fn subtile_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
-        let tile = self.b.tiling().tile();
+        let tile = self.tiling().tile();
         let row = row * Expr::symbol("TILE_M", tile.rows);
         let column = column * Expr::symbol("TILE_N", tile.columns);
         let half = |side: Expr, one: Expr| {
@@ -156,7 +156,7 @@ impl Walk<'_, '_> {
                 side
             }
         };
-        if self.b.tiling().swapped() {
+        if self.tiling().swapped() {
             let column = half(column, self.subtile_columns());
             (row + part * self.subtile_rows(), column)
         } else {
@@ -167,7 +167,7 @@ impl Walk<'_, '_> {
 
     /// The map of a tensor that subtiles are stored in or loaded from.
     pub(super) fn subtile_map(&mut self, tensor: TensorId) -> MapId {
-        let (tiling, dtype) = (self.b.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
+        let (tiling, dtype) = (self.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
         let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
         self.map(tensor, rows, columns)
     }
@@ -179,7 +179,7 @@ impl Walk<'_, '_> {
         column: Expr,
         moves: impl Fn(Expr, Expr) -> Node,
     ) -> Node {
-        let tiling = self.b.tiling();
+        let tiling = self.tiling();
         let (tile, subtile) = (tiling.tile(), tiling.subtile());
         let columns = tiling.slice_columns(dtype.bytes());
         if columns == subtile.columns {
@@ -203,11 +203,11 @@ impl Walk<'_, '_> {
     }
 
     fn subtile_columns(&self) -> Expr {
-        Expr::symbol("SUBTILE_N", self.b.tiling().subtile().columns)
+        Expr::symbol("SUBTILE_N", self.tiling().subtile().columns)
     }
 
     fn subtile_rows(&self) -> Expr {
-        Expr::symbol("SUBTILE_M", self.b.tiling().subtile().rows)
+        Expr::symbol("SUBTILE_M", self.tiling().subtile().rows)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
+use super::build::{steps, tiles_n};
 use super::builder::clustered;
-use super::item::{leaves, sort};
+use super::item::{Sorted, leaves, sort};
 use super::nodes::{all_empty, why};
 use super::rings::{STAGES, TILES};
 use super::stores::amount;
@@ -21,9 +22,10 @@ impl Walk<'_, '_> {
         chunk: Option<&RankExpr>,
         body: &[Op],
     ) -> Vec<Node> {
+        self.tiling = self.b.cta.tiling_of(var);
         let mine = chunk == Some(&RankExpr::Me);
         let chunk = chunk.map(|chunk| self.rank(chunk));
-        let tile = self.b.tiling().tile();
+        let tile = self.b.cta.tiling().tile();
         let (down, across) = self.b.cta.cluster();
         let block = &self.b.kernel.partitions[partition.index()];
         if (block.row_block, block.column_block) != (Some(tile.rows), Some(tile.columns)) {
@@ -37,16 +39,18 @@ impl Walk<'_, '_> {
         let mut sorted = sort(self, &leaves);
         self.epilogues(&mut sorted);
         let mut nodes = Vec::new();
+        let tiles_n = self.sizes(&mut nodes, partition, &sorted);
         let rows = self
             .rows(partition, chunk.as_ref())
             .ceil_div(clustered("TILE_M", tile.rows, down));
         let whose = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{whose}tiles_m"), rows);
-        let tiles = self.name(
-            &mut nodes,
-            &format!("{whose}tiles"),
-            tiles_m.clone() * Expr::var("tiles_n"),
-        );
+        let all = match self.has_all_columns(partition) {
+            true => format!("{whose}tiles"),
+            false => format!("{whose}{}", block.name),
+        };
+        let count = tiles_m.clone() * tiles_n.clone();
+        let tiles = self.name(&mut nodes, &all, count);
         let name = self.ident(var);
         let (row, column) = (
             self.of_cta(format!("{name}.row"), down),
@@ -86,12 +90,13 @@ impl Walk<'_, '_> {
         };
         // Who multiplies rarely asks where its tile is.
         let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);
-        let grid = (placed && !item.is_empty()).then(|| Grid {
+        let grid = (placed && !item.is_empty()).then_some(Grid {
             var: name,
             rows: tiles_m,
-            columns: Expr::var("tiles_n"),
+            columns: tiles_n,
         });
         self.scope.pop();
+        self.tiles_n = None;
         nodes.push(Node::Items {
             of,
             count: tiles,
@@ -108,6 +113,38 @@ impl Walk<'_, '_> {
             });
         }
         nodes
+    }
+
+    /// Names what is this loop's own of the columns of its grid, which it gives, and of the steps of its products: for those
+    /// who use it, as it takes registers.
+    fn sizes(
+        &mut self,
+        nodes: &mut Vec<Node>,
+        partition: PartitionId,
+        sorted: &Sorted<'_>,
+    ) -> Expr {
+        let (b, tiling) = (&*self.b, self.tiling());
+        let own = steps(b, tiling).filter(|_| !b.alike.steps && !sorted.dots.is_empty());
+        let multiplied = matches!(self.which, Which::Load | Which::Multiply);
+        if let (Some(own), true) = (own, multiplied) {
+            let x = &b.stage.parts[b.stage.part(self.tiling, 0)].name;
+            let name = format!("{x}_steps");
+            self.steps = self.name(nodes, &name, own);
+        }
+        if self.has_all_columns(partition) {
+            return Expr::var("tiles_n");
+        }
+        let name = format!("{}_n", self.b.kernel.partitions[partition.index()].name);
+        let columns = tiles_n(self.b, partition, tiling.tile());
+        let columns = self.name(nodes, &name, columns);
+        self.tiles_n = Some((partition, columns.clone()));
+        columns
+    }
+
+    /// Whether the columns of a partition's grid are those of all loops.
+    fn has_all_columns(&self, partition: PartitionId) -> bool {
+        let columns = |id: PartitionId| self.b.kernel.partitions[id.index()].columns;
+        self.b.alike.columns && columns(partition) == columns(self.tiling().partition())
     }
 
     /// At the end of loading, where CTAs load into each other: then none of that is under way, nor are the consumers'

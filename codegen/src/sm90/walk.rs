@@ -2,11 +2,12 @@
 
 use super::builder::{Builder, refuse};
 use super::comm::{copies, in_order};
-use super::cta::Mode;
+use super::cta::{Cta, Mode};
 use super::either::either;
 use super::scheduler::GEMM;
 use crate::kernel::{Block, Region};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
+use crate::tiling::Tiling;
 use crate::warp::{
     Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
 };
@@ -44,6 +45,12 @@ pub(super) struct Walk<'b, 'a> {
     pub at: Option<Loc>,
     /// Names declared in the enclosing loops.
     pub declared: Vec<(String, Expr)>,
+    /// Which of the CTA's tilings the loop that it is in has: the first outside of all.
+    pub tiling: usize,
+    /// The columns of its grid, where no other loop has as many.
+    pub tiles_n: Option<(PartitionId, Expr)>,
+    /// The steps of its products.
+    pub steps: Expr,
     /// What gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
@@ -60,6 +67,9 @@ impl<'b, 'a> Walk<'b, 'a> {
         Walk {
             b,
             which,
+            tiling: 0,
+            tiles_n: None,
+            steps: Expr::var("steps"),
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),
@@ -78,6 +88,12 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
+    /// How the tiles of the loop that it is in are computed.
+    pub fn tiling(&self) -> &'a Tiling {
+        let cta: &'a Cta = self.b.cta;
+        &cta.tilings()[self.tiling]
+    }
+
     /// Refuses the statement that is being lowered.
     pub fn refuse(&mut self, message: impl Into<String>, hint: impl Into<String>) {
         let found = refuse(self.at, message, hint);
@@ -94,7 +110,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         let ping_pong = self.b.cta.mode() == Mode::PingPong;
         if scheduled && ping_pong && self.which == Which::Multiply {
             let test = Test::Differ(Expr::var("consumer"), 0.into());
-            let body = vec![super::nodes::skip()];
+            let body = vec![self.skip()];
             nodes.insert(0, Node::If { test, body });
         }
         match self.which {
@@ -210,8 +226,11 @@ impl<'b, 'a> Walk<'b, 'a> {
         let mut name = name.to_string();
         loop {
             let tensor = |name: &str| {
-                let mut tensors = self.b.kernel.buffers.iter();
+                let kernel = self.b.kernel;
+                let mut tensors = kernel.buffers.iter();
+                let mut vars = kernel.vars.iter();
                 tensors.any(|buffer| identifier(&buffer.name) == name)
+                    || vars.any(|var| variable(var) == name)
             };
             match self.declared.iter().find(|(known, _)| *known == name) {
                 None if tensor(&name) => name.push('_'),
@@ -265,8 +284,13 @@ impl<'b, 'a> Walk<'b, 'a> {
         let item = &self.b.kernel.partitions[partition.index()];
         match item.column_block {
             None => Expr::Const(1),
-            Some(_) if partition == self.b.tiling().partition() => Expr::var("tiles_n"),
-            Some(block) => Expr::Field(Field::Size(item.columns)).ceil_div(block),
+            Some(block) => match &self.tiles_n {
+                Some((of, tiles_n)) if *of == partition => tiles_n.clone(),
+                None if self.b.alike.columns && partition == self.tiling().partition() => {
+                    Expr::var("tiles_n")
+                }
+                Some(_) | None => Expr::Field(Field::Size(item.columns)).ceil_div(block),
+            },
         }
     }
 

@@ -8,7 +8,7 @@ mod operand;
 pub use operand::{Boxes, Major, Operand};
 
 use crate::dtype::Dtype;
-use crate::program::{Loc, PartitionId};
+use crate::program::{Loc, PartitionId, Var};
 
 /// Bytes of a line of the widest swizzle.
 const LINE: u32 = 128;
@@ -71,6 +71,7 @@ pub struct Tiling(Parts);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
     pub at: Loc,
+    pub items: Var,
     pub partition: PartitionId,
     pub tile: Tile,
     pub swapped: bool,
@@ -95,6 +96,11 @@ impl Tiling {
     /// Where its first product was written, or its first store if it multiplies nothing.
     pub const fn at(&self) -> Loc {
         self.0.at
+    }
+
+    /// The variable of its loop over tiles, which names the loop.
+    pub const fn items(&self) -> Var {
+        self.0.items
     }
 
     /// The tiles' partition.

@@ -33,7 +33,7 @@ pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Elements, Epilogue, FragmentOp, Param, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
-pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
+pub use scheduler::{Ctas, ItemLoop, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
@@ -151,18 +151,19 @@ pub const BATCH: u32 = 16;
 pub const SENDING: u32 = 5;
 
 impl Pipeline {
-    /// How its tiles are computed.
+    /// How the tiles of its first loop are computed: those of the others have the same shape and sort of products.
     pub const fn tiling(&self) -> &Tiling {
         self.cta.tiling()
     }
 
-    /// The name of a product's accumulators: those of several products have that of the operand that is theirs.
-    pub(crate) fn accumulators(&self, product: usize) -> String {
-        let products = self.tiling().products();
+    /// The name of a product's accumulators in the tiles of a loop: those of several products have that of the operand
+    /// that is theirs.
+    pub(crate) fn accumulators(&self, tiling: usize, product: usize) -> String {
+        let products = self.tiling_of(tiling).products();
         if products.len() == 1 {
             return "acc".into();
         }
-        let part = |part: usize| self.rings[0].parts()[part].name.clone();
+        let part = |part: usize| self.rings[0].part(tiling, part).name.clone();
         let common = |side: usize| products.iter().all(|it| it[side] == products[0][side]);
         match products[product] {
             [_, w] if common(0) => format!("acc_{}", part(w)),
@@ -198,7 +199,17 @@ impl Pipeline {
 
     /// In which order a loop visits its grid.
     pub fn order(&self, of: LoopId) -> TileOrder {
+        self.item_loop(of).order
+    }
+
+    /// A loop over items.
+    pub fn item_loop(&self, of: LoopId) -> ItemLoop {
         self.scheduler(of.scheduler).loops[usize::from(of.nth)]
+    }
+
+    /// How the tiles of a loop are computed, by [`ItemLoop::tiling`].
+    pub fn tiling_of(&self, tiling: usize) -> &Tiling {
+        &self.cta.tilings()[tiling]
     }
 
     /// The map of that id.

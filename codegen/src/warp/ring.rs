@@ -67,8 +67,12 @@ pub struct Buffer {
     /// Places that the slots have. If there are fewer than slots in all sets, each place goes from one consumer to the next:
     /// whoever is done with a slot releases it to the set after, the last one to the first.
     pub places: u32,
-    /// What a slot holds: part after part, each as an array over places, but for those that lie [behind another](Part::behind).
+    /// Bytes of a slot.
+    pub slot_bytes: u32,
+    /// What a slot holds, of all loops over tiles. What different loops stage lies in the same places, at different times.
     pub parts: Vec<Part>,
+    /// Which of the parts are those of a loop's operands, by its tiling; empty where all loops have all parts.
+    pub operands: Vec<Vec<usize>>,
 }
 
 /// What a slot consists of, for the tensors it stages.
@@ -78,6 +82,10 @@ pub struct Part {
     pub name: String,
     /// Bytes in a slot.
     pub bytes: u32,
+    /// Where it is in the first slot, counted from the buffer's start.
+    pub at: u32,
+    /// Bytes from one slot's to the next one's: its own, and those of the parts that are an array together with it.
+    pub stride: u32,
     /// Whether it lies directly behind the part before it in each place: the two are an array together.
     pub behind: bool,
 }
@@ -121,18 +129,15 @@ pub struct MulticastArrivals {
 }
 
 impl Buffer {
-    /// A region's places, with what its slots hold.
-    pub const fn of(region: &Region, parts: Vec<Part>) -> Self {
+    /// A region's places, with what its slots hold, each part as an array over places.
+    pub fn of(region: &Region, parts: Vec<Part>, operands: Vec<Vec<usize>>) -> Self {
         Buffer {
             at: region.at,
             places: region.places(),
+            slot_bytes: region.bytes,
             parts,
+            operands,
         }
-    }
-
-    /// Bytes of a slot.
-    pub fn slot_bytes(&self) -> u32 {
-        self.parts.iter().map(|part| part.bytes).sum()
     }
 
     /// The parts that are an array together with that one.
@@ -144,18 +149,39 @@ impl Buffer {
 
     /// Where in shared memory a part of a slot is.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
-        let bytes = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u32>();
-        let array = self.together(part);
-        let (before, within) = (
-            bytes(&self.parts[..array.start]),
-            bytes(&self.parts[array.start..part]),
-        );
-        self.at + self.places * before + slot % self.places * bytes(&self.parts[array]) + within
+        let Part { at, stride, .. } = self.parts[part];
+        self.at + at + slot % self.places * stride
+    }
+
+    /// Which part is a loop's operand, by the loop's tiling.
+    pub fn part(&self, tiling: usize, operand: usize) -> usize {
+        let of = self.operands.get(tiling);
+        of.and_then(|parts| parts.get(operand).copied())
+            .unwrap_or(operand)
+    }
+
+    /// What a slot holds at a time, in words: the parts of each loop that has some of its own.
+    pub(crate) fn held(&self, name: impl Fn(&Part) -> String) -> String {
+        let all = || (0..self.parts.len()).collect();
+        let mut loops: Vec<Vec<usize>> = Vec::new();
+        for parts in self.operands.iter().cloned() {
+            if !loops.contains(&parts) {
+                loops.push(parts);
+            }
+        }
+        if loops.is_empty() {
+            loops.push(all());
+        }
+        let one = |parts: &Vec<usize>| {
+            let names = parts.iter().map(|part| name(&self.parts[*part]));
+            names.collect::<Vec<_>>().join(" and ")
+        };
+        loops.iter().map(one).collect::<Vec<_>>().join(", or ")
     }
 
     /// Where it ends.
-    pub fn end(&self) -> u32 {
-        self.at + self.places * self.slot_bytes()
+    pub const fn end(&self) -> u32 {
+        self.at + self.places * self.slot_bytes
     }
 }
 
@@ -168,6 +194,15 @@ impl Ring {
     /// What a slot holds.
     pub fn parts(&self) -> &[Part] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.parts)
+    }
+
+    /// What a slot holds of a loop's operand, by the loop's tiling.
+    ///
+    /// # Panics
+    /// If the ring has no buffer, or no such part: a node that names it is a mistake in whatever made the pipeline.
+    pub fn part(&self, tiling: usize, operand: usize) -> &Part {
+        let buffer = self.buffer.as_ref().expect("a ring whose slots hold parts");
+        &buffer.parts[buffer.part(tiling, operand)]
     }
 
     /// Whether its places go from one consumer to the next.

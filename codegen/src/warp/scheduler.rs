@@ -18,6 +18,15 @@ pub struct LoopId {
     pub nth: u16,
 }
 
+/// A loop over items, as all warps that run it know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ItemLoop {
+    /// In which order it visits the items of its grid: a loop over the rows and columns of one chunk.
+    pub order: TileOrder,
+    /// Which of the CTA's tilings its tiles have.
+    pub tiling: usize,
+}
+
 /// The tile scheduler of a nest of loops.
 ///
 /// The items of all loops are numbered in the order in which the loops visit them, and given to CTAs by that number. The
@@ -34,9 +43,8 @@ pub struct Scheduler {
     pub cluster: Option<Expr>,
     /// Whether consumers take items in ping-pong, each every second one of the CTA's.
     pub ping_pong: bool,
-    /// In which order each loop visits the items of its grid: a loop over the rows and columns of one chunk. Around
-    /// them are the loops over ranks.
-    pub loops: Vec<TileOrder>,
+    /// Its loops over items. Around them are the loops over ranks.
+    pub loops: Vec<ItemLoop>,
 }
 
 /// Which CTAs take part in a nest of loops. The first ones of a launch may move data: so many.

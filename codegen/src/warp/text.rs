@@ -1,14 +1,15 @@
 //! A pipeline as text: what each warp of a CTA does, one line a node.
 
 mod declared;
+mod fragment;
 
 use super::spelling::{Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
+use crate::tiling::Tiling;
 use crate::warp::{
-    At, BarrierId, Ctas, Elements, Expr, Field, FragmentOp, Node, Phase, Pipeline, RingId, RunBy,
-    Side, Slot, Source,
+    At, BarrierId, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy, Side, Slot,
 };
 use std::fmt;
 
@@ -21,6 +22,7 @@ impl Pipeline {
             pipeline: self,
             page: Page::default(),
             at: RunBy::Groups,
+            tiling: 0,
         };
         printer.head();
         if !self.start.is_empty() {
@@ -61,6 +63,8 @@ struct Printer<'a> {
     page: Page,
     /// Who runs the nodes.
     at: RunBy,
+    /// The tiling of the loop over items that they are in.
+    tiling: usize,
 }
 
 impl Spelling for Printer<'_> {
@@ -164,21 +168,21 @@ impl Printer<'_> {
                     self.nested(body);
                     self.page.depth += 1;
                 }
-                Node::Items {
-                    of,
-                    grid: Some(grid),
-                    ..
-                } => {
-                    let order = self.pipeline.order(*of);
-                    let [rows, columns] =
-                        [&grid.rows, &grid.columns].map(|side| factor(side, self));
-                    self.page.depth += 1;
-                    self.page.line(format!(
-                        "{} = {order} of {rows}×{columns} at item",
-                        grid.var
-                    ));
-                    self.page.depth -= 1;
+                Node::Items { of, grid, .. } => {
+                    let ItemLoop { order, tiling } = self.pipeline.item_loop(*of);
+                    if let Some(grid) = grid {
+                        let [rows, columns] =
+                            [&grid.rows, &grid.columns].map(|side| factor(side, self));
+                        self.page.depth += 1;
+                        self.page.line(format!(
+                            "{} = {order} of {rows}×{columns} at item",
+                            grid.var
+                        ));
+                        self.page.depth -= 1;
+                    }
+                    let outer = std::mem::replace(&mut self.tiling, tiling);
                     self.nested(node.body());
+                    self.tiling = outer;
                 }
                 other => self.nested(other.body()),
             }
@@ -374,13 +378,14 @@ impl Printer<'_> {
                 multiply,
                 fresh,
             } => {
-                let multiply = &self.pipeline.tiling().multiplies()[*multiply];
+                let tiling = self.tiling();
+                let multiply = &tiling.multiplies()[*multiply];
                 let fresh = number(fresh);
                 let part = |part: usize| self.part(*ring, part, &Expr::Const(0));
                 let products = multiply.on_n.iter().zip(multiply.first..);
                 let products = products.map(|(on_n, product)| {
-                    let (x, w) = self.pipeline.tiling().sides(multiply.on_m, *on_n);
-                    let acc = self.pipeline.accumulators(product);
+                    let (x, w) = tiling.sides(multiply.on_m, *on_n);
+                    let acc = self.accumulators(product);
                     format!("{acc} += {} · {}", part(x), part(w))
                 });
                 let products = products.collect::<Vec<_>>().join(", ");
@@ -389,8 +394,8 @@ impl Printer<'_> {
             Node::MmaCommit => "commit products".into(),
             Node::MmaWait { pending } => format!("await all but {pending} products"),
             Node::Accumulators => {
-                let products = 0..self.pipeline.tiling().products().len();
-                let names = products.map(|product| self.pipeline.accumulators(product));
+                let products = 0..self.tiling().products().len();
+                let names = products.map(|product| self.accumulators(product));
                 names.collect::<Vec<_>>().join(", ")
             }
             Node::Fragment(op) => self.fragment(op),
@@ -436,102 +441,16 @@ impl Printer<'_> {
         }
     }
 
-    fn fragment(&self, op: &FragmentOp) -> String {
-        let number = |expr: &Expr| number(expr, self);
-        match op {
-            FragmentOp::ReadSubtile {
-                ring,
-                name,
-                dtype,
-                slot_part,
-                index,
-                ..
-            } => format!(
-                "{name} = {} as {dtype}",
-                self.part(*ring, *slot_part, index)
-            ),
-            FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
-            FragmentOp::AddToSum {
-                ring, name, dtype, ..
-            } => format!(
-                "{name} += {} as {dtype}",
-                self.part(*ring, 0, &Expr::Const(0))
-            ),
-            FragmentOp::ReadVector {
-                name,
-                tensor,
-                column,
-                ..
-            } => {
-                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
-                format!("{name} = {vector}[{}..]", number(column))
-            }
-            FragmentOp::Apply { epilogue, part } => {
-                let epilogue = &self.pipeline.epilogues[*epilogue];
-                let name = |acc| {
-                    let param = epilogue.params.iter().find(|param| param.acc == acc);
-                    match param.map(|param| (param.from, &param.name)) {
-                        Some((Source::Subtile | Source::Sum | Source::Vector, name)) => {
-                            name.clone()
-                        }
-                        Some((Source::Product(product), _)) => {
-                            format!("{}[{}]", self.pipeline.accumulators(product), number(part))
-                        }
-                        None => format!("acc[{}]", number(part)),
-                    }
-                };
-                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
-            }
-            FragmentOp::WriteSubtile {
-                ring,
-                part,
-                elements,
-                dtype,
-                ..
-            } => {
-                let from = match elements {
-                    Elements::Applied(index) => self.pipeline.epilogues[*index].name.clone(),
-                    Elements::Product(product) => {
-                        format!("{}[{}]", self.pipeline.accumulators(*product), number(part))
-                    }
-                };
-                let to = if *dtype == self.pipeline.dtype() {
-                    String::new()
-                } else {
-                    format!(" as {dtype}")
-                };
-                format!("write {} <- {from}{to}", self.ring(*ring))
-            }
-            FragmentOp::AddSubtile {
-                ring,
-                slot_part,
-                index,
-                part,
-                ..
-            } => format!(
-                "acc[{}] += {}",
-                number(part),
-                self.part(*ring, *slot_part, index)
-            ),
-            FragmentOp::SendPartial {
-                ring,
-                to,
-                index,
-                part,
-            } => format!(
-                "send acc[{}] to CTA {} of the cluster, {}",
-                number(part),
-                number(to),
-                self.part(*ring, 0, index)
-            ),
-            FragmentOp::AddPartial { ring, index, part } => {
-                format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
-            }
-        }
-    }
-
     fn ring(&self, ring: RingId) -> &'static str {
         self.pipeline.ring(ring).name
+    }
+
+    fn tiling(&self) -> &Tiling {
+        self.pipeline.tiling_of(self.tiling)
+    }
+
+    fn accumulators(&self, product: usize) -> String {
+        self.pipeline.accumulators(self.tiling, product)
     }
 
     fn counter(&self, counter: CounterId) -> &str {
@@ -550,7 +469,7 @@ impl Printer<'_> {
     /// `stage.x`, or a box within it.
     fn part(&self, ring: RingId, part: usize, index: &Expr) -> String {
         let ring = self.pipeline.ring(ring);
-        let part = &ring.parts()[part].name;
+        let part = &ring.part(self.tiling, part).name;
         let whole = if part == ring.name {
             part.clone()
         } else {

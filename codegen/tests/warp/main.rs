@@ -14,6 +14,7 @@ mod fixtures;
 mod generator;
 mod hand_over;
 mod host_copies;
+mod layers;
 mod memory_order;
 mod mn_major;
 mod names;

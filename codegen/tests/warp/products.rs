@@ -201,7 +201,11 @@ fn nothing_of_it_can_be_left_out() {
 fn an_operand_that_is_not_behind_the_other() {
     insta::assert_snapshot!(verdict(good(), |pipeline| {
         let stages = pipeline.rings[0].buffer.as_mut().expect("stages");
-        stages.parts[2].behind = false;
+        let (places, bytes) = (stages.places, stages.parts[1].bytes);
+        let after = stages.parts[1].at + places * bytes;
+        stages.parts[1].stride = bytes;
+        let up = &mut stages.parts[2];
+        (up.at, up.stride, up.behind) = (after, bytes, false);
     }), @"
     error[race]: multiply of block 0 on rank 0 multiplies x of stage 0 by gate of stage 1
       = load of block 0 on rank 0 loads rows 0..128, columns 64..128 of gate (chunk or slot 0) on rank 0 into gate of stage 1 for tile (0, 0)
@@ -411,7 +415,7 @@ fn a_branch_with_fewer_products() {
     let found = built(&s.finish(), Layout::Nt).err().unwrap_or_default();
     insta::assert_snapshot!(found, @"
     error[resources]: an item with fewer products than others
-      help: the same products in each branch and loop, or a kernel for each
+      help: the same products in each branch, or a loop for each
     ");
 }
 

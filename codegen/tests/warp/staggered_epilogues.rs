@@ -276,7 +276,8 @@ fn an_arrival_at_an_order_barrier_before_the_one_before_was_seen() {
         panic!("memory")
     };
     stages.places += 1;
-    subtiles.at += stages.slot_bytes();
+    stages.parts[1].at += stages.parts[0].stride;
+    subtiles.at += stages.slot_bytes;
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: multiply of block 0 on rank 0 waits at its order barrier

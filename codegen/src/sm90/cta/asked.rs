@@ -5,7 +5,7 @@ use super::smem::{Division, Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Region, Role, visit, visit_ops};
-use crate::program::{Loc, PartitionId, TensorId, TensorKind};
+use crate::program::{Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Tiling};
 use crate::value::{AccId, Value};
 
@@ -23,6 +23,7 @@ pub(super) struct Asked<'a> {
     pub kind: GemmKind,
     /// Its first product, or its first store if it multiplies nothing.
     pub at: Loc,
+    pub items: Var,
     pub partition: PartitionId,
     pub wgmma: Wgmma,
     pub dtype: Dtype,
@@ -30,8 +31,6 @@ pub(super) struct Asked<'a> {
     pub ways: Vec<Vec<Dot>>,
     /// The most that one of them has, each once.
     pub products: Vec<[TensorId; 2]>,
-    /// Those of the kernel's first loop.
-    pub first: Vec<[TensorId; 2]>,
     /// What its items store, and read beside their products.
     pub item: Item,
     /// What the items of all loops do.
@@ -43,6 +42,8 @@ pub(super) struct Asked<'a> {
 /// Where the items of a loop store, and read beside their products.
 #[derive(Default)]
 pub(super) struct Item {
+    /// Tensors of which tiles are stored or read, and where first.
+    pub tensors: Vec<(TensorId, Loc)>,
     /// Stored tiles that are read.
     pub inputs: Vec<Loc>,
     /// Sums of stored tiles.
@@ -58,6 +59,12 @@ impl Item {
             let (at, buffer) = (kernel.loc(op.id), |region: &Region| {
                 &kernel.buffers[region.buffer.index()]
             });
+            if let OpKind::Store { dst: tile, .. }
+            | OpKind::Load { from: tile, .. }
+            | OpKind::Reduce { from: tile, .. } = &op.kind
+            {
+                item.tensors.push((tile.buffer, at));
+            }
             match &op.kind {
                 OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {
                     item.halves.get_or_insert(at);
@@ -106,7 +113,7 @@ impl Asked<'_> {
 
     /// What its products multiply: the tensors, each once, with the side of the tile that they have, and where each product's
     /// are among them.
-    fn stages(&self) -> (Vec<(TensorId, usize)>, Vec<Product>) {
+    pub fn stages(&self) -> (Vec<(TensorId, usize)>, Vec<Product>) {
         let mut staged: Vec<(TensorId, usize)> = Vec::new();
         for side in [0, 1] {
             for operand in self.products.iter().map(|tensors| (tensors[side], side)) {
@@ -199,6 +206,7 @@ impl Asked<'_> {
         let (staged, products) = self.stages();
         Tiling::new(Parts {
             at: self.at,
+            items: self.items,
             partition: self.partition,
             tile: self.wgmma.tile,
             swapped: self.wgmma.swapped(),
@@ -219,6 +227,7 @@ impl Asked<'_> {
 
 /// A loop over items.
 pub(super) struct Loop<'a> {
+    pub items: Var,
     pub partition: PartitionId,
     pub body: &'a [Op],
 }
@@ -230,8 +239,12 @@ pub(super) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
             then, otherwise, ..
         } => loops(then).into_iter().chain(loops(otherwise)).collect(),
         Block::Items {
-            partition, body, ..
+            var,
+            partition,
+            body,
+            ..
         } => vec![Loop {
+            items: *var,
             partition: *partition,
             body,
         }],

@@ -17,6 +17,7 @@ pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, visit_ops};
+use crate::program::Var;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
 use asked::{Asked, Item, distinct, first_store, loops, results, ways};
@@ -138,6 +139,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
     let all = asked.iter().filter(|asked| multiplied(asked)).count();
     let of_first = |first| rules::find(first, Level::Runs, &mut missing);
     let has_pipeline = asked.first().is_some_and(of_first) && all == asked.len();
+    missing.extend(rules::of_loops(&asked));
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
     for asked in asked {
         if !rules::find(&asked, Level::Fits, &mut misfits) {
@@ -199,10 +201,10 @@ fn all_asked<'a>(
             kernel,
             kind,
             at,
+            items: each.items,
             partition,
             wgmma: Wgmma::new(&kind, (rows, columns), products.len() as u32),
             dtype: kernel.buffers[x.index()].dtype,
-            first: (all.first()).map_or_else(|| products.clone(), |first| first.products.clone()),
             ways,
             products,
             item: Item::of(kernel, body),
@@ -241,12 +243,12 @@ fn of_stores<'a>(
             kernel,
             kind,
             at,
+            items: each.items,
             partition,
             wgmma: Wgmma::new(&kind, (rows, columns), 0),
             dtype: Dtype::Bf16,
             ways: Vec::new(),
             products: Vec::new(),
-            first: Vec::new(),
             item: Item::of(kernel, body),
             results,
             places: 0,
@@ -435,7 +437,7 @@ impl Cta {
         self.bytes
     }
 
-    /// The tiling of a pipeline: that of all its loops.
+    /// The tiling of its first loop: all loops have tiles of one shape and sort.
     pub const fn tiling(&self) -> &Tiling {
         self.tilings.as_slice().first().expect("a tile is computed")
     }
@@ -443,6 +445,14 @@ impl Cta {
     /// The tiling of each loop that multiplies, or that stores if none does.
     pub fn tilings(&self) -> &[Tiling] {
         &self.tilings
+    }
+
+    /// Which of them is that of a loop over items, by the loop's variable: the first where nothing is multiplied.
+    pub fn tiling_of(&self, items: Var) -> usize {
+        let mut tilings = self.tilings.iter();
+        tilings
+            .position(|tiling| tiling.items() == items)
+            .unwrap_or(0)
     }
 
     /// Blocks of 64 of a tile's M side that a warpgroup multiplies.

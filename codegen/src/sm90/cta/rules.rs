@@ -60,7 +60,7 @@ const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
@@ -68,6 +68,7 @@ const RULES: [Rule; 13] = [
     multiplies(of_one_depth),
     multiplies(one_accumulation),
     multiplies(alone_with_sums),
+    multiplies(stored_by_rows),
     runs(false, multiplied_elements),
     runs(true, has_pipeline),
     runs(false, one_swizzle_atom),
@@ -161,13 +162,13 @@ fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
     )]
 }
 
-/// All items multiply the same tensors.
+/// All items of a loop multiply the same tensors, whichever branch they take.
 fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let known = |dot: &&Dot| asked.first.contains(&dot.tensors);
+    let known = |dot: &&Dot| asked.products.contains(&dot.tensors);
     let other = asked.ways.iter().flatten().find(|dot| !known(dot));
     // A way without a product stores none: what it lacks has no place of its own.
     let fewer = || {
-        let all = |way: &&Vec<Dot>| distinct(way).len() == asked.first.len();
+        let all = |way: &&Vec<Dot>| distinct(way).len() == asked.products.len();
         let way = asked.ways.iter().find(|way| !way.is_empty() && !all(way))?;
         way.first()
     };
@@ -175,16 +176,60 @@ fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
         (Some(dot), _) => Some(refuse(
             dot.at,
             "a second product",
-            "all items of a pipeline multiply the same tensors",
+            "all items of a loop multiply the same tensors, or a loop for each product",
         )),
         (None, Some(dot)) => Some(refuse(
             dot.at,
             "an item with fewer products than others",
-            "the same products in each branch and loop, or a kernel for each",
+            "the same products in each branch, or a loop for each",
         )),
         (None, None) => None,
     };
     refused.into_iter().collect()
+}
+
+/// What the loops of a pipeline must have in common with its first, where their tiles have its shape.
+pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
+    let Some((first, others)) = loops.split_first() else {
+        return Vec::new();
+    };
+    let alike = others.iter().filter(|other| {
+        let [tile, one] = [other, first].map(|asked| (asked.wgmma.tile, asked.wgmma.mode));
+        tile == one
+    });
+    alike.filter_map(|other| unlike(first, other)).collect()
+}
+
+/// How a loop differs from the first in what their warps and their stages share.
+fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
+    let depth = |asked: &Asked<'_>| {
+        let [x, _] = *asked.products.first()?;
+        Some(asked.kernel.buffers[x.index()].columns)
+    };
+    let products = [first, other].map(|asked| asked.stages().1);
+    if products[0] != products[1] {
+        let [before, here] = products.map(|of| of.len());
+        let message = match here == before {
+            true => "products that share other operands than those of the loop before do".into(),
+            false => format!("items of {here} products, beside a loop whose items have {before}"),
+        };
+        let hint = "as many products in each loop, which share operands alike: they have the same registers and stages";
+        return Some(refuse(other.at, message, hint));
+    }
+    if first.dtype != other.dtype {
+        let message = format!(
+            "a product of {}, beside a loop of {}",
+            other.dtype, first.dtype
+        );
+        let hint = "operands of one type in all loops";
+        return Some(refuse(other.at, message, hint));
+    }
+    if other.wgmma.mode == Mode::PingPong && depth(first) != depth(other) {
+        let message = "loops of another depth, with tiles in ping-pong";
+        let hint = "cooperative tiles: each warpgroup skips as many steps as the other one's next tile has";
+        return Some(refuse(other.at, message, hint));
+    }
+    None
 }
 
 /// Products of an item go through the same steps: their operands are of one type and depth.
@@ -226,6 +271,23 @@ fn alone_with_sums(asked: &Asked<'_>) -> Vec<Diagnostic> {
         let message = "a sum of stored tiles, beside several products";
         let hint = "one product an item that adds stored tiles, or tiles that are added one by one: `+ z[t]`";
         refuse(*at, message, hint)
+    });
+    refused.into_iter().collect()
+}
+
+/// Tiles are stored and read back by rows: what another loop multiplies is K-major.
+fn stored_by_rows(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let buffers = &asked.kernel.buffers;
+    let other = asked.item.tensors.iter().find_map(|(tensor, at)| {
+        let buffer = &buffers[tensor.index()];
+        buffer.mn_major.then_some((&buffer.name, *at))
+    });
+    let refused = other.map(|(name, at)| {
+        let layout = asked.kernel.variant.layout.name();
+        let message = format!("tiles of `{name}`, which layout {layout} has by columns");
+        let hint =
+            "a layout in which the operand that is stored has rows: nt, or nn for the first one";
+        refuse(at, message, hint)
     });
     refused.into_iter().collect()
 }

@@ -131,10 +131,11 @@ impl Simulator<'_> {
         self.case.pipeline.tile().k * self.case.pipeline.dtype().bytes()
     }
 
-    /// A multiply takes a product's operands that completed on a phase; so many rows of each one's tile lie before.
+    /// A multiply takes the operands of a loop's product that completed on a phase; so many rows of each one's tile lie before.
     pub(super) fn multiplied(
         &mut self,
-        (index, product): (usize, usize),
+        index: usize,
+        (tiling, product): (usize, usize),
         areas: [Area; 2],
         (befores, phase): ([u32; 2], Phase),
         fresh: bool,
@@ -142,7 +143,7 @@ impl Simulator<'_> {
         let (cta, line) = (self.agents[index].cta, self.line());
         let wrong = |what| Err(Box::new(trace::wrong(self, index, what)));
         let no_tile = "a stage does not hold one tile of each operand";
-        let tiling = self.case.pipeline.tiling();
+        let tiling = self.case.pipeline.tiling_of(tiling);
         let tensors = tiling.products()[product].map(|part| tiling.operands()[part].tensor);
         let [x, w] = [0, 1].map(|side| {
             let part = (tensors[side], areas[side]);
@@ -390,7 +391,7 @@ impl Simulator<'_> {
             Some("the subtile is of another place")
         } else if self.garbage(product, (part, before), to) {
             Some(lacks)
-        } else if !product.has_all(part, self.depth()) {
+        } else if !product.has_all(part, self.depth(product)) {
             Some("the product does not have all of K")
         } else if added != others {
             Some("it does not have every other rank's part once")
@@ -416,14 +417,15 @@ impl Simulator<'_> {
         let columns = pipeline.tiling().slice_columns(dtype.bytes());
         let bytes = pipeline.tiling().subtile().rows * columns * dtype.bytes();
         subtiles.as_ref().map_or(0, |subtiles| {
-            (slice.start - subtiles.at) % subtiles.slot_bytes() / bytes * columns
+            (slice.start - subtiles.at) % subtiles.slot_bytes / bytes * columns
         })
     }
 
-    fn depth(&self) -> u32 {
+    /// All of a product's K.
+    fn depth(&self, product: &TileProduct) -> u32 {
         let buffers = &self.case.pipeline.kernel.buffers;
-        let x = self.case.pipeline.tiling().operands().first();
-        x.map_or(0, |x| self.case.size(buffers[x.tensor.index()].columns))
+        let depth = |[x, _]: [TensorId; 2]| self.case.size(buffers[x.index()].columns);
+        product.tensors.map_or(0, depth)
     }
 
     /// Whether what is stored in a tensor is of accumulators to which stored tiles were added: of a sum that has no

@@ -144,7 +144,11 @@ impl Simulator<'_> {
                     barrier,
                     before: over.wrapping_sub(1),
                 };
-                self.multiplied((index, product), areas, (before, phase), fresh)?;
+                let of = (
+                    self.agents[index].steps[self.agents[index].at].tiling,
+                    product,
+                );
+                self.multiplied(index, of, areas, (before, phase), fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];

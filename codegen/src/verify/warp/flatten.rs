@@ -31,6 +31,8 @@ pub(super) struct Flattener<'a> {
     /// Arrivals at its order barrier that its next wait needs.
     order: u32,
     item: Option<(u32, u32)>,
+    /// The tiling of the loop over items.
+    tiling: usize,
     /// Maps replaced by their sibling for the short chunk.
     partial_chunks: Vec<(MapId, u32)>,
     steps: Vec<Step<'a>>,
@@ -57,6 +59,7 @@ pub(super) fn flatten<'a>(
         scheduler: None,
         order: runner,
         item: None,
+        tiling: 0,
         partial_chunks: Vec::new(),
         steps: Vec::new(),
     };
@@ -100,6 +103,7 @@ impl<'a> Flattener<'a> {
             node,
             kind,
             item: self.item,
+            tiling: self.tiling,
             role: self.scheduler.map_or(self.case.roles.gemm, |of| of.role),
         });
     }
@@ -176,6 +180,7 @@ impl<'a> Flattener<'a> {
             } => {
                 let count = self.value(count);
                 let scheduler = self.case.pipeline.scheduler(of.scheduler);
+                self.tiling = self.case.pipeline.item_loop(*of).tiling;
                 while self.env.within() < count {
                     if let Some(grid) = grid {
                         let [rows, columns] =
@@ -190,7 +195,7 @@ impl<'a> Flattener<'a> {
                     self.env.index = scheduler.next(self.env.index, self.run_by, &self.env);
                 }
                 self.env.first += count;
-                self.item = None;
+                (self.item, self.tiling) = (None, 0);
             }
             Node::For {
                 var,
@@ -383,13 +388,15 @@ impl<'a> Flattener<'a> {
                 let pipeline = self.case.pipeline;
                 let line = pipeline.tile().k * pipeline.dtype().bytes();
                 // Each group reads its share of what is on the instruction's M side, and all of the other operand.
-                let shared = usize::from(pipeline.tiling().swapped());
-                let multiply = &pipeline.tiling().multiplies()[*multiply];
+                let tiling = pipeline.tiling_of(self.tiling);
+                let shared = usize::from(tiling.swapped());
+                let multiply = &tiling.multiplies()[*multiply];
                 // On the N side the instruction goes on where an operand ends, whatever lies there.
                 let mut behind = 0;
                 for (product, on_n) in (multiply.first..).zip(&multiply.on_n) {
-                    let (x, w) = pipeline.tiling().sides(multiply.on_m, *on_n);
-                    let bytes = [x, w].map(|part| pipeline.ring(*ring).parts()[part].bytes);
+                    let (x, w) = tiling.sides(multiply.on_m, *on_n);
+                    let bytes =
+                        [x, w].map(|part| pipeline.ring(*ring).part(self.tiling, part).bytes);
                     let (m, n) = (shared, 1 - shared);
                     let mut read = bytes.map(|bytes| (0, bytes));
                     read[m] = self.share(bytes[m]);
@@ -490,7 +497,10 @@ impl<'a> Flattener<'a> {
 
     fn area(&self, ring: RingId, part: usize, slot: u32, offset: u32, bytes: u32) -> Area {
         let buffer = self.case.pipeline.ring(ring).buffer.as_ref();
-        let start = buffer.map_or(0, |buffer| buffer.part_at(part, slot)) + offset;
+        let start = buffer.map_or(0, |buffer| {
+            buffer.part_at(buffer.part(self.tiling, part), slot)
+        });
+        let start = start + offset;
         Area {
             start,
             end: start + bytes,

@@ -75,6 +75,7 @@ pub(super) fn steps<'a>(
         kind,
         item: None,
         role,
+        tiling: 0,
     };
     Ok(kinds.into_iter().map(step).collect())
 }

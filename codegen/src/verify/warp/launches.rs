@@ -5,6 +5,7 @@ use crate::kernel::{Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::shape::Shape;
+use crate::tiling::Operand;
 use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
@@ -173,6 +174,20 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         },
     );
     let mut shape = Shape::new(m, n, k);
+    // Other loops have a grid and a depth of their own.
+    for tiling in pipeline.cta.tilings() {
+        let columns = kernel.partitions[tiling.partition().index()].columns;
+        let of_x = |x: &Operand| kernel.buffers[x.tensor.index()].columns;
+        let depth = tiling.operands().first().map(of_x);
+        let sizes = [(Some(columns), n + tile.columns), (depth, 2 * tile.k + few)];
+        for (dim, size) in
+            sizes.map(|(dim, size)| (dim.map(|dim| &kernel.dims[usize::from(dim.0)]), size))
+        {
+            if let Some(dim) = dim.filter(|dim| dim.is_further()) {
+                shape.dims.entry(dim.name.clone()).or_insert(size);
+            }
+        }
+    }
     for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
         shape

@@ -28,7 +28,9 @@ impl Simulator<'_> {
             self.ctas.push(Cta::new(barriers.collect()));
         }
         let first = self.ctas.len() - self.case.blocks as usize;
-        let products = pipeline.tiling().products().len();
+        let products = pipeline.cta.tilings().iter();
+        let products = products.map(|tiling| tiling.products().len());
+        let products = products.max().unwrap_or(0);
         for program in self.programs.of(self.case.plan_of(launch), rank) {
             let who = Who {
                 rank,

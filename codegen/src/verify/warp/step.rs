@@ -13,6 +13,8 @@ pub(super) struct Step<'a> {
     pub item: Option<(u32, u32)>,
     /// The kernel's role that it is of, by its index.
     pub role: usize,
+    /// The tiling of the loop over items that it is in: the first outside of all.
+    pub tiling: usize,
 }
 
 /// What a step does.

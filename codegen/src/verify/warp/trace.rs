@@ -40,8 +40,9 @@ impl Simulator<'_> {
             let buffer = ring.buffer.iter();
             for (buffer, slot) in buffer.flat_map(|it| (0..ring.all()).map(move |slot| (it, slot)))
             {
-                for (index, part) in buffer.parts.iter().enumerate() {
-                    let start = buffer.part_at(index, slot);
+                // Those of the step's loop: what others stage lies there, too.
+                for index in (0..buffer.parts.len()).map(|it| buffer.part(step.tiling, it)) {
+                    let (part, start) = (&buffer.parts[index], buffer.part_at(index, slot));
                     if start <= area.start && area.start < start + part.bytes {
                         return if part.name == ring.name {
                             format!("{} {slot}", ring.slot_name())
@@ -426,7 +427,9 @@ pub(super) fn stuck(simulator: &Simulator<'_>) -> Diagnostic {
 
 /// Accumulators that multiplies under way still write.
 pub(super) fn accumulating(simulator: &Simulator<'_>, index: usize, product: usize) -> Diagnostic {
-    let name = simulator.case.pipeline.accumulators(product);
+    let agent = &simulator.agents[index];
+    let tiling = agent.steps[agent.at].tiling;
+    let name = simulator.case.pipeline.accumulators(tiling, product);
     Diagnostic::new(Rule::Race, None, simulator.now(index))
         .note(None, format!("multiplies into `{name}` are under way"))
         .hint("`wgmma_wait` for all groups of an item before its accumulators are named")

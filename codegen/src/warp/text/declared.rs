@@ -1,6 +1,6 @@
 //! What a kernel declares, a line each: its tensor maps, its rings and the CTAs that move data.
 
-use crate::warp::{Map, Pipeline, Ring, View};
+use crate::warp::{Map, Part, Pipeline, Ring, View};
 
 /// A tensor map: which part of which tensor it covers, and in boxes of which size.
 pub(super) fn map(map: &Map) -> Vec<String> {
@@ -27,15 +27,15 @@ pub(super) fn map(map: &Map) -> Vec<String> {
 
 /// A ring: its slots, what lies in each, and how many arrivals fill and empty one.
 pub(super) fn ring(ring: &Ring) -> Vec<String> {
-    let parts = ring.parts().iter();
-    let parts: Vec<String> = parts
-        .map(|part| format!("{} {} B", part.name, part.bytes))
-        .collect();
-    let at = ring.buffer.as_ref().map_or(0, |buffer| buffer.at);
+    let named = |part: &Part| format!("{} {} B", part.name, part.bytes);
+    let (parts, at) = match &ring.buffer {
+        Some(buffer) => (buffer.held(named), buffer.at),
+        None => (String::new(), 0),
+    };
     vec![
         ring.name.into(),
         format!("{} slots at {at}", ring.slots),
-        parts.join(" and "),
+        parts,
         match &ring.empty {
             Some(empty) => format!("{} fill, {} empty", ring.full.arrivals, empty.arrivals),
             None => format!("{} fill", ring.full.arrivals),

@@ -1,0 +1,102 @@
+//! What a thread does with its fragment of a tile, in words.
+
+use super::Printer;
+use crate::warp::spelling::number;
+use crate::warp::{Elements, Expr, FragmentOp, Source};
+
+impl Printer<'_> {
+    /// One operation.
+    pub(super) fn fragment(&self, op: &FragmentOp) -> String {
+        let number = |expr: &Expr| number(expr, self);
+        match op {
+            FragmentOp::ReadSubtile {
+                ring,
+                name,
+                dtype,
+                slot_part,
+                index,
+                ..
+            } => format!(
+                "{name} = {} as {dtype}",
+                self.part(*ring, *slot_part, index)
+            ),
+            FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
+            FragmentOp::AddToSum {
+                ring, name, dtype, ..
+            } => format!(
+                "{name} += {} as {dtype}",
+                self.part(*ring, 0, &Expr::Const(0))
+            ),
+            FragmentOp::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("{name} = {vector}[{}..]", number(column))
+            }
+            FragmentOp::Apply { epilogue, part } => {
+                let epilogue = &self.pipeline.epilogues[*epilogue];
+                let name = |acc| {
+                    let param = epilogue.params.iter().find(|param| param.acc == acc);
+                    match param.map(|param| (param.from, &param.name)) {
+                        Some((Source::Subtile | Source::Sum | Source::Vector, name)) => {
+                            name.clone()
+                        }
+                        Some((Source::Product(product), _)) => {
+                            format!("{}[{}]", self.accumulators(product), number(part))
+                        }
+                        None => format!("acc[{}]", number(part)),
+                    }
+                };
+                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
+            }
+            FragmentOp::WriteSubtile {
+                ring,
+                part,
+                elements,
+                dtype,
+                ..
+            } => {
+                let from = match elements {
+                    Elements::Applied(index) => self.pipeline.epilogues[*index].name.clone(),
+                    Elements::Product(product) => {
+                        format!("{}[{}]", self.accumulators(*product), number(part))
+                    }
+                };
+                let to = if *dtype == self.pipeline.dtype() {
+                    String::new()
+                } else {
+                    format!(" as {dtype}")
+                };
+                format!("write {} <- {from}{to}", self.ring(*ring))
+            }
+            FragmentOp::AddSubtile {
+                ring,
+                slot_part,
+                index,
+                part,
+                ..
+            } => format!(
+                "acc[{}] += {}",
+                number(part),
+                self.part(*ring, *slot_part, index)
+            ),
+            FragmentOp::SendPartial {
+                ring,
+                to,
+                index,
+                part,
+            } => format!(
+                "send acc[{}] to CTA {} of the cluster, {}",
+                number(part),
+                number(to),
+                self.part(*ring, 0, index)
+            ),
+            FragmentOp::AddPartial { ring, index, part } => {
+                format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
+            }
+        }
+    }
+}

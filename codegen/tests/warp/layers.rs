@@ -1,0 +1,254 @@
+//! Several loops over tiles, each with operands and sizes of its own: what a stage holds, what each loop counts, and what the
+//! verifier says of a second layer that does not wait for the first.
+
+use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::strangers;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::cuda;
+use counterflow_codegen::dtype::Dtype::{self, Bf16, F16};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
+use counterflow_codegen::value::Value;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Expr, Node, Pipeline};
+
+fn built(program: &Program, layout: Layout) -> Result<Pipeline, String> {
+    let kernel = lower(program, &Variant::new(3).layout(layout)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    sm90::build(&kernel).map_err(|error| error.first().text(&|_| String::new()))
+}
+
+fn good() -> Pipeline {
+    built(&strangers::two_layers(), Layout::Nt).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What the verifier says of a pipeline of which one thing was changed.
+fn verdict(mut pipeline: Pipeline, mut change: impl FnMut(&mut Pipeline, &mut bool)) -> String {
+    let mut done = false;
+    change(&mut pipeline, &mut done);
+    assert!(done, "nothing to change");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+/// The same of the last of the nodes that `change` changes.
+fn last(pipeline: &mut Pipeline, done: &mut bool, mut change: impl FnMut(&mut Node) -> bool) {
+    let mut count = 0;
+    pipeline
+        .clone()
+        .lists(&mut |list| count += list.iter_mut().map(&mut change).filter(|it| *it).count());
+    pipeline.lists(&mut |list| {
+        for node in list {
+            let mut changed = node.clone();
+            if change(&mut changed) {
+                count -= 1;
+                if count == 0 {
+                    (*node, *done) = (changed, true);
+                }
+            }
+        }
+    });
+}
+
+/// Both layers' operands lie in the same places, and neither loop keeps what only the other one counts.
+#[test]
+fn layers_share_their_stages() {
+    let pipeline = good();
+    let stages = pipeline.rings[0].buffer.as_ref().expect("stages");
+    let parts: Vec<_> = (stages.parts.iter())
+        .map(|part| (part.name.as_str(), part.at, part.bytes))
+        .collect();
+    let at = 16384 * pipeline.cta.stages();
+    assert_eq!(
+        parts,
+        [
+            ("x", 0, 16384),
+            ("up", at, 32768),
+            ("hidden", 0, 16384),
+            ("down", at, 32768)
+        ]
+    );
+    assert_eq!(stages.operands, [[0, 1], [2, 3]]);
+    assert_eq!(pipeline.lets, []);
+    let checked = verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
+    let text = cuda::emit(&checked).text;
+    let multiply = text.find("// multiply").expect("who multiplies");
+    insta::assert_snapshot!(&text[multiply..]);
+}
+
+/// But for the last wait for stores, which have been signalled, and what brings a CTA's warps together at the end.
+#[test]
+fn nothing_of_it_can_be_left_out() {
+    insta::assert_snapshot!(unnoticed(good), @"AwaitStores, SyncCta");
+}
+
+#[test]
+fn a_second_layer_whose_wait_is_left_out() {
+    insta::assert_snapshot!(verdict(good(), |pipeline, done| last(pipeline, done, |node| match node {
+        Node::CounterWait { .. } => {
+            *node = Node::SyncWarp;
+            true
+        }
+        _ => false,
+    })), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 for tile (0, 1)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}
+
+/// What TMA loads was stored by TMA, of whatever CTA: the counter alone does not order them.
+#[test]
+fn a_second_layer_without_a_proxy_fence() {
+    insta::assert_snapshot!(verdict(good(), |pipeline, done| last(pipeline, done, |node| match node {
+        Node::FenceGlobal => {
+            *node = Node::SyncWarp;
+            true
+        }
+        _ => false,
+    })), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 into hidden of stage 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 256..264 of hidden (chunk or slot 0) on rank 0 for tile (0, 1)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+}
+
+/// Who multiplies counts the steps of the other layer.
+#[test]
+fn a_layer_that_counts_the_steps_of_the_other() {
+    let up = |name: &str| name == "hidden_steps";
+    insta::assert_snapshot!(verdict(good(), |pipeline, done| last(pipeline, done, |node| match node {
+        Node::Let { name, value } if up(name) => {
+            *value = value.clone() + 1;
+            true
+        }
+        _ => false,
+    })), @"
+    error[coverage]: multiply of block 0 on rank 0 multiplies hidden of stage 1 by down of stage 1
+      = its operands are not the next of its tile's along K
+    ");
+}
+
+/// The second layer multiplies by the weights of the first.
+#[test]
+fn a_layer_that_loads_the_weights_of_the_other() {
+    insta::assert_snapshot!(verdict(good(), |pipeline, done| {
+        let maps = pipeline.maps.clone();
+        let named = |wanted: &str| maps.iter().position(|map| map.name == wanted).expect("a map") as u16;
+        let (down, up) = (named("down"), named("up"));
+        last(pipeline, done, |node| match node {
+            Node::Load { map, partial_boxes, .. } if map.0 == down => {
+                (map.0, *partial_boxes) = (up, None);
+                true
+            }
+            _ => false,
+        });
+    }), @"
+    error[coverage]: multiply of block 0 on rank 0 multiplies hidden of stage 2 by down of stage 2
+      = a stage does not hold one tile of each operand
+    ");
+}
+
+/// The signal of a layer comes before its stores are complete.
+#[test]
+fn a_layer_that_signals_too_early() {
+    insta::assert_snapshot!(verdict(good(), |pipeline, done| {
+        let mut first = true;
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::AwaitStores { pending } = node
+                    && std::mem::take(&mut first)
+                {
+                    (*pending, *done) = (Expr::from(64), true);
+                }
+            }
+        });
+    }), @"
+    error[race]: load of block 0 on rank 0 loads rows 512..544, columns 0..64 of hidden (chunk or slot 0) on rank 0 into hidden of stage 2 for tile (4, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of hidden (chunk or slot 0) on rank 0 for tile (4, 0)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}
+
+/// What a second loop stores, of the tiles of `z`, `v` and `g`.
+type Of = fn(&mut ScheduleBuilder, [TensorRef; 3], Item) -> Value;
+
+/// Two loops: a product each, of tensors of their own.
+fn two(options: GemmOptions, more: (u32, u32), of: Of, second: Dtype) -> Program {
+    let mut s = ScheduleBuilder::new("two");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let others = ["z", "v", "g"].map(|name| s.local(name, second));
+    let u = s.out("u", second);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let more = s.tiles("more", u, more);
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", more.all(), |s, t| {
+            let value = of(s, others, t);
+            s.store(u.at(t), value);
+        });
+    });
+    s.finish()
+}
+
+fn one(s: &mut ScheduleBuilder, [z, v, _]: [TensorRef; 3], t: Item) -> Value {
+    s.dot(z.at(t), v.at(t))
+}
+
+fn gated(s: &mut ScheduleBuilder, [z, v, g]: [TensorRef; 3], t: Item) -> Value {
+    s.dot(z.at(t), g.at(t)).silu() * s.dot(z.at(t), v.at(t))
+}
+
+fn refused(program: &Program, layout: Layout) -> String {
+    match built(program, layout) {
+        Ok(_) => "accepted".into(),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn loops_that_have_no_pipeline_together() {
+    let plain = GemmOptions::default;
+    let said = |options, more, of, second| refused(&two(options, more, of, second), Layout::Nt);
+    insta::assert_snapshot!(said(plain(), (128, 128), one, Bf16), @"accepted");
+    insta::assert_snapshot!(said(plain(), (128, 256), one, Bf16), @"
+    error[resources]: items of `more` beside tiles of 128x128
+      help: all loops of #[gemm] visit tiles of one shape
+    ");
+    insta::assert_snapshot!(said(plain(), (128, 128), one, F16), @"
+    error[resources]: a product of f16, beside a loop of bf16
+      help: operands of one type in all loops
+    ");
+    insta::assert_snapshot!(said(plain(), (128, 128), gated, Bf16), @"
+    error[resources]: items of 2 products, beside a loop whose items have 1
+      help: as many products in each loop, which share operands alike: they have the same registers and stages
+    ");
+    let ping_pong = GemmOptions {
+        ping_pong: Some(Tune::from(true)),
+        ..plain()
+    };
+    insta::assert_snapshot!(said(ping_pong, (128, 128), one, Bf16), @"
+    error[resources]: loops of another depth, with tiles in ping-pong
+      help: cooperative tiles: each warpgroup skips as many steps as the other one's next tile has
+    ");
+}
+
+/// A layer is stored by rows: in layout tn, the next one would read it by columns.
+#[test]
+fn a_layer_that_is_read_by_columns() {
+    insta::assert_snapshot!(refused(&strangers::two_layers(), Layout::Tn), @"
+    error[resources]: tiles of `hidden`, which layout tn has by columns
+      help: a layout in which the operand that is stored has rows: nt, or nn for the first one
+    ");
+    let pipeline =
+        built(&strangers::two_layers(), Layout::Nn).unwrap_or_else(|error| panic!("{error}"));
+    verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+}
