@@ -19,8 +19,9 @@ const ANSWER: usize = 8 + 2 * BYTES;
 const WELCOME: usize = 1 + BYTES;
 /// How long somebody may stand at the door. Who needs longer comes again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many may stand there. One more, and the first has to go.
-const STANDING: usize = 64;
+/// How many may stand there. One more comes in only once the first has had its time, and that one has to go.
+const STANDING: usize = 256;
+const STAY: Duration = Duration::from_millis(100);
 
 /// Where others knock.
 pub(crate) trait Listen {
@@ -91,12 +92,18 @@ pub(crate) fn admit<L: Listen>(
     let mut standing: VecDeque<Standing<L::Stream>> = VecDeque::new();
     while inside.len() < wanted.len() {
         let mut idle = true;
-        // One at a time: however many knock, those inside the door are looked at in between.
-        if let Ok(stream) = listener.accept() {
+        if standing.len() == STANDING
+            && standing
+                .front()
+                .is_some_and(|first| first.since.elapsed() > STAY)
+        {
+            standing.pop_front();
+        }
+        // One at a time: however many knock, those at the door are looked at in between.
+        if standing.len() < STANDING
+            && let Ok(stream) = listener.accept()
+        {
             idle = false;
-            if standing.len() == STANDING {
-                standing.pop_front();
-            }
             standing.extend(greeted(stream)?);
         }
         for _ in 0..standing.len() {

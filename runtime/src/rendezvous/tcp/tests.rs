@@ -242,7 +242,7 @@ fn attack(address: SocketAddr, kind: usize, over: &AtomicBool) {
 
 #[test]
 fn strangers_at_the_door_neither_join_nor_delay_those_who_do() {
-    const STRANGERS: usize = 8;
+    const STRANGERS: usize = 4;
     let (listener, address) = listener();
     let over = AtomicBool::new(false);
     let took = std::thread::scope(|scope| {
@@ -253,6 +253,7 @@ fn strangers_at_the_door_neither_join_nor_delay_those_who_do() {
                 for kind in (stranger..).take_while(|_| !over.load(Ordering::Relaxed)) {
                     let once = AtomicBool::new(true);
                     attack(address, kind % 6, &once);
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             });
         }
