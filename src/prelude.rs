@@ -171,6 +171,32 @@ pub type Scattered<T> = Tensor<T>;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 pub type Reduced<T> = Tensor<T>;
+/// Output of an all-to-all, with a slot for each rank. Each rank keeps its row chunk of what every rank sends:
+/// `y.on(owner)[me()][t] = …`. A slot begins `ceil(M / world)` rows after the one before it, so a rank needs
+/// `world · ceil(M / world)` rows.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn redistributed(x: Local<bf16>, w: Local<bf16>, y: Exchanged<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     let landed = counters(world(), tiles);
+///     #[gemm]
+///     for owner in ranks().from_me() {
+///         for t in tiles.of(owner) {
+///             y.on(owner)[me()][t] = dot(x[t], w[t]); // into my slot of what the owner keeps
+///             landed.on(owner)[me()][t].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for t in tiles.of(me()) {
+///         landed[everyone()][t].wait();
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&redistributed()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+pub type Exchanged<T> = Tensor<T>;
 
 #[cfg(test)]
 mod tests {

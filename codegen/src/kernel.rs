@@ -101,6 +101,7 @@ impl Buffer {
     pub fn slots(&self, world: u32) -> u32 {
         match self.kind {
             TensorKind::Scratch { slots, .. } => Slots::count(slots, world),
+            TensorKind::Exchanged => world,
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
@@ -116,6 +117,7 @@ impl Buffer {
         matches!(
             self.kind,
             TensorKind::Scattered
+                | TensorKind::Exchanged
                 | TensorKind::Scratch {
                     extent: ScratchRows::Chunk,
                     ..

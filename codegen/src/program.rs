@@ -103,6 +103,8 @@ pub enum TensorKind {
     Scattered,
     /// Output: the sum over ranks, whole on every rank.
     Reduced,
+    /// Output in a slot for each rank: rank `r` keeps row chunk `r` of what every rank computes, rank `s`'s in slot `s`.
+    Exchanged,
     /// Scratch in symmetric memory, shaped like `like`, `slots` times.
     Scratch {
         /// The tensor whose rows and columns it has.
@@ -119,7 +121,10 @@ impl TensorKind {
     pub const fn chunked(self) -> bool {
         matches!(
             self,
-            TensorKind::Gathered | TensorKind::Scattered | TensorKind::Reduced
+            TensorKind::Gathered
+                | TensorKind::Scattered
+                | TensorKind::Reduced
+                | TensorKind::Exchanged
         )
     }
 
@@ -154,6 +159,7 @@ impl TensorKind {
             TensorKind::Accumulated => "Accumulated",
             TensorKind::Scattered => "Scattered",
             TensorKind::Reduced => "Reduced",
+            TensorKind::Exchanged => "Exchanged",
             TensorKind::Scratch { .. } => "symmetric",
         }
     }

@@ -57,6 +57,7 @@ fn param(param: &Param) -> TokenStream {
         TensorKind::Accumulated => "accumulated",
         TensorKind::Scattered | TensorKind::Scratch => "scattered",
         TensorKind::Reduced => "reduced",
+        TensorKind::Exchanged => "exchanged",
     };
     let method = Ident::new(method, at);
     // By the marker type, so that editors know what the user's word means.

@@ -79,9 +79,10 @@ fn method(param: &Param) -> Option<TokenStream> {
             (quote!(), quote!(impl ::counterflow::op::Output<'a>))
         }
         TensorKind::Gathered => (symmetric, quote!(&'a ::counterflow::UserBuffer<T>)),
-        TensorKind::Scattered | TensorKind::Reduced | TensorKind::Scratch => {
-            (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>))
-        }
+        TensorKind::Scattered
+        | TensorKind::Reduced
+        | TensorKind::Exchanged
+        | TensorKind::Scratch => (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>)),
     };
     Some(quote! {
         #[doc = #about]

@@ -87,7 +87,7 @@ use syn::ItemFn;
 ///
 /// | what | how |
 /// |---|---|
-/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>` |
+/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>`, `Exchanged<T>` |
 /// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
@@ -97,7 +97,7 @@ use syn::ItemFn;
 /// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()` |
 /// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
 /// | conditions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
-/// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`; slots are ranks, `others()` or `everyone()` |
+/// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, and `y.on(rank)[me()][t]` for `Exchanged`; slots are ranks, `others()` or `everyone()` |
 /// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank or `t.rows()` |
 /// | copies | `x.on(peer)[p] = x[p];` |
 /// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, and `grad[t] += value;` for `Accumulated` |

@@ -27,7 +27,7 @@ mistakes! {
     AttributeArguments => "this attribute takes no arguments", "leave choices open with `tune(…)`; the launch decides where the schedule runs";
     Qualifier { word } => "a schedule cannot be `{word}`", "remove `{word}`: the function only describes a kernel, it is not the kernel";
     Generics => "a schedule cannot be generic", "name the element type in each parameter; leave numbers open with `tune(…)`";
-    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered` or `Reduced`";
+    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered`, `Reduced` or `Exchanged`";
     SelfParam => "a schedule has no `self`", "make it a free function of tensors";
     ParamPattern => "a parameter is a plain name", "write `x: Gathered<bf16>`";
     NotATensor { known } => "this is not a tensor", "every parameter is a tensor, such as `Gathered<bf16>`; {known}";
@@ -130,7 +130,8 @@ mistakes! {
     StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
     AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; to overwrite it, make it `Out`";
     AccumulatedRead { name } => "`{name}` is Accumulated: the launch that adds to it cannot read it", "read it in a later launch, or pass what it held before as a `Local` tensor of its own";
-    NotShared { name, kind } => "`{name}` is {kind}: peers cannot address it", "share data by `Gathered`, `Scattered`, `Reduced` or `symmetric` tensors";
+    ExchangedAdded { name } => "`{name}` is Exchanged: a slot holds what one rank sends, and nothing is added to it", "add the terms first and store their sum: `{name}.on(rank)[me()][t] = …`; a sum over ranks is `Scattered`";
+    NotShared { name, kind } => "`{name}` is {kind}: peers cannot address it", "share data by `Gathered`, `Scattered`, `Reduced`, `Exchanged` or `symmetric` tensors";
     ReadEverywhere => "every rank's copy is read at once, but not summed", "write `.sum()` after it, or read one rank's by `.on(rank)`";
     VectorIndexed { name } => "`{name}` is a vector and lies along the columns of every tile", "write `{name}` without an index";
     VectorOperand { name } => "`{name}` is a vector, but a tile is needed", "add a vector after the product: `.bias({name})`";

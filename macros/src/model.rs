@@ -39,11 +39,12 @@ pub enum TensorKind {
     Accumulated,
     Scattered,
     Reduced,
+    Exchanged,
     Scratch,
 }
 
 impl TensorKind {
-    pub const PARAMS: [(&'static str, TensorKind); 7] = [
+    pub const PARAMS: [(&'static str, TensorKind); 8] = [
         ("Gathered", TensorKind::Gathered),
         ("Local", TensorKind::Local),
         ("Vector", TensorKind::Vector),
@@ -51,6 +52,7 @@ impl TensorKind {
         ("Accumulated", TensorKind::Accumulated),
         ("Scattered", TensorKind::Scattered),
         ("Reduced", TensorKind::Reduced),
+        ("Exchanged", TensorKind::Exchanged),
     ];
 
     /// Its name in the language.
@@ -67,10 +69,25 @@ impl TensorKind {
             TensorKind::Gathered
             | TensorKind::Scattered
             | TensorKind::Reduced
+            | TensorKind::Exchanged
             | TensorKind::Scratch => true,
             TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
                 false
             }
+        }
+    }
+
+    /// Whether it may be indexed by a slot.
+    pub fn has_slots(self) -> bool {
+        match self {
+            TensorKind::Exchanged | TensorKind::Scratch => true,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced => false,
         }
     }
 
@@ -80,7 +97,8 @@ impl TensorKind {
             TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
-            | TensorKind::Reduced => true,
+            | TensorKind::Reduced
+            | TensorKind::Exchanged => true,
             TensorKind::Gathered | TensorKind::Local | TensorKind::Vector | TensorKind::Scratch => {
                 false
             }

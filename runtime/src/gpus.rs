@@ -13,6 +13,8 @@ use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::kernel::Buffer;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::shape::Extent;
+use counterflow_codegen::unroll::Span;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
@@ -344,6 +346,7 @@ fn prepare(
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
+            | TensorKind::Exchanged
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => plan.geometry.held(buffer, rank.rank()),
         };
@@ -391,12 +394,24 @@ fn output(
     let rows = plan.geometry.held(buffer, rank.rank());
     let columns = plan.geometry.size(buffer.columns) as usize;
     let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
-    let bytes = driver::read(
-        rank.own_stream(),
-        memory.address(),
-        rows.len() as usize * pitch,
-    )?;
-    let values = unpack(&bytes, buffer.dtype, columns, pitch);
+    let mut values = Vec::new();
+    for slot in 0..buffer.slots(rank.world()) {
+        let slot = Span {
+            buffer: tensor,
+            home: rank.rank() as u16,
+            slot: slot as u16,
+            rows,
+            columns: Extent {
+                start: 0,
+                end: columns as u32,
+            },
+        };
+        let from = memory
+            .address()
+            .plus(plan.lines(&pipeline.kernel, &slot).offset);
+        let bytes = driver::read(rank.own_stream(), from, rows.len() as usize * pitch)?;
+        values.extend(unpack(&bytes, buffer.dtype, columns, pitch));
+    }
     Ok(Output {
         launch,
         rank: rank.rank(),

@@ -18,6 +18,7 @@ mod ag_gemm_double_ring;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
 mod ag_swiglu;
+mod all_to_all;
 mod bulk;
 mod gemm;
 mod gemm_ar;
@@ -33,6 +34,7 @@ pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
 pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
+pub use all_to_all::{AllToAllOp, all_to_all};
 pub use bulk::{BulkOp, bulk};
 pub use gemm::{GemmOp, gemm};
 pub use gemm_ar::{GemmArOp, gemm_ar};
@@ -44,7 +46,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 14] = [
+pub const ALL: [fn() -> crate::Program; 15] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -58,5 +60,6 @@ pub const ALL: [fn() -> crate::Program; 14] = [
     gemm_rs,
     gemm_rs_add,
     gemm_ar,
+    all_to_all,
     bulk,
 ];

@@ -10,7 +10,7 @@
 use crate::case::{Case, Fill, in_parallel, variant_of};
 use crate::fine;
 use crate::gpus::{self, dawdle};
-use crate::memory::{Heap, Memory, Words, numbers};
+use crate::memory::{Heap, Memory, Words, numbers, slots_of};
 use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::{self, Numbers, Outcome, Output, Policy};
 use counterflow::codegen::program::TensorId;
@@ -115,11 +115,13 @@ fn compare(case: &Case, held: &[Held], first: usize, fill: Fill) {
             let buffer = &case.kernel.buffers[tensor.index()];
             let geometry = &case.plans[plan].geometry;
             let rows = geometry.held(buffer, rank as u32);
-            let elements = rows.len() as usize * geometry.size(buffer.columns) as usize;
+            let slots: Vec<_> = slots_of(&case.plans[plan], buffer, rank as u32).collect();
             for launch in (first..launches.len()).step_by(ROWS.len() * SETS) {
                 let (_, again) = &launches[launch][at];
                 assert!(
-                    again[..elements] == bits[..elements],
+                    slots
+                        .iter()
+                        .all(|words| again[words.clone()] == bits[words.clone()]),
                     "{name}: launch {launch} on rank {rank} differs from launch {first} in {}",
                     buffer.name
                 );
@@ -129,7 +131,9 @@ fn compare(case: &Case, held: &[Held], first: usize, fill: Fill) {
                 rank: rank as u32,
                 tensor: *tensor,
                 rows,
-                values: numbers(&bits[..elements], buffer.dtype),
+                values: (slots.into_iter())
+                    .flat_map(|words| numbers(&bits[words], buffer.dtype))
+                    .collect(),
             });
         }
     }

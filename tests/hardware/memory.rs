@@ -6,6 +6,7 @@ use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, Tensor, UserBuffer};
+use std::ops::Range;
 
 /// A NaN of both 16-bit types, and twice one of f32.
 const POISON: u16 = 0xffff;
@@ -184,18 +185,28 @@ impl<'a> Memory<'a> {
         let output = |(tensor, bits): (TensorId, Vec<u16>)| {
             let buffer = &self.heap.kernel.buffers[tensor.index()];
             let rows = plan.geometry.held(buffer, rank.rank());
-            let columns = plan.geometry.size(buffer.columns);
-            let words = rows.len() as usize * columns as usize * width(buffer.dtype);
+            let values = slots_of(plan, buffer, rank.rank());
+            let values = values.flat_map(|words| numbers(&bits[words], buffer.dtype));
             Output {
                 launch,
                 rank: rank.rank(),
                 tensor,
                 rows,
-                values: numbers(&bits[..words], buffer.dtype),
+                values: values.collect(),
             }
         };
         Ok(self.raw()?.into_iter().map(output).collect())
     }
+}
+
+/// The words that a rank holds of a tensor, slot by slot: each begins a whole chunk after the one before it.
+pub fn slots_of(plan: &Plan, buffer: &Buffer, rank: u32) -> impl Iterator<Item = Range<usize>> {
+    let geometry = &plan.geometry;
+    let row = geometry.size(buffer.columns) as usize * width(buffer.dtype);
+    let words = geometry.held(buffer, rank).len() as usize * row;
+    let slot = geometry.chunk_rows(buffer.rows) as usize * row;
+    let slots = 0..buffer.slots(geometry.world) as usize;
+    slots.map(move |at| at * slot..at * slot + words)
 }
 
 /// Where an element is: rows one after another, or in each chunk columns one after another.

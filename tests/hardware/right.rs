@@ -190,7 +190,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -355,6 +355,10 @@ fn strangers_two_experts() {
     strangers(STRANGERS[20]);
 }
 
+fn strangers_rows_by_owner() {
+    strangers(STRANGERS[21]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {
@@ -414,5 +418,5 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk);
 }

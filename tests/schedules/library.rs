@@ -124,15 +124,24 @@ fn launches_of_several_series_are_refused() {
     cpu::interleave(&series[0], &plans.iter().collect::<Vec<_>>(), 1).expect("runs");
 }
 
-/// Two rings are proved in every world that a plan may have, odd ones too.
+/// Two rings and an all-to-all are proved in every world that a plan may have, odd ones too.
 #[test]
-fn the_double_ring_is_proved_in_every_world() {
-    let program = schedules::ag_gemm_double_ring();
-    for world in 1..=128 {
+fn what_goes_by_ranks_is_proved_in_every_world() {
+    let all = [schedules::ag_gemm_double_ring(), schedules::all_to_all()];
+    for (program, world) in all
+        .iter()
+        .flat_map(|program| (1..=128).map(move |w| (program, w)))
+    {
         let mut variant = Variant::new(world).arch(Arch::Cpu);
         variant.choices.insert("tiles".into(), (4, 8).into());
-        variant.choices.insert("pieces".into(), 3.into());
-        let kernel = lower(&program, &variant).and_then(verify::kernel);
+        if program
+            .tunables
+            .iter()
+            .any(|tunable| tunable.name == "pieces")
+        {
+            variant.choices.insert("pieces".into(), 3.into());
+        }
+        let kernel = lower(program, &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{world}: {error}"));
         // The last ranks have fewer rows, or none.
         let most = Shape::new(2 * world + 1, 8, 16);

@@ -120,9 +120,17 @@ impl ScheduleBuilder {
         self.tensor(name, TensorKind::Reduced, dtype)
     }
 
+    /// An output with a slot for each rank. Each rank keeps its chunk of what every rank sends
+    /// ([`TensorKind::Exchanged`]).
+    #[track_caller]
+    pub fn exchanged(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Exchanged, dtype)
+    }
+
     /// Scratch in symmetric memory: `slots` copies of the shape of `like`.
     ///
-    /// Each slot holds the chunk that its rank owns if `like` is [`TensorKind::Scattered`], all rows otherwise.
+    /// Each slot holds the chunk that its rank owns if `like` is [`TensorKind::Scattered`] or
+    /// [`TensorKind::Exchanged`], all rows otherwise.
     /// [`TensorRef::chunk`] and [`TensorRef::whole`] choose explicitly.
     #[track_caller]
     pub fn symmetric(
@@ -132,12 +140,12 @@ impl ScheduleBuilder {
         like: TensorRef,
         slots: impl Into<Slots>,
     ) -> TensorRef {
-        let scattered = self
+        let owned = self
             .program
             .tensors
             .get(like.id.index())
-            .is_some_and(|t| t.kind == TensorKind::Scattered);
-        let extent = like.extent.unwrap_or(if scattered {
+            .is_some_and(|t| matches!(t.kind, TensorKind::Scattered | TensorKind::Exchanged));
+        let extent = like.extent.unwrap_or(if owned {
             ScratchRows::Chunk
         } else {
             ScratchRows::Whole

@@ -25,6 +25,8 @@ pub struct Disagreement {
     pub rank: u32,
     /// Which tensor.
     pub tensor: TensorId,
+    /// In which slot, where the tensor has several.
+    pub slot: Option<u32>,
     /// Which element, in global rows and columns; `None` if the run has no such output.
     pub at: Option<(u32, u32)>,
     /// The value there.
@@ -41,17 +43,21 @@ impl fmt::Display for Disagreement {
             launch,
             rank,
             tensor,
+            slot,
             got,
             expected,
             bound,
             ..
         } = self;
         match self.at {
-            Some((row, column)) => write!(
-                f,
-                "tensor {} on rank {rank} after launch {launch}: [{row}, {column}] is {got}, expected {expected} ± {bound}",
-                tensor.0
-            ),
+            Some((row, column)) => {
+                let slot = slot.map_or_else(String::new, |slot| format!("slot {slot}, "));
+                write!(
+                    f,
+                    "tensor {} on rank {rank} after launch {launch}: {slot}[{row}, {column}] is {got}, expected {expected} ± {bound}",
+                    tensor.0
+                )
+            }
             None => write!(
                 f,
                 "tensor {} on rank {rank} after launch {launch} is not there",
@@ -105,6 +111,7 @@ fn check(
             launch: expected.launch,
             rank: tensor.rank,
             tensor: tensor.tensor,
+            slot: None,
             at: None,
             got: f32::NAN,
             expected: f64::NAN,
@@ -131,7 +138,11 @@ fn check(
                     reason = "rows and columns are 32 bits"
                 )]
                 let (row, column) = ((index / columns) as u32, (index % columns) as u32);
-                disagreement.at = Some((tensor.rows.start + row, column));
+                // Slots lie one below the other.
+                let rows = tensor.rows.len().max(1);
+                let several = tensor.values.len() > rows as usize * columns;
+                disagreement.slot = several.then_some(row / rows);
+                disagreement.at = Some((tensor.rows.start + row % rows, column));
                 (disagreement.got, disagreement.expected) = (*got, *value);
                 disagreement.bound = *bound;
                 worst = Some((by, disagreement));

@@ -95,6 +95,7 @@ impl Data {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered
+                | TensorKind::Exchanged
                 | TensorKind::Reduced
                 | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
             };
@@ -148,7 +149,7 @@ impl Data {
         }
     }
 
-    /// A rank's tensor, row by row.
+    /// A rank's tensor, row by row: all its slots, one below the other.
     pub fn take(
         &self,
         setup: &Setup<'_>,
@@ -161,8 +162,9 @@ impl Data {
         let columns = setup.plan(launch, rank).geometry.size(buffer.columns) as usize;
         let store = self.store(rank, id);
         let mut values = Vec::with_capacity(rows.len() as usize * columns);
-        for row in rows.range() {
-            let at = store.layout.at(0, row, 0);
+        let slots = 0..buffer.slots(setup.world as u32) as usize;
+        for (slot, row) in slots.flat_map(|slot| rows.range().map(move |row| (slot, row))) {
+            let at = store.layout.at(slot, row, 0);
             let stride = store.layout.strides.1;
             if stride == 1 {
                 values.extend_from_slice(&store.values[at..at + columns]);

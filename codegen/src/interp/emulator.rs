@@ -349,6 +349,7 @@ impl<'a> Emulator<'a> {
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
+                    | TensorKind::Exchanged
                     | TensorKind::Reduced => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);
                         self.outputs.push(Output {

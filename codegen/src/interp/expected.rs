@@ -29,7 +29,7 @@ pub struct ExpectedTensor {
     pub rows: Extent,
     /// How many columns.
     pub columns: u32,
-    /// Row by row.
+    /// Row by row: all slots, one below the other.
     pub values: Vec<f64>,
     /// The error bound of each.
     pub bounds: Vec<f64>,

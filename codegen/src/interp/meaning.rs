@@ -385,6 +385,7 @@ impl<'a> Ranks<'a> {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered
+                | TensorKind::Exchanged
                 | TensorKind::Reduced => {}
             }
             let exact = || Array2::zeros(plane.value.raw_dim());

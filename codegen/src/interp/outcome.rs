@@ -32,7 +32,7 @@ pub struct Output {
     pub tensor: TensorId,
     /// The rows the rank holds.
     pub rows: Extent,
-    /// Row by row.
+    /// Row by row: all slots, one below the other.
     pub values: Vec<f32>,
 }
 

@@ -1,7 +1,7 @@
 //! The reference for a launch's outputs, in f64.
 //!
 //! - If the user gave the program a reference, that is used.
-//! - `Gathered` is the concatenation of the ranks' chunks. `Scattered`, `Reduced` and `Accumulated` are what their type
+//! - `Gathered` is the concatenation of the ranks' chunks. `Scattered`, `Reduced`, `Exchanged` and `Accumulated` are what their type
 //!   promises ([`whole`]), whatever the schedule does to keep it. If the promise is open, nothing is compared.
 //! - `Out` is what the program's statements compute, one after another ([`super::meaning`]).
 //!
@@ -69,7 +69,8 @@ fn asked(
     expected: &ExpectedTensor,
 ) -> Result<Vec<f64>, String> {
     let (rows, columns) = (expected.rows, expected.columns);
-    let shape = (rows.len() as usize, columns as usize);
+    let slots = sizes.slots(expected.tensor.index()) as usize;
+    let shape = (slots * rows.len() as usize, columns as usize);
     let input = |name: &str, rank: u32| {
         let before = |index: &usize| program.tensors[*index].kind.counts_before();
         let known = (0..program.tensors.len()).filter(before);

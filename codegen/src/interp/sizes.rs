@@ -138,7 +138,7 @@ impl<'p> Sizes<'p> {
     /// The rows that a rank holds.
     pub fn held(&self, tensor: usize, rank: u32) -> Range<u32> {
         let own = match self.program.tensors[tensor].kind {
-            TensorKind::Scattered => true,
+            TensorKind::Scattered | TensorKind::Exchanged => true,
             TensorKind::Scratch { extent, .. } => extent == ScratchRows::Chunk,
             TensorKind::Gathered
             | TensorKind::Local
@@ -155,10 +155,17 @@ impl<'p> Sizes<'p> {
     }
 
     pub fn slots(&self, tensor: usize) -> u32 {
-        let TensorKind::Scratch { slots, .. } = self.program.tensors[tensor].kind else {
-            return 1;
-        };
-        slots.count(self.world)
+        match self.program.tensors[tensor].kind {
+            TensorKind::Scratch { slots, .. } => slots.count(self.world),
+            TensorKind::Exchanged => self.world,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced => 1,
+        }
     }
 
     fn block(&self, partition: PartitionId) -> (Option<u32>, Option<u32>) {

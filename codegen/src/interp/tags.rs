@@ -18,7 +18,9 @@ pub(super) enum Tag {
     Addend(u16),
     /// A rank's functions of complete sums.
     Whole(u16),
-    /// A function of a part of a sum, or several sums where one is needed.
+    /// A rank's functions of parts of sums.
+    Part(u16),
+    /// Several sums where one is needed.
     Broken,
 }
 
@@ -72,7 +74,7 @@ impl Tags {
                 Tag::Product(..) => times != 1,
                 Tag::Input(..) => times.abs() != 1,
                 Tag::Addend(_) | Tag::Whole(_) => false,
-                Tag::Broken => return Err((Vec::new(), Vec::new())),
+                Tag::Part(_) | Tag::Broken => return Err((Vec::new(), Vec::new())),
             };
             match tag {
                 Tag::Product(rank, ..) | Tag::Input(rank, _) if often => {
@@ -87,7 +89,7 @@ impl Tags {
                 }
                 Tag::Addend(rank) => addends.push(rank),
                 Tag::Whole(rank) => whole.push(rank),
-                Tag::Broken => {}
+                Tag::Part(_) | Tag::Broken => {}
             }
         }
         let everyone: Vec<u16> = (0..world).collect();
@@ -122,6 +124,27 @@ impl Tags {
         Err((everyone, Vec::new()))
     }
 
+    /// Whether that rank alone has made it. What is gathered is everybody's.
+    pub fn sent_by(&self, kernel: &Kernel, sender: u16) -> Result<(), Wrong> {
+        for (tag, _) in self.iter() {
+            let rank = match tag {
+                Tag::Input(_, id) if kernel.buffers[id.index()].kind == TensorKind::Gathered => {
+                    continue;
+                }
+                Tag::Product(rank, ..)
+                | Tag::Input(rank, _)
+                | Tag::Addend(rank)
+                | Tag::Whole(rank)
+                | Tag::Part(rank) => rank,
+                Tag::Broken => return Err((vec![sender], Vec::new())),
+            };
+            if rank != sender {
+                return Err((vec![sender], vec![rank]));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether one launch may add it to a rank's old contents: products once, and nothing else.
     pub fn accumulates(&self) -> Result<(), Wrong> {
         let products = self.iter().any(|(tag, _)| matches!(tag, Tag::Product(..)));
@@ -135,6 +158,7 @@ impl Tags {
                 | Tag::Input(..)
                 | Tag::Addend(_)
                 | Tag::Whole(_)
+                | Tag::Part(_)
                 | Tag::Broken => {}
             }
         }
@@ -158,10 +182,10 @@ impl Tags {
             Tags::one(match (parts.is_empty(), sums.is_empty()) {
                 // A function of zero need not be zero.
                 (true, _) if args.iter().all(|value| value.accs().is_empty()) => Tag::Addend(rank),
-                (true, _) => Tag::Broken,
+                (true, _) => Tag::Part(rank),
                 (false, true) if !whole => Tag::Addend(rank),
                 (false, _) if sums.into_iter().all(complete) => Tag::Whole(rank),
-                (false, _) => Tag::Broken,
+                (false, _) => Tag::Part(rank),
             })
         };
         match value {

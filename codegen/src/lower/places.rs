@@ -207,7 +207,7 @@ impl<'a> Placer<'a> {
         if place.home != Home::Me && !buffer.kind.symmetric() {
             self.found.push(
                 mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.kind.name()))
-                    .hint("only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank"),
+                    .hint("only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank"),
             );
         }
         if place.home == Home::Everywhere && buffer.chunk_only() {
@@ -217,12 +217,10 @@ impl<'a> Placer<'a> {
             );
         }
         match (&place.slot, buffer.kind) {
-            (Some(_), TensorKind::Scratch { .. }) => {}
+            (Some(_), TensorKind::Scratch { .. } | TensorKind::Exchanged) => {}
+            (None, TensorKind::Exchanged) => self.several_slots(name, at),
             (None, TensorKind::Scratch { slots, .. }) if slots != program::Slots::Count(1) => {
-                self.found.push(
-                    mistake(at, format!("`{name}` has several slots"))
-                        .hint(format!("name one: `{name}[me()][t]`")),
-                )
+                self.several_slots(name, at);
             }
             (Some(_), _) => self
                 .found
@@ -230,6 +228,13 @@ impl<'a> Placer<'a> {
             (None, _) => {}
         }
         Some(buffer)
+    }
+
+    fn several_slots(&mut self, name: &str, at: Loc) {
+        self.found.push(
+            mistake(at, format!("`{name}` has several slots"))
+                .hint(format!("name one: `{name}[me()][t]`")),
+        );
     }
 
     /// While a launch adds to a tensor, it holds neither its old contents nor the finished sum.
@@ -258,11 +263,20 @@ impl<'a> Placer<'a> {
                 )),
             );
         }
+        if buffer.kind == TensorKind::Exchanged && access == Use::Add {
+            self.found.push(
+                mistake(
+                    at,
+                    format!("`{name}` is Exchanged: a slot holds what one rank sends, and nothing is added to it"),
+                )
+                .hint("add the terms first and store their sum; a sum over ranks is Scattered"),
+            );
+        }
         let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
         if computed || matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))
-                    .hint("write to Out, Accumulated, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),
+                    .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged or symmetric memory; copies may also fill Gathered"),
             );
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The least is an information bound from the tensors' kinds, for links that carry one copy to one receiver. Every rank
 //! must receive the rows of a gathered tensor that it does not own. For a sum over ranks, every rank must send its part
-//! of each row that another rank keeps. A sum that every rank keeps costs both.
+//! of each row that another rank keeps, and the same for an exchange. A sum that every rank keeps costs both.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Kernel, OpId};
@@ -25,7 +25,7 @@ pub struct Volume {
     pub by_op: Vec<u64>,
     /// Bytes that ops on each buffer move over links, by [`TensorId`]. A copy between two buffers counts for both.
     pub by_buffer: Vec<u64>,
-    /// The least bytes that each rank must send for sums over ranks.
+    /// The least bytes that each rank must send for sums over ranks and exchanges.
     pub least_sent: Vec<u64>,
     /// The least bytes that each rank must receive of gathered and reduced tensors.
     pub least_received: Vec<u64>,
@@ -159,7 +159,8 @@ impl Volume {
                 let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len()) * row;
                 let (sum, gather) = match buffer.kind {
                     TensorKind::Gathered => (false, true),
-                    TensorKind::Scattered => (true, false),
+                    // What a rank sends is its own, row by row, summed or not.
+                    TensorKind::Scattered | TensorKind::Exchanged => (true, false),
                     TensorKind::Reduced => (true, true),
                     TensorKind::Local
                     | TensorKind::Vector
@@ -238,7 +239,7 @@ impl Volume {
                 (TensorKind::Gathered, _) if *moved > once => reasons.push(format!(
                     "rows of {name} arrive more than once at a rank, or where they already are"
                 )),
-                (TensorKind::Scattered, _) if *moved > once => {
+                (TensorKind::Scattered | TensorKind::Exchanged, _) if *moved > once => {
                     reasons.push(format!("rows of {name} are sent more than once by a rank"));
                 }
                 (TensorKind::Reduced, _) if *moved > 2 * once => reasons.push(format!(
@@ -251,6 +252,7 @@ impl Volume {
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
+                    | TensorKind::Exchanged
                     | TensorKind::Reduced
                     | TensorKind::Scratch { .. },
                     _,

@@ -44,7 +44,8 @@ impl Plan {
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
             | TensorKind::Reduced
-            | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
+            | TensorKind::Scattered
+            | TensorKind::Exchanged => chunk * u64::from(geometry.chunks(buffer.rows)),
             TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
                 u64::from(geometry.size(buffer.rows))
             }

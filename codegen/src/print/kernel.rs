@@ -147,6 +147,7 @@ impl Printer<'_> {
                 });
             }
             TensorKind::Scattered => notes.push("own chunk".into()),
+            TensorKind::Exchanged => notes.extend(["world slots".into(), "own chunk".into()]),
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector

@@ -70,7 +70,8 @@ impl Printer<'_> {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered
-                | TensorKind::Reduced => format!("{name}: {kind}<{dtype}>"),
+                | TensorKind::Reduced
+                | TensorKind::Exchanged => format!("{name}: {kind}<{dtype}>"),
                 TensorKind::Scratch {
                     like,
                     extent,

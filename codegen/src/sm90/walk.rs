@@ -402,6 +402,7 @@ impl Builder<'_> {
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
             TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
             TensorKind::Scattered => View::SharedChunk,
+            TensorKind::Exchanged => View::SharedSlots,
             TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
             TensorKind::Scratch { .. } => View::SharedSlots,
         }

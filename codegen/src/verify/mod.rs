@@ -63,6 +63,7 @@
 //!   function to that part, not even a factor;
 //! - `Accumulated` gets every product of its expression once, and nothing but products;
 //! - `Gathered` holds its owners' rows of that same tensor, copied or stored unchanged;
+//! - `Exchanged` holds in slot `s` what rank `s` sends: any expression that it computed, or its inputs;
 //! - `Out` may be any expression.
 //!
 //! This is exact but for one case: if rows or columns that one item reads hold different sums, what is computed from

@@ -105,13 +105,13 @@ impl World {
         }
     }
 
-    fn span(&self, launch: usize, rank: u32, id: TensorId, rows: Extent) -> Span {
+    fn span(&self, launch: usize, rank: u32, (id, slot): (TensorId, u32), rows: Extent) -> Span {
         let kernel = self.series.kernel();
         let columns = kernel.buffers[id.index()].columns;
         Span {
             buffer: id,
             home: rank as u16,
-            slot: 0,
+            slot: slot as u16,
             rows,
             columns: Extent {
                 start: 0,
@@ -144,7 +144,7 @@ impl World {
                 TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
                 _ => plan.geometry.held(buffer, rank),
             };
-            let span = self.span(launch, rank, id, rows);
+            let span = self.span(launch, rank, (id, 0), rows);
             let mut values = vec![0.0; span.elements() as usize];
             let input = Input {
                 launch,
@@ -204,15 +204,17 @@ impl World {
                     let tensor = TensorId(index as u16);
                     let plan = &self.plans[launch];
                     let rows = plan.geometry.held(buffer, rank);
-                    let span = self.span(launch, rank, tensor, rows);
-                    let lines = plan.lines(kernel, &span);
                     let start = u64::from(rank) * self.stride + self.places[launch][index];
                     let mut values = Vec::new();
-                    for line in 0..lines.lines {
-                        let at = start + lines.offset + line * lines.pitch;
-                        let bytes = self.gpus.memory.bytes(at, lines.bytes).expect("inside");
-                        let places = bytes.chunks_exact(buffer.dtype.bytes() as usize);
-                        values.extend(places.map(|place| buffer.dtype.read(place)));
+                    for slot in 0..buffer.slots(kernel.variant.world) {
+                        let span = self.span(launch, rank, (tensor, slot), rows);
+                        let lines = plan.lines(kernel, &span);
+                        for line in 0..lines.lines {
+                            let at = start + lines.offset + line * lines.pitch;
+                            let bytes = self.gpus.memory.bytes(at, lines.bytes).expect("inside");
+                            let places = bytes.chunks_exact(buffer.dtype.bytes() as usize);
+                            values.extend(places.map(|place| buffer.dtype.read(place)));
+                        }
                     }
                     outputs.push(Output {
                         launch,

@@ -73,6 +73,28 @@ fn gather() -> Program {
     s.finish()
 }
 
+/// An exchange in which every rank sends into the slot of the next one.
+fn exchange() -> Program {
+    let mut s = ScheduleBuilder::new("exchange");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.exchanged("y", Bf16);
+    let tiles = s.tiles("tiles", y, (4, 8));
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().from_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.on(&owner).at((me() + 1) % world()).at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            s.wait(landed.at(everyone()).at(t))
+        });
+    });
+    s.finish()
+}
+
 fn accepted(kernel: &Kernel, plan: &Plan) -> bool {
     verify::kernel_findings(kernel).is_empty()
         && verify::plan_findings(kernel, plan, None).is_empty()
@@ -107,4 +129,9 @@ fn a_bias_is_a_term() {
 #[test]
 fn a_gather_is_of_its_own_tensor() {
     needed(Fix::Provenance, &gather());
+}
+
+#[test]
+fn a_slot_is_its_rank_s() {
+    needed(Fix::Provenance, &exchange());
 }

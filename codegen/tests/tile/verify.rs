@@ -37,6 +37,40 @@ fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
     }
 }
 
+/// A slot of an exchanged tensor is named, and written once.
+#[test]
+fn an_exchanged_tensor_is_written_slot_by_slot() {
+    let mut s = ScheduleBuilder::new("exchange");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.exchanged("y", Dtype::Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.on(&owner).at(t), product.clone());
+                s.store(y.everywhere().at(me()).at(t), product.clone());
+                s.store_add(y.on(&owner).at(me()).at(t), product);
+            });
+        });
+    });
+    let refused = lower(&s.finish(), &Variant::new(2)).expect_err("refused");
+    let told: Vec<String> = refused
+        .iter()
+        .map(|found| found.text(&|_| String::new()))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @"
+    error[language]: `y` has several slots
+      help: name one: `y[me()][t]`
+
+    error[language]: each rank holds a different chunk of `y`, so its rows are not on every rank
+      help: address the owner with `.on(rank)`, or use memory that is whole on each rank
+
+    error[language]: `y` is Exchanged: a slot holds what one rank sends, and nothing is added to it
+      help: add the terms first and store their sum; a sum over ranks is Scattered
+    ");
+}
+
 /// What lowering says of a copy from a tensor, or a vector, to a gathered one.
 fn copied(dtype: Dtype, vector: bool) -> String {
     let mut s = ScheduleBuilder::new("copies");

@@ -140,7 +140,7 @@ fn what_is_added_to_is_this_ranks() {
     });
     insta::assert_snapshot!(trace, @"
     error[language]: `grad` is Accumulated: peers cannot address it
-      help: only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank
+      help: only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank
     ");
 }
 

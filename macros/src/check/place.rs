@@ -104,6 +104,11 @@ impl Checker<'_> {
                     .at(&place.tokens, Mistake::StoreToGathered { name });
                 return;
             }
+            (TensorKind::Exchanged, Access::Add) => {
+                self.errors
+                    .at(&place.tokens, Mistake::ExchangedAdded { name });
+                return;
+            }
             (TensorKind::Accumulated, Access::Add) => {}
             (TensorKind::Accumulated, _) => {
                 let mistake = if access.writes() {
@@ -176,7 +181,8 @@ impl Checker<'_> {
             }
             next = next.max(level + 1);
         }
-        let several_slots = self.slots.get(&name).is_some_and(several);
+        let exchanged = place.kind == TensorKind::Exchanged;
+        let several_slots = exchanged || self.slots.get(&name).is_some_and(several);
         if !item {
             self.errors
                 .at(&place.tokens, Mistake::MissingIndex { name });
@@ -188,7 +194,7 @@ impl Checker<'_> {
     fn slot_mistake(&self, place: &Place, pick: &Pick, access: Access) -> Option<Mistake> {
         let name = names::text(&place.tensor);
         match pick {
-            _ if place.kind != TensorKind::Scratch => Some(Mistake::NoSlots { name }),
+            _ if !place.kind.has_slots() => Some(Mistake::NoSlots { name }),
             Pick::Several(word) if access != Access::Sum => {
                 let word = names::text(word);
                 Some(if access.writes() {

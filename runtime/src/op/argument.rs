@@ -114,6 +114,7 @@ fn written(buffer: &Buffer) -> bool {
         | TensorKind::Out
         | TensorKind::Accumulated
         | TensorKind::Scattered
+        | TensorKind::Exchanged
         | TensorKind::Reduced
         | TensorKind::Scratch { .. } => true,
         TensorKind::Local | TensorKind::Vector => false,

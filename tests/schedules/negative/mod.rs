@@ -8,6 +8,7 @@ mod attribution;
 mod bounds;
 mod cases;
 mod coverage;
+mod exchanged;
 mod progress;
 mod race;
 mod reuse;
@@ -205,6 +206,9 @@ fn sums_that_are_close_to_bad_ones_are_accepted_and_run() {
         sums::bias_at_the_owner,
         sums::bias_before_adds,
         sums::gathers_by_scratch,
+        exchanged::sent_by_the_next,
+        exchanged::sends_a_function,
+        exchanged::sends_rows,
     ];
     for program in good {
         for world in 2..=5 {

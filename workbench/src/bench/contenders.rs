@@ -146,6 +146,7 @@ impl<'a> Peer<'a> {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Exchanged
             | TensorKind::Scratch { .. } => (How::Gather, k),
         };
         Peer {

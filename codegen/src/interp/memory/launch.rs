@@ -25,6 +25,7 @@ impl Memory {
                 }
                 TensorKind::Out
                 | TensorKind::Scattered
+                | TensorKind::Exchanged
                 | TensorKind::Reduced
                 | TensorKind::Scratch { .. } => Extent::default(),
             };
@@ -37,7 +38,7 @@ impl Memory {
             };
             for (at, cell) in new.cells.iter_mut().enumerate() {
                 cell.write = Some(Epoch::host(rank, launch));
-                let row = grid.rows[new.first + at / new.columns];
+                let row = grid.rows[new.first + at / new.columns % new.rows];
                 if own.start <= row && row < own.end {
                     cell.launch = launch;
                     cell.written = true;
@@ -102,6 +103,7 @@ impl Memory {
                     TensorKind::Scattered | TensorKind::Reduced => {
                         cell.tags.complete(setup.kernel, setup.world as u16)
                     }
+                    TensorKind::Exchanged => cell.tags.sent_by(setup.kernel, slot as u16),
                     TensorKind::Accumulated => cell.tags.accumulates(),
                     TensorKind::Gathered => {
                         let rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);

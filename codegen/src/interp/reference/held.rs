@@ -43,6 +43,7 @@ impl<'a> Held<'a> {
                     TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
                     TensorKind::Out
                     | TensorKind::Scattered
+                    | TensorKind::Exchanged
                     | TensorKind::Reduced
                     | TensorKind::Scratch { .. } => NOTHING,
                 };

@@ -35,6 +35,8 @@ enum Count {
     Once,
     /// As often as it was added.
     AsWritten,
+    /// As often as it was added, by that rank: what it sends, whoever computed it.
+    Sent(u32),
 }
 
 impl<'a> Wholes<'a> {
@@ -56,24 +58,40 @@ impl<'a> Wholes<'a> {
 
     /// A rank's tensor at the end, row by row, by the promise of its type.
     pub fn of(&mut self, tensor: usize, rank: u32) -> Option<Result<Vec<f64>, String>> {
-        let count = match self.held.program.tensors[tensor].kind {
+        let every = match self.held.program.tensors[tensor].kind {
             TensorKind::Gathered => {
                 let all = self.inputs.seen(rank, tensor);
                 return Some(Ok(all.into_iter().collect()));
             }
-            TensorKind::Accumulated => Count::Once,
-            TensorKind::Scattered | TensorKind::Reduced => Count::EveryRank,
+            TensorKind::Accumulated => vec![Count::Once],
+            TensorKind::Scattered | TensorKind::Reduced => vec![Count::EveryRank],
+            TensorKind::Exchanged => (0..self.held.sizes.world).map(Count::Sent).collect(),
             TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Scratch { .. } => return None,
         };
-        Some(self.whole(tensor, rank, count))
+        let slots = every.into_iter().enumerate();
+        let slots = slots.map(|(slot, count)| self.whole(tensor, rank, (slot, count)));
+        Some(
+            slots
+                .collect::<Result<Vec<_>, _>>()
+                .map(|slots| slots.concat()),
+        )
     }
 
-    fn whole(&mut self, tensor: usize, rank: u32, count: Count) -> Result<Vec<f64>, String> {
-        let ids = self.held.plane(rank, tensor).clone();
-        let first = self.held.sizes.held(tensor, rank).start as usize;
+    /// A slot, row by row.
+    fn whole(
+        &mut self,
+        tensor: usize,
+        rank: u32,
+        (slot, count): (usize, Count),
+    ) -> Result<Vec<f64>, String> {
+        let held = self.held.sizes.held(tensor, rank);
+        let (first, rows) = (held.start as usize, held.len());
+        let slot = Slice::from(slot * rows..(slot + 1) * rows);
+        let ids = self.held.plane(rank, tensor);
+        let ids = ids.slice_axis(Axis(0), slot).to_owned();
         let mut bounds: BTreeMap<SumId, Range<usize>> = BTreeMap::new();
         for ((row, _), id) in ids.indexed_iter() {
             let rows = bounds.entry(*id).or_insert(row..row + 1);
@@ -103,6 +121,10 @@ impl<'a> Wholes<'a> {
         let multiplies = |term: &Term| matches!(term, Term::Product { .. } | Term::Function(_));
         let multiplied = terms.keys().any(multiplies);
         let every = count == Count::EveryRank;
+        let whose = |rank: u32| match count {
+            Count::Sent(by) => by,
+            Count::EveryRank | Count::Once | Count::AsWritten => rank,
+        };
         let mut all = Known::zero(1, 1);
         let mut done: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut add = |times: i32, of: Array2<f64>| {
@@ -111,7 +133,7 @@ impl<'a> Wholes<'a> {
         };
         for (term, times) in &*terms {
             let times = match count {
-                Count::AsWritten => *times,
+                Count::AsWritten | Count::Sent(_) => *times,
                 Count::EveryRank | Count::Once => times.signum(),
             };
             match *term {
@@ -126,7 +148,10 @@ impl<'a> Wholes<'a> {
                 }
                 Term::Function(index) => {
                     let function = self.held.sums.function(index);
-                    let count = if every { count } else { Count::AsWritten };
+                    let count = match count {
+                        Count::EveryRank | Count::Sent(_) => count,
+                        Count::Once | Count::AsWritten => Count::AsWritten,
+                    };
                     let mut of = Vec::new();
                     for argument in function.of {
                         of.push(self.value(argument, rows, count)?);
@@ -135,7 +160,7 @@ impl<'a> Wholes<'a> {
                     add(times, apply(&function.value, &argument, &[]).value);
                 }
                 Term::Product { rank, operands } if !every => {
-                    add(times, self.product(Some(rank), operands, rows));
+                    add(times, self.product(Some(whose(rank)), operands, rows));
                 }
                 Term::Product { operands, .. } => {
                     if done.insert(operands) {
@@ -147,7 +172,7 @@ impl<'a> Wholes<'a> {
                     let like = |term: &&Term| matches!(term, Term::Input { tensor: other, .. } if *other == tensor);
                     let ranks = terms.keys().filter(like).count();
                     if !every || ranks == 1 {
-                        add(times, self.input(rank, tensor, rows));
+                        add(times, self.input(whose(rank), tensor, rows));
                     } else if multiplied {
                         let name = &self.held.program.tensors[tensor].name;
                         return Err(format!("{ranks} ranks add {name} to the sum"));

@@ -5,6 +5,7 @@
 //! - [`TensorKind::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
 //!   once and never overwrites it.
 //! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
+//! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
 //! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
@@ -253,6 +254,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     TensorKind::Gathered
                     | TensorKind::Scattered
                     | TensorKind::Reduced
+                    | TensorKind::Exchanged
                     | TensorKind::Out => self.written(area, block),
                     TensorKind::Accumulated => self.accumulates(area, block),
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => None,
@@ -274,7 +276,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
-                    | TensorKind::Reduced => true,
+                    | TensorKind::Reduced
+                    | TensorKind::Exchanged => true,
                     TensorKind::Gathered => facts.plan.geometry.world > 1,
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
                 };
@@ -332,6 +335,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
             TensorKind::Gathered => self.gathered(area, block),
             TensorKind::Scattered | TensorKind::Reduced => {
                 let wrong = self.sums.complete(sum).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            TensorKind::Exchanged => {
+                let wrong = self.sums.sent_by(sum, area.slot).err()?;
                 Some(self.wrong(area, block, wrong))
             }
             TensorKind::Out => {

@@ -67,6 +67,7 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
         }
         TensorKind::Out
         | TensorKind::Scattered
+        | TensorKind::Exchanged
         | TensorKind::Reduced
         | TensorKind::Scratch { .. } => false,
     }

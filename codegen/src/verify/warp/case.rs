@@ -198,6 +198,18 @@ impl<'a> Case<'a> {
             .sum()
     }
 
+    /// Whether the tile level has that accessor access all of a box. A kernel without counters shares nothing.
+    pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
+        let blocks = self.sizes[at.plan].before.get(accessor);
+        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
+        let within = |rows: Extent, columns: Extent| {
+            common(at.all, span(rows)) * common(at.columns, span(columns))
+        };
+        let accessed: u64 = blocks.map(|block| within(block.rows, block.columns)).sum();
+        let elements = common(at.all, at.all) * common(at.columns, at.columns);
+        self.pipeline.kernel.counters.is_empty() || accessed >= elements
+    }
+
     /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an
     /// element counts as often as it is accessed.
     pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {

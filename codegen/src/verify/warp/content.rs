@@ -484,7 +484,8 @@ impl Simulator<'_> {
                     }
                 }
                 let rows = u64::from(geometry.held(buffer, rank).len());
-                let all = rows * u64::from(geometry.size(buffer.columns));
+                let slots = u64::from(buffer.slots(self.case.world));
+                let all = slots * rows * u64::from(geometry.size(buffer.columns));
                 let adds = self.case.adds(TensorId(tensor as u16));
                 let others = if adds {
                     all * u64::from(self.case.world - 1)
@@ -492,7 +493,10 @@ impl Simulator<'_> {
                     0
                 };
                 let wanted = match buffer.kind {
-                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => (all, others),
+                    TensorKind::Out
+                    | TensorKind::Scattered
+                    | TensorKind::Reduced
+                    | TensorKind::Exchanged => (all, others),
                     TensorKind::Accumulated => (0, all),
                     TensorKind::Gathered
                     | TensorKind::Local

@@ -93,7 +93,9 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let held = geometry.held(buffer, home).start;
     let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);
     let (view, chunk) = match buffer.kind {
-        TensorKind::Scratch { .. } => (View::SharedSlots, u32::from(span.slot)),
+        TensorKind::Scratch { .. } | TensorKind::Exchanged => {
+            (View::SharedSlots, u32::from(span.slot))
+        }
         TensorKind::Local
         | TensorKind::Vector
         | TensorKind::Out

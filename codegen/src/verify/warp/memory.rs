@@ -128,7 +128,7 @@ impl Simulator<'_> {
         Ok(Some(id))
     }
 
-    /// Whether what came before an access in its launch is what the tile level puts there. All of it is ordered with the
+    /// Whether the tile level makes this access, and what came before it in its launch is what the tile level puts there. All of it is ordered with the
     /// access, so its amount says whether something is missing, or on the wrong side.
     fn as_the_tile_level(&self, index: usize, at: &Box4, write: bool, came: u64) -> Verdict {
         let agent = &self.agents[index];
@@ -140,6 +140,12 @@ impl Simulator<'_> {
             home: at.rank,
             slot: self.case.slot(at),
         };
+        // Where nobody reads what is written, no order says that it is in the wrong place.
+        let elsewhere = write && !self.case.accesses(&accessor, at);
+        if elsewhere && !undone(Fix::WarpOrder) {
+            let what = "the schedule writes nothing there";
+            return Err(Box::new(trace::wrong(self, index, what)));
+        }
         let (least, most) = self.case.before(&accessor, at);
         if (least..=most).contains(&came) || undone(Fix::WarpOrder) {
             return Ok(());
@@ -173,7 +179,8 @@ impl Simulator<'_> {
                 View::SharedChunks => self.case.world,
                 // Nobody else can reach what is this rank's alone.
                 View::Flat | View::Chunks => 0,
-                View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => 1,
+                View::SharedSlots => buffer.slots(self.case.world),
+                View::SharedSlotChunks | View::SharedChunk => 1,
             };
             for chunk in 0..chunks {
                 // Before the first launch, and after one, it is where that launch has it.

@@ -240,9 +240,11 @@ impl<'a> Simulator<'a> {
 
 fn is_output(kind: TensorKind) -> bool {
     match kind {
-        TensorKind::Out | TensorKind::Accumulated | TensorKind::Scattered | TensorKind::Reduced => {
-            true
-        }
+        TensorKind::Out
+        | TensorKind::Accumulated
+        | TensorKind::Scattered
+        | TensorKind::Reduced
+        | TensorKind::Exchanged => true,
         TensorKind::Local
         | TensorKind::Vector
         | TensorKind::Gathered

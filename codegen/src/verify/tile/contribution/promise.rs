@@ -13,6 +13,8 @@ pub(crate) enum Wrong {
     Added(TermId),
     /// It holds a term this many times.
     Times(TermId, i32),
+    /// It holds a term of another rank than the one that sends it.
+    Another(TermId),
     /// It lacks contributions of these ranks: this product or input, or all.
     Lacks(u128, Option<Term>),
 }
@@ -106,6 +108,24 @@ impl Sums<'_> {
         let astray = |id: TermId| matches!(self.term(id), Term::Elsewhere | Term::Uneven);
         let found = self.parts(sum).iter().find(|(id, _)| astray(*id));
         found.map_or(Ok(()), |(id, _)| Err(Wrong::NoTerm(*id)))
+    }
+
+    /// Whether a sum is what that rank sends: in place, and all of it its own. What is gathered is everybody's.
+    pub fn sent_by(&self, sum: SumId, sender: u16) -> Result<(), Wrong> {
+        self.in_place(sum)?;
+        let another = |id: TermId| {
+            let mut term = self.term(id);
+            if let Term::Early(of) = term {
+                term = self.term(of);
+            }
+            let gathered = matches!(term, Term::Input { tensor, .. }
+                if self.kernel.buffers[tensor.index()].kind == TensorKind::Gathered);
+            !gathered && term.rank() != Some(sender)
+        };
+        let found = self.parts(sum).iter().find(|(id, _)| another(*id));
+        found
+            .filter(|_| !undone(Fix::Provenance))
+            .map_or(Ok(()), |(id, _)| Err(Wrong::Another(*id)))
     }
 
     /// Whether one launch adds this sum to what its rank held before: every product once, and nothing else.

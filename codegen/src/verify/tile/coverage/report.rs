@@ -140,6 +140,21 @@ impl Coverage<'_, '_> {
                 };
                 self.report(block, self.blamed(area, block, id), message, hint)
             }
+            Wrong::Another(id) => {
+                let term = self.sums.term(id);
+                let rank = term
+                    .rank()
+                    .map_or_else(String::new, |rank| format!(" of rank {rank}"));
+                let message = format!(
+                    "{name} holds {}{rank}, but slot {} is rank {}'s",
+                    self.term(term),
+                    area.slot,
+                    area.slot
+                );
+                let hint =
+                    "send into the slot of the rank that computed it: `y.on(rank)[me()][t] = …`";
+                self.report(block, self.blamed(area, block, id), message, hint)
+            }
             Wrong::Times(id, times) => {
                 let term = self.sums.term(id);
                 let whose = match (term, term.rank()) {
