@@ -4,6 +4,13 @@ use crate::program::Loc;
 use std::fmt;
 
 /// The rule that a diagnostic is about. Each is checked in one place; [`crate::verify`] documents when.
+///
+/// ```
+/// use counterflow_codegen::diag::Rule;
+///
+/// assert!(Rule::ALL.contains(&Rule::Race));
+/// assert_eq!(Rule::Race.name(), "race");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Rule {
     /// The program is not a schedule: a name, place or loop has no meaning where it is.
@@ -65,6 +72,21 @@ impl Rule {
 }
 
 /// One finding.
+///
+/// ```
+/// use counterflow_codegen::diag::{Diagnostic, Rule};
+///
+/// let found = Diagnostic::new(Rule::Shape, None, "the world is 0")
+///     .note(None, "asked by the command line")
+///     .hint("a world has 1 to 128 ranks");
+/// assert_eq!(found.to_string(), "\
+/// error[shape]: the world is 0
+///   = asked by the command line
+///   help: a world has 1 to 128 ranks
+/// ");
+/// assert_eq!(found.brief(), "the world is 0"); // for a table
+/// assert_eq!(found.text(&|at| at.to_string()), found.to_string()); // with places as one likes
+/// ```
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     /// Which rule it is about.
@@ -157,6 +179,23 @@ impl fmt::Display for Diagnostic {
 impl std::error::Error for Diagnostic {}
 
 /// One or more findings: what a stage returns when it rejects its input.
+///
+/// ```
+/// use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
+/// use counterflow_codegen::{lower::lower, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let found: Diagnostics = lower(&example::ag_gemm(), &Variant::new(0)).unwrap_err();
+/// assert_eq!(found.first().rule, Rule::Shape);
+/// found.iter().for_each(|one| println!("{one}"));
+///
+/// // What a stage of one's own returns.
+/// fn checked(rows: u32) -> Result<u32, Diagnostics> {
+///     let odd = Diagnostic::new(Rule::Shape, None, format!("{rows} rows")).hint("an even number");
+///     Diagnostics::check(if rows % 2 == 0 { Vec::new() } else { vec![odd] }, rows)
+/// }
+/// assert!(checked(3).unwrap_err().ours("a test").to_string().contains("our bug: 3 rows"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Diagnostics(Vec<Diagnostic>);
 

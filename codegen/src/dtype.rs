@@ -4,6 +4,18 @@ use half::{bf16, f16};
 use std::fmt;
 
 /// The element type of a tensor in memory. Accumulation is always f32.
+///
+/// ```
+/// use counterflow_codegen::dtype::Dtype;
+///
+/// let dtype = Dtype::from_name("bf16").expect("a type");
+/// assert_eq!((dtype.name(), dtype.bytes()), ("bf16", 2));
+/// assert_eq!(dtype.round(1.001), 1.0);
+/// assert!(f64::from(1.001 - dtype.round(1.001)) < dtype.unit_roundoff() + dtype.half_subnormal());
+/// let mut memory = [0; 2];
+/// dtype.write(1.001, &mut memory);
+/// assert_eq!(dtype.read(&memory), 1.0);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Dtype {
     /// bfloat16: 8 exponent bits, 8 bits of precision.

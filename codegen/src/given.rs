@@ -26,6 +26,16 @@ use std::ops::Range;
 pub type Reference = fn(&Given<'_>) -> Result<Matrix, String>;
 
 /// Rows by columns of numbers.
+///
+/// ```
+/// use counterflow_codegen::given::Matrix;
+///
+/// let x = Matrix::of(2, 3, |row, column| f64::from(3 * row + column));
+/// assert_eq!((x.rows(), x.columns(), x.at(1, 2)), (2, 3, 5.0));
+/// let squares = x.times(&x); // by its own transpose
+/// assert_eq!(squares.part(1..2), Matrix::of(1, 2, |_, column| [14.0, 50.0][column as usize]));
+/// assert_eq!(x.plus(&x), x.map(|value| 2.0 * value));
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Matrix(pub(crate) Array2<f64>);
 
@@ -91,6 +101,22 @@ impl Matrix {
 }
 
 /// The arguments of a reference: the requested output, and the inputs.
+///
+/// ```
+/// use counterflow_codegen::given::{Given, Matrix};
+///
+/// /// y = reduce_scatter(x · wᵀ) by itself, everything else as the schedule says.
+/// fn reference(given: &Given) -> Result<Matrix, String> {
+///     if given.output() != "y" {
+///         return Ok(given.as_written());
+///     }
+///     println!("rank {} of {}", given.rank(), given.world());
+///     let part = |rank| Ok::<_, String>(given.input("x", rank)?.times(&given.input("w", rank)?));
+///     let sum = (1..given.world()).try_fold(part(0)?, |sum, rank| Ok::<_, String>(sum.plus(&part(rank)?)))?;
+///     Ok(sum.part(given.rows())) // the rows that this rank holds
+/// }
+/// # let _: counterflow_codegen::given::Reference = reference;
+/// ```
 pub struct Given<'a> {
     pub(crate) output: &'a str,
     pub(crate) rank: u32,

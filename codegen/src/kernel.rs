@@ -20,6 +20,22 @@ use crate::variant::Variant;
 use std::sync::Arc;
 
 /// A lowered schedule.
+///
+/// ```
+/// use counterflow_codegen::kernel::visit;
+/// use counterflow_codegen::{lower::lower, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+/// println!("{kernel}"); // its roles and loops, with credits
+/// assert!(kernel.gemm().is_some_and(|gemm| gemm.k == kernel.k_step()));
+/// assert_eq!(kernel.orders().len(), 3, "of credits, peers and chunks");
+/// for role in &kernel.roles {
+///     visit(&role.body, &mut |op| println!("{} {}", role.name, kernel.loc(op.id)));
+///     println!("{:?}", kernel.block_loc(&role.body[0]));
+/// }
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// The program it was lowered from. It decides nothing here; results are compared with its meaning.
@@ -500,6 +516,18 @@ impl Kernel {
     }
 
     /// Whether ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
+    ///
+    /// ```
+    /// # use counterflow_codegen::{kernel::{OpKind, visit}, lower::lower, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+    /// visit(&kernel.roles[0].body, &mut |op| {
+    ///     if let OpKind::Copy { dst, .. } = &op.kind {
+    ///         assert!(kernel.is_handed_over(dst), "peers read it");
+    ///     }
+    /// });
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     pub fn is_handed_over(&self, region: &Region) -> bool {
         let mut found = region.home.is_remote();
         for role in &self.roles {

@@ -1,6 +1,32 @@
 //! The pure core of counterflow: values flow one way, one function per arrow.
 //!
 //! This crate reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
+//!
+//! ```
+//! use counterflow_codegen::{cuda, interp, lower::lower, model, sm90, verify};
+//! use counterflow_codegen::{model::Machine, shape::Shape, variant::Variant};
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+//! # use example::ag_gemm;
+//!
+//! let program = ag_gemm(); // what the user wrote: by `#[schedule]`, or with the `builder`
+//! let (shape, machine) = (Shape::new(64, 32, 16), Machine::h200());
+//! let kernel = verify::kernel(lower(&program, &Variant::new(2))?)?; // roles, loops, credits
+//! let series = verify::series(&kernel, &shape, &machine)?; // launches of up to that shape
+//! let plan = series.plan(&shape)?; // this launch, proven
+//!
+//! // It runs on emulated ranks, beside a reference,
+//! let outcome = interp::run(&series, &[&plan], &interp::Options::seed(1), interp::uniform(1))?;
+//! let expected = interp::reference(&kernel, &plan, 0, interp::uniform(1))?;
+//! println!("{} elements agree", interp::compare(&outcome, &expected)?.elements);
+//! // its time is predicted,
+//! println!("{}", model::predict(&kernel, &plan, &machine)?.summary());
+//! // and it becomes CUDA, once what its warps do is proven, too.
+//! let pipeline = verify::pipeline(sm90::build(&kernel)?)?; // `verify::warps(&kernel)` is both
+//! let source = cuda::emit(&pipeline);
+//! assert!(source.text.contains(&source.entry));
+//! println!("{}", cuda::prelude()); // what the text includes
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod builder;

@@ -4,6 +4,21 @@ use crate::dtype::Dtype;
 
 /// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second. Times are in
 /// seconds.
+///
+/// ```
+/// use counterflow_codegen::{dtype::Dtype, model::Machine};
+///
+/// let h200 = Machine::h200();
+/// println!("{} pushes {} B/s from 4 CTAs", h200.name, h200.push_rate(4));
+/// assert!(h200.copy_engine_rate(64e6) > h200.copy_engine_rate(1e6), "each copy has a fixed cost");
+/// assert!(h200.memory_of(132) > h200.memory_of(16));
+/// assert_eq!(h200.clusters(2, h200.sms), 66);
+/// let hot = Machine::h200_at_power_limit();
+/// assert!(hot.flops_of(Dtype::Bf16, 132.0) < h200.flops_of(Dtype::Bf16, 132.0));
+/// // Half of it, as two ranks on one GPU have.
+/// let half = Machine { sms: 66, ..Machine::h200() };
+/// # let _ = half;
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
     /// Its name in reports.

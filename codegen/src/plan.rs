@@ -23,6 +23,17 @@ pub(crate) use identity::identity;
 pub use memory::Bytes;
 
 /// A kernel's numbers for one shape on one machine.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// use counterflow_codegen::program::TensorId;
+///
+/// let (series, plan) = example::proven();
+/// println!("{} CTAs multiply, {} move data", plan.grid.gemm, plan.grid.comm);
+/// println!("{} steps of rank 1's first role", plan.agent(1, 0).steps.len());
+/// let (kernel, x) = (plan.kernel(), TensorId(0));
+/// assert_eq!((plan.pitch(kernel, x), plan.bytes(kernel, x)), (2 * 16, 64 * 2 * 16));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The shape.
@@ -92,6 +103,19 @@ pub struct Grid {
 
 impl Plan {
     /// The plan of `kernel` for `shape` on `machine`, in a series of up to [`Shape::most`]. It is not verified yet.
+    ///
+    /// ```
+    /// use counterflow_codegen::{lower::lower, model::Machine, plan::Plan, shape::Shape, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+    /// let (small, large) = (Shape::new(64, 32, 16), Shape::new(256, 32, 16));
+    /// let alone = Plan::new(&kernel, &small, &Machine::h200())?;
+    /// // The same launch in a series of larger ones, whose counters lie otherwise.
+    /// let among = Plan::within(&kernel, &small, &large.most(&kernel), &Machine::h200())?;
+    /// assert_eq!(alone.shape, among.shape);
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     ///
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] reject, and a grid or shared memory that does not fit.

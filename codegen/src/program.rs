@@ -38,6 +38,17 @@ id! {
 }
 
 /// A schedule as written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// let program = example::ag_gemm();
+/// assert_eq!(program.name, "ag_gemm");
+/// for tunable in &program.tunables {
+///     println!("{}: {:?}", tunable.name, tunable.options);
+/// }
+/// println!("{program}"); // as it was written
+/// let program = program.reference(|given| Ok(given.as_written())); // one's own, for its outputs
+/// ```
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The function's name.

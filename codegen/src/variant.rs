@@ -6,6 +6,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The decisions the author left open, plus the architecture, types, world size and layout.
+///
+/// ```
+/// use counterflow_codegen::dtype::Dtype;
+/// use counterflow_codegen::variant::{Arch, Layout, Variant};
+///
+/// let variant = Variant::new(4).layout(Layout::Nn).dtype(Dtype::F16).set("tiles", (128, 256));
+/// assert_eq!(variant.to_string(), "sm90 world 4 nn f16 tiles=128x256");
+/// let emulated = variant.arch(Arch::Cpu); // tiles of any shape, without a kernel for GPUs
+/// assert_eq!(emulated.choices.len(), 1);
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Variant {
     /// The architecture the kernel is for.
@@ -21,6 +31,12 @@ pub struct Variant {
 }
 
 /// A GPU architecture.
+///
+/// ```
+/// use counterflow_codegen::variant::Arch;
+///
+/// assert_eq!((Arch::Sm90.name(), Arch::Sm90.shared_memory()), ("sm90", 227 << 10));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Arch {
     /// Hopper: H100, H200.
@@ -50,6 +66,14 @@ impl Arch {
 
 /// How the operands of `dot(a, b)` lie in memory: N = K is contiguous, T = rows are contiguous, named as BLAS does
 /// for column-major memory.
+///
+/// ```
+/// use counterflow_codegen::variant::Layout;
+///
+/// assert_eq!(Layout::from_name("nn"), Some(Layout::Nn));
+/// assert_eq!(Layout::ALL.map(Layout::name), ["nt", "nn", "tn"]);
+/// assert_eq!(Layout::Tn.mn_major(), [true, true]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Layout {
     /// `a` is [M, K], `b` is [N, K]: forward, y = x · wᵀ.

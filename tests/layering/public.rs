@@ -57,6 +57,65 @@ pub struct Item {
     pub examples: String,
 }
 
+/// Types of `codegen` that the facade gives without a module.
+const OF_CODEGEN: [&str; 14] = [
+    "Arch",
+    "Checked",
+    "Diagnostic",
+    "Diagnostics",
+    "Dtype",
+    "Kernel",
+    "Layout",
+    "Machine",
+    "Plan",
+    "Program",
+    "Rule",
+    "Series",
+    "Shape",
+    "Variant",
+];
+/// Its modules of which users call what is not a method: the builder, and the arrows from one stage to the next.
+const STAGES: [&str; 7] = [
+    "cuda", "interp", "lower", "model", "sm90", "verify", "builder",
+];
+
+/// What users name of `codegen`: the types that the facade gives, the user's own references, the builder, and the
+/// functions that lead from one stage to the next. Other types are what these give: data.
+pub fn codegen() -> Vec<Item> {
+    let inside = |path: &Path| short(path)["codegen/src/".len()..].to_owned();
+    let each = files("codegen/src", &[".rs"]).into_iter().map(|path| {
+        let file = inside(&path);
+        let module = file.split(['/', '.']).next().unwrap_or("").to_owned();
+        let top = path.with_file_name("mod.rs");
+        let public = match &module[..] {
+            "given" => given(&path),
+            // Its own folder, not one below.
+            stage if STAGES.contains(&stage) && file.matches('/').count() == 1 => given(&top),
+            _ => BTreeSet::new(),
+        };
+        let mut found = items(&path, |name| {
+            match OF_CODEGEN.contains(&name) && module != "unroll" {
+                true => Some(name.to_owned()),
+                false => public
+                    .contains(name)
+                    .then(|| format!("codegen::{module}::{name}")),
+            }
+        });
+        if STAGES[..6].contains(&&module[..]) {
+            found.retain(|item| item.kind != Kind::Type || !item.path.starts_with("codegen"));
+        }
+        if file == "lib.rs" {
+            found.push(Item {
+                path: "codegen".into(),
+                kind: Kind::Type,
+                examples: examples(&module_docs(&path)),
+            });
+        }
+        found
+    });
+    each.flatten().collect()
+}
+
 /// All that the run time gives.
 pub fn runtime() -> Vec<Item> {
     let inside = |path: &Path| short(path)["runtime/src/".len()..].to_owned();
@@ -230,18 +289,26 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
 }
 
 /// The lines of the code blocks in docs that a reader sees.
-fn examples(docs: &[&str]) -> String {
+fn examples(docs: &[impl AsRef<str>]) -> String {
     let mut inside = false;
     let mut shown = String::new();
-    for line in docs {
+    for line in docs.iter().map(AsRef::as_ref) {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             inside = !inside && !language.starts_with("text");
-        } else if inside && !line.starts_with("# ") && *line != "#" {
+        } else if inside && !line.starts_with("# ") && line != "#" {
             shown.push_str(line);
             shown.push('\n');
         }
     }
     shown
+}
+
+/// The lines of the docs at the head of a file.
+fn module_docs(path: &Path) -> Vec<String> {
+    let text = text(path);
+    let docs = text.lines().map_while(|line| line.strip_prefix("//!"));
+    docs.map(|doc| doc.strip_prefix(' ').unwrap_or(doc).to_owned())
+        .collect()
 }
 
 #[test]

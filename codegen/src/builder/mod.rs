@@ -38,6 +38,50 @@ use std::panic::Location;
 pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tune, world};
 
 /// Records a schedule, statement by statement.
+///
+/// ```
+/// use counterflow_codegen::builder::*;
+/// use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+///
+/// let mut s = ScheduleBuilder::new("every_call");
+/// let (x, r, b) = (s.gathered("x", Bf16), s.local("r", Bf16), s.vector("b", Bf16));
+/// let (y, z) = (s.out("y", Bf16), s.scattered("z", Bf16));
+/// let (sum, grad) = (s.reduced("sum", Bf16), s.accumulated("grad", F32));
+/// let partial = s.symmetric("partial", Bf16, z, world()); // a slot for each rank
+/// let (pieces, panels) = (s.pieces("pieces", x, 128), s.panels("panels", z, 512));
+/// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));
+/// let arrived = s.counters("arrived", [pieces.into()]);
+/// let landed = s.counters("landed", [world().into(), tiles.into()]);
+/// let send = |s: &mut ScheduleBuilder| {
+///     s.for_ranks("peer", ranks().before_me(), |s, peer| {
+///         s.for_items("p", pieces.of(me()), |s, p| {
+///             s.copy(x.on(&peer).at(p), x.at(p));
+///             s.signal(arrived.on(&peer).at(p), 1); // after the copy
+///         });
+///     });
+/// };
+/// s.comm(tune([4u32, 2]), send); // or one of its own name: `s.comm_named("halo", 2, send)`
+/// s.copy_engine(|s| s.for_items("c", panels.of(me()), |s, c| s.copy(z.at(c), x.at(c))));
+/// s.spare_warps(|s| s.for_items("q", pieces.all(), |s, q| s.wait_at_least(arrived.at(q), 1)));
+/// s.gemm(GemmOptions { k: Some(64.into()), ..GemmOptions::default() }, |s| {
+///     s.for_items("t", tiles.of(me()).grouped(8), |s, t| {
+///         s.wait(arrived.at(t.rows()));
+///         let product = s.dot(x.at(t), r.at(t));
+///         s.name(&product, "product"); // in reports
+///         let (old, bias) = (s.load(r.at(t)), s.load(b));
+///         s.store(y.at(t), (product.clone() + old).bias(bias).gelu());
+///         let acc = s.accumulator("acc");
+///         s.accumulate(&acc, x.at(t), r.at(t));
+///         s.store_add(grad.at(t), acc);
+///         let others = s.sum(partial.at(others()).at(t));
+///         s.when_else(Cond::compare(Comparison::Lt, me(), 1), |s| s.store(sum.at(t), others), |s| {
+///             s.when(Cond::compare(Comparison::Eq, me(), 1), |s| s.wait(landed.at(me()).at(t)));
+///         });
+///     });
+/// });
+/// let program = s.finish(); // it checks nothing: `lower` reports all mistakes of this one together
+/// assert_eq!(program.roles.len(), 4);
+/// ```
 #[derive(Debug)]
 pub struct ScheduleBuilder {
     program: Program,
@@ -299,6 +343,12 @@ impl ScheduleBuilder {
         self.comm_named("comm", ctas, body);
     }
     /// As [`ScheduleBuilder::comm`], with CTAs that only loops of this name run: roles of other names run meanwhile.
+    ///
+    /// ```
+    /// # let mut s = counterflow_codegen::builder::ScheduleBuilder::new("halo");
+    /// s.comm_named("halo", 2, |s| { /* loops and copies */ });
+    /// assert_eq!(s.finish().roles[0].name, "halo");
+    /// ```
     #[track_caller]
     pub fn comm_named(&mut self, name: &str, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
         let ctas = self.choice(format!("{name}.ctas"), ctas.into());

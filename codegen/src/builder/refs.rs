@@ -9,6 +9,23 @@ use crate::program::{
 use crate::rank::RankExpr;
 
 /// A tensor of the schedule being built.
+///
+/// ```
+/// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+///
+/// let mut s = ScheduleBuilder::new("places");
+/// let y = s.reduced("y", Bf16);
+/// let mine = s.symmetric("mine", Bf16, y.chunk(), world()); // the rows that this rank owns
+/// let all = s.symmetric("all", Bf16, y.whole(), 2u32);
+/// let tiles = s.tiles("tiles", y, (128, 128));
+/// s.gemm(GemmOptions::default(), |s| {
+///     s.for_items("t", tiles.of(me()), |s, t| {
+///         s.copy(mine.on((me() + 1) % world()).at(me()).at(t), y.at(t)); // in the next rank's memory
+///         s.copy(all.everywhere().at(0).at(t), y.at(t)); // in every rank's
+///     });
+/// });
+/// # s.finish();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorRef {
     pub(super) id: TensorId,
@@ -16,18 +33,50 @@ pub struct TensorRef {
 }
 
 /// A partition of the schedule being built.
+///
+/// [`ItemsRef`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionRef(pub(super) PartitionId);
 
 /// A counter set of the schedule being built.
+///
+/// [`CellsRef`] has an example.
+///
+/// ```
+/// # use counterflow_codegen::builder::*;
+/// # let mut s = ScheduleBuilder::new("begun");
+/// let begun = s.counters("begun", [world().into()]);
+/// s.comm(2, |s| {
+///     s.signal(begun.on(0).at(me()), 1); // on rank 0
+///     s.signal(begun.everywhere().at(me()), 1); // on every rank
+///     s.wait(begun.at(others())); // here
+/// });
+/// # s.finish();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountersRef(pub(super) CounterId);
 
 /// The item that a loop visits.
+///
+/// ```
+/// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+/// # let mut s = ScheduleBuilder::new("rows");
+/// # let (x, y) = (s.gathered("x", Bf16), s.out("y", Bf16));
+/// let (pieces, tiles) = (s.pieces("pieces", x, 64), s.tiles("tiles", y, (128, 128)));
+/// let arrived = s.counters("arrived", [pieces.into()]);
+/// s.gemm(GemmOptions::default(), |s| {
+///     s.for_items("t", tiles.all(), |s, t: Item| {
+///         s.wait(arrived.at(t.rows())); // both pieces that hold the tile's rows
+///     });
+/// });
+/// # s.finish();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item(pub(super) Var);
 
 /// An item's rows as an index: the items of another partition that hold them.
+///
+/// [`Item`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemRows(Var);
 
@@ -39,6 +88,14 @@ impl Item {
 }
 
 /// What a tensor may be indexed by.
+///
+/// ```
+/// use counterflow_codegen::builder::{TensorIndex, me, others};
+///
+/// // An index is made of a rank, a number, several ranks, or an item.
+/// let slots: [TensorIndex; 3] = [me().into(), 0.into(), others().into()];
+/// assert!(slots.iter().all(|slot| matches!(slot, TensorIndex::Slot(_))));
+/// ```
 #[derive(Clone, Debug)]
 pub enum TensorIndex {
     /// A slot of scratch.
@@ -144,6 +201,15 @@ impl TensorRef {
 }
 
 /// A place of data that is being indexed.
+///
+/// ```
+/// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+/// # let mut s = ScheduleBuilder::new("place");
+/// # let y = s.scattered("y", Bf16);
+/// let partial = s.symmetric("partial", Bf16, y, world());
+/// let slot: PlaceRef = partial.on(0).at(me()); // my slot in rank 0's memory; `.at(t)` of it is a tile
+/// # drop(slot);
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaceRef(pub(super) Place);
 
@@ -166,6 +232,21 @@ impl From<TensorRef> for PlaceRef {
 }
 
 /// Counter cells that are being indexed.
+///
+/// ```
+/// # use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+/// # let mut s = ScheduleBuilder::new("cells");
+/// # let y = s.scattered("y", Bf16);
+/// let tiles = s.tiles("tiles", y, (128, 128));
+/// let landed = s.counters("landed", [world().into(), tiles.into()]); // a cell for each rank and tile
+/// s.gemm(GemmOptions::default(), |s| {
+///     s.for_items("t", tiles.of(me()), |s, t| {
+///         let cell: CellsRef = landed.on(0).at(me()).at(t);
+///         s.signal(cell, 1);
+///     });
+/// });
+/// # s.finish();
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct CellsRef(pub(super) Cells);
 
@@ -207,6 +288,21 @@ impl From<CountersRef> for CellsRef {
 }
 
 /// The items that a loop visits, made by [`PartitionRef::of`] or [`PartitionRef::all`].
+///
+/// ```
+/// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+///
+/// let mut s = ScheduleBuilder::new("orders");
+/// let y = s.out("y", Bf16);
+/// let tiles = s.tiles("tiles", y, (128, 128));
+/// let orders: [ItemsRef; 4] = [
+///     tiles.all().grouped(8), // the same as `tiles.grouped(8)`
+///     tiles.of((me() + 1) % world()), // the next rank's chunk
+///     tiles.of(me()).row_major(),
+///     tiles.of(me()).column_major(),
+/// ];
+/// assert_eq!(orders[0], tiles.grouped(8));
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct ItemsRef {
     pub(super) partition: PartitionId,
@@ -277,6 +373,16 @@ impl From<PartitionRef> for ItemsRef {
 }
 
 /// One axis of a counter set: a partition, [`world`](super::world), or a number of cells.
+///
+/// ```
+/// use counterflow_codegen::builder::{Axis, ScheduleBuilder, world};
+///
+/// let mut s = ScheduleBuilder::new("axes");
+/// let axes: [Axis; 2] = [world().into(), 4.into()];
+/// let turns = s.counters("turns", axes); // 4 cells for each rank
+/// let flag = s.counters("flag", []); // one cell
+/// # drop((turns, flag));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Axis(pub(super) CounterDim);
 

@@ -19,6 +19,18 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
 /// The result of a search.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Explored};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let Explored { states, complete } = interp::explore(&series, &[&plan], 1, 10_000)?;
+/// println!("{states} states, {}", if complete { "all" } else { "and more" });
+/// let unchecked = interp::provoke_all(series.kernel(), &[vec![&*plan]], 1, 10_000)?;
+/// assert_eq!(unchecked.states, states);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explored {
     /// Distinct states.

@@ -31,6 +31,16 @@ use walk::{Act, Names, Rect, Walk};
 /// Every rank's gathered tensors and outputs after launch `launch` of `program`, for the same `inputs` as
 /// [`crate::interp::run`] got.
 ///
+/// ```
+/// use counterflow_codegen::{interp, shape::Shape, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (program, shape) = (example::ag_gemm(), Shape::new(64, 32, 16));
+/// let meant = interp::meaning(&program, &Variant::new(2), &shape, 0, interp::uniform(3))?;
+/// assert_eq!(meant.tensors.len(), 4, "x and y on two ranks");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// A statement without meaning in its place, or a wait that nobody signals. The verifier accepts neither.
 pub fn meaning(

@@ -106,6 +106,20 @@ use sched::Scheduler;
 use setup::{Setup, of_series};
 
 /// How to run.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Options};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// // Numbers whose sums are exact, so that the result has the reference's bits.
+/// let outcome = interp::run(&series, &[&plan], &Options::seed(7), interp::integers(7))?;
+/// let expected = interp::reference(series.kernel(), &plan, 0, interp::integers(7))?;
+/// interp::compare_exactly(&outcome, &expected)?;
+/// // Another interleaving, without numbers.
+/// interp::run(&series, &[&plan, &plan], &Options::seed(8).tags_only(), |_, _| {})?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Determines the policy, the workers and every choice.
@@ -168,6 +182,16 @@ pub fn run(
 
 /// As [`run`], but takes unchecked kernels and plans: for tests of the verifier, and of this emulator, on broken ones.
 /// A launch has one plan for all ranks, or one for each.
+///
+/// ```
+/// use counterflow_codegen::{interp, lower::lower, model::Machine, plan::Plan, shape::Shape, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+/// let plan = Plan::new(&kernel, &Shape::new(64, 32, 16), &Machine::h200())?; // nobody checked it
+/// interp::provoke(&kernel, &[vec![&plan]], &interp::Options::default(), interp::uniform(0))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// The first failure.

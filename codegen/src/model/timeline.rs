@@ -26,6 +26,23 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 
 /// The events of every rank. Times are in seconds after the kernels were enqueued.
+///
+/// ```
+/// use counterflow_codegen::model::{self, Machine};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let machine = Machine::h200();
+/// let timeline = model::predict(series.kernel(), &plan, &machine)?;
+/// println!("{}\n{}", timeline.summary(), timeline.gantt(100));
+/// assert!(timeline.total >= timeline.bound());
+/// println!("{} s exposed", timeline.exposed_communication());
+/// assert_eq!(model::seconds(series.kernel(), &plan, &machine)?, timeline.total);
+/// let outline = model::outline(series.kernel(), &plan.shape, &machine)?; // at once, without a run
+/// assert!(outline.least <= timeline.total);
+/// assert!(model::joined(series.kernel(), &plan, &machine).is_none(), "it has one `#[comm]` loop");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timeline {
     /// The schedule's name, variant, shape and machine.

@@ -54,6 +54,19 @@ impl Plan {
     }
 
     /// A rectangle's lines in its tensor's memory on the rank that is its home.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// use counterflow_codegen::unroll::StepKind;
+    ///
+    /// let (_, plan) = example::proven();
+    /// for step in &plan.agent(0, 0).steps {
+    ///     if let StepKind::Copy { src, .. } = &step.kind {
+    ///         let bytes = plan.lines(plan.kernel(), src);
+    ///         println!("{} lines of {} bytes from {} on", bytes.lines, bytes.bytes, bytes.offset);
+    ///     }
+    /// }
+    /// ```
     pub fn lines(&self, kernel: &Kernel, span: &Span) -> Bytes {
         let buffer = &kernel.buffers[span.buffer.index()];
         let geometry = &self.geometry;

@@ -5,6 +5,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The sizes of one call, in elements.
+///
+/// ```
+/// use counterflow_codegen::{lower::lower, shape::Shape, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let shape = Shape::new(4096, 2560, 8192) // M over all ranks; N and K of one
+///     .dim("z.rows", 1024) // of a tensor that is no part of the product
+///     .ld("w", 8256) // rows of `w` are further apart than they are long
+///     .up_to(8192); // in a series of launches of up to 8192 rows
+/// assert_eq!(shape.to_string(), "4096x2560x8192 z.rows=1024 ld.w=8256 up to 8192 rows");
+/// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+/// assert_eq!(shape.most(&kernel).m, 8192);
+/// assert_eq!(Shape::new(64, 32, 16).covering(&Shape::new(32, 64, 16)), Shape::new(64, 64, 16));
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Shape {
     /// Rows of the product over all ranks.

@@ -4,6 +4,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// A value that [`crate::verify`] accepted, with what is decided about it once. Nothing else makes one.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+/// let (series, _) = example::proven();
+/// let kernel = series.kernel(); // a `Checked<Kernel>` is read as a `Kernel`
+/// assert_eq!(kernel.name, "ag_gemm");
+/// let cta = kernel.decided().fits()?.expect("it multiplies");
+/// println!("{cta:?}");
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Checked<T: Subject> {
     pub(super) value: Arc<T>,

@@ -128,6 +128,15 @@ pub fn series(
 
 /// The plan of a launch, in a series of its own shape.
 ///
+/// ```
+/// use counterflow_codegen::{model::Machine, shape::Shape, verify};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let found = verify::plan(series.kernel(), &Shape::new(64, 32, 7), &Machine::h200()).unwrap_err();
+/// println!("{found}"); // rows of 14 bytes
+/// ```
+///
 /// # Errors
 /// As [`series`] and [`Series::plan`].
 pub fn plan(
@@ -149,6 +158,16 @@ pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
 }
 
 /// The warp level of a kernel, built and checked.
+///
+/// ```
+/// use counterflow_codegen::verify;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let pipeline = verify::warps(series.kernel())?;
+/// println!("{}", pipeline.kernel.name);
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 ///
 /// # Errors
 /// What [`crate::sm90::build`] rejects, each with its statement, and a schedule that is legal in no world in which its

@@ -14,6 +14,17 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 /// The verdicts on a range of rows.
+///
+/// ```
+/// use counterflow_codegen::{model::Machine, shape::Shape, verify};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let decided = verify::range(series.kernel(), &Shape::new(1, 32, 16), 1..=512, &Machine::h200(), 1 << 24);
+/// assert_eq!((decided.shapes(), decided.refused().count()), (512, 0));
+/// println!("{} classes, {} steps", decided.classes.len(), decided.steps());
+/// assert_eq!(decided.classes.iter().map(|class| class.shapes()).sum::<u64>(), 512);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Decided {
     /// The classes, in the order of their first shapes.

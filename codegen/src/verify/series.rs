@@ -16,6 +16,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// plans of one series only.
 ///
 /// A shape of a known class (the same items in every chunk, the same columns and K) is cheap: only its numbers are computed.
+///
+/// ```
+/// use counterflow_codegen::shape::Shape;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// assert_eq!(series.most().m, 64);
+/// let small = series.plan(&Shape::new(40, 32, 16))?; // any launch of up to as many rows
+/// series.owns([&plan, &small])?;
+/// series.is_of(series.kernel())?;
+/// assert_eq!(series.largest().world, 2);
+/// assert!(series.plan(&Shape::new(65, 32, 16)).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Series(Arc<Inner>);
 

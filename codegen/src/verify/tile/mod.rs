@@ -24,6 +24,16 @@ pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use order::{Accessor, Before, before};
 
 /// What is wrong with a kernel in every shape.
+///
+/// ```
+/// use counterflow_codegen::verify::{kernel_findings, plan_findings, pulled};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// assert!(kernel_findings(series.kernel()).is_empty());
+/// assert!(plan_findings(series.kernel(), &plan, None).is_empty());
+/// assert!(pulled(series.kernel()).is_empty(), "it has no scratch");
+/// ```
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     credits::check(kernel)
 }
