@@ -103,7 +103,7 @@ impl Matrix {
 /// The arguments of a reference: the requested output, and the inputs.
 ///
 /// ```
-/// use counterflow_codegen::given::{Given, Matrix};
+/// use counterflow_codegen::given::{Given, Matrix, Reference};
 ///
 /// /// y = reduce_scatter(x · wᵀ) by itself, everything else as the schedule says.
 /// fn reference(given: &Given) -> Result<Matrix, String> {
@@ -115,7 +115,8 @@ impl Matrix {
 ///     let sum = (1..given.world()).try_fold(part(0)?, |sum, rank| Ok::<_, String>(sum.plus(&part(rank)?)))?;
 ///     Ok(sum.part(given.rows())) // the rows that this rank holds
 /// }
-/// # let _: counterflow_codegen::given::Reference = reference;
+/// let kept: Reference = reference; // for `Program::reference`
+/// # drop(kept);
 /// ```
 pub struct Given<'a> {
     pub(crate) output: &'a str,

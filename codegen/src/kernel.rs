@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
 ///
 /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
-/// println!("{kernel}"); // its roles and loops, with credits
+/// println!("{}", kernel.text()); // its roles and loops, with credits
 /// assert!(kernel.gemm().is_some_and(|gemm| gemm.k == kernel.k_step()));
 /// assert_eq!(kernel.orders().len(), 3, "of credits, peers and chunks");
 /// for role in &kernel.roles {

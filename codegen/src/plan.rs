@@ -30,6 +30,7 @@ pub use memory::Bytes;
 ///
 /// let (series, plan) = example::proven();
 /// println!("{} CTAs multiply, {} move data", plan.grid.gemm, plan.grid.comm);
+/// println!("{}", plan.text(series.kernel()));
 /// println!("{} steps of rank 1's first role", plan.agent(1, 0).steps.len());
 /// let (kernel, x) = (plan.kernel(), TensorId(0));
 /// assert_eq!((plan.pitch(kernel, x), plan.bytes(kernel, x)), (2 * 16, 64 * 2 * 16));

@@ -46,7 +46,7 @@ id! {
 /// for tunable in &program.tunables {
 ///     println!("{}: {:?}", tunable.name, tunable.options);
 /// }
-/// println!("{program}"); // as it was written
+/// println!("{}", program.text()); // as it was written
 /// let program = program.reference(|given| Ok(given.as_written())); // one's own, for its outputs
 /// ```
 #[derive(Clone, Debug)]

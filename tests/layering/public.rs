@@ -1,6 +1,6 @@
 //! What the facade gives its users, read from the sources: types and functions, with the examples in their docs.
 
-use super::{files, short, text};
+use super::{files, root, short, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -94,26 +94,55 @@ pub fn codegen() -> Vec<Item> {
             _ => BTreeSet::new(),
         };
         let mut found = items(&path, |name| {
-            match OF_CODEGEN.contains(&name) && module != "unroll" {
+            // The emulator has types of its own with these names.
+            match OF_CODEGEN.contains(&name) && module != "interp" {
                 true => Some(name.to_owned()),
                 false => public
                     .contains(name)
                     .then(|| format!("codegen::{module}::{name}")),
             }
         });
-        if STAGES[..6].contains(&&module[..]) {
-            found.retain(|item| item.kind != Kind::Type || !item.path.starts_with("codegen"));
-        }
         if file == "lib.rs" {
-            found.push(Item {
-                path: "codegen".into(),
-                kind: Kind::Type,
-                examples: examples(&module_docs(&path)),
-            });
+            found.push(page("codegen", &path));
         }
         found
     });
     each.flatten().collect()
+}
+
+/// The facade's own: the macros, the words of a schedule, the library.
+pub fn facade() -> Vec<Item> {
+    let places = [
+        ("macros/src/lib.rs", "macros"),
+        ("src/prelude.rs", "prelude"),
+        ("src/schedules", "schedules"),
+    ];
+    let each = places.map(|(place, module)| {
+        let paths = match place.ends_with(".rs") {
+            true => vec![root().join(place)],
+            false => files(place, &[".rs"]),
+        };
+        let own = paths
+            .iter()
+            .flat_map(|path| items(path, |name| Some(format!("{module}::{name}"))));
+        own.chain(paths[..1].iter().map(|path| page(module, path)))
+            .collect::<Vec<_>>()
+    });
+    each.into_iter().flatten().collect()
+}
+
+/// The page of a module.
+fn page(module: &str, path: &Path) -> Item {
+    let text = text(path);
+    let docs = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let docs: Vec<_> = docs
+        .map(|doc| doc.strip_prefix(' ').unwrap_or(doc))
+        .collect();
+    Item {
+        path: module.into(),
+        kind: Kind::Type,
+        examples: examples(&docs),
+    }
 }
 
 /// All that the run time gives.
@@ -252,7 +281,7 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
             continue;
         }
         if rest.starts_with("#[") {
-            hidden |= rest == "#[doc(hidden)]";
+            hidden |= rest == "#[doc(hidden)]" || rest.starts_with("#[cfg(");
             continue;
         }
         if let Some(owner) = owner(line) {
@@ -289,26 +318,18 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
 }
 
 /// The lines of the code blocks in docs that a reader sees.
-fn examples(docs: &[impl AsRef<str>]) -> String {
+fn examples(docs: &[&str]) -> String {
     let mut inside = false;
     let mut shown = String::new();
-    for line in docs.iter().map(AsRef::as_ref) {
+    for line in docs {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             inside = !inside && !language.starts_with("text");
-        } else if inside && !line.starts_with("# ") && line != "#" {
+        } else if inside && !line.starts_with("# ") && *line != "#" {
             shown.push_str(line);
             shown.push('\n');
         }
     }
     shown
-}
-
-/// The lines of the docs at the head of a file.
-fn module_docs(path: &Path) -> Vec<String> {
-    let text = text(path);
-    let docs = text.lines().map_while(|line| line.strip_prefix("//!"));
-    docs.map(|doc| doc.strip_prefix(' ').unwrap_or(doc).to_owned())
-        .collect()
 }
 
 #[test]

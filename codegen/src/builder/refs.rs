@@ -34,7 +34,16 @@ pub struct TensorRef {
 
 /// A partition of the schedule being built.
 ///
-/// [`ItemsRef`] has an example.
+/// ```
+/// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+///
+/// let mut s = ScheduleBuilder::new("chunks");
+/// let y = s.out("y", Bf16);
+/// let tiles: PartitionRef = s.tiles("tiles", y, (128, 128));
+/// let (mine, every): (ItemsRef, ItemsRef) = (tiles.of(me()), tiles.all());
+/// assert_eq!(tiles.grouped(8), every.grouped(8));
+/// # drop(mine);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionRef(pub(super) PartitionId);
 
@@ -66,7 +75,8 @@ pub struct CountersRef(pub(super) CounterId);
 /// let arrived = s.counters("arrived", [pieces.into()]);
 /// s.gemm(GemmOptions::default(), |s| {
 ///     s.for_items("t", tiles.all(), |s, t: Item| {
-///         s.wait(arrived.at(t.rows())); // both pieces that hold the tile's rows
+///         let rows: ItemRows = t.rows();
+///         s.wait(arrived.at(rows)); // both pieces that hold the tile's rows
 ///     });
 /// });
 /// # s.finish();

@@ -47,6 +47,28 @@ pub fn prelude() -> String {
 }
 
 /// A kernel's text and what the host must know to launch it.
+///
+/// ```
+/// use counterflow_codegen::cuda::{self, CudaSource, FieldAt, Param};
+/// use counterflow_codegen::verify;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let source: CudaSource = cuda::emit(&verify::warps(series.kernel())?);
+/// println!("{}: {} threads, {} bytes", source.entry, source.threads, source.shared_bytes);
+/// for param in &source.params {
+///     match param {
+///         Param::Map { map, .. } => println!("{map:?}"),
+///         Param::Plan { bytes, fields } => {
+///             let last: Option<&FieldAt> = fields.last();
+///             println!("{bytes} bytes, the last field is {:?}", last.map(|field| &field.name));
+///         }
+///         Param::Watch => println!("{} bytes", cuda::WATCH_BYTES),
+///     }
+/// }
+/// assert!(source.with_lines().contains("#line")); // for the compiler: the schedule's lines
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CudaSource {
     /// The text; it includes [`PRELUDE`].

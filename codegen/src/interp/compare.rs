@@ -6,6 +6,8 @@ use crate::program::TensorId;
 use std::fmt;
 
 /// How well outputs agree with their reference.
+///
+/// [`Expected`](super::Expected) has an example.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Agreement {
     /// The largest distance of an element from its reference.
@@ -17,6 +19,8 @@ pub struct Agreement {
 }
 
 /// The element that is furthest off, relative to what rounding allows.
+///
+/// [`Expected`](super::Expected) has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Disagreement {
     /// Which launch.

@@ -6,6 +6,25 @@ use crate::shape::Extent;
 use std::fmt;
 
 /// Expected outputs of one launch.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Agreement, Disagreement, Expected, ExpectedTensor, Options, Says};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let mut outcome = interp::run(&series, &[&plan], &Options::seed(7), interp::uniform(7))?;
+/// let expected: Expected = interp::reference(series.kernel(), &plan, 0, interp::uniform(7))?;
+/// let agreement: Agreement = interp::compare(&outcome, &expected)?;
+/// assert!(agreement.max_of_bound <= 1.0);
+/// let y: &ExpectedTensor = &expected.tensors[1];
+/// assert_eq!((y.says, y.says.key()), (Says::Schedule, "statements"));
+/// println!("compared with {}", y.says.phrase());
+///
+/// outcome.outputs[0].values[0] += 1.0;
+/// let off: Disagreement = *interp::compare(&outcome, &expected).unwrap_err();
+/// assert_eq!(off.at, Some((0, 0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Expected {
     /// Which launch.
@@ -36,6 +55,14 @@ pub struct ExpectedTensor {
 }
 
 /// The source of an expected output.
+///
+/// [`Expected`] has an example. [`Says::key`] is for programs, [`Says::phrase`] for people:
+///
+/// ```
+/// use counterflow_codegen::interp::Says;
+///
+/// assert_eq!((Says::Type.key(), Says::Type.phrase()), ("type", "what its type promises"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Says {
     /// The user's own reference.
@@ -67,6 +94,18 @@ impl Says {
 }
 
 /// Why there is nothing to compare an output with.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, NoReference};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (_, plan) = example::proven();
+/// let mut kernel = plan.kernel().clone();
+/// let program = example::ag_gemm().reference(|_| Err("not yet".into()));
+/// kernel.program = std::sync::Arc::new(program);
+/// let none: NoReference = interp::reference(&kernel, &plan, 0, interp::uniform(0)).unwrap_err();
+/// assert_eq!((&none.of[..], &none.why[..]), ("x", "not yet"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoReference {
     /// The tensor, or the schedule.

@@ -11,6 +11,28 @@ use crate::shape::Extent;
 pub(super) type Check<T> = Result<T, Box<FailureKind>>;
 
 /// Why a run stopped. The seed reproduces it.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, CellName, Failure, FailureKind, Options, Rect, Site, Stuck};
+/// use counterflow_codegen::{lower::lower, model::Machine, plan::Plan, shape::Shape, variant::Variant};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let mut kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+/// kernel.roles.remove(0); // nobody sends
+/// let plan = Plan::new(&kernel, &Shape::new(64, 32, 16), &Machine::h200())?;
+/// let failure: Failure = interp::provoke(&kernel, &[vec![&plan]], &Options::seed(3), |_, _| {}).unwrap_err();
+/// println!("seed {}, after {} steps: {}", failure.seed, failure.steps, failure.kind.name());
+/// match &*failure.kind {
+///     FailureKind::Deadlock { waits } => {
+///         let Stuck { by, on, seen, wanted, .. } = &waits[0];
+///         let (Site { rank, role, .. }, CellName { counter, .. }) = (by, on);
+///         println!("{role} of rank {rank} waits for {counter}: {seen} of {wanted}");
+///     }
+///     FailureKind::UninitialisedRead { by, what: Rect { buffer, .. } } => println!("{by:?} reads {buffer}"),
+///     other => println!("it breaks {:?}", other.rule()),
+/// }
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// What went wrong.
@@ -24,6 +46,8 @@ pub struct Failure {
 }
 
 /// A step: who did it, in which launch, and its source line.
+///
+/// [`Failure`] has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
     /// The rank.
@@ -39,6 +63,8 @@ pub struct Site {
 }
 
 /// A rectangle of one rank's memory, in global rows and columns.
+///
+/// [`Failure`] has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rect {
     /// The tensor's name.
@@ -54,6 +80,8 @@ pub struct Rect {
 }
 
 /// A counter cell.
+///
+/// [`Failure`] has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CellName {
     /// The counter's name.
@@ -65,6 +93,8 @@ pub struct CellName {
 }
 
 /// A worker that cannot go on.
+///
+/// [`Failure`] has an example.
 #[derive(Clone, Debug)]
 pub struct Stuck {
     /// The wait.
@@ -80,6 +110,15 @@ pub struct Stuck {
 }
 
 /// What went wrong.
+///
+/// [`Failure`] has an example of a run that fails.
+///
+/// ```
+/// use counterflow_codegen::{diag::Rule, interp::FailureKind};
+///
+/// let long = FailureKind::StepLimit { limit: 100 };
+/// assert_eq!((long.name(), long.rule()), ("StepLimit", Rule::Progress));
+/// ```
 #[derive(Clone, Debug)]
 pub enum FailureKind {
     /// No worker can continue, and not all are done.

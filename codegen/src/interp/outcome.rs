@@ -5,6 +5,20 @@ use crate::program::TensorId;
 use crate::shape::Extent;
 
 /// An input to fill, row by row.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Input, Options};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// // Ones in `x`, and the rank's number in `w`.
+/// let inputs = |input: Input, values: &mut [f32]| {
+///     values.fill(if input.name == "x" { 1.0 } else { input.rank as f32 });
+/// };
+/// let outcome = interp::run(&series, &[&plan], &Options::seed(0), inputs)?;
+/// # drop(outcome);
+/// # Ok::<(), counterflow_codegen::interp::Failure>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// For which launch.
@@ -22,6 +36,8 @@ pub struct Input<'a> {
 }
 
 /// A tensor as it was at the end of a launch.
+///
+/// [`Outcome`] has an example.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Output {
     /// Which launch.
@@ -37,6 +53,19 @@ pub struct Output {
 }
 
 /// The result of a run.
+///
+/// ```
+/// use counterflow_codegen::interp::{self, Options, Outcome, Output};
+/// use counterflow_codegen::program::TensorId;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let outcome: Outcome = interp::run(&series, &[&plan], &Options::seed(0), |_, values| values.fill(1.0))?;
+/// let y: &Output = outcome.output(0, 1, TensorId(2)).expect("rank 1's y after launch 0");
+/// assert!(y.values.iter().all(|value| *value == 16.0));
+/// println!("{} steps by {:?}", outcome.steps, outcome.policy);
+/// # Ok::<(), counterflow_codegen::interp::Failure>(())
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
     /// Every gathered tensor and output of every rank and launch, in the order in which launches ended. Empty without

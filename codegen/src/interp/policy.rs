@@ -1,6 +1,14 @@
 //! Scheduling policies, and the random numbers of a seed.
 
 /// How the next step is chosen among the enabled ones.
+///
+/// ```
+/// use counterflow_codegen::interp::{Options, Policy};
+///
+/// let late = Options { policy: Some(Policy::StarveRank(1)), ..Options::seed(5) };
+/// assert_eq!(Policy::of_seed(4, 2, 2), Policy::Lifo); // what a run takes otherwise
+/// # drop(late);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Any.
@@ -35,6 +43,14 @@ impl Policy {
 }
 
 /// A seeded stream of numbers (SplitMix64: small, and the same on every machine).
+///
+/// ```
+/// use counterflow_codegen::interp::Numbers;
+///
+/// let (mut one, mut other) = (Numbers::new(7), Numbers::new(7));
+/// assert_eq!(one.draw(), other.draw());
+/// assert!(one.below(6) < 6);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 

@@ -4,6 +4,25 @@ use crate::kernel::OpId;
 use crate::program::CounterId;
 
 /// Something that took time.
+///
+/// ```
+/// use counterflow_codegen::model::{self, Event, EventKind, Flow, Lane, Machine};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let timeline = model::predict(series.kernel(), &plan, &Machine::h200())?;
+/// let moved = timeline.events.iter().filter(|event: &&Event| event.kind.crosses());
+/// assert_eq!(moved.map(|event| event.bytes).sum::<u64>(), timeline.volume.total());
+/// let waits = timeline.events.iter().filter(|event| event.kind.idle());
+/// for Event { lane, kind, start, end, .. } in waits {
+///     let lane: &Lane = &timeline.lanes[usize::from(*lane)];
+///     println!("{} of {}: {start} to {end}", kind.name(), lane.name);
+/// }
+/// for Flow { sent, met, .. } in &timeline.flows {
+///     println!("a signal took {} s", met - sent);
+/// }
+/// # Ok::<(), counterflow_codegen::diag::Diagnostic>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Event {
     /// On which rank.
@@ -29,6 +48,13 @@ pub struct Event {
 }
 
 /// The kind of an event.
+///
+/// ```
+/// use counterflow_codegen::model::EventKind;
+///
+/// assert_eq!(EventKind::Push.name(), "push");
+/// assert!(EventKind::Push.crosses() && EventKind::Wait.idle());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EventKind {
     /// Multiplying.
@@ -79,6 +105,8 @@ impl EventKind {
 }
 
 /// A signal that ended a wait.
+///
+/// [`Event`] has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Flow {
     /// Of which counter.

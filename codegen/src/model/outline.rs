@@ -19,6 +19,17 @@ use crate::unroll::Span;
 use std::sync::Arc;
 
 /// What is known of a plan before it is unrolled or verified.
+///
+/// ```
+/// use counterflow_codegen::model::{Machine, Outline, outline, seconds};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let Outline { least, grid } = outline(series.kernel(), &plan.shape, &Machine::h200())?;
+/// assert!(least <= seconds(series.kernel(), &plan, &Machine::h200())?);
+/// println!("{} tiles on {} CTAs", grid.tiles, grid.gemm);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outline {
     /// A lower bound of [`super::seconds`].

@@ -34,6 +34,19 @@ struct Slice {
 
 impl Timeline {
     /// The trace as JSON text.
+    ///
+    /// ```
+    /// use counterflow_codegen::model::{self, Machine};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let (series, plan) = example::proven();
+    /// let timeline = model::predict(series.kernel(), &plan, &Machine::h200())?;
+    /// let json = timeline.trace(); // for Perfetto, or Chrome's tracing page
+    /// let mut text = String::new();
+    /// timeline.write_trace(&mut text)?; // the same, bit by bit
+    /// assert_eq!(json, text);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn trace(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.

@@ -11,6 +11,18 @@ use crate::program::{TensorId, TensorKind};
 use crate::unroll::{EVERYWHERE, Span, StepKind};
 
 /// Bytes between ranks in one launch.
+///
+/// ```
+/// use counterflow_codegen::model::Volume;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let volume = Volume::of(series.kernel(), &plan);
+/// assert_eq!(volume.pair(0, 1), 32 * 16 * 2); // rank 0's rows, to rank 1
+/// assert_eq!(volume.total(), volume.least_total());
+/// println!("{} bytes at least on the busiest link", volume.least_of_a_link());
+/// assert!(volume.warnings(series.kernel(), &plan).is_empty());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Volume {
     /// How many ranks.

@@ -21,6 +21,16 @@ pub struct Checked<T: Subject> {
 }
 
 /// What [`crate::verify`] looks at.
+///
+/// ```
+/// use counterflow_codegen::verify::{Checked, Subject};
+/// use std::fmt::Debug;
+///
+/// /// Of a kernel, a plan or a pipeline that was accepted.
+/// fn told<T: Subject + Debug>(checked: &Checked<T>) {
+///     println!("{:?}: {:?}", &**checked, checked.decided());
+/// }
+/// ```
 pub trait Subject {
     /// What is kept beside the accepted value.
     type Decided: Clone + std::fmt::Debug;

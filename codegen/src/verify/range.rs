@@ -36,6 +36,17 @@ pub struct Decided {
 }
 
 /// Shapes with one verdict.
+///
+/// ```
+/// use counterflow_codegen::verify::{Class, Decided};
+///
+/// fn told(decided: &Decided) {
+///     for class in decided.refused() {
+///         let Class { first, verdict, .. } = class;
+///         println!("{} shapes as {first}: {verdict:?}", class.shapes());
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Class {
     /// The shape that was checked: the one with the fewest rows.
