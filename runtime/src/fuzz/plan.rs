@@ -23,8 +23,11 @@ pub enum Call {
         stream: Option<usize>,
         view: bool,
     },
-    /// Records a launch of the first gathering schedule in a graph, in place of the graph before.
-    Record { rows: usize },
+    /// Records launches in a graph, in place of the graph before: of the first gathering schedule, and then of others.
+    Record {
+        rows: usize,
+        others: [Option<Other>; 2],
+    },
     /// Replays the graph, if there is one, in the order of the rank's stream or of one of the caller's.
     Replay { stream: Option<usize> },
     /// Drops the graph, whose replays may still run.
@@ -49,6 +52,17 @@ pub enum Call {
     Pause,
 }
 
+/// Another launch in a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Other {
+    /// Of the gathering schedule once more, with the same operand.
+    Gathers,
+    /// Of the first schedule that scatters.
+    Scatters,
+    /// Of one that waits for nobody.
+    Alone,
+}
+
 /// What rank 1 does differently, in place of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -64,6 +78,15 @@ pub enum Fault {
     Panics,
     /// It ends the communicator.
     Aborts,
+}
+
+impl Other {
+    const ALL: [Option<Other>; 4] = [
+        None,
+        Some(Other::Gathers),
+        Some(Other::Scatters),
+        Some(Other::Alone),
+    ];
 }
 
 impl Fault {
@@ -112,7 +135,10 @@ impl Sequence {
                 },
                 8 => Call::Forget,
                 9 if draw(2) == 0 => Call::Rebuild { op: draw(ops) },
-                10 | 11 => Call::Record { rows },
+                10 | 11 => Call::Record {
+                    rows,
+                    others: [(); 2].map(|()| Other::ALL[draw(Other::ALL.len())]),
+                },
                 12 | 13 => Call::Replay {
                     stream: draw(STREAMS + 2).checked_sub(2),
                 },
@@ -155,7 +181,11 @@ impl Sequence {
                     used[*op] = true;
                     used[(op + 1) % ops] |= self.fault.is_some_and(|(_, fault)| fault == Fault::Op);
                 }
-                Call::Both { .. } | Call::Record { .. } => used[0] = true,
+                Call::Both { .. } => used[0] = true,
+                Call::Record { others, .. } => {
+                    used[0] = true;
+                    used[1] |= others.contains(&Some(Other::Scatters));
+                }
                 Call::Alone { .. }
                 | Call::Replay { .. }
                 | Call::Discard

@@ -1,6 +1,6 @@
 //! One rank's part of a sequence, and what its launches must compute.
 
-use super::plan::{Call, Fault, ROWS, SIDE, STREAMS, WORLD};
+use super::plan::{Call, Fault, Other, ROWS, SIDE, STREAMS, WORLD};
 use crate::communicator::Communicator;
 use crate::driver::Stream;
 use crate::error::Error;
@@ -60,12 +60,15 @@ struct Launched {
     y: Output,
 }
 
-/// A launch in a graph. Its arguments stay: the graph has them, and this.
+/// A graph. The arguments of its launches stay: the graph has them, and this.
 struct Recorded {
     graph: Graph,
     rows: usize,
+    /// What the launches that gather are given, and the others.
     x: UserBuffer<bf16>,
-    y: Tensor<bf16>,
+    own: Tensor<bf16>,
+    /// What each launch computes, and where.
+    launches: Vec<(Kind, Output)>,
 }
 
 /// One rank of one communicator.
@@ -81,6 +84,8 @@ pub struct Rank<'a> {
     results: Vec<UserBuffer<bf16>>,
     launched: Vec<Launched>,
     recorded: Option<Recorded>,
+    /// What graphs scatter into: each replay's is copied before the next.
+    scattered: Option<UserBuffer<bf16>>,
     allocated: usize,
     /// Where two threads' allocations are, call by call.
     pub twice: Vec<[u64; 2]>,
@@ -116,6 +121,7 @@ impl<'a> Rank<'a> {
             results: (0..launches).map(rows).collect::<Result<_, _>>()?,
             launched: Vec::new(),
             recorded: None,
+            scattered: None,
             allocated: 0,
             twice: Vec::new(),
         })
@@ -155,7 +161,7 @@ impl<'a> Rank<'a> {
                 Some(Fault::Overlap) => self.overlap(op, rows)?,
                 _ => self.launch(op, rows, stream, view, input)?,
             },
-            Call::Record { rows } => self.record(rows)?,
+            Call::Record { rows, others } => self.record(rows, others)?,
             Call::Replay { stream } => self.replay(stream, input)?,
             Call::Discard => drop(self.recorded.take()),
             Call::Both { rows } => self.launch_both(rows, input)?,
@@ -262,39 +268,88 @@ impl<'a> Rank<'a> {
     }
 
     /// Nothing of it runs. The gathered tensor may be dropped and replaced under the graph.
-    fn record(&mut self, rows: usize) -> Result<(), Wrong> {
-        let op = self.ops[0].as_ref().expect("built");
+    fn record(&mut self, rows: usize, others: [Option<Other>; 2]) -> Result<(), Wrong> {
         let x = self.x.as_ref().expect("one at any time").clone();
-        let mut y = self.own(ROWS[2], true)?;
+        let own = self.own(ROWS[2], true)?;
+        let kinds = others.into_iter().flatten().map(|other| match other {
+            Other::Gathers => Kind::Gathers,
+            Other::Scatters => Kind::Scatters,
+            Other::Alone => Kind::Alone,
+        });
+        let mut launches = Vec::new();
+        for kind in std::iter::once(Kind::Gathers).chain(kinds) {
+            let y = match (kind, &mut self.scattered) {
+                (Kind::Gathers | Kind::Alone, _) => Output::Own(self.own(ROWS[2], true)?),
+                (Kind::Scatters, Some(y)) => Output::Heap(y.clone()),
+                (Kind::Scatters, none) => {
+                    let y = self.results.pop().expect("one for each launch");
+                    Output::Heap(none.insert(y).clone())
+                }
+            };
+            launches.push((kind, y));
+        }
         let graph = self.comm.capture(|s| {
-            let launch = op.on(s).rows(rows).tensor("x", &x);
-            launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
+            for (kind, y) in &mut launches {
+                let op = match kind {
+                    Kind::Gathers => self.ops[0].as_ref().expect("built"),
+                    Kind::Scatters => self.ops[1].as_ref().expect("built"),
+                    Kind::Alone => &self.alone,
+                };
+                let launch = op.on(s).rows(rows).tensor("w", &self.w);
+                let launch = match kind {
+                    Kind::Gathers => launch.tensor("x", &x),
+                    Kind::Scatters | Kind::Alone => launch.tensor("x", &own),
+                };
+                match y {
+                    Output::Own(y) => launch.tensor("y", y).launch()?,
+                    Output::Heap(y) => launch.tensor("y", y).launch()?,
+                };
+            }
             Ok(())
         })?;
-        self.recorded = Some(Recorded { graph, rows, x, y });
+        self.recorded = Some(Recorded {
+            graph,
+            rows,
+            x,
+            own,
+            launches,
+        });
         Ok(())
     }
 
     /// What it computes is copied at once: the next replay writes it again.
     fn replay(&mut self, stream: Option<usize>, input: u64) -> Result<(), Wrong> {
-        let Some(Recorded { graph, rows, x, y }) = &self.recorded else {
+        let Some(recorded) = &self.recorded else {
             return Ok(());
         };
+        let Recorded {
+            graph,
+            rows,
+            x,
+            own,
+            launches,
+        } = recorded;
         let me = self.comm.rank() as usize;
-        x.write(&matrix(*rows, |row, column| number(input, me, row, column)))?;
-        y.fill(0xff)?;
+        let values = |rows| matrix(rows, |row, column| number(input, me, row, column));
+        x.write(&values(*rows))?;
+        own.write(&values(ROWS[2]))?;
         match stream {
             Some(stream) => graph.launch(&self.streams[stream])?,
             None => graph.launch(self.comm)?,
         };
-        let copied = self.comm.zeros([ROWS[2], SIDE])?;
-        copied.copy_from(y)?;
-        self.launched.push(Launched {
-            kind: Kind::Gathers,
-            rows: *rows,
-            input,
-            y: Output::Own(copied),
-        });
+        for (kind, y) in launches {
+            let copied = self.comm.zeros([ROWS[2], SIDE])?;
+            match y {
+                Output::Own(y) => copied.copy_from(y)?,
+                Output::Heap(y) => y.copy_to(&copied)?,
+            }
+            self.launched.push(Launched {
+                kind: *kind,
+                rows: *rows,
+                input,
+                y: Output::Own(copied),
+            });
+        }
         Ok(())
     }
 

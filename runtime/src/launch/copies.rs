@@ -5,6 +5,7 @@
 //! submits both: exactly this order was proven to get through the hardware queues.
 
 use super::counts::Copies;
+use super::which::Which;
 use super::{How, Loaded, Tensors};
 use crate::communicator::Communicator;
 use crate::driver::{Lines2d, MemoryOp};
@@ -34,10 +35,10 @@ impl Loaded {
         if state
             .program
             .as_ref()
-            .is_none_or(|(known, _)| *known != plan.hash)
+            .is_none_or(|(known, _)| !known.is(Which::of(plan)))
         {
             let program = self.pipeline.submissions(plan, rank.rank())?;
-            state.program = Some((plan.hash, program));
+            state.program = Some((Which::of(plan).kept(), program));
         }
         let Some((_, program)) = &state.program else {
             return Ok(());

@@ -1,5 +1,6 @@
 //! The host's counts for a kernel's copies, from launch to launch.
 
+use super::which::Known;
 use counterflow_codegen::host::Submission;
 use counterflow_codegen::kernel::Kernel;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ pub(super) struct Copies {
     /// The count of every cell of every rank when all launches so far are done.
     pub(super) counts: Vec<u64>,
     /// The operations of one launch of the latest plan.
-    pub(super) program: Option<(u64, Vec<Submission>)>,
+    pub(super) program: Option<(Known, Vec<Submission>)>,
     pub(super) names: Vec<Arc<str>>,
     /// Whether a launch was enqueued only in part. Peers may then have signals that are not in the counts.
     pub(super) broken: bool,

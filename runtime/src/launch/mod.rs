@@ -14,6 +14,7 @@ mod place;
 mod prepared;
 mod tables;
 mod tensors;
+mod which;
 
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
@@ -42,9 +43,9 @@ use counts::Copies;
 use encoded::Maps;
 use place::{place, scratch_of};
 use prepared::AllPrepared;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
+use which::{Known, Which};
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
 const MOST_NUMBERS: usize = 2048;
@@ -83,7 +84,7 @@ pub struct Loaded {
     copies: bool,
     state: Mutex<State>,
     /// Plans that get through the hardware queues.
-    admitted: Mutex<BTreeSet<u64>>,
+    admitted: Mutex<Vec<Known>>,
 }
 
 /// State from launch to launch. It is locked during a launch, since a rank's launches have an order.
@@ -189,9 +190,10 @@ impl Loaded {
     /// Rejects a plan that would hang on this GPU. Looks at each plan once.
     pub(crate) fn admit(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.waits(rank) && !admitted.contains(&plan.hash) {
+        let which = Which::of(plan);
+        if self.waits(rank) && !admitted.iter().any(|known| known.is(which)) {
             admit::admit(rank, &self.pipeline, plan)?;
-            admitted.insert(plan.hash);
+            admitted.push(which.kept());
         }
         Ok(())
     }
@@ -309,7 +311,7 @@ impl Loaded {
         let capturing = how.records;
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
-        let prepared = prepared.of((plan.hash, arrivals), tensors.places(), || {
+        let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
             let mut arguments = Arguments::new();
             if let Code::Cuda { source, .. } = &self.code {
                 self.fill(

@@ -3,6 +3,7 @@
 
 use super::cells::Cells;
 use super::how::How;
+use super::which::{Known, Which};
 use crate::communicator::Communicator;
 use crate::driver::{Address, Local, write};
 use crate::error::Error;
@@ -23,7 +24,7 @@ pub(super) struct Tables {
     /// The table that is replaced next, once all are used.
     oldest: usize,
     /// The plan that was asked for last, and its table.
-    latest: Option<(u64, usize)>,
+    latest: Option<(Known, usize)>,
 }
 
 /// One of them.
@@ -77,8 +78,9 @@ impl Tables {
             (Arc::ptr_eq(&table.arrivals, &plan.arrivals) || table.arrivals == plan.arrivals)
                 && scales().eq(table.scales.iter().copied())
         };
-        let latest = self.latest.filter(|(latest, _)| *latest == plan.hash);
-        let known = latest.map(|(_, at)| at);
+        let latest = self.latest.as_ref();
+        let latest = latest.filter(|(latest, _)| latest.is(Which::of(plan)));
+        let known = latest.map(|(_, at)| *at);
         let at = match known.or_else(|| self.known.iter().position(same)) {
             Some(at) => at,
             None if capturing && how.recording.is_none() => {
@@ -117,7 +119,9 @@ impl Tables {
                 at
             }
         };
-        self.latest = Some((plan.hash, at));
+        if known.is_none() {
+            self.latest = Some((Which::of(plan).kept(), at));
+        }
         let table = &mut self.known[at];
         match how.recording {
             Some(recording) => recording.keep(table.read.clone()),
