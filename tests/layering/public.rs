@@ -4,30 +4,6 @@ use super::{files, root, short, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Modules of the run time that the facade gives its users, and the types that it gives without a module.
-const MODULES: [&str; 9] = [
-    "cpu",
-    "cuda",
-    "dlpack",
-    "driver",
-    "error",
-    "jit",
-    "op",
-    "rendezvous",
-    "tuned",
-];
-const PLAIN: [&str; 10] = [
-    "Communicator",
-    "Device",
-    "Error",
-    "Graph",
-    "Op",
-    "OpBuilder",
-    "Pending",
-    "Recording",
-    "Tensor",
-    "UserBuffer",
-];
 /// Given away for the bench and for tests alone, or of the crate alone.
 const HIDDEN: [&str; 2] = ["Local", "Kind"];
 const ASIDE: [&str; 7] = [
@@ -57,23 +33,16 @@ pub struct Item {
     pub examples: String,
 }
 
-/// Types of `codegen` that the facade gives without a module.
-const OF_CODEGEN: [&str; 14] = [
-    "Arch",
-    "Checked",
-    "Diagnostic",
-    "Diagnostics",
-    "Dtype",
-    "Kernel",
-    "Layout",
-    "Machine",
-    "Plan",
-    "Program",
-    "Rule",
-    "Series",
-    "Shape",
-    "Variant",
-];
+/// Modules and types of that crate that the facade gives its users by their own names.
+fn given_by_facade(crate_name: &str) -> BTreeSet<String> {
+    let code = code(&root().join("src/lib.rs"));
+    let code = code.split("#[doc(hidden)]\npub mod ").next().unwrap_or("");
+    let uses = code.match_indices("pub use ");
+    let shown = uses.filter(|(at, _)| !code[..*at].trim_end().ends_with("#[doc(hidden)]"));
+    let of_crate = shown.filter(|(at, word)| code[at + word.len()..].starts_with(crate_name));
+    of_crate.flat_map(|(at, _)| used(&code[at..])).collect()
+}
+
 /// Its modules of which users call what is not a method: the builder, and the arrows from one stage to the next.
 const STAGES: [&str; 7] = [
     "cuda", "interp", "lower", "model", "sm90", "verify", "builder",
@@ -82,6 +51,7 @@ const STAGES: [&str; 7] = [
 /// What users name of `codegen`: the types that the facade gives, the user's own references, the builder, and the
 /// functions that lead from one stage to the next. Other types are what these give: data.
 pub fn codegen() -> Vec<Item> {
+    let own = given_by_facade("counterflow_codegen");
     let inside = |path: &Path| short(path)["codegen/src/".len()..].to_owned();
     let each = files("codegen/src", &[".rs"]).into_iter().map(|path| {
         let file = inside(&path);
@@ -95,7 +65,7 @@ pub fn codegen() -> Vec<Item> {
         };
         let mut found = items(&path, |name| {
             // The emulator has types of its own with these names.
-            match OF_CODEGEN.contains(&name) && module != "interp" {
+            match own.contains(name) && module != "interp" {
                 true => Some(name.to_owned()),
                 false => public
                     .contains(name)
@@ -147,6 +117,7 @@ fn page(module: &str, path: &Path) -> Item {
 
 /// All that the run time gives.
 pub fn runtime() -> Vec<Item> {
+    let own = given_by_facade("counterflow_runtime");
     let inside = |path: &Path| short(path)["runtime/src/".len()..].to_owned();
     let paths = files("runtime/src", &[".rs"]).into_iter();
     let paths = paths.filter(|path| {
@@ -157,9 +128,9 @@ pub fn runtime() -> Vec<Item> {
     let each = paths.map(|path| {
         let inside = inside(&path);
         let module = inside.split(['/', '.']).next().unwrap_or("").to_owned();
-        let (public, prefix) = places(&path, &module, inside.split('/').nth(1));
+        let (public, prefix) = places(&own, &path, &module, inside.split('/').nth(1));
         items(&path, |name| {
-            let plain = PLAIN.contains(&name) && (name != "Graph" || module == "graph");
+            let plain = own.contains(name) && (name != "Graph" || module == "graph");
             match (plain, public.contains(name) && !HIDDEN.contains(&name)) {
                 (true, _) => Some(name.to_owned()),
                 (false, true) => Some(format!("{prefix}{name}")),
@@ -171,8 +142,13 @@ pub fn runtime() -> Vec<Item> {
 }
 
 /// The names that a file of a module may give, and what stands before them in paths. `part` is the file in its folder.
-fn places(path: &Path, module: &str, part: Option<&str>) -> (BTreeSet<String>, String) {
-    if !MODULES.contains(&module) {
+fn places(
+    own: &BTreeSet<String>,
+    path: &Path,
+    module: &str,
+    part: Option<&str>,
+) -> (BTreeSet<String>, String) {
+    if !own.contains(module) {
         return (BTreeSet::new(), String::new());
     }
     let Some(part) = part.and_then(|file| file.strip_suffix(".rs")) else {
@@ -196,16 +172,22 @@ fn code(path: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Names between commas and braces of every `pub use` in a file, and of what it declares itself.
+/// Names between commas and braces of a `pub use`.
+fn used(code: &str) -> Vec<String> {
+    let used = code.split(';').next().unwrap_or("");
+    let last = used.rsplit("::").next().unwrap_or("");
+    let list = used.split_once('{').map_or(last, |(_, list)| list);
+    let words = list.split([',', '{', '}', ' ', '\n']);
+    let names = words.map(|word| word.rsplit("::").next().unwrap_or(word));
+    names.map(str::to_owned).collect()
+}
+
+/// The names of every `pub use` in a file, and of what it declares itself.
 fn given(path: &Path) -> BTreeSet<String> {
     let code = code(path);
     let mut names = BTreeSet::new();
     for (at, _) in code.match_indices("pub use ") {
-        let used = code[at..].split(';').next().unwrap_or("");
-        let last = used.rsplit("::").next().unwrap_or("");
-        let list = used.split_once('{').map_or(last, |(_, list)| list);
-        let words = list.split([',', '{', '}', ' ', '\n']);
-        names.extend(words.map(|word| word.rsplit("::").next().unwrap_or(word).to_owned()));
+        names.extend(used(&code[at..]));
     }
     names.extend(declared(&code));
     names

@@ -47,9 +47,11 @@ pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tun
 /// let (x, r, b) = (s.gathered("x", Bf16), s.local("r", Bf16), s.vector("b", Bf16));
 /// let (y, z) = (s.out("y", Bf16), s.scattered("z", Bf16));
 /// let (sum, grad) = (s.reduced("sum", Bf16), s.accumulated("grad", F32));
+/// let sent = s.exchanged("sent", Bf16); // a slot for each sender
 /// let partial = s.symmetric("partial", Bf16, z, world()); // a slot for each rank
 /// let (pieces, panels) = (s.pieces("pieces", x, 128), s.panels("panels", z, 512));
 /// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));
+/// let alike = s.tiles_like("alike", sent, tiles); // the same choice
 /// let arrived = s.counters("arrived", [pieces.into()]);
 /// let landed = s.counters("landed", [world().into(), tiles.into()]);
 /// let send = |s: &mut ScheduleBuilder| {
@@ -343,12 +345,6 @@ impl ScheduleBuilder {
         self.comm_named("comm", ctas, body);
     }
     /// As [`ScheduleBuilder::comm`], with CTAs that only loops of this name run: roles of other names run meanwhile.
-    ///
-    /// ```
-    /// # let mut s = counterflow_codegen::builder::ScheduleBuilder::new("halo");
-    /// s.comm_named("halo", 2, |s| { /* loops and copies */ });
-    /// assert_eq!(s.finish().roles[0].name, "halo");
-    /// ```
     #[track_caller]
     pub fn comm_named(&mut self, name: &str, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
         let ctas = self.choice(format!("{name}.ctas"), ctas.into());
