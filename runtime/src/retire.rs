@@ -122,7 +122,13 @@ pub(crate) fn sweep() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::Communicator;
+    use crate::emulated::{self, Machine};
+    use crate::schedules::{Sender, gather};
+    use half::bf16;
     use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn what_is_dropped_stays_until_its_mark_is_passed() {
@@ -150,5 +156,45 @@ mod tests {
         retired.push("x");
         assert!(retired.sweep(|_| None, |()| true).is_empty());
         assert_eq!(retired.sweep(|_| Some(()), |()| true), ["x"]);
+    }
+
+    /// On GPUs, the context goes like that: `tests/hardware/drops` looks.
+    #[test]
+    fn an_emulated_machine_goes_with_its_last_communicator() {
+        let machine = Machine::new(2, 0, u64::MAX);
+        let left = Arc::downgrade(&machine);
+        let gpus = (0..2).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+        let limit = Duration::from_secs(60);
+        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), limit).expect("ranks");
+        drop(machine);
+        let done = Communicator::each(&ranks, |rank| {
+            rank.reserve(4 << 20)?;
+            let build = |sender| {
+                let program = gather(sender);
+                rank.op(&program).up_to(8, 8, 8).first_options().build()
+            };
+            let (op, copied) = (build(Sender::Ctas(4))?, build(Sender::CopyEngine)?);
+            let x = rank.allocate::<bf16>("x", [8, 8])?;
+            let w = rank.zeros::<bf16>([8, 8])?;
+            let mut y = rank.zeros::<bf16>([8, 8])?;
+            let graph = rank.capture(|s| {
+                let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).launch().map(drop)
+            })?;
+            graph.launch(&rank.gpu().stream()?)?;
+            let launch = copied.on(rank).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).launch()?.wait()?;
+            rank.barrier()
+        });
+        done.map(drop).expect("launches");
+        assert!(left.upgrade().is_some());
+        drop(ranks);
+        // A thread that watches copies looks ten times a second whether they are over.
+        let start = Instant::now();
+        while left.upgrade().is_some() && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+            sweep();
+        }
+        assert!(left.upgrade().is_none(), "somebody still has the machine");
     }
 }

@@ -2,13 +2,17 @@
 
 use crate::case::{self, Case};
 use crate::fine;
-use crate::gpus::{World, both_ways, loopback};
+use crate::gpus::{World, both_ways, here, loopback, turn};
+use crate::host::pulling;
+use crate::op::{Operands, SIZE, built, right};
+use crate::queues::apart;
 use crate::right::KINDS;
 use counterflow::codegen::program::TensorId;
 use counterflow::driver::{Event, Local};
 use counterflow::jit::Compiler;
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Communicator, Error, Shape, UserBuffer, schedules};
+use cudarc::driver::sys;
 use std::time::{Duration, Instant};
 
 const M: usize = 512;
@@ -247,4 +251,64 @@ fn ten_thousand_communicators_leave_nothing() {
     assert!(after[0] <= before[0] + (16 << 20), "bytes of the GPU");
     assert!(after[1..] <= before[1..], "threads or files");
     assert_eq!(made, ROUNDS, "too slow to count");
+}
+
+/// Whether somebody in this process has the first GPU's context.
+fn is_open() -> bool {
+    let (mut flags, mut open) = (0, 0);
+    // SAFETY: the driver was started, and both places are ours.
+    let code = unsafe { sys::cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut open) };
+    assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    open != 0
+}
+
+/// Whether nobody has it after a while: a thread that watches copies looks ten times a second whether they are over.
+fn closes() -> bool {
+    let start = Instant::now();
+    while is_open() && start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    !is_open()
+}
+
+#[test]
+#[ignore = "a child process of the next test: nobody else may use the GPU in it"]
+fn communicators_alone_on_a_gpu() {
+    fine(counterflow::cuda::Gpu::count());
+    for round in 0..3 {
+        assert!(!is_open(), "round {round}");
+        let ranks = fine(Communicator::on(&[0, 0], Some(256 << 20)));
+        fine(Communicator::each(&ranks, |rank| {
+            let (op, pull) = (built(rank, &schedules::ag_gemm())?, pulling(rank)?);
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            x.write(&Operands::given(rank, SIZE[0]))?;
+            let graph = rank.capture(|s| {
+                let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).launch().map(drop)
+            })?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            let stream = rank.gpu().stream()?;
+            graph.launch(&stream)?;
+            let done = pull.on(rank).tensor("x", &x).tensor("w", &w);
+            let done = done.tensor("y", &mut y).launch()?;
+            done.wait_on(&stream)?;
+            right(&y.read()?, SIZE[0]);
+            stream.synchronize()?;
+            rank.barrier()
+        }));
+        assert!(is_open());
+        drop(ranks);
+        assert!(closes(), "round {round}: somebody still has the context");
+    }
+}
+
+/// With all that was loaded and allocated in it. What comes later takes nothing of it.
+#[test]
+fn a_gpus_context_goes_with_its_last_communicator() {
+    if here().is_none() {
+        return;
+    }
+    let _turn = turn();
+    apart("drops::communicators_alone_on_a_gpu", &[]);
 }

@@ -5,6 +5,7 @@ use crate::gpus::both_ways;
 use crate::op::{Operands, SIZE, built, right};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Graph, Op, UserBuffer, schedules};
+use cudarc::driver::sys;
 
 /// A launch of so many rows, in a graph. The graph keeps what it uses: `w`, which nobody else has any more.
 fn recorded(
@@ -159,5 +160,38 @@ fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
             rank.barrier()
         }));
         println!("  slices of cudarc: {}", world.told());
+    }
+}
+
+/// The launch would become part of a graph that does not keep it.
+#[test]
+fn a_slice_whose_stream_records_is_refused() {
+    for world in both_ways(1) {
+        let rank = &world.ranks[0];
+        let op = fine(built(rank, &schedules::ag_gemm()));
+        let Operands { x, mut y, .. } = fine(Operands::new(rank));
+        fine(x.write(&Operands::all()));
+        let context = fine(rank.gpu().cuda()).context().clone();
+        let (owns, launches) = [(); 2]
+            .map(|()| context.new_stream().expect("a stream"))
+            .into();
+        let w = owns.clone_htod(&Operands::moving()).expect("memory");
+        let launch = |y: &mut counterflow::Tensor<bf16>| {
+            let launch = op.on(&launches).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", y).launch()
+        };
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        owns.begin_capture(mode).expect("recording");
+        let told = launch(&mut y).expect_err("it records");
+        assert_eq!(told.kind(), "usage");
+        assert_eq!(told.to_string(), "the stream of w records a graph");
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let recorded = owns
+            .end_capture(flags)
+            .expect("nothing spoiled the recording");
+        drop(recorded);
+        fine(launch(&mut y).and_then(|done| done.wait()));
+        right(&fine(y.read()), SIZE[0]);
+        println!("  a slice whose stream records: {}", world.told());
     }
 }

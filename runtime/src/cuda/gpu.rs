@@ -28,6 +28,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
+    context_number: u64,
     name: String,
     sms: u32,
     memory: u64,
@@ -57,6 +58,11 @@ impl Gpu {
             ));
         }
         let context = checked("open the GPU", CudaContext::new(ordinal as usize))?;
+        let mut context_number = 0;
+        // SAFETY: the context is open, and the place is ours.
+        check("ask for the context's number", unsafe {
+            sys::cuCtxGetId(context.cu_ctx(), &raw mut context_number)
+        })?;
         let ask = |attribute| checked("ask the GPU", context.attribute(attribute));
         let sms = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(Gpu {
@@ -65,6 +71,7 @@ impl Gpu {
             memory: checked("ask the GPU's memory", context.total_mem())? as u64,
             capability: checked("ask the GPU's capability", context.compute_capability())?,
             context,
+            context_number,
             unused: Arc::default(),
         })
     }
@@ -146,6 +153,12 @@ impl Gpu {
     pub unsafe fn borrowed_stream(&self, raw: *mut c_void) -> Arc<CudaStream> {
         // SAFETY: the caller's promise.
         unsafe { self.context.wrap_borrowed_stream(raw.cast()) }
+    }
+
+    /// Tells its context from all others of the process, also from those that are gone: a GPU's context goes with its last
+    /// user, with all that was loaded and allocated in it.
+    pub(super) fn context_number(&self) -> u64 {
+        self.context_number
     }
 
     /// Its events that nobody has.

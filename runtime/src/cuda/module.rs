@@ -39,7 +39,7 @@ pub struct Module {
 }
 
 /// The driver's handle of it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Code {
     raw: sys::CUmodule,
     gpu: Arc<Gpu>,
@@ -52,14 +52,30 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 /// What was loaded and is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
-/// kernel that waits for us. So code is never unloaded, but used again by who loads the same.
-static UNUSED: Mutex<Vec<Code>> = Mutex::new(Vec::new());
+/// kernel that waits for us. So code is not unloaded, but used again by who loads the same; it goes with its context.
+static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
-fn unused(gpu: &Gpu, cubin: &[u8]) -> Option<Code> {
+/// The driver's handle of code that nobody has.
+struct Unused {
+    raw: sys::CUmodule,
+    /// The GPU, and the number of its context.
+    context: (u32, u64),
+    cubin: Arc<[u8]>,
+}
+
+// SAFETY: as for the code that it was.
+unsafe impl Send for Unused {}
+
+fn unused(gpu: &Arc<Gpu>, cubin: &[u8]) -> Option<Code> {
     let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |code: &Code| code.gpu.ordinal() == gpu.ordinal() && *code.cubin == *cubin;
+    let (on, context) = (gpu.ordinal(), gpu.context_number());
+    // What was a context's before this one went with it.
+    all.retain(|code| code.context.0 != on || code.context.1 == context);
+    let same = |code: &Unused| code.context == (on, context) && *code.cubin == *cubin;
     let at = all.iter().position(same)?;
-    Some(all.swap_remove(at))
+    let Unused { raw, cubin, .. } = all.swap_remove(at);
+    let gpu = gpu.clone();
+    Some(Code { raw, gpu, cubin })
 }
 
 impl Module {
@@ -167,8 +183,13 @@ impl Code {
 
 impl Drop for Module {
     fn drop(&mut self) {
+        let Code { raw, gpu, cubin } = &self.code;
         let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(self.code.clone());
+        all.push(Unused {
+            raw: *raw,
+            context: (gpu.ordinal(), gpu.context_number()),
+            cubin: cubin.clone(),
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// The functions we need that older drivers lack. A missing one would panic at its first use.
-const NEEDED: [&CStr; 17] = [
+const NEEDED: [&CStr; 18] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -23,6 +23,7 @@ const NEEDED: [&CStr; 17] = [
     c"cuDevicePrimaryCtxRetain",
     c"cuDevicePrimaryCtxGetState",
     c"cuCtxCreate_v4",
+    c"cuCtxGetId",
     c"cuStreamBatchMemOp_v2",
     c"cuMemcpyBatchAsync_v2",
     c"cuMemcpy3DBatchAsync_v2",

@@ -144,29 +144,34 @@ impl Told {
 pub(crate) struct Pinned<T> {
     host: NonNull<T>,
     device: Address,
-    /// What keeps the memory alive, if it is a driver's.
-    context: Option<Arc<CudaContext>>,
+    /// What keeps the memory alive, if it is a driver's: a context, with its number.
+    context: Option<(Arc<CudaContext>, u64)>,
 }
 
 /// Memory that is not used now. The driver frees it only when nothing runs on the GPU, and would wait for a kernel that
-/// waits for us. So it is never freed, but used again for a value of the same size.
+/// waits for us. So it is not freed, but used again for a value of the same size; it goes with its context.
 static UNUSED: Mutex<Vec<Piece>> = Mutex::new(Vec::new());
 
 struct Piece {
     bytes: usize,
     host: NonNull<u8>,
     device: Address,
-    context: Arc<CudaContext>,
+    /// The GPU, and the number of the context.
+    context: (u32, u64),
 }
 
 // SAFETY: nobody uses the memory, and any thread may.
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Memory for so many bytes, of some context: every GPU of the process reaches it.
-    fn unused(bytes: usize) -> Option<Piece> {
+    /// Memory for so many bytes, of the GPU's context.
+    fn unused(gpu: &Gpu, bytes: usize) -> Option<Piece> {
         let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|piece| piece.bytes == bytes)?;
+        let (on, context) = (gpu.ordinal(), gpu.context_number());
+        // What was a context's before this one went with it.
+        all.retain(|piece| piece.context.0 != on || piece.context.1 == context);
+        let fits = |piece: &Piece| piece.bytes == bytes && piece.context == (on, context);
+        let at = all.iter().position(fits)?;
         Some(all.swap_remove(at))
     }
 
@@ -193,7 +198,7 @@ impl Piece {
             bytes,
             host,
             device: Address(device),
-            context: gpu.context().clone(),
+            context: (gpu.ordinal(), gpu.context_number()),
         })
     }
 }
@@ -206,7 +211,7 @@ unsafe impl<T: Sync> Sync for Pinned<T> {}
 impl<T: Copy + Default> Pinned<T> {
     pub(crate) fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
         let bytes = size_of::<T>();
-        let piece = match Piece::unused(bytes) {
+        let piece = match Piece::unused(gpu, bytes) {
             Some(piece) => piece,
             None => Piece::allocate(gpu, bytes)?,
         };
@@ -216,7 +221,7 @@ impl<T: Copy + Default> Pinned<T> {
         Ok(Pinned {
             host,
             device: piece.device,
-            context: Some(piece.context),
+            context: Some((gpu.context().clone(), gpu.context_number())),
         })
     }
 
@@ -250,13 +255,13 @@ impl<T: Copy + Default> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        if let Some(context) = self.context.take() {
+        if let Some((context, number)) = self.context.take() {
             let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
             all.push(Piece {
                 bytes: size_of::<T>(),
                 host: self.host.cast(),
                 device: self.device,
-                context,
+                context: (context.ordinal() as u32, number),
             });
         }
     }

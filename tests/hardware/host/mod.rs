@@ -345,7 +345,7 @@ fn measured(rank: &Communicator) -> Result<(Vec<Row>, Calls), Error> {
 }
 
 /// A schedule whose data copy engines move.
-fn pulling(rank: &Communicator) -> Result<Op, Error> {
+pub fn pulling(rank: &Communicator) -> Result<Op, Error> {
     let [m, side] = SIZE;
     let schedule = schedules::ag_gemm_pull();
     let builder = rank.op(&schedule).dtype(Dtype::Bf16).up_to(m, side, side);
