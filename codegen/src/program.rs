@@ -118,8 +118,8 @@ pub enum TensorKind {
     Exchanged,
     /// Scratch in symmetric memory, shaped like `like`, `slots` times.
     Scratch {
-        /// The tensor whose rows and columns it has.
-        like: TensorId,
+        /// The tensor whose rows and columns it has; `None`: those of what is stored in it.
+        like: Option<TensorId>,
         /// Which rows of it each rank holds.
         extent: ScratchRows,
         /// How many copies.

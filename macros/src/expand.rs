@@ -1,7 +1,7 @@
 //! Turns a [`Schedule`] into the function that builds its program.
 
 use crate::body::{axis, builder, constant, dtype, private, rank, stmts};
-use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, TensorKind, Top};
+use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, Size, TensorKind, Top};
 use crate::names;
 use crate::parse::GEMM_OPTIONS;
 use proc_macro2::{Ident, TokenStream};
@@ -83,11 +83,15 @@ fn top(top: &Top) -> TokenStream {
                     method,
                     size,
                 } => {
-                    let size = constant(size);
-                    let builder_method = match shape {
-                        Shape::Pieces => "pieces",
-                        Shape::Panels => "panels",
-                        Shape::Tiles => "tiles",
+                    let builder_method = match (shape, size) {
+                        (Shape::Pieces, _) => "pieces",
+                        (Shape::Panels, _) => "panels",
+                        (Shape::Tiles, Size::Constant(_)) => "tiles",
+                        (Shape::Tiles, Size::Of(_)) => "tiles_like",
+                    };
+                    let size = match size {
+                        Size::Constant(size) => constant(size),
+                        Size::Of(partition) => quote!(#partition),
                     };
                     let at = method.span();
                     let builder_method = Ident::new(builder_method, at);
@@ -102,14 +106,20 @@ fn top(top: &Top) -> TokenStream {
                 Declaration::Symmetric {
                     word,
                     element,
-                    like,
-                    extent,
-                    slots,
+                    like: None,
                 } => {
-                    let (dtype, slots) = (dtype(element), axis(slots));
-                    let extent = extent.iter();
+                    let dtype = dtype(element);
+                    quote_spanned!(word.span()=> #s.scratch(#text, #dtype))
+                }
+                Declaration::Symmetric {
+                    word,
+                    element,
+                    like: Some(like),
+                } => {
+                    let (dtype, slots) = (dtype(element), axis(&like.slots));
+                    let (tensor, extent) = (&like.tensor, like.extent.iter());
                     quote_spanned!(word.span()=>
-                        #s.symmetric(#text, #dtype, #like #(.#extent())*, #slots)
+                        #s.symmetric(#text, #dtype, #tensor #(.#extent())*, #slots)
                     )
                 }
             };

@@ -88,9 +88,9 @@ use syn::ItemFn;
 /// | what | how |
 /// |---|---|
 /// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>`, `Exchanged<T>` |
-/// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
+/// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))`; `z.tiles(tiles)` with the shape of other tiles |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
-/// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
+/// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()`; `symmetric::<bf16>()`, whose shape is that of what is stored in it |
 /// | choices | `tune(a, b, …)` in place of a number or pair; the first is the default |
 /// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 2, stages = 4, subtiles = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[comm(name = halo, ctas = 2)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block; loops of one name are one role and run one after another, `#[comm]` loops of other names run beside them on CTAs of their own |
 /// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)`, where `n` is any rank expression |

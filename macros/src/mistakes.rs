@@ -76,9 +76,10 @@ mistakes! {
     TuneInLet => "a choice is not a value", "write `tune(…)` where the constant stands";
     VectorDivided { name } => "`{name}` is a vector: it has no rows to divide", "a vector lies along the columns of every tile; use it as `.bias({name})`";
     NotDivisible { name, what } => "`{name}` is {what}, not a tensor", "name a tensor here";
+    NoTiles { name } => "`{name}` has no tiles whose shape others could have", "name a partition made by `.tiles(…)`, or give rows and columns: `tiles((128, 256))`";
     NotAnAxis { name, what } => "`{name}` is {what}, which is not an axis", "an axis is a partition, `world()` or a number of cells";
     SymmetricElement => "the element type of this scratch is missing", "write `symmetric::<bf16>(…)`";
-    SymmetricArguments => "`symmetric` takes a tensor whose shape it has, and its slots", "write `symmetric::<bf16>(y, slots = world())`; `y.chunk()` and `y.whole()` choose the rows";
+    SymmetricArguments => "`symmetric` takes a tensor whose shape it has, and its slots", "write `symmetric::<bf16>(y, slots = world())`; `y.chunk()` and `y.whole()` choose the rows. Where what is stored in it says its shape: `symmetric::<bf16>()`";
 
     // Statements.
     Unsupported { what } => "{what} has no meaning in a schedule", "a schedule is made of `for`, `if` on ranks, `let`, stores, copies, waits and signals, so that it can be proved to end";

@@ -121,7 +121,7 @@ pub enum Declaration {
         tensor: Ident,
         shape: Shape,
         method: Ident,
-        size: Constant,
+        size: Size,
     },
     Counters {
         word: Ident,
@@ -130,11 +130,24 @@ pub enum Declaration {
     Symmetric {
         word: Ident,
         element: Type,
-        like: Ident,
-        /// `chunk` or `whole`, if the user chose.
-        extent: Option<Ident>,
-        slots: Axis,
+        /// Absent where what is stored in it says its shape.
+        like: Option<Like>,
     },
+}
+
+/// What scratch has the shape of.
+pub struct Like {
+    pub tensor: Ident,
+    /// `chunk` or `whole`, if the user chose.
+    pub extent: Option<Ident>,
+    pub slots: Axis,
+}
+
+/// The size of a partition's items.
+pub enum Size {
+    Constant(Constant),
+    /// That of another partition's.
+    Of(Ident),
 }
 
 /// How a partition divides its tensor.

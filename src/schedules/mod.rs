@@ -26,6 +26,7 @@ mod gemm_rs;
 mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
+mod mlp;
 mod swiglu;
 mod wgrad;
 
@@ -42,11 +43,12 @@ pub use gemm_rs::{GemmRsOp, gemm_rs};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
+pub use mlp::{MlpOp, mlp};
 pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 15] = [
+pub const ALL: [fn() -> crate::Program; 16] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -61,5 +63,6 @@ pub const ALL: [fn() -> crate::Program; 15] = [
     gemm_rs_add,
     gemm_ar,
     all_to_all,
+    mlp,
     bulk,
 ];

@@ -199,12 +199,23 @@ impl ScheduleBuilder {
         self.tensor(
             name,
             TensorKind::Scratch {
-                like: like.id,
+                like: Some(like.id),
                 extent,
                 slots: slots.into(),
             },
             dtype,
         )
+    }
+
+    /// Scratch in symmetric memory whose shape is that of what is stored in it: one slot, with all rows on each rank.
+    #[track_caller]
+    pub fn scratch(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        let kind = TensorKind::Scratch {
+            like: None,
+            extent: ScratchRows::Whole,
+            slots: Slots::Count(1),
+        };
+        self.tensor(name, kind, dtype)
     }
 
     #[track_caller]

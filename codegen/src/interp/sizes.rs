@@ -35,7 +35,10 @@ impl<'p> Sizes<'p> {
             product: None,
         };
         for (index, tensor) in program.tensors.iter().enumerate() {
-            if let TensorKind::Scratch { like, .. } = tensor.kind {
+            if let TensorKind::Scratch {
+                like: Some(like), ..
+            } = tensor.kind
+            {
                 same.join((index, ROWS), (like.index(), ROWS));
                 same.join((index, COLUMNS), (like.index(), COLUMNS));
             }

@@ -5,7 +5,8 @@ use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
-    Block, CounterDim, Loc, Place, Program, Slots, Stmt, StmtKind, TensorId, TensorKind, Var,
+    Block, CounterDim, Loc, Place, Program, Slots, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+    Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -64,7 +65,7 @@ pub(super) fn match_dims(
     let mut classes = Classes((0..count * 2).collect());
     for (index, tensor) in program.tensors.iter().enumerate() {
         if let TensorKind::Scratch { like, slots, .. } = tensor.kind {
-            if like.index() >= index {
+            if like.is_some_and(|like| like.index() >= index) {
                 found.push(mistake(
                     tensor.at,
                     format!(
@@ -86,8 +87,11 @@ pub(super) fn match_dims(
                 );
             }
             let id = TensorId(index as u16);
-            classes.join((id, Side::Rows), (like, Side::Rows));
-            classes.join((id, Side::Columns), (like, Side::Columns));
+            for side in [Side::Rows, Side::Columns] {
+                if let Some(like) = like {
+                    classes.join((id, side), (like, side));
+                }
+            }
         }
     }
     for partition in &program.partitions {
@@ -137,6 +141,7 @@ pub(super) fn match_dims(
     let Scan {
         classes, products, ..
     } = scan;
+    shaped(program, &classes, found);
     for DotSides { a, b, over, at } in &products {
         let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
         let (m, n, k) = (
@@ -227,6 +232,32 @@ pub(super) fn match_dims(
         dims,
         buffers,
         partitions,
+    }
+}
+
+/// Finds scratch of whose shape nothing says anything.
+fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
+    let tensors = || {
+        program
+            .tensors
+            .iter()
+            .zip(0..)
+            .map(|(tensor, id)| (tensor, TensorId(id)))
+    };
+    let known: Vec<usize> = tensors()
+        .filter(|(tensor, _)| !matches!(tensor.kind, TensorKind::Scratch { .. }))
+        .flat_map(|(_, id)| [Side::Rows, Side::Columns].map(|side| classes.of(id, side)))
+        .collect();
+    let free = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scratch { like: None, .. });
+    for (tensor, id) in tensors().filter(|(tensor, _)| free(tensor)) {
+        for (side, what) in [(Side::Rows, "rows"), (Side::Columns, "columns")] {
+            if !known.contains(&classes.of(id, side)) {
+                let message = format!("no parameter has as many {what} as `{}`", tensor.name);
+                let hint = "its shape is that of what is stored in it: a product, or a copy of a parameter; \
+                    or give it a tensor's, as in `symmetric::<bf16>(y, slots = 1)`";
+                found.push(mistake(tensor.at, message).hint(hint));
+            }
+        }
     }
 }
 

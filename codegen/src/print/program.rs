@@ -85,8 +85,13 @@ impl Printer<'_> {
                         Slots::Count(count) => count.to_string(),
                         Slots::World => "world".into(),
                     };
-                    let like = self.names.tensor(like);
-                    format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
+                    match like {
+                        Some(like) => {
+                            let like = self.names.tensor(like);
+                            format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
+                        }
+                        None => format!("{name} = {kind}<{dtype}>()"),
+                    }
                 }
             };
             self.page.line(line);

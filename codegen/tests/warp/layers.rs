@@ -252,3 +252,30 @@ fn a_layer_that_is_read_by_columns() {
         built(&strangers::two_layers(), Layout::Nn).unwrap_or_else(|error| panic!("{error}"));
     verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// Scratch has the shape of what is stored in it, and that is some parameter's.
+#[test]
+fn scratch_of_which_nothing_says_the_shape() {
+    let mut s = ScheduleBuilder::new("unshaped");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let hidden = s.scratch("hidden", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let others = s.tiles_like("others", hidden, tiles);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", others.all(), |s, t| {
+            let read = s.load(hidden.at(t));
+            s.store(hidden.at(t), read);
+        });
+    });
+    let found = lower(&s.finish(), &Variant::new(3)).expect_err("refused");
+    let at = found.first().at;
+    assert!(at.is_some_and(|at| at.file().ends_with("layers.rs")));
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[language]: no parameter has as many rows as `hidden`
+      help: its shape is that of what is stored in it: a product, or a copy of a parameter; or give it a tensor's, as in `symmetric::<bf16>(y, slots = 1)`
+    ");
+}

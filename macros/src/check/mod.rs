@@ -57,9 +57,11 @@ impl Checker<'_> {
                         self.axis_read(axis);
                     }
                 }
-                Declaration::Symmetric { slots, .. } => {
-                    self.axis_read(slots);
-                    self.slots.insert(names::text(name), slots.clone());
+                Declaration::Symmetric { like, .. } => {
+                    if let Some(like) = like {
+                        self.axis_read(&like.slots);
+                        self.slots.insert(names::text(name), like.slots.clone());
+                    }
                 }
             },
             Top::Role(role) => self.block(&role.body),

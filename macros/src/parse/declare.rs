@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Axis, Declaration, Shape, TensorKind, Top};
+use crate::model::{Axis, Declaration, Like, Shape, Size, TensorKind, Top};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
@@ -27,6 +27,13 @@ impl Parser<'_> {
             return rank.map(|rank| Top::Rank(name.clone(), rank));
         }
         let declared = self.declared(init);
+        if let Some(Declaration::Partition {
+            shape: Shape::Tiles,
+            ..
+        }) = declared
+        {
+            self.tiled.insert(names::text(name));
+        }
         let kind = match &declared {
             None => Kind::Broken,
             Some(Declaration::Partition { .. }) => Kind::Partition,
@@ -154,16 +161,42 @@ impl Parser<'_> {
             None => {
                 let [size] =
                     self.call_arguments(call, ("rows and columns", "tiles((128, 256))"))?;
+                if let Some(other) = self.partition_named(size) {
+                    let (tensor, method) = (tensor.clone(), method.clone());
+                    let size = Size::Of(other?);
+                    return Some(Declaration::Partition {
+                        tensor,
+                        shape,
+                        method,
+                        size,
+                    });
+                }
                 size
             }
         };
-        let size = self.constant(size, wanted, &found)?;
+        let size = Size::Constant(self.constant(size, wanted, &found)?);
         Some(Declaration::Partition {
             tensor: tensor.clone(),
             shape,
             method: method.clone(),
             size,
         })
+    }
+
+    /// The partition that gives another one's tiles their size: `None` if it is no partition, and nothing in it if that one
+    /// has no tiles.
+    fn partition_named(&mut self, size: &Expr) -> Option<Option<Ident>> {
+        let name = ident(size)?;
+        match self.scope.find(name)? {
+            Kind::Partition if self.tiled.contains(&names::text(name)) => Some(Some(name.clone())),
+            Kind::Partition => {
+                let name = names::text(name);
+                self.errors.at(size, Mistake::NoTiles { name });
+                Some(None)
+            }
+            Kind::Broken => Some(None),
+            _ => None,
+        }
     }
 
     fn counters(&mut self, word: &Ident, call: &ExprCall) -> Option<Declaration> {
@@ -225,6 +258,14 @@ impl Parser<'_> {
         if element.is_none() {
             self.errors.at(&call.func, Mistake::SymmetricElement);
         }
+        if call.args.is_empty() {
+            let word = word.clone();
+            return Some(Declaration::Symmetric {
+                word,
+                element: element?,
+                like: None,
+            });
+        }
         let (plain, named) = self.named(word, &call.args, &["slots"])?;
         let ([like], [(_, slots)]) = (plain.as_slice(), named.as_slice()) else {
             self.errors.at(call, Mistake::SymmetricArguments);
@@ -236,13 +277,16 @@ impl Parser<'_> {
             self.whole(slots, false, "`slots`: `world()` or a number")
                 .map(Axis::Count)
         };
-        let (like, extent) = self.like(like)?;
+        let (tensor, extent) = self.like(like)?;
+        let like = Like {
+            tensor,
+            extent,
+            slots: slots?,
+        };
         Some(Declaration::Symmetric {
             word: word.clone(),
             element: element?,
-            like,
-            extent,
-            slots: slots?,
+            like: Some(like),
         })
     }
 

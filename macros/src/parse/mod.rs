@@ -38,6 +38,7 @@ pub fn schedule(item: &ItemFn, errors: &Errors) -> Schedule {
         errors,
         scope: Scope::new(),
         unsure: HashSet::new(),
+        tiled: HashSet::new(),
     };
     parser.signature(&item.sig);
     let params = parser.params(&item.sig.inputs);

@@ -13,4 +13,6 @@ pub(super) struct Parser<'e> {
     pub errors: &'e Errors,
     pub scope: Scope,
     pub unsure: HashSet<String>,
+    /// The partitions into tiles.
+    pub tiled: HashSet<String>,
 }

@@ -11,6 +11,8 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, b: Vector<bf16>, y: Out<bf16>) {
     let good = y.tiles((128, 256));
     let both = good.pieces(rows = 128);
     let bias = b.tiles((1, 128));
+    let lines = x.pieces(rows = 128);
+    let alike = y.tiles(lines);
     #[gemm]
     for t in tiles {
         y[t] = dot(x[t], w[t]).bias(b);
