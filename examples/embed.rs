@@ -1,14 +1,13 @@
 //! A program that owns its streams and tensors: two fused layers between steps of its own, one by one and as a graph.
 //! `cargo run --release --example embed`. Ranks share GPUs where there are fewer than four. Without a GPU they are
-//! emulated, and take the program's step on the host, where no graph can record it.
+//! emulated, also as processes of torchrun, and take the program's step on the host, where no graph can record it.
 
 use counterflow::cuda::{Arguments, Function, Gpu, LaunchConfig, Module};
 use counterflow::driver::Stream;
 use counterflow::jit::{Compiler, Source, Target};
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
-use counterflow::{Communicator, Device, Error, Tensor, UserBuffer};
-use std::ops::Range;
+use counterflow::{Communicator, Device, Error, Tensor, UserBuffer, rendezvous::Job};
 
 /// Rows over all ranks, and columns, which are the depth as well.
 const SIZE: [usize; 2] = [512, 128];
@@ -21,6 +20,7 @@ const RELU: &str = r#"extern "C" __global__ void relu(unsigned short* x, unsigne
 fn main() -> Result<(), Error> {
     let ranks = match Device::Cuda.open().and_then(|_| Gpu::count()) {
         Ok(gpus) => Communicator::on(&[0, 1, 2, 3].map(|rank| rank % gpus), None)?,
+        Err(_) if Job::from_env()?.is_some() => vec![Communicator::emulated_from_env()?],
         Err(_) => Communicator::emulated(4)?,
     };
     Communicator::each(&ranks, run)?;
@@ -92,7 +92,7 @@ fn number(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 7) % 61) as f32 - 30.0
 }
 
-fn values(rows: Range<usize>, of: impl Fn(usize, usize) -> f32) -> Vec<bf16> {
+fn values(rows: std::ops::Range<usize>, of: impl Fn(usize, usize) -> f32) -> Vec<bf16> {
     let (first, count) = (rows.start, rows.len() * SIZE[1]);
     let value = |at| bf16::from_f32(of(first + at / SIZE[1], at % SIZE[1]));
     (0..count).map(value).collect()

@@ -5,6 +5,7 @@
 //! [`Error::Stalled`] after the limit. A rank that ends early, or calls [`Communicator::abort`], ends the communicator:
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
+mod processes;
 mod start;
 
 use crate::done::Latest;
@@ -103,12 +104,12 @@ impl Communicator {
 
     /// How many ranks there are.
     pub fn world(&self) -> u32 {
-        self.group.gpus().len() as u32
+        self.group.world()
     }
 
     /// This rank's GPU.
     pub fn gpu(&self) -> &Gpu {
-        &self.group.gpus()[self.rank as usize]
+        self.group.gpu(self.rank)
     }
 
     /// SMs that a kernel's CTAs on this rank may take at once: its share of the GPU's SMs. Plan for this number.

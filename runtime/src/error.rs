@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use counterflow_codegen::diag::Diagnostics;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -279,7 +280,7 @@ impl fmt::Display for CompileError {
 ///     })
 /// }
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Stall {
     /// The rank that gave up first.
     pub rank: u32,

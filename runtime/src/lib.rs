@@ -36,6 +36,7 @@ mod retire;
 #[cfg(test)]
 #[path = "../tests/emulated/schedules.rs"]
 mod schedules;
+mod shared;
 mod streams;
 mod sync;
 pub mod tensor;

@@ -21,6 +21,11 @@ impl<M, T> Retired<M, T> {
         self.0.push((None, thing));
     }
 
+    /// All of them.
+    pub fn things(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, thing)| thing)
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

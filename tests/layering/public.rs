@@ -6,13 +6,14 @@ use std::path::Path;
 
 /// Given away for the bench and for tests alone, or of the crate alone.
 const HIDDEN: [&str; 2] = ["Local", "Kind"];
-const ASIDE: [&str; 7] = [
+const ASIDE: [&str; 8] = [
     "emulated",
     "fuzz",
     "gpu_order",
     "gpus",
     "group",
     "launch",
+    "shared",
     "streams",
 ];
 

@@ -14,6 +14,7 @@ use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::unroll::Span;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use std::borrow::Cow;
 
 const SMS: u32 = 132;
 const SEED: u64 = 7;
@@ -23,13 +24,27 @@ const SEED: u64 = 7;
 struct Flat(Vec<u8>);
 
 impl Memory for Flat {
-    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault> {
+    fn bytes(&self, at: u64, len: u64) -> Result<Cow<'_, [u8]>, Fault> {
         let range = at as usize..(at + len) as usize;
-        self.0.get(range).ok_or_else(|| Fault("outside".into()))
+        let bytes = self.0.get(range).map(Cow::Borrowed);
+        bytes.ok_or_else(|| Fault("outside".into()))
     }
-    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let write = &mut |from: usize, place: &mut [u8]| {
+            place.copy_from_slice(&bytes[from..from + place.len()]);
+        };
+        self.update(at, bytes.len() as u64, write)
+    }
+    fn update(
+        &mut self,
+        at: u64,
+        len: u64,
+        change: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<(), Fault> {
         let range = at as usize..(at + len) as usize;
-        self.0.get_mut(range).ok_or_else(|| Fault("outside".into()))
+        let place = self.0.get_mut(range);
+        change(0, place.ok_or_else(|| Fault("outside".into()))?);
+        Ok(())
     }
     fn free(&mut self, _: u64) -> Result<(), Fault> {
         Ok(())

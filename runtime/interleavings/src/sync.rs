@@ -2,7 +2,7 @@
 
 use crate::undo::{Fix, undone};
 
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use loom::sync::{Condvar, Mutex};
 pub(crate) use std::sync::PoisonError;
 

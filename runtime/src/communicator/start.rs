@@ -136,17 +136,24 @@ impl Communicator {
         timeout: Duration,
     ) -> Result<Vec<Communicator>, Error> {
         legal(gpus.len())?;
-        let group = Arc::new(Group::new(gpus, slot, timeout)?);
+        Ok(Communicator::made(
+            Group::new(gpus, slot, timeout)?,
+            timeout,
+        ))
+    }
+
+    /// The ranks of this process.
+    pub(super) fn made(group: Group, timeout: Duration) -> Vec<Communicator> {
+        let group = Arc::new(group);
         debug!(
-            ranks = group.gpus().len(),
+            ranks = group.world(),
             gpus = ?group.gpus().iter().map(Gpu::ordinal).collect::<Vec<_>>(),
             slot_bytes = group.stride(),
             time_limit = ?timeout,
             "communicator"
         );
         let proven = Arc::new(Proven::default());
-        let ranks = (0..).zip(group.streams());
-        let made = ranks.map(|(rank, stream)| Communicator {
+        let made = group.ranks().map(|(rank, stream)| Communicator {
             rank,
             stream: stream.clone(),
             lent: Arc::default(),
@@ -157,7 +164,7 @@ impl Communicator {
             proven: proven.clone(),
             seat: true,
         });
-        Ok(made.collect())
+        made.collect()
     }
 
     /// Runs `f` for every rank, each on a thread of its own.
@@ -207,7 +214,7 @@ impl Communicator {
 }
 
 /// Rejects worlds that no schedule is proven for.
-fn legal(world: usize) -> Result<(), Error> {
+pub(super) fn legal(world: usize) -> Result<(), Error> {
     if world == 0 || world > MAX_WORLD as usize {
         return Err(Error::Usage {
             what: format!("a communicator of {world} ranks"),
@@ -239,7 +246,7 @@ fn too_few(world: u32, gpus: &[String]) -> Error {
 }
 
 /// How long a rank waits for another.
-fn timeout() -> Result<Duration, Error> {
+pub(super) fn timeout() -> Result<Duration, Error> {
     let Some(text) = std::env::var_os("UB_TIMEOUT").filter(|text| !text.is_empty()) else {
         return Ok(Duration::from_secs(TIMEOUT));
     };

@@ -2,9 +2,10 @@
 
 use super::refusal;
 use super::stream::{Kind as StreamKind, Stream};
-use crate::cuda;
+use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
+use crate::shared::Segment;
 use std::sync::Arc;
 
 /// A rank's GPU. Clones are the same GPU.
@@ -95,6 +96,17 @@ impl Gpu {
         match &self.0 {
             Kind::Cuda(gpu) => gpu.memory(),
             Kind::Emulated(gpu) => gpu.memory(),
+        }
+    }
+
+    /// Lets its work reach memory that processes share. Gives where.
+    pub(crate) fn reach(&self, segment: &Arc<Segment>) -> Result<Address, Error> {
+        match &self.0 {
+            Kind::Emulated(gpu) => Ok(gpu.reach(segment)),
+            Kind::Cuda(_) => Err(Error::NotYet {
+                what: "memory that processes share, on a CUDA GPU".into(),
+                help: "let ranks be threads of one process: `Communicator::local`".into(),
+            }),
         }
     }
 

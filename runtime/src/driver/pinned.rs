@@ -4,6 +4,8 @@ use super::gpu::{Gpu, Kind as GpuKind};
 use crate::cuda::{self, Address, Told};
 use crate::emulated::{self, Plain};
 use crate::error::Error;
+use crate::shared::Segment;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// A value in host memory that GPUs reach.
@@ -11,6 +13,8 @@ use std::sync::atomic::{Ordering, fence};
 pub(crate) enum Pinned<T> {
     Cuda(cuda::Pinned<T>),
     Emulated(emulated::Pinned<T>),
+    /// Memory that processes share, where in it, and where this process's GPU has that.
+    Shared(Arc<Segment>, u64, Address),
 }
 
 impl<T: Plain> Pinned<T> {
@@ -20,6 +24,11 @@ impl<T: Plain> Pinned<T> {
             GpuKind::Cuda(gpu) => Pinned::Cuda(cuda::Pinned::new(gpu)?),
             GpuKind::Emulated(gpu) => Pinned::Emulated(emulated::Pinned::new(gpu)),
         })
+    }
+
+    /// In memory that processes share.
+    pub fn shared((segment, offset, address): (Arc<Segment>, u64, Address)) -> Pinned<T> {
+        Pinned::Shared(segment, offset, address)
     }
 
     /// The same without a GPU.
@@ -33,6 +42,7 @@ impl<T: Plain> Pinned<T> {
         match self {
             Pinned::Cuda(pinned) => pinned.address(),
             Pinned::Emulated(pinned) => pinned.address(),
+            Pinned::Shared(.., address) => *address,
         }
     }
 
@@ -41,6 +51,11 @@ impl<T: Plain> Pinned<T> {
         match self {
             Pinned::Cuda(pinned) => pinned.get(),
             Pinned::Emulated(pinned) => pinned.get(),
+            Pinned::Shared(segment, offset, _) => {
+                let mut bytes = vec![0; T::BYTES];
+                segment.read(*offset, &mut bytes);
+                T::parse(&bytes)
+            }
         }
     }
 
@@ -49,6 +64,11 @@ impl<T: Plain> Pinned<T> {
         match self {
             Pinned::Cuda(pinned) => pinned.set(value),
             Pinned::Emulated(pinned) => pinned.set(value),
+            Pinned::Shared(segment, offset, _) => {
+                let mut bytes = vec![0; T::BYTES];
+                value.record(&mut bytes);
+                segment.write(*offset, &bytes);
+            }
         }
     }
 }

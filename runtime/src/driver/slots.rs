@@ -4,6 +4,8 @@ use super::gpu::{Gpu, Kind as GpuKind};
 use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
+use crate::shared::Segment;
+use std::sync::Arc;
 
 /// Slots side by side, one a rank.
 #[derive(Debug)]
@@ -27,6 +29,19 @@ impl Slots {
         cuda::Slots::new(gpus, stride).map(Slots::Cuda)
     }
 
+    /// Slots in memory that processes share, in the order of the ranks, for the GPU of one of them.
+    pub fn apart(gpu: &Gpu, slots: Vec<Arc<Segment>>, stride: u64) -> Result<Slots, Error> {
+        match &gpu.0 {
+            GpuKind::Emulated(gpu) => {
+                emulated::Slots::apart(gpu, slots, stride).map(Slots::Emulated)
+            }
+            GpuKind::Cuda(_) => Err(Error::NotYet {
+                what: "ranks that are processes on CUDA GPUs".into(),
+                help: "let ranks be threads of one process: `Communicator::local`".into(),
+            }),
+        }
+    }
+
     /// Bytes from a slot to the next.
     pub fn stride(&self) -> u64 {
         match self {
@@ -48,6 +63,17 @@ impl Slots {
         match self {
             Slots::Cuda(slots) => slots.address(rank, offset),
             Slots::Emulated(slots) => slots.address(rank, offset),
+        }
+    }
+
+    /// Clears a range of a rank's slot that nobody uses, if the ranks are processes that share it.
+    pub fn clear(&self, rank: u32, range: &std::ops::Range<u64>) -> Result<(), Error> {
+        match self {
+            Slots::Emulated(slots) => slots.clear(rank, range),
+            Slots::Cuda(_) => Err(Error::NotYet {
+                what: "ranks that are processes on CUDA GPUs".into(),
+                help: "let ranks be threads of one process: `Communicator::local`".into(),
+            }),
         }
     }
 

@@ -1,17 +1,20 @@
 //! An emulated machine: its GPUs, and how far their streams are.
 
 use super::memory::Allocations;
-use crate::cuda::Told;
+use crate::cuda::{Address, Told};
 use crate::error::Error;
+use crate::shared::Segment;
 use counterflow_codegen::interp::open::{Machine as Open, Memory as _, Point, StreamId, Work};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
 /// SMs of an emulated GPU: as many as an H200 has.
 pub(crate) const SMS: u32 = 132;
 /// Bytes of addresses of an emulated GPU.
 const MEMORY: u64 = 8 << 30;
+/// Bytes of a record's first word, which says that there is one.
+const FIRST: usize = 8;
 
 /// GPUs that reach each other's memory.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct Machine {
     /// The work of streams that record a graph.
     recorded: Mutex<BTreeMap<StreamId, Vec<Work>>>,
     start: Instant,
+    /// What its clock said then, in nanoseconds.
+    before: u64,
     /// How many steps a question that does not wait lets it take, at most: few, as if the hosts were quick.
     piece: u64,
 }
@@ -33,7 +38,29 @@ impl Machine {
             turn: Condvar::new(),
             recorded: Mutex::default(),
             start: Instant::now(),
+            before: 0,
             piece,
+        })
+    }
+
+    /// The machine of one rank, whose peers are other processes: a GPU with a clock that all of them have. Its streams
+    /// go on by themselves, in a thread, since no peer can ask how far they are.
+    pub fn apart() -> Result<Arc<Machine>, Error> {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let machine = Arc::new(Machine {
+            state: Mutex::new(Open::new(Allocations::default(), &[SMS], 0)),
+            turn: Condvar::new(),
+            recorded: Mutex::default(),
+            start: Instant::now(),
+            before: u64::try_from(since.as_nanos()).unwrap_or(0),
+            piece: u64::MAX,
+        });
+        let runs = Arc::downgrade(&machine);
+        let thread = std::thread::Builder::new().name("emulated GPU".into());
+        let started = thread.spawn(move || keep_running(&runs));
+        started.map(|_| machine).map_err(|error| Error::TooLarge {
+            what: format!("a thread that runs an emulated GPU: {error}"),
+            help: "end what uses so many threads".into(),
         })
     }
 
@@ -42,17 +69,23 @@ impl Machine {
     }
 
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let since = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.before.saturating_add(since)
     }
 
     /// Takes up to `most` steps, and writes the records of waits that gave up.
     pub(super) fn go(&self, state: &mut Open<Allocations>, most: u64) -> Result<(), Error> {
         state.run(self.now(), most);
         for told in state.told() {
-            let place = state.memory.bytes_mut(told.id, Told::BYTES as u64);
-            if let Ok(place) = place {
-                Told::emulated(&told).record(place);
-            }
+            let place = state.memory.bytes(told.id, Told::BYTES as u64);
+            let Ok(mut place) = place.map(std::borrow::Cow::into_owned) else {
+                continue;
+            };
+            Told::emulated(&told).record(&mut place);
+            // Whoever sees the first word sees all of it.
+            let first = place.drain(..FIRST).collect::<Vec<_>>();
+            let wrote = state.memory.write(told.id + FIRST as u64, &place);
+            let _ = wrote.and_then(|()| state.memory.write(told.id, &first));
         }
         match state.fault() {
             None => Ok(()),
@@ -111,6 +144,19 @@ impl Machine {
     }
 }
 
+/// Runs a machine until nobody has it.
+fn keep_running(machine: &Weak<Machine>) {
+    /// Between two looks, while nothing can go on: a peer may have signalled.
+    const PAUSE: Duration = Duration::from_micros(200);
+    while let Some(machine) = machine.upgrade() {
+        // A machine that is dead says so to who asks.
+        let _ = machine.go(&mut machine.lock(), u64::MAX);
+        machine.turn.notify_all();
+        drop(machine);
+        std::thread::sleep(PAUSE);
+    }
+}
+
 /// One GPU of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
@@ -137,5 +183,14 @@ impl Gpu {
 
     pub fn memory(&self) -> u64 {
         MEMORY
+    }
+
+    /// Has memory that processes share among its own. Gives where.
+    pub fn reach(&self, segment: &Arc<Segment>) -> Address {
+        let mut state = self.machine.lock();
+        let bytes = segment.bytes();
+        let at = state.memory.reserve(bytes);
+        state.memory.share(at, segment, bytes);
+        Address::of(at)
     }
 }

@@ -1,7 +1,10 @@
 //! The memory of an emulated machine: allocations by address. An address is never used twice.
 
+use crate::shared::Segment;
 use counterflow_codegen::interp::open::{Fault, Memory};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Bytes between allocations, so that what runs over the end of one does not meet the next.
 const GAP: u64 = 1 << 16;
@@ -16,6 +19,8 @@ const LAZY: usize = 40 << 20;
 struct Block {
     bytes: Vec<u8>,
     len: usize,
+    /// Other processes have it, too: then it is here instead.
+    shared: Option<Arc<Segment>>,
 }
 
 impl Block {
@@ -23,13 +28,14 @@ impl Block {
         Block {
             bytes: vec![0; len],
             len,
+            shared: None,
         }
     }
 
     /// Most of what a heap maps is never touched, so it is neither cleared nor moved.
     fn grow(&mut self, len: usize) {
         const PAGE: usize = 4096;
-        if len > self.bytes.len() {
+        if len > self.bytes.len() && self.shared.is_none() {
             let mut more = vec![0; len.next_power_of_two().max(LAZY)];
             let old = self.bytes[..self.len].chunks(PAGE);
             for (old, new) in old.zip(more.chunks_mut(PAGE)) {
@@ -72,6 +78,16 @@ impl Allocations {
         self.live.entry(at).or_default().grow(bytes as usize);
     }
 
+    /// Memory that processes share, at reserved addresses: its first bytes.
+    pub fn share(&mut self, at: u64, segment: &Arc<Segment>, len: u64) {
+        let block = Block {
+            bytes: Vec::new(),
+            len: len as usize,
+            shared: Some(segment.clone()),
+        };
+        self.live.insert(at, block);
+    }
+
     fn find(&self, at: u64, len: u64) -> Result<(u64, usize), Fault> {
         let found = self.live.range(..=at).next_back();
         let end = at.saturating_add(len);
@@ -101,18 +117,44 @@ impl Allocations {
 }
 
 impl Memory for Allocations {
-    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault> {
+    fn bytes(&self, at: u64, len: u64) -> Result<Cow<'_, [u8]>, Fault> {
         let (start, from) = self.find(at, len)?;
-        Ok(&self.live[&start].bytes[from..from + len as usize])
+        let block = &self.live[&start];
+        Ok(match &block.shared {
+            None => Cow::Borrowed(&block.bytes[from..from + len as usize]),
+            Some(segment) => {
+                let mut bytes = vec![0; len as usize];
+                segment.read(from as u64, &mut bytes);
+                Cow::Owned(bytes)
+            }
+        })
     }
 
-    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let (start, from) = self.find(at, bytes.len() as u64)?;
+        let block = self.live.get_mut(&start);
+        let block = block.ok_or_else(|| Fault("no memory".into()))?;
+        match &block.shared {
+            None => block.bytes[from..from + bytes.len()].copy_from_slice(bytes),
+            Some(segment) => segment.write(from as u64, bytes),
+        }
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        at: u64,
+        len: u64,
+        change: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<(), Fault> {
         let (start, from) = self.find(at, len)?;
         let block = self.live.get_mut(&start);
-        let range = from..from + len as usize;
-        block
-            .and_then(|block| block.bytes.get_mut(range))
-            .ok_or_else(|| Fault("no memory".into()))
+        let block = block.ok_or_else(|| Fault("no memory".into()))?;
+        match &block.shared {
+            None => change(0, &mut block.bytes[from..from + len as usize]),
+            Some(segment) => segment.update(from as u64, len as usize, change),
+        }
+        Ok(())
     }
 
     fn free(&mut self, at: u64) -> Result<(), Fault> {
@@ -157,7 +199,7 @@ mod tests {
         let mut memory = Allocations::default();
         let at = memory.reserve(1 << 30);
         memory.grow(at, 10_000);
-        memory.bytes_mut(at + 9_999, 1).expect("there")[0] = 7;
+        memory.write(at + 9_999, &[7]).expect("there");
         assert!(memory.bytes(at + 10_000, 1).is_err());
         for bytes in [50_000, (LAZY as u64) * 2] {
             memory.grow(at, bytes);

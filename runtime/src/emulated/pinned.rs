@@ -68,13 +68,16 @@ impl<T: Plain> Pinned<T> {
         // A dead machine's memory is still there.
         let _ = self.machine.ask(&mut state);
         let bytes = state.memory.bytes(self.at, T::BYTES as u64);
-        bytes.map_or_else(|_| T::default(), T::parse)
+        bytes.map_or_else(|_| T::default(), |bytes| T::parse(&bytes))
     }
 
     pub fn set(&self, value: T) {
         let mut state = self.machine.lock();
-        if let Ok(bytes) = state.memory.bytes_mut(self.at, T::BYTES as u64) {
-            value.record(bytes);
+        let bytes = state.memory.bytes(self.at, T::BYTES as u64);
+        if let Ok(mut bytes) = bytes.map(std::borrow::Cow::into_owned) {
+            value.record(&mut bytes);
+            // It was read there.
+            let _ = state.memory.write(self.at, &bytes);
         }
         drop(state);
         self.machine.turn.notify_all();

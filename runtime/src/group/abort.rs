@@ -4,16 +4,18 @@
 //! stream's wait lasted too long, somebody asked for the end. Kernels learn of the host's causes by a word in host
 //! memory. They look at it about once in a millisecond while they wait, and then let everything drain.
 
+use super::board::{self, Board};
 use super::roll::Roll;
 use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::debug;
 
 /// Why a communicator ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// Somebody waited too long.
     Stalled(Stall),
@@ -72,6 +74,8 @@ pub(crate) struct End {
     word: Pinned<u32>,
     roll: Roll,
     ranks: Vec<Rank>,
+    /// If the ranks are processes: what they share, and which this one is.
+    shared: Option<(Board, u32)>,
 }
 
 /// What is known of a rank.
@@ -95,10 +99,23 @@ impl End {
             what: "a communicator without ranks".into(),
             legal: "at least one".into(),
         })?;
-        Ok(End::of(Pinned::new(first)?, records))
+        let roll = Roll::new(gpus.len());
+        Ok(End::of(Pinned::new(first)?, records, roll))
     }
 
-    fn of(word: Pinned<u32>, records: Vec<Record>) -> End {
+    /// Of ranks that are processes, for one of them. Its GPU has the board at that address.
+    pub(crate) fn apart(board: Board, rank: u32, world: u32, at: Address) -> End {
+        let shared = |offset| (board.segment().clone(), offset, at.plus(offset));
+        let records = (0..world).map(|rank| Record::shared(shared(Board::record(rank))));
+        let word = Pinned::shared(shared(board::WORD));
+        let roll = Roll::on(board.clone());
+        End {
+            shared: Some((board.clone(), rank)),
+            ..End::of(word, records.collect(), roll)
+        }
+    }
+
+    fn of(word: Pinned<u32>, records: Vec<Record>, roll: Roll) -> End {
         let ranks = records.into_iter().map(|record| Rank {
             record,
             kernels: Mutex::default(),
@@ -107,8 +124,9 @@ impl End {
         End {
             verdict: Mutex::default(),
             word,
-            roll: Roll::new(ranks.len()),
+            roll,
             ranks,
+            shared: None,
         }
     }
 
@@ -118,6 +136,7 @@ impl End {
         End::of(
             Pinned::plain(),
             (0..world).map(|_| Pinned::plain()).collect(),
+            Roll::new(world),
         )
     }
 
@@ -144,10 +163,12 @@ impl End {
     pub(crate) fn end(&self, cause: Verdict) -> Verdict {
         let mut verdict = lock(&self.verdict);
         let ended = verdict.is_some();
-        let first = match verdict.take().or_else(|| self.recorded()) {
+        let known = verdict.take().or_else(|| self.said());
+        let first = match known.or_else(|| self.recorded()) {
             Some(first) => first,
             None => cause,
         };
+        let first = self.say(first);
         if !ended {
             debug!(cause = %Error::from(first.clone()), "communicator ended");
         }
@@ -161,13 +182,27 @@ impl End {
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let mut verdict = lock(&self.verdict);
         if verdict.is_none() {
-            *verdict = self.recorded();
+            let first = self.said().or_else(|| self.recorded());
+            *verdict = first.map(|first| self.say(first));
             if let Some(first) = &*verdict {
                 debug!(cause = %Error::from(first.clone()), "communicator ended");
                 self.word.set(1);
             }
         }
         verdict.clone()
+    }
+
+    /// What another process said, if one did.
+    fn said(&self) -> Option<Verdict> {
+        self.shared.as_ref().and_then(|(board, _)| board.verdict())
+    }
+
+    /// Tells the other processes. Gives the first cause.
+    fn say(&self, first: Verdict) -> Verdict {
+        match &self.shared {
+            Some((board, _)) => board.say(&first),
+            None => first,
+        }
     }
 
     /// Fails if the communicator has ended.
@@ -212,6 +247,11 @@ impl End {
         self.roll.gone()
     }
 
+    /// Whether that rank's communicator was dropped.
+    pub(crate) fn has_left(&self, rank: u32) -> bool {
+        self.roll.has_left(rank)
+    }
+
     /// How many launches a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
         self.roll.launched(rank)
@@ -237,7 +277,9 @@ impl End {
 
     /// A record with its names.
     fn stall(&self, told: &Told) -> Stall {
-        let kernels = self.ranks.get(told.rank as usize).map(|rank| &rank.kernels);
+        // All ranks load the same kernels under the same numbers, and a process knows its own.
+        let knows = self.shared.as_ref().map_or(told.rank, |(_, own)| *own);
+        let kernels = self.ranks.get(knows as usize).map(|rank| &rank.kernels);
         let names = kernels.and_then(|kernels| lock(kernels).get(&told.kernel).cloned());
         let names = names.unwrap_or_default();
         let role = names.roles.get(told.role as usize).cloned();

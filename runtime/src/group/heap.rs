@@ -1,5 +1,6 @@
 //! The symmetric heap: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
 
+use super::peers::{Dropped, Peers};
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
 use crate::retire::{self, Mark, Retired};
@@ -29,6 +30,9 @@ pub(crate) struct Heap {
     /// Each rank's stream. All its work is in the order of it.
     streams: Vec<Stream>,
     state: Arc<Mutex<State>>,
+    world: u32,
+    /// The other ranks, if they are processes: then the GPU and the stream here are this one's alone.
+    peers: Option<Arc<Peers>>,
 }
 
 #[derive(Debug)]
@@ -37,6 +41,8 @@ struct State {
     free: RangeAllocator<u64>,
     cells: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
+    /// What this rank has dropped and its stream has come past, and others have not, if they are processes.
+    passed: Vec<Range<u64>>,
 }
 
 impl Heap {
@@ -47,13 +53,10 @@ impl Heap {
         let streams = gpus.iter().map(Gpu::stream);
         let heap = Heap {
             streams: streams.collect::<Result<_, _>>()?,
+            world: gpus.len() as u32,
             gpus,
-            state: Arc::new(Mutex::new(State {
-                free: RangeAllocator::new(cells.end..slots.backed()),
-                cells: RangeAllocator::new(cells),
-                slots,
-                retired: Retired::new(),
-            })),
+            state: Arc::new(Mutex::new(State::new(slots, cells))),
+            peers: None,
         };
         // The streams are new, so nothing can wait for what comes behind this.
         let cleared = heap.clear(&(0..control))?;
@@ -61,6 +64,28 @@ impl Heap {
             cleared.iter().try_for_each(|event| stream.wait(event))?;
         }
         Ok(heap)
+    }
+
+    /// The heap of ranks that are processes, for the one that has this GPU. Its memory is zero.
+    pub fn apart(
+        gpu: Gpu,
+        mut slots: Slots,
+        cells: Range<u64>,
+        peers: &Arc<Peers>,
+    ) -> Result<Heap, Error> {
+        slots.grow(cells.end)?;
+        Ok(Heap {
+            streams: vec![gpu.stream()?],
+            gpus: vec![gpu],
+            state: Arc::new(Mutex::new(State::new(slots, cells))),
+            world: peers.world(),
+            peers: Some(peers.clone()),
+        })
+    }
+
+    /// How many ranks have it.
+    pub fn world(&self) -> u32 {
+        self.world
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -112,7 +137,10 @@ impl Heap {
         match self.clear(&range) {
             Ok(cleared) => Ok(Allocation {
                 range,
-                ready: cleared.iter().map(|_| AtomicBool::new(false)).collect(),
+                // The host has cleared what is shared by processes, before this.
+                ready: (0..self.world)
+                    .map(|_| AtomicBool::new(self.peers.is_some()))
+                    .collect(),
                 cleared,
                 heap: self.clone(),
             }),
@@ -134,18 +162,11 @@ impl Heap {
         let length = bytes.max(1).checked_next_multiple_of(ALIGN);
         let end = Instant::now() + patience;
         loop {
+            let (gone, more) = self.gone(Instant::now() > end)?;
             let mut state = self.state();
             let State {
-                slots,
-                free,
-                cells,
-                retired,
+                slots, free, cells, ..
             } = &mut *state;
-            // Whatever uses a dropped range was enqueued by who had a handle of it, so it is in the streams by now.
-            let gone = retired.sweep(
-                |_| Mark::of(self.gpus.iter().zip(&self.streams)).ok(),
-                Mark::passed,
-            );
             let first = free.initial_range().start;
             for range in gone {
                 match range.start < first {
@@ -160,7 +181,7 @@ impl Heap {
             if let Some(range) = length.and_then(|length| from.allocate_range(length).ok()) {
                 return Ok(range);
             }
-            if retired.is_empty() || room == Room::Cells || Instant::now() > end {
+            if !more || room == Room::Cells {
                 let backed = slots.backed();
                 return Err(Error::TooLarge {
                     what: format!(
@@ -174,9 +195,39 @@ impl Heap {
         }
     }
 
+    /// Ranges that nobody uses any more, and whether others will be free in time. Whatever uses a dropped range was
+    /// enqueued by who had a handle of it, so it is in the streams by now.
+    fn gone(&self, late: bool) -> Result<(Vec<Range<u64>>, bool), Error> {
+        let mut state = self.state();
+        let gone = state.retired.sweep(
+            |_| Mark::of(self.gpus.iter().zip(&self.streams)).ok(),
+            Mark::passed,
+        );
+        let Some(peers) = &self.peers else {
+            return Ok((gone, !late && !state.retired.is_empty()));
+        };
+        state.passed.extend(gone);
+        let mine = Dropped {
+            passed: state.passed.clone(),
+            used: state.retired.things().cloned().collect(),
+            late,
+        };
+        drop(state);
+        let agreed = peers.agree(&mine)?;
+        let free = agreed.free;
+        self.state().passed.retain(|range| !free.contains(range));
+        Ok((free, agreed.more))
+    }
+
     /// Clears a range on every rank, in the order of its stream. Nothing uses it, so the streams' earlier work does not
     /// matter, and the host waits for none of it.
     fn clear(&self, range: &Range<u64>) -> Result<Vec<Event>, Error> {
+        if let Some(peers) = &self.peers {
+            // All ranks have agreed that nobody uses it, and nobody gets it before all are here.
+            self.state().slots.clear(peers.rank(), range)?;
+            peers.gather("clears new memory", &[])?;
+            return Ok(Vec::new());
+        }
         let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
         let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
             let bytes = range.end - range.start;
@@ -191,6 +242,18 @@ impl Heap {
             Ok(event)
         };
         ranks.map(clear).collect()
+    }
+}
+
+impl State {
+    fn new(slots: Slots, cells: Range<u64>) -> State {
+        State {
+            free: RangeAllocator::new(cells.end..slots.backed()),
+            cells: RangeAllocator::new(cells),
+            slots,
+            retired: Retired::new(),
+            passed: Vec::new(),
+        }
     }
 }
 
@@ -218,7 +281,7 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// How many ranks have it.
     pub(crate) fn world(&self) -> u32 {
-        self.heap.gpus.len() as u32
+        self.heap.world
     }
 
     /// Whether it is in that heap.

@@ -8,7 +8,9 @@ use crate::undo::{Fix, undone};
 use std::fmt;
 
 /// How many launches a rank may be ahead of the slowest one. A stream holds about a thousand.
-const AHEAD: u64 = 4096;
+pub(super) const AHEAD: u64 = 4096;
+/// An entry in words of 64 bits.
+pub(super) const WORDS: usize = 8 + 4 * LISTED;
 /// How many heap tensors an entry lists one by one. Those beyond are compared by one number.
 const LISTED: usize = 6;
 
@@ -31,6 +33,24 @@ impl<const BYTES: usize> Name<BYTES> {
             bytes,
             len: len as u8,
         }
+    }
+}
+
+impl<const BYTES: usize> Name<BYTES> {
+    /// The words of its bytes.
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let words = self.bytes.as_chunks().0.iter();
+        words.map(|word| u64::from_le_bytes(*word))
+    }
+
+    /// From these.
+    fn from_words(words: &[u64], len: u64) -> Self {
+        let mut bytes = [0; BYTES];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        let len = len.min(BYTES as u64) as u8;
+        Name { bytes, len }
     }
 }
 
@@ -66,6 +86,44 @@ impl Entry {
             heap: [(Name::of(""), 0); LISTED],
             tensors: 0,
             digest: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+
+    /// For memory that processes share.
+    pub(super) fn words(&self) -> [u64; WORDS] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let mut words = [0; WORDS];
+        words[0] = pair(self.number, self.m);
+        words[1] = self.plan;
+        words[2] = self.digest;
+        words[3] = pair(self.tensors, u32::from(self.kernel.len));
+        let heap = self.heap.iter().flat_map(|(name, offset)| {
+            let rest = [u64::from(name.len), *offset];
+            name.words().chain(rest)
+        });
+        let names = self.kernel.words().chain(heap);
+        words[4..]
+            .iter_mut()
+            .zip(names)
+            .for_each(|(to, word)| *to = word);
+        words
+    }
+
+    /// From such words.
+    pub(super) fn of(words: [u64; WORDS]) -> Entry {
+        let half = |word: u64| (word as u32, (word >> 32) as u32);
+        let ((number, m), (tensors, len)) = (half(words[0]), half(words[3]));
+        Entry {
+            kernel: Name::from_words(&words[4..8], u64::from(len)),
+            number,
+            plan: words[1],
+            m,
+            heap: std::array::from_fn(|at| {
+                let words = &words[8 + 4 * at..][..4];
+                (Name::from_words(&words[..2], words[2]), words[3])
+            }),
+            tensors,
+            digest: words[2],
         }
     }
 
@@ -144,9 +202,9 @@ pub(crate) struct Behind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Difference {
     /// Which launch of the communicator, counted from 0.
-    launch: u64,
-    first: (u32, Entry),
-    second: (u32, Entry),
+    pub(super) launch: u64,
+    pub(super) first: (u32, Entry),
+    pub(super) second: (u32, Entry),
 }
 
 impl fmt::Display for Difference {

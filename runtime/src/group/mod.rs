@@ -1,12 +1,15 @@
 //! What the ranks of a process share: the heap, collective calls, and how they end.
 
 mod abort;
+mod board;
 mod callers;
 mod heap;
 mod ledger;
 mod meeting;
+mod peers;
 mod pool;
 mod request;
+mod rings;
 mod roll;
 mod seats;
 pub(crate) mod threads;
@@ -29,13 +32,17 @@ pub(crate) use request::{Granted, Request, Wanted};
 use crate::driver::{Address, Current, Event, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
+use crate::shared::{Links, Segment};
+use board::Board;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
 use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
+use peers::Peers;
 use pool::{Pool, credit_bytes};
 use request::Refusal;
+use rings::Rings;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,18 +73,73 @@ fn too_far_ahead(rank: u32, entry: &Entry, behind: Behind) -> Stall {
     }
 }
 
+/// Where in every slot the cells are.
+fn cells(world: u32) -> std::ops::Range<u64> {
+    let first = CONTROL + credit_bytes(world).next_multiple_of(1024);
+    first..first + CELLS
+}
+
+/// A process did not hand over what it should.
+fn misshared(rank: u32) -> Error {
+    Error::Mismatch {
+        what: format!("rank {rank} does not share its memory as this version does"),
+        help: "run one version of counterflow in all processes".into(),
+    }
+}
+
+/// The ranks, by what each asks.
+fn differing(asked: impl Iterator<Item = String>) -> Refusal {
+    let each = asked.enumerate();
+    let each: Vec<String> = each
+        .map(|(rank, asked)| format!("rank {rank} {asked}"))
+        .collect();
+    Refusal::Mismatch(format!(
+        "the ranks make different calls: {}",
+        each.join(", ")
+    ))
+}
+
 /// What the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
     end: Arc<End>,
     heap: Arc<Heap>,
-    ledger: Mutex<Ledger>,
+    ledger: Book,
     callers: Callers,
     order: Member,
     meeting: Meeting<Request, Answer>,
     pool: Mutex<Pool>,
     timeout: Duration,
     queues: Queues,
+    /// The other ranks, if they are processes.
+    peers: Option<Arc<Peers>>,
+    /// Held in a collective call of a rank that is a process.
+    calling: Mutex<()>,
+}
+
+/// Where launches are compared.
+#[derive(Debug)]
+enum Book {
+    /// Among ranks of one process.
+    Own(Mutex<Ledger>),
+    /// Among processes.
+    Shared(Rings),
+}
+
+impl Book {
+    fn next(&self, rank: u32) -> u64 {
+        match self {
+            Book::Own(ledger) => lock(ledger).next(rank),
+            Book::Shared(rings) => rings.next(rank),
+        }
+    }
+
+    fn write(&self, rank: u32, entry: Entry) -> Result<u64, Refused> {
+        match self {
+            Book::Own(ledger) => lock(ledger).write(rank, entry),
+            Book::Shared(rings) => rings.write(rank, entry),
+        }
+    }
 }
 
 type Answer = Result<Granted, Refusal>;
@@ -94,8 +156,7 @@ impl Group {
         slot: Option<u64>,
         timeout: Duration,
     ) -> Result<Group, Error> {
-        let first = CONTROL + credit_bytes(gpus.len() as u32).next_multiple_of(1024);
-        let cells = first..first + CELLS;
+        let cells = cells(gpus.len() as u32);
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
         let slots = Slots::new(&gpus, slot.unwrap_or(most).max(cells.end))?;
         let world = gpus.len();
@@ -108,22 +169,104 @@ impl Group {
         Ok(Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
-            ledger: Mutex::new(Ledger::new(world as u32)),
+            ledger: Book::Own(Mutex::new(Ledger::new(world as u32))),
             callers: Callers::default(),
             meeting: Meeting::new(world),
             pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
             queues,
             heap,
+            peers: None,
+            calling: Mutex::new(()),
         })
     }
 
-    /// Each rank's stream.
-    pub(crate) fn streams(&self) -> &[Stream] {
-        self.heap.streams()
+    /// Ranks that are processes, for the one on this GPU.
+    pub(crate) fn apart(gpu: Gpu, mut links: Links, timeout: Duration) -> Result<Group, Error> {
+        let (rank, world) = (links.rank(), links.world());
+        let cells = cells(world);
+        let stride = gpu.memory().max(cells.end);
+        let own = Arc::new(Segment::create("counterflow heap", stride)?);
+        let bytes = Rings::bytes(world);
+        let board = match rank {
+            0 => Some(Segment::create("counterflow control", bytes)?),
+            _ => None,
+        };
+        let mine = [Some(own.fd()), board.as_ref().map(Segment::fd)];
+        let mine: Vec<_> = mine.into_iter().flatten().collect();
+        let mut all = links.share(&mine, timeout)?.into_iter();
+        let mut slots = Vec::new();
+        let mut control = None;
+        for (fds, from) in all.by_ref().zip(0..) {
+            let mut fds = fds.into_iter();
+            let slot = fds.next().ok_or_else(|| misshared(from))?;
+            slots.push(match from == rank {
+                true => own.clone(),
+                false => Arc::new(Segment::of(slot, stride)?),
+            });
+            if from == 0 {
+                let fd = fds.next().ok_or_else(|| misshared(from))?;
+                control = Some(Arc::new(Segment::of(fd, bytes)?));
+            }
+        }
+        let board = Board::new(control.ok_or_else(|| misshared(0))?, world);
+        let at = gpu.reach(board.segment())?;
+        let end = Arc::new(End::apart(board.clone(), rank, world, at));
+        let peers = Arc::new(Peers::new(links, &end, timeout)?);
+        let slots = Slots::apart(&gpu, slots, stride)?;
+        let queues = Queues {
+            count: gpu.queues()?,
+            // Others have contexts of their own, whose queues are not among these.
+            gpus: (0..world)
+                .map(|other| match other == rank {
+                    true => gpu.ordinal(),
+                    false => u32::MAX - other,
+                })
+                .collect(),
+        };
+        let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers)?);
+        // Nobody enqueues anything before all ranks have mapped all memory.
+        peers.gather("makes a communicator", &[])?;
+        Ok(Group {
+            order: Member::join(heap.gpus(), heap.streams())?,
+            end,
+            ledger: Book::Shared(Rings::new(board, world)),
+            callers: Callers::default(),
+            meeting: Meeting::new(world as usize),
+            pool: Mutex::new(Pool::new(CONTROL, world)),
+            timeout,
+            queues,
+            heap,
+            peers: Some(peers),
+            calling: Mutex::new(()),
+        })
     }
 
-    /// The GPU of each rank.
+    /// How many ranks there are.
+    pub(crate) fn world(&self) -> u32 {
+        self.heap.world()
+    }
+
+    /// The ranks of this process, each with its stream.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = (u32, &Stream)> {
+        let first = self.peers.as_ref().map_or(0, |peers| peers.rank());
+        (first..).zip(self.heap.streams())
+    }
+
+    /// The place of a rank of this process among those of this process.
+    fn index(&self, rank: u32) -> u32 {
+        match &self.peers {
+            Some(_) => 0,
+            None => rank,
+        }
+    }
+
+    /// The GPU of a rank of this process.
+    pub(crate) fn gpu(&self, rank: u32) -> &Gpu {
+        &self.heap.gpus()[self.index(rank) as usize]
+    }
+
+    /// The GPU of each rank of this process.
     pub(crate) fn gpus(&self) -> &[Gpu] {
         self.heap.gpus()
     }
@@ -156,7 +299,7 @@ impl Group {
             timeout_ns: nanoseconds(limit),
             barrier_ns: nanoseconds(barrier.saturating_add(WORK)),
             rank,
-            world: self.gpus().len() as u32,
+            world: self.world(),
             kernel,
         }
     }
@@ -219,7 +362,7 @@ impl Group {
         ctas: u32,
     ) -> Result<Enqueueing<'a>, Error> {
         let alive = || self.alive();
-        let begun = self.order.begin((rank, current), launches, ctas, alive);
+        let begun = self.order.begin((self.index(rank), current), launches, ctas, alive);
         begun.inspect_err(|error| {
             if let Error::Mismatch { what, .. } = error {
                 self.die(Verdict::Differs(what.clone()));
@@ -243,7 +386,7 @@ impl Group {
         streams: impl Iterator<Item = &'s Stream> + Clone,
         launches: u64,
     ) -> Result<Passage<'_>, Error> {
-        let next = lock(&self.ledger).next(rank);
+        let next = self.ledger.next(rank);
         let until = (next, next + launches);
         self.callers.passes(rank, streams, until, self.shares(rank))
     }
@@ -263,7 +406,7 @@ impl Group {
         let mut end = None;
         loop {
             self.alive()?;
-            match lock(&self.ledger).write(rank, entry) {
+            match self.ledger.write(rank, entry) {
                 Ok(launch) => return Ok(launch),
                 Err(Refused::Differs(differs)) => {
                     return Err(self.die(Verdict::Differs(differs.to_string())));
@@ -282,6 +425,19 @@ impl Group {
     /// Waits until all ranks ask the same as this one, and gives the result. A second thread of the same rank waits its
     /// turn: one call of a rank at a time.
     pub(crate) fn meet(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
+        if let Some(peers) = &self.peers {
+            let _one = lock(&self.calling);
+            // All of a request, and what a person reads of it.
+            let texts = [format!("{request:?}"), request.to_string()];
+            let mine = texts.join("\0");
+            let asked = peers.gather(&texts[1], mine.as_bytes())?;
+            if asked.iter().any(|other| other != mine.as_bytes()) {
+                let texts = asked.iter().map(|other| String::from_utf8_lossy(other));
+                let texts = texts.map(|text| text.split('\0').next_back().unwrap_or("").to_owned());
+                return Err(differing(texts).into());
+            }
+            return self.grant(request).map_err(Error::from);
+        }
         let act = |asked: &[Request]| self.act(asked);
         let answer = self
             .meeting
@@ -293,16 +449,13 @@ impl Group {
     fn act(&self, asked: &[Request]) -> Answer {
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
-            let each: Vec<String> = asked
-                .iter()
-                .enumerate()
-                .map(|(rank, asked)| format!("rank {rank} {asked}"))
-                .collect();
-            return Err(Refusal::Mismatch(format!(
-                "the ranks make different calls: {}",
-                each.join(", ")
-            )));
+            return Err(differing(asked.iter().map(ToString::to_string)));
         }
+        self.grant(request)
+    }
+
+    /// Does what all ranks ask for.
+    fn grant(&self, request: &Request) -> Answer {
         match request {
             Request::Meet => Ok(Granted::Done),
             Request::Load(needs) => {

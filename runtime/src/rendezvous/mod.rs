@@ -7,17 +7,18 @@
 //! Nothing here waits without a limit, and who does not know the job's secret neither joins nor delays those who do.
 
 mod callbacks;
-mod door;
+pub(crate) mod door;
 mod job;
 mod lobby;
 mod secret;
 mod tcp;
 mod threads;
-mod wire;
+pub(crate) mod wire;
 
 pub use callbacks::Callbacks;
 pub use job::{Job, Launcher};
 pub use secret::Secret;
+pub(crate) use secret::random;
 pub use tcp::Tcp;
 pub use threads::Threads;
 

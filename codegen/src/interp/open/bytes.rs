@@ -5,6 +5,7 @@ use crate::interp::data::Tile;
 use crate::kernel::Kernel;
 use crate::plan::{Bytes, Plan};
 use crate::unroll::Span;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Why an access failed: what the caller's memory says of it.
@@ -19,19 +20,32 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Memory that every GPU of a machine addresses.
+/// Memory that every GPU of a machine addresses. Other machines may have a part of it too, and change it meanwhile.
 pub trait Memory {
-    /// Those bytes.
+    /// Those bytes: a copy, where others may change them.
     ///
     /// # Errors
     /// If they are not all in one allocation.
-    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault>;
+    fn bytes(&self, at: u64, len: u64) -> Result<Cow<'_, [u8]>, Fault>;
 
-    /// Those bytes, to change.
+    /// Replaces bytes.
+    ///
+    /// # Errors
+    /// If their places are not all in one allocation.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Changes bytes from what they are. `change` gets them in one piece or several, each with its distance from `at`,
+    /// and none across a multiple of eight bytes unless it gets both sides whole. It may be asked again for a piece that
+    /// others changed meanwhile, so that nothing of theirs is lost.
     ///
     /// # Errors
     /// If they are not all in one allocation.
-    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault>;
+    fn update(
+        &mut self,
+        at: u64,
+        len: u64,
+        change: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<(), Fault>;
 
     /// Ends an allocation.
     ///
@@ -44,16 +58,23 @@ pub trait Memory {
 pub(super) fn word(memory: &impl Memory, at: u64) -> Result<u64, Fault> {
     let bytes = memory.bytes(at, 8)?;
     let mut word = [0; 8];
-    word.copy_from_slice(bytes);
+    word.copy_from_slice(&bytes);
     Ok(u64::from_le_bytes(word))
 }
 
 /// Replaces a 64-bit word.
 pub(super) fn put(memory: &mut impl Memory, at: u64, value: u64) -> Result<(), Fault> {
-    memory
-        .bytes_mut(at, 8)?
-        .copy_from_slice(&value.to_le_bytes());
-    Ok(())
+    memory.write(at, &value.to_le_bytes())
+}
+
+/// Adds to a 64-bit word, in one step with others that do.
+pub(super) fn add(memory: &mut impl Memory, at: u64, more: u64) -> Result<(), Fault> {
+    memory.update(at, 8, &mut |_, place| {
+        let mut word = [0; 8];
+        word.copy_from_slice(place);
+        let sum = u64::from_le_bytes(word).wrapping_add(more);
+        place.copy_from_slice(&sum.to_le_bytes());
+    })
 }
 
 /// A rectangle's lines at an address.
@@ -107,8 +128,8 @@ impl Lines {
         let width = self.dtype.bytes() as usize;
         for line in 0..self.lines.lines {
             let (start, bytes) = self.at(line);
-            let places = memory.bytes(start, bytes)?.chunks_exact(width);
-            for (at, place) in places.enumerate() {
+            let bytes = memory.bytes(start, bytes)?;
+            for (at, place) in bytes.chunks_exact(width).enumerate() {
                 tile.values[self.index(line, at)] = self.dtype.read(place);
             }
         }
@@ -123,13 +144,21 @@ impl Lines {
         let width = self.dtype.bytes() as usize;
         for line in 0..self.lines.lines {
             let (start, bytes) = self.at(line);
-            let places = memory.bytes_mut(start, bytes)?.chunks_exact_mut(width);
-            for (at, place) in places.enumerate() {
-                let value = self.dtype.round(values[self.index(line, at)]);
-                let old = if add { self.dtype.read(place) } else { 0.0 };
-                self.dtype
-                    .write(if add { old + value } else { value }, place);
+            let round = |at| self.dtype.round(values[self.index(line, at)]);
+            if add {
+                memory.update(start, bytes, &mut |from, piece| {
+                    for (at, place) in piece.chunks_exact_mut(width).enumerate() {
+                        let sum = self.dtype.read(place) + round(from / width + at);
+                        self.dtype.write(sum, place);
+                    }
+                })?;
+                continue;
             }
+            let mut new = vec![0; bytes as usize];
+            for (at, place) in new.chunks_exact_mut(width).enumerate() {
+                self.dtype.write(round(at), place);
+            }
+            memory.write(start, &new)?;
         }
         Ok(())
     }
@@ -145,10 +174,8 @@ impl Lines {
         }
         for line in 0..self.lines.lines {
             let (start, bytes) = from.at(line);
-            let moved = memory.bytes(start, bytes)?.to_vec();
-            memory
-                .bytes_mut(self.at(line).0, bytes)?
-                .copy_from_slice(&moved);
+            let moved = memory.bytes(start, bytes)?.into_owned();
+            memory.write(self.at(line).0, &moved)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A kernel that runs: its roles' items, the workers that have them, and their steps.
 
-use super::bytes::{Fault, Lines, Memory, put, word};
+use super::bytes::{Fault, Lines, Memory, add, word};
 use super::work::{Cause, GaveUp, Launch, Place};
 use crate::interp::data::{Tile, evaluate};
 use crate::interp::setup::homes;
@@ -242,8 +242,7 @@ impl Running {
             time: now,
         });
         for rank in 0..u64::from(self.launch.plan.geometry.world) {
-            let flag = memory.bytes_mut(watch.abort + rank * self.launch.stride, 4)?;
-            flag.copy_from_slice(&1u32.to_le_bytes());
+            memory.write(watch.abort + rank * self.launch.stride, &1u32.to_le_bytes())?;
         }
         Ok(true)
     }
@@ -295,9 +294,7 @@ impl Running {
             for cell in 0..plan.geometry.counter_cells(counter) {
                 let more = plan.arrivals.of(rank as u16, counter, cell);
                 let base = self.cell(rank, counter, cell) + 8;
-                let more = u64::from(more) * self.scale(counter);
-                let before = word(memory, base)?;
-                put(memory, base, before + more)?;
+                add(memory, base, u64::from(more) * self.scale(counter))?;
             }
         }
         Ok(())
@@ -340,9 +337,7 @@ impl Running {
                 amount,
             } => {
                 let at = self.cell(u32::from(*home), *counter, *cell);
-                let more = u64::from(*amount) * self.scale(*counter);
-                let before = word(memory, at)?;
-                put(memory, at, before + more)?;
+                add(memory, at, u64::from(*amount) * self.scale(*counter))?;
             }
             StepKind::Copy { dst, src } => {
                 let from = self.lines(src, src.home)?;

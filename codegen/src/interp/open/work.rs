@@ -156,10 +156,14 @@ impl Work {
     /// Does what needs no more than memory. False if it cannot begin yet.
     pub(super) fn act(&self, memory: &mut impl Memory) -> Result<bool, Fault> {
         match self {
-            Work::Write { to, bytes } => memory
-                .bytes_mut(*to, bytes.len() as u64)?
-                .copy_from_slice(bytes),
-            Work::Fill { to, byte, bytes } => memory.bytes_mut(*to, *bytes)?.fill(*byte),
+            Work::Write { to, bytes } => memory.write(*to, bytes)?,
+            Work::Fill { to, byte, bytes } => {
+                const PIECE: u64 = 1 << 16;
+                let piece = vec![*byte; PIECE.min(*bytes) as usize];
+                for at in (0..*bytes).step_by(PIECE as usize) {
+                    memory.write(to + at, &piece[..PIECE.min(bytes - at) as usize])?;
+                }
+            }
             Work::Copy {
                 to,
                 from,
@@ -167,9 +171,8 @@ impl Work {
                 lines,
             } => {
                 for line in 0..*lines {
-                    let moved = memory.bytes(from.0 + line * from.1, *bytes)?.to_vec();
-                    let to = to.0 + line * to.1;
-                    memory.bytes_mut(to, *bytes)?.copy_from_slice(&moved);
+                    let moved = memory.bytes(from.0 + line * from.1, *bytes)?.into_owned();
+                    memory.write(to.0 + line * to.1, &moved)?;
                 }
             }
             Work::AtLeast { cell, value } => {

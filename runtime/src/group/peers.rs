@@ -1,0 +1,285 @@
+//! The other ranks of a communicator whose ranks are processes: what they ask for, what they have dropped, and whether
+//! they live.
+
+use super::abort::{End, Verdict};
+use crate::error::{Error, Stall};
+use crate::shared::Links;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Between two looks while others are waited for.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The connections to them.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    rank: u32,
+    world: u32,
+    links: Mutex<Links>,
+    end: Arc<End>,
+    limit: Duration,
+    /// Ends the thread that sees who is gone.
+    over: Arc<AtomicBool>,
+}
+
+/// Ranges of the heap that a rank has dropped.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Dropped {
+    /// Its stream has come past all use of these.
+    pub passed: Vec<Range<u64>>,
+    /// Not yet of these.
+    pub used: Vec<Range<u64>>,
+    /// Whether it has waited for room as long as it may.
+    pub late: bool,
+}
+
+/// What all ranks do about what they dropped.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Agreed {
+    /// These are free now.
+    pub free: Vec<Range<u64>>,
+    /// Whether others will be once streams have come past them, and there is time.
+    pub more: bool,
+}
+
+impl Dropped {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.late)];
+        bytes.extend((self.passed.len() as u64).to_le_bytes());
+        for range in self.passed.iter().chain(&self.used) {
+            bytes.extend(range.start.to_le_bytes());
+            bytes.extend(range.end.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn of(bytes: &[u8]) -> Option<Dropped> {
+        let (late, bytes) = bytes.split_first()?;
+        let (words, []) = bytes.as_chunks::<8>() else {
+            return None;
+        };
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let (passed, words) = words.split_first()?;
+        let (pairs, []) = words.as_chunks::<2>() else {
+            return None;
+        };
+        let ranges = pairs.iter().map(|[start, end]| *start..*end);
+        let passed = usize::try_from(*passed).ok()?;
+        Some(Dropped {
+            passed: ranges.clone().take(passed).collect(),
+            used: ranges.skip(passed).collect(),
+            late: *late != 0,
+        })
+    }
+}
+
+/// Free is what every rank has dropped and come past. All ranks find the same.
+fn agreed(all: &[Dropped]) -> Agreed {
+    let key = |range: &Range<u64>| (range.start, range.end);
+    let in_all = |of: fn(&Dropped) -> Vec<Range<u64>>| {
+        let sets = all
+            .iter()
+            .map(|one| of(one).iter().map(key).collect::<BTreeSet<_>>());
+        sets.reduce(|one, other| &one & &other).unwrap_or_default()
+    };
+    let free = in_all(|one| one.passed.clone());
+    let dropped = in_all(|one| [&one.passed[..], &one.used].concat());
+    Agreed {
+        more: dropped.len() > free.len() && !all.iter().any(|one| one.late),
+        free: free.into_iter().map(|(start, end)| start..end).collect(),
+    }
+}
+
+impl Peers {
+    /// Over these connections. A thread sees which of them are closed: a process that ends without leaving ends the
+    /// communicator.
+    pub fn new(links: Links, end: &Arc<End>, limit: Duration) -> Result<Peers, Error> {
+        let refused = |error: std::io::Error| Error::TooLarge {
+            what: format!(
+                "a thread that sees whether the peers of rank {} live: {error}",
+                links.rank()
+            ),
+            help: "end what uses so many threads or file descriptors".into(),
+        };
+        let sockets = links.sockets().map_err(refused)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let (watched, ends) = (over.clone(), end.clone());
+        let thread = std::thread::Builder::new().name(format!("peers of rank {}", links.rank()));
+        thread
+            .spawn(move || watch(sockets, &ends, &watched))
+            .map_err(refused)?;
+        Ok(Peers {
+            rank: links.rank(),
+            world: links.world(),
+            links: Mutex::new(links),
+            end: end.clone(),
+            limit,
+            over,
+        })
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub fn world(&self) -> u32 {
+        self.world
+    }
+
+    /// Every rank's message, in the order of the ranks. `what` says what this rank does meanwhile.
+    ///
+    /// # Errors
+    /// Why the communicator has ended. It also ends if a rank is gone, or does not come within the limit.
+    pub fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let until = Instant::now() + self.limit;
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end.alive()?;
+        let mut all = BTreeMap::from([(self.rank, mine.to_vec())]);
+        let ended = |rank: u32| {
+            format!(
+                "rank {rank} ended early: its process closed its connections while rank {} {what}",
+                self.rank
+            )
+        };
+        if let Err((rank, _)) = links.tell(mine, until) {
+            return Err(self.end.end(Verdict::Aborted(ended(rank))).into());
+        }
+        loop {
+            // Looked at before: a rank that left may have told all before it did.
+            let gone: Vec<u32> = (0..self.world)
+                .filter(|rank| self.end.has_left(*rank))
+                .collect();
+            let mut lost = None;
+            for rank in 0..self.world {
+                if all.contains_key(&rank) {
+                    continue;
+                }
+                match links.hear(rank) {
+                    Ok(Some(message)) => drop(all.insert(rank, message)),
+                    Ok(None) => {}
+                    Err(_) => lost = Some(rank),
+                }
+            }
+            let missing: Vec<u32> = (0..self.world)
+                .filter(|rank| !all.contains_key(rank))
+                .collect();
+            if missing.is_empty() {
+                return Ok(all.into_values().collect());
+            }
+            self.end.alive()?;
+            let verdict = if let Some(gone) = gone.iter().find(|rank| missing.contains(rank)) {
+                Verdict::Aborted(format!(
+                    "rank {gone} ended early: its communicator was dropped while rank {} {what}",
+                    self.rank
+                ))
+            } else if let Some(lost) = lost {
+                Verdict::Aborted(ended(lost))
+            } else if Instant::now() > until {
+                let named: Vec<String> = missing.iter().map(u32::to_string).collect();
+                Verdict::Stalled(Stall {
+                    rank: self.rank,
+                    role: format!("its host {what}"),
+                    waited_on: format!("ranks do so (missing: {})", named.join(", ")),
+                    seen: Some(all.len() as u64),
+                    wanted: u64::from(self.world),
+                    ..Stall::default()
+                })
+            } else {
+                sleep(PAUSE);
+                continue;
+            };
+            return Err(self.end.end(verdict).into());
+        }
+    }
+
+    /// What of the heap is free now, by what all ranks have dropped.
+    pub(super) fn agree(&self, mine: &Dropped) -> Result<Agreed, Error> {
+        let all = self.gather("looks for room", &mine.bytes())?;
+        let all: Option<Vec<Dropped>> = all.iter().map(|bytes| Dropped::of(bytes)).collect();
+        let all = all.ok_or_else(|| {
+            let what = "a rank sent something else than what it has dropped".into();
+            Error::from(self.end.end(Verdict::Differs(what)))
+        })?;
+        Ok(agreed(&all))
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+/// Looks which sockets are closed until it is over.
+fn watch(mut sockets: Vec<(u32, UnixStream)>, end: &End, over: &AtomicBool) {
+    const TICK: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000_000,
+    };
+    while !over.load(Ordering::Acquire) && !sockets.is_empty() {
+        let each = sockets
+            .iter()
+            .map(|(_, socket)| PollFd::new(socket, PollFlags::RDHUP));
+        let mut each: Vec<PollFd<'_>> = each.collect();
+        // An interrupted look is followed by another.
+        let _ = poll(&mut each, Some(&TICK));
+        let closed = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        let is_closed: Vec<bool> = each
+            .iter()
+            .map(|one| one.revents().intersects(closed))
+            .collect();
+        let mut is_closed = is_closed.into_iter();
+        sockets.retain(|(rank, _)| {
+            let gone = is_closed.next().unwrap_or(false);
+            if gone && !end.has_left(*rank) && !over.load(Ordering::Acquire) {
+                end.end(Verdict::Aborted(format!(
+                    "rank {rank} ended early: its process ended without leaving the communicator"
+                )));
+            }
+            !gone
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_is_what_all_ranks_have_dropped_and_come_past() {
+        let rank = |passed: &[Range<u64>], used: &[Range<u64>], late| Dropped {
+            passed: passed.to_vec(),
+            used: used.to_vec(),
+            late,
+        };
+        let one = rank(&[8..16, 0..8], &[16..24], false);
+        assert_eq!(Dropped::of(&one.bytes()), Some(one.clone()));
+        assert_eq!(Dropped::of(&one.bytes()[..20]), None);
+        let other = rank(&[0..8, 16..24], &[], false);
+        let both = agreed(&[one.clone(), other]);
+        assert_eq!(
+            both,
+            Agreed {
+                free: vec![0..8],
+                more: true
+            }
+        );
+        // The other holds 8..16 still, so only its drop could free more.
+        let holds = rank(&[0..8], &[], false);
+        assert_eq!(
+            agreed(&[one.clone(), holds]),
+            Agreed {
+                free: vec![0..8],
+                more: false
+            }
+        );
+        let late = rank(&[0..8], &[8..16], true);
+        assert!(!agreed(&[one, late]).more);
+    }
+}

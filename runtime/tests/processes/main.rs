@@ -1,0 +1,255 @@
+//! Ranks that are real processes, on emulated GPUs: each test starts this program once for every rank, with torchrun's
+//! variables, and reads what each of them says.
+
+use counterflow::prelude::bf16;
+use counterflow::schedules::AgGemmOp;
+use counterflow::{Communicator, Error};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const WORLD: usize = 4;
+/// The variable that says what a rank does.
+const PART: &str = "COUNTERFLOW_TEST_PART";
+/// What a rank says before its last words.
+const READY: &str = "rank is ready";
+const LAST: &str = "last words: ";
+
+/// One rank of the tests below.
+#[test]
+#[ignore = "the other tests start it, once for every rank"]
+fn part() {
+    let part = std::env::var(PART).expect("started by another test");
+    let done = Communicator::emulated_from_env().and_then(|rank| match &part[..] {
+        "work" => work(&rank),
+        "barrier" => barrier(&rank),
+        "kernel" => kernel(&rank),
+        "differ" => rank
+            .allocate::<u8>("x", [rank.rank() as usize / 3])
+            .map(drop),
+        "leave" => leave(rank),
+        other => panic!("{other}"),
+    });
+    match done {
+        Ok(()) => println!("\n{LAST}fine"),
+        Err(error) => println!("\n{LAST}{}: {error}", error.kind()),
+    }
+}
+
+fn ready() {
+    println!("\n{READY}");
+}
+
+/// Waits until somebody ends this process.
+fn sleep() -> ! {
+    ready();
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn values(rows: std::ops::Range<usize>, columns: usize) -> Vec<bf16> {
+    let value =
+        |at: usize| bf16::from_f32(((at / columns * 31 + at % columns * 7) % 61) as f32 - 30.0);
+    (rows.start * columns..rows.end * columns)
+        .map(value)
+        .collect()
+}
+
+/// Allocations that come and go, and launches, replays among them, whose results are right.
+fn work(rank: &Communicator) -> Result<(), Error> {
+    const SIZE: [usize; 2] = [256, 64];
+    let [m, side] = SIZE;
+    rank.reserve(8 << 20)?;
+    let op = rank.op_of::<AgGemmOp>().up_to(m, side, side).build()?;
+    let (w, mut y) = (
+        rank.zeros::<bf16>([side, side])?,
+        rank.zeros::<bf16>([m, side])?,
+    );
+    let one = |at: usize| bf16::from_f32(if at / side == at % side { 1.0 } else { 0.0 });
+    w.write(&(0..side * side).map(one).collect::<Vec<_>>())?;
+    let stream = rank.gpu().stream()?;
+    for round in 0..6 {
+        // More than the heap holds at once: what was dropped is used again, at one place on all ranks.
+        let big = rank.allocate::<u8>("big", [4 << 20])?;
+        big.fill(round)?;
+        drop(big);
+        let x = rank.allocate::<bf16>("x", [m, side])?;
+        x.write(&values(0..m, side))?;
+        op.on(&stream).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+        assert!(y.read()? == values(0..m, side), "round {round}");
+    }
+    rank.barrier()
+}
+
+fn barrier(rank: &Communicator) -> Result<(), Error> {
+    rank.barrier()?;
+    if rank.rank() == 3 {
+        sleep();
+    }
+    ready();
+    rank.barrier()
+}
+
+/// Rank 3 never launches.
+fn kernel(rank: &Communicator) -> Result<(), Error> {
+    rank.reserve(8 << 20)?;
+    let op = rank.op_of::<AgGemmOp>().up_to(256, 64, 64).build()?;
+    let x = rank.allocate::<bf16>("x", [256, 64])?;
+    let (w, mut y) = (
+        rank.zeros::<bf16>([64, 64])?,
+        rank.zeros::<bf16>([256, 64])?,
+    );
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    if rank.rank() == 3 {
+        sleep();
+    }
+    let stream = rank.gpu().stream()?;
+    let done = op.on(&stream).x(&x).w(&w).y(&mut y).launch()?;
+    ready();
+    done.wait()
+}
+
+fn leave(rank: Communicator) -> Result<(), Error> {
+    rank.barrier()?;
+    match rank.rank() {
+        1 => Ok(()),
+        _ => rank.barrier(),
+    }
+}
+
+/// A rank's process, and what it says, with when.
+struct Rank {
+    process: Child,
+    lines: Receiver<(Instant, String)>,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Rank {
+    /// The next line with that beginning.
+    fn next(&self, start: &str) -> (Instant, String) {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(120));
+            let (at, line) = line.unwrap_or_else(|_| panic!("no line with `{start}`"));
+            if let Some(rest) = line.strip_prefix(start) {
+                return (at, rest.to_owned());
+            }
+        }
+    }
+}
+
+/// Starts all ranks, as torchrun does.
+fn started(part: &str, seconds: u32) -> Vec<Rank> {
+    let run = format!("{part} of {}", std::process::id());
+    let rank = |rank: usize| {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "part", "--ignored", "--nocapture"])
+            .env(PART, part)
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .env("UB_TIMEOUT", seconds.to_string())
+            .env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", WORLD.to_string())
+            .env("LOCAL_WORLD_SIZE", WORLD.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", "29500")
+            .env("TORCHELASTIC_RUN_ID", &run)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let (say, lines) = channel();
+        let said = BufReader::new(process.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                if say.send((Instant::now(), line)).is_err() {
+                    break;
+                }
+            }
+        });
+        Rank { process, lines }
+    };
+    (0..WORLD).map(rank).collect()
+}
+
+fn last_words(ranks: &[Rank]) -> Vec<String> {
+    ranks.iter().map(|rank| rank.next(LAST).1).collect()
+}
+
+#[test]
+fn processes_allocate_launch_and_are_right() {
+    assert_eq!(last_words(&started("work", 110)), ["fine"; WORLD]);
+}
+
+#[test]
+fn processes_that_ask_for_different_things_are_told() {
+    let told = last_words(&started("differ", 110));
+    for told in &told {
+        assert!(
+            told.starts_with("mismatch: the ranks make different calls: rank 0 allocates x, [0]"),
+            "{told}"
+        );
+        assert!(told.contains("rank 3 allocates x, [1] of u8"), "{told}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_early_is_named() {
+    let told = last_words(&started("leave", 110));
+    assert_eq!(told[1], "fine");
+    for rank in [0, 2, 3] {
+        let named =
+            told[rank].starts_with("aborted: rank 1 ended early: its communicator was dropped");
+        assert!(named, "{}", told[rank]);
+    }
+}
+
+/// Kills rank 3 while the others wait: each has an error within a second.
+fn kills(part: &str) {
+    let mut ranks = started(part, 110);
+    for rank in &ranks {
+        rank.next(READY);
+    }
+    let mut last = ranks.pop().expect("four");
+    let start = Instant::now();
+    last.process.kill().expect("killed");
+    for (at, told) in ranks.iter().map(|rank| rank.next(LAST)) {
+        assert!(
+            told.starts_with("aborted: rank 3 ended early: its process"),
+            "{told}"
+        );
+        let took = at.saturating_duration_since(start);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_its_peers_at_a_barrier_within_a_second() {
+    kills("barrier");
+}
+
+#[test]
+fn a_killed_rank_ends_its_peers_kernels_within_a_second() {
+    kills("kernel");
+}
+
+#[test]
+fn a_stopped_rank_ends_its_peers_after_the_time_limit() {
+    let ranks = started("kernel", 3);
+    for rank in &ranks {
+        rank.next(READY);
+    }
+    let pid = rustix::process::Pid::from_child(&ranks[3].process);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    for rank in &ranks[..3] {
+        let (_, told) = rank.next(LAST);
+        assert!(told.starts_with("stalled: rank "), "{told}");
+    }
+}
