@@ -15,8 +15,8 @@ pub const EMPTY: Source<'_> = Source::new(
 extern \"C\" __global__ void empty(const __grid_constant__ Parameters parameters) {}",
 );
 const BYTES: usize = 928;
-/// Bytes of shared memory and threads of `ag_gemm`.
-const SHARED: u32 = 200 << 10;
+/// The most bytes of shared memory of a CTA, and threads of `ag_gemm`.
+const SHARED: u32 = 227 << 10;
 const THREADS: u32 = 384;
 /// Cells of 8 bytes: as many as a stream's operations have at once.
 const CELLS: usize = 256;
