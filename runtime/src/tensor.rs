@@ -216,10 +216,7 @@ impl<T: Element> Tensor<T> {
     /// [`Error::Usage`] for rows that it does not have.
     pub fn rows(&self, rows: Range<usize>) -> Result<Tensor<T>, Error> {
         if rows.start > rows.end || rows.end > self.shape[0] {
-            return Err(Error::Usage {
-                what: format!("rows {rows:?} of {}", self.shape[0]),
-                legal: "name rows that it has, the first one first".into(),
-            });
+            return Err(no_such_rows(&rows, self.shape[0]));
         }
         Ok(Tensor {
             memory: self.memory.clone(),
@@ -318,6 +315,14 @@ impl<T: Element> Tensor<T> {
         let values = driver::read(self.rank().own_stream(), self.address(), self.len())?;
         // Another thread's launch may have given up in between.
         self.rank().alive().map(|()| values)
+    }
+}
+
+/// The refusal of rows that memory of so many does not have.
+pub(crate) fn no_such_rows(rows: &Range<usize>, held: usize) -> Error {
+    Error::Usage {
+        what: format!("rows {rows:?} of {held}"),
+        legal: "name rows that it has, the first one first".into(),
     }
 }
 

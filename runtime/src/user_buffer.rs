@@ -4,8 +4,9 @@ use crate::communicator::{Communicator, misled};
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
 use crate::group::{Allocation, End, Granted, Request, Wanted};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, no_such_rows, rows_and_columns};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use tracing::debug;
 
@@ -33,6 +34,8 @@ use tracing::debug;
 #[derive(Clone, Debug)]
 pub struct UserBuffer<T> {
     allocation: Arc<Allocation>,
+    /// Bytes before its first element.
+    first: u64,
     name: Arc<str>,
     shape: Arc<[usize]>,
     len: usize,
@@ -105,6 +108,7 @@ impl<T: Element> UserBuffer<T> {
     ) -> Self {
         UserBuffer {
             allocation,
+            first: 0,
             name,
             shape,
             len,
@@ -157,7 +161,7 @@ impl<T: Element> UserBuffer<T> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn offset(&self) -> u64 {
-        self.allocation.offset()
+        self.allocation.offset() + self.first
     }
 
     /// Its address on rank `rank`. Every GPU of the group can use it.
@@ -165,7 +169,7 @@ impl<T: Element> UserBuffer<T> {
     /// # Panics
     /// If there is no such rank.
     pub fn on(&self, rank: u32) -> Address {
-        self.allocation.on(rank)
+        self.allocation.on(rank).plus(self.first)
     }
 
     /// Its address on this rank.
@@ -240,6 +244,35 @@ impl<T: Element> UserBuffer<T> {
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
         driver::copy(&self.stream, to.address(), self.address(), bytes)
+    }
+
+    /// Some of its rows on every rank: another handle of the same memory. A vector is one row.
+    ///
+    /// ```
+    /// # let ranks = counterflow::Communicator::emulated(1)?;
+    /// # let rank = &ranks[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let x = rank.allocate::<f32>("x", [4, 2])?;
+    /// let mine = x.rows(2..4)?; // this rank's part
+    /// mine.write(&[1.0, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(x.read()?, [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for rows that it does not have.
+    pub fn rows(&self, rows: Range<usize>) -> Result<UserBuffer<T>, Error> {
+        let [held, columns] = rows_and_columns(&self.shape);
+        if rows.start > rows.end || rows.end > held {
+            return Err(no_such_rows(&rows, held));
+        }
+        let before = (rows.start * columns * size_of::<T>()) as u64;
+        Ok(UserBuffer {
+            first: self.first + before,
+            shape: [rows.len(), columns].into(),
+            len: rows.len() * columns,
+            ..self.clone()
+        })
     }
 
     fn is_rank(&self, rank: u32) -> Result<(), Error> {

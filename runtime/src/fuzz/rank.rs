@@ -11,6 +11,9 @@ use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::Program;
 use half::bf16;
 
+/// Rows of the tensor that is gathered: more than a launch has, so that it may begin at one of them.
+const GATHERED: usize = ROWS[2] + 2;
+
 /// Why a sequence is wrong, or an error of a call.
 pub enum Wrong {
     Told(Error),
@@ -107,7 +110,7 @@ impl<'a> Rank<'a> {
         let w = comm.zeros([SIDE, SIDE])?;
         let me = comm.rank() as usize;
         w.write(&matrix(SIDE, |row, column| number(0, me, row, column)))?;
-        let rows = |at: usize| comm.allocate(&format!("rows {at}"), [ROWS[2], SIDE]);
+        let memory = |at: usize, rows| comm.allocate(&format!("rows {at}"), [rows, SIDE]);
         Ok(Rank {
             comm,
             programs,
@@ -117,8 +120,10 @@ impl<'a> Rank<'a> {
                 .map(|_| comm.gpu().stream())
                 .collect::<Result<_, _>>()?,
             w,
-            x: Some(rows(launches)?),
-            results: (0..launches).map(rows).collect::<Result<_, _>>()?,
+            x: Some(memory(launches, GATHERED)?),
+            results: (0..launches)
+                .map(|at| memory(at, ROWS[2]))
+                .collect::<Result<_, _>>()?,
             launched: Vec::new(),
             recorded: None,
             scattered: None,
@@ -173,7 +178,7 @@ impl<'a> Rank<'a> {
                 let name = self.name();
                 // The old one is dropped first, so that its memory may be given out.
                 drop(self.x.take());
-                self.x = Some(self.comm.allocate(&name, [ROWS[2], SIDE])?);
+                self.x = Some(self.comm.allocate(&name, [GATHERED, SIDE])?);
             }
             Call::Forget => {
                 self.launched.clear();
@@ -231,9 +236,10 @@ impl<'a> Rank<'a> {
         let op = self.ops[op].as_ref().expect("built");
         let y = if kind == Kind::Gathers {
             let gathered = self.x.as_ref().expect("one at any time");
+            let gathered = gathered.rows(if view { 2..GATHERED } else { 0..ROWS[2] })?;
             gathered.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
             let mut y = self.own(ROWS[2], view)?;
-            let launch = op.on(caller).rows(rows).tensor("x", gathered);
+            let launch = op.on(caller).rows(rows).tensor("x", &gathered);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Own(y)
         } else {

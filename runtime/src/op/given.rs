@@ -49,6 +49,7 @@ enum Owner<'a> {
     Heap {
         allocation: &'a Arc<Allocation>,
         rank: u32,
+        place: Placement,
     },
     Tensor {
         memory: Arc<dyn Any + Send + Sync>,
@@ -69,14 +70,20 @@ pub(super) struct Open<'b> {
 
 impl<'a> Argument<'a> {
     fn heap<T: Element>(buffer: &'a UserBuffer<T>, writable: bool) -> Self {
+        let bytes = (buffer.len() * size_of::<T>()) as u64;
         Argument {
             owner: Owner::Heap {
                 allocation: buffer.allocation(),
                 rank: buffer.rank(),
+                place: Placement {
+                    own: buffer.address(),
+                    shared: Some(buffer.on(0)),
+                    bytes,
+                },
             },
             dtype: T::TENSOR,
             extent: Extent::Shaped(rows_and_columns(buffer.shape())),
-            bytes: (buffer.len() * size_of::<T>()) as u64,
+            bytes,
             writable,
         }
     }
@@ -122,6 +129,7 @@ impl<'a> Argument<'a> {
             Owner::Heap {
                 allocation,
                 rank: of,
+                ..
             } => match (rank.owns(allocation), *of == rank.rank()) {
                 (true, true) => Home::Heap,
                 (true, false) => Home::Elsewhere("another rank"),
@@ -169,16 +177,11 @@ impl<'a> Argument<'a> {
         let (mut kept, mut heap, mut foreign) = (None, None, None);
         let place = match &mut self.owner {
             Owner::Heap {
-                allocation,
-                rank: of,
+                allocation, place, ..
             } => {
                 kept = Some(allocation.clone() as Arc<dyn Any + Send + Sync>);
                 heap = Some(*allocation);
-                Placement {
-                    own: allocation.on(*of),
-                    shared: Some(allocation.on(0)),
-                    bytes: self.bytes,
-                }
+                *place
             }
             Owner::Tensor { memory, place, .. } => {
                 kept = Some(memory.clone());

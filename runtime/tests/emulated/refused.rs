@@ -22,6 +22,38 @@ fn a_rank_that_is_none_has_no_part_of_a_buffer() -> Result<(), Error> {
 }
 
 #[test]
+fn rows_of_a_buffer_are_those_that_it_has_and_no_more() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        rank.reserve(1 << 20)?;
+        let x = rank.allocate::<u32>("x", [2, 3, 4])?;
+        refused(x.rows(5..7), "rows 5..7 of 6");
+        #[allow(clippy::reversed_empty_ranges, reason = "it is refused")]
+        let backwards = 3..2;
+        refused(x.rows(backwards), "rows 3..2 of 6");
+        let mine = x.rows(2..6)?.rows(1..3)?;
+        assert_eq!((mine.shape(), mine.len()), (&[2, 4][..], 8));
+        assert_eq!(mine.offset(), x.offset() + 3 * 4 * 4);
+        refused(mine.write(&[1; 9]), "9 elements");
+        rank.barrier()?;
+        mine.write_on(1 - rank.rank(), &[7; 8])?;
+        rank.stream().synchronize()?;
+        rank.barrier()?;
+        let mut all = [0; 24];
+        all[12..20].fill(7);
+        assert_eq!(x.read()?, all);
+        assert_eq!(mine.read()?, [7; 8]);
+        // It holds the memory.
+        drop(x);
+        rank.barrier()?;
+        let other = rank.allocate::<u32>("y", [2, 3, 4])?;
+        assert!(other.offset() != mine.offset() - 3 * 4 * 4);
+        rank.barrier()
+    })
+    .map(drop)
+}
+
+#[test]
 fn a_tensor_of_another_rank_is_not_copied() -> Result<(), Error> {
     let (ranks, others) = (Communicator::emulated(1)?, Communicator::emulated(1)?);
     let rank = &ranks[0];
