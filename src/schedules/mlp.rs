@@ -4,6 +4,19 @@ use crate::prelude::*;
 ///
 /// Use it for a column-parallel layer and the row-parallel one behind it, where nothing else reads what is between them: rows
 /// move while the tensor cores work on others, and the second layer starts on the rows whose columns are all there.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::MlpOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<MlpOp>().up_to(64, 32, 16).build()?; // rows, columns between the layers, columns of x and y
+/// let x = rank.allocate::<bf16>("x", [64, 16])?; // all rows; half of them are this rank's own
+/// let (up, down) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([16, 32])?);
+/// let mut y = rank.allocate::<bf16>("y", [32, 16])?; // this rank's half of the sum's 64 rows
+/// op.on(rank).x(&x).up(&up).down(&down).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn mlp(x: Gathered<bf16>, up: Local<bf16>, down: Local<bf16>, y: Scattered<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

@@ -21,6 +21,7 @@
 //! assert_eq!(s.finish().roles.len(), 1);
 //! ```
 mod refs;
+mod tensors;
 mod words;
 
 use crate::dtype::Dtype;
@@ -116,106 +117,6 @@ impl ScheduleBuilder {
     /// The recorded schedule.
     pub fn finish(self) -> Program {
         self.program
-    }
-
-    #[track_caller]
-    fn tensor(&mut self, name: &str, kind: TensorKind, dtype: Dtype) -> TensorRef {
-        let id = TensorId(small(self.program.tensors.len()));
-        self.program.tensors.push(Tensor {
-            name: name.into(),
-            kind,
-            dtype,
-            at: Location::caller(),
-        });
-        TensorRef { id, extent: None }
-    }
-
-    /// An input in row chunks, one per rank. At the end every rank holds all of it ([`TensorKind::Gathered`]).
-    #[track_caller]
-    pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Gathered, dtype)
-    }
-    /// An input that each rank holds whole ([`TensorKind::Local`]).
-    #[track_caller]
-    pub fn local(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Local, dtype)
-    }
-    /// An input vector along the columns ([`TensorKind::Vector`]).
-    #[track_caller]
-    pub fn vector(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Vector, dtype)
-    }
-    /// An output that each rank holds whole ([`TensorKind::Out`]).
-    #[track_caller]
-    pub fn out(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Out, dtype)
-    }
-    /// An output that a launch adds to ([`TensorKind::Accumulated`]).
-    #[track_caller]
-    pub fn accumulated(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Accumulated, dtype)
-    }
-    /// An output summed over ranks. Each rank keeps its chunk ([`TensorKind::Scattered`]).
-    #[track_caller]
-    pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Scattered, dtype)
-    }
-    /// An output summed over ranks. Every rank holds it whole ([`TensorKind::Reduced`]).
-    #[track_caller]
-    pub fn reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Reduced, dtype)
-    }
-
-    /// An output with a slot for each rank. Each rank keeps its chunk of what every rank sends
-    /// ([`TensorKind::Exchanged`]).
-    #[track_caller]
-    pub fn exchanged(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Exchanged, dtype)
-    }
-
-    /// Scratch in symmetric memory: `slots` copies of the shape of `like`.
-    ///
-    /// Each slot holds the chunk that its rank owns if `like` is [`TensorKind::Scattered`] or
-    /// [`TensorKind::Exchanged`], all rows otherwise.
-    /// [`TensorRef::chunk`] and [`TensorRef::whole`] choose explicitly.
-    #[track_caller]
-    pub fn symmetric(
-        &mut self,
-        name: &str,
-        dtype: Dtype,
-        like: TensorRef,
-        slots: impl Into<Slots>,
-    ) -> TensorRef {
-        let owned = self
-            .program
-            .tensors
-            .get(like.id.index())
-            .is_some_and(|t| matches!(t.kind, TensorKind::Scattered | TensorKind::Exchanged));
-        let extent = like.extent.unwrap_or(if owned {
-            ScratchRows::Chunk
-        } else {
-            ScratchRows::Whole
-        });
-        self.tensor(
-            name,
-            TensorKind::Scratch {
-                like: Some(like.id),
-                extent,
-                slots: slots.into(),
-            },
-            dtype,
-        )
-    }
-
-    /// Scratch in symmetric memory whose shape is that of what is stored in it: one slot, with all rows on each rank.
-    #[track_caller]
-    pub fn scratch(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        let kind = TensorKind::Scratch {
-            like: None,
-            extent: ScratchRows::Whole,
-            slots: Slots::Count(1),
-        };
-        self.tensor(name, kind, dtype)
     }
 
     #[track_caller]
