@@ -56,7 +56,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 18] = [
+const KERNELS: [Kind; 19] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -71,6 +71,7 @@ const KERNELS: [Kind; 18] = [
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
+    (schedules::bulk_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::mlp, Bf16, (128, 256), Nt, NONE),
     (strangers::odd_owners_first, Bf16, (128, 256), Nt, NONE),
     (strangers::sum_of_inputs, Bf16, (128, 256), Nt, NONE),

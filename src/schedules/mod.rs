@@ -20,6 +20,7 @@ mod ag_gemm_ring;
 mod ag_swiglu;
 mod all_to_all;
 mod bulk;
+mod bulk_rs;
 mod gemm;
 mod gemm_ar;
 mod gemm_rs;
@@ -37,6 +38,7 @@ pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
 pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
 pub use all_to_all::{AllToAllOp, all_to_all};
 pub use bulk::{BulkOp, bulk};
+pub use bulk_rs::{BulkRsOp, bulk_rs};
 pub use gemm::{GemmOp, gemm};
 pub use gemm_ar::{GemmArOp, gemm_ar};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
@@ -48,7 +50,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 16] = [
+pub const ALL: [fn() -> crate::Program; 17] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -65,4 +67,5 @@ pub const ALL: [fn() -> crate::Program; 16] = [
     all_to_all,
     mlp,
     bulk,
+    bulk_rs,
 ];

@@ -1,7 +1,7 @@
 //! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
-use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant, variant_of};
+use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
 use crate::gpus;
 use crate::strangers::{STRANGERS, Stranger};
 use crate::tiles::RAGGED;
@@ -190,7 +190,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk, bulk_rs);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -242,8 +242,12 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let each = STRANGERS.into_iter().flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
-            .flat_map(|world| JITTERED.map(|kind| variant(*world, kind)));
-        kinds.map(move |variant| (schedule(), variant))
+            .flat_map(|world| JITTERED.map(|kind| (*world, kind)));
+        kinds.map(move |(world, kind)| {
+            let program = schedule();
+            let variant = variant_of(&program, world, kind);
+            (program, variant)
+        })
     });
     each.flat_map(|(program, variant)| {
         [Probes::default(), JITTER].map(|probes| (probes, program.clone(), variant.clone()))
@@ -355,8 +359,19 @@ fn strangers_two_experts() {
     strangers(STRANGERS[20]);
 }
 
+#[test]
 fn strangers_rows_by_owner() {
     strangers(STRANGERS[21]);
+}
+
+#[test]
+fn strangers_added_beside() {
+    strangers(STRANGERS[22]);
+}
+
+#[test]
+fn strangers_added_around() {
+    strangers(STRANGERS[23]);
 }
 
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
@@ -418,5 +433,5 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk, bulk_rs);
 }

@@ -44,10 +44,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     builder.found.extend(between_others(kernel));
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let beside = role(kernel, |kind| kind == RoleKind::SpareWarps);
-    let before_join = |role: usize| Work {
+    let of = |role: usize, body| Work {
         role,
-        body: lifted(kernel, head(&kernel.roles[role])),
+        body: lifted(kernel, body),
     };
+    let before_join = |role: usize| of(role, head(&kernel.roles[role]));
     let work = gemm.map_or(
         Work {
             role: 0,
@@ -60,9 +61,13 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         .flat_map(|comm| &comm.roles)
         .map(|of| of.role)
         .collect();
-    let moves: Vec<Work> = movers.iter().copied().map(before_join).collect();
+    let both = movers.iter().map(|role| {
+        let (moves, sums) = cta::moves_and_sums(head(&kernel.roles[*role]));
+        (of(*role, moves), of(*role, sums))
+    });
+    let (moves, sums): (Vec<Work>, Vec<Work>) = both.unzip();
     let spare = beside.map(before_join);
-    let schedulers = schedulers(cta, comm.as_ref(), &work, &moves, spare.as_ref());
+    let schedulers = schedulers(cta, comm.as_ref(), &work, [&moves, &sums], spare.as_ref());
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let run_by = warp.run_by;
@@ -80,22 +85,38 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             }
         };
         let mut body = Vec::new();
-        if let (Some(which), Some(comm)) = (before, &comm) {
-            body.push(why(if comm.join_late {
-                "The first CTAs move data before they take items of the GEMM."
-            } else {
-                "The first CTAs move data."
-            }));
-            for (at, work) in moves.iter().enumerate() {
-                let mut moved =
-                    Walk::of_comm(&mut builder, which, at).role(scheduler::comm(at), &work.body);
-                if run_by == (RunBy::Threads { first: 1 }) {
+        if let Some(comm) = &comm {
+            for (at, (moves, sums)) in moves.iter().zip(&sums).enumerate() {
+                let mut moved = match before.filter(|_| !moves.body.is_empty()) {
+                    Some(which) => Walk::of_comm(&mut builder, which, at)
+                        .role(scheduler::comm(at), &moves.body),
+                    None => Vec::new(),
+                };
+                if run_by == (RunBy::Threads { first: 1 }) && !moved.is_empty() {
                     let test = Test::Equal(Expr::var("consumer"), 0.into());
                     moved = vec![Node::If { test, body: moved }];
                 }
-                let test = of_role(comm, at);
-                body.push(Node::If { test, body: moved });
+                let computed = match sums.body.is_empty() {
+                    false => {
+                        let id = scheduler::sums(comm, spare.is_some(), at);
+                        Walk::of_comm(&mut builder, which, at).role(id, &sums.body)
+                    }
+                    true => Vec::new(),
+                };
+                // Each has a scheduler, and so a scope, of its own.
+                let parts = [moved, computed].into_iter();
+                let parts = parts.filter(|part| !part.is_empty());
+                body.extend(parts.map(|body| Node::If {
+                    test: of_role(comm, at),
+                    body,
+                }));
             }
+            let first = if comm.join_late {
+                "The first CTAs move data before they take items of the GEMM."
+            } else {
+                "The first CTAs move data."
+            };
+            body.splice(0..0, (!body.is_empty()).then(|| why(first)));
         }
         let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work.body);
         if let Some(comm) = comm.as_ref().filter(|comm| !comm.join_late) {
@@ -213,8 +234,8 @@ fn after_join(role: &Role) -> &[Block] {
     &role.body[join.unwrap_or(role.body.len())..]
 }
 
-/// The CTAs that move data. They may take items of the GEMM afterwards if nothing they wait for comes from one: an
-/// item is assigned to a CTA in advance, and must not be behind a wait for itself.
+/// The CTAs that move data. They may take items of the GEMM afterwards if none of them computes, and nothing they wait for
+/// comes from one: an item is assigned to a CTA in advance, and must not be behind a wait for itself.
 fn comm(kernel: &Kernel) -> Option<Comm> {
     let mut roles: Vec<CommRole> = Vec::new();
     for (at, role) in kernel.roles.iter().enumerate() {
@@ -231,7 +252,9 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
             ctas,
         });
     }
-    let join_late = !wait_for_gemm(kernel, roles.iter().map(|of| of.role).collect());
+    let computes = |of: &CommRole| cta::computes(&kernel.roles[of.role]);
+    let join_late = !roles.iter().any(computes)
+        && !wait_for_gemm(kernel, roles.iter().map(|of| of.role).collect());
     (!roles.is_empty()).then_some(Comm { roles, join_late })
 }
 

@@ -17,19 +17,25 @@ pub(super) fn spare(roles: Option<&Comm>) -> SchedulerId {
     comm(roles.map_or(0, |comm| comm.roles.len()))
 }
 
-/// What a role does before its join, with branches around its loops.
+/// That of what a role that moves data computes: behind the others, by the same index.
+pub(super) fn sums(roles: &Comm, beside: bool, at: usize) -> SchedulerId {
+    comm(roles.roles.len() + usize::from(beside) + at)
+}
+
+/// What a role does before its join, or a part of that, with branches around its loops.
 pub(super) struct Work {
     /// The role's index among the kernel's.
     pub role: usize,
     pub body: Vec<Block>,
 }
 
-/// The schedulers, by their ids: of the GEMM's loops, then of those of each role that moves data, and of the spare warps.
+/// The schedulers, by their ids: of the GEMM's loops, then of those of each role that moves data, of the spare warps, and of
+/// what those roles compute, if one of them does.
 pub(super) fn schedulers(
     cta: &Cta,
     comm: Option<&Comm>,
     gemm: &Work,
-    moves: &[Work],
+    [moves, sums]: [&[Work]; 2],
     spare: Option<&Work>,
 ) -> Vec<Scheduler> {
     let of_gemm = Scheduler {
@@ -50,15 +56,20 @@ pub(super) fn schedulers(
         ping_pong: false,
         loops: loops(cta, &work.body),
     };
-    let of_comm = comm.into_iter().flat_map(|comm| {
-        let roles = moves.iter().zip(&comm.roles).enumerate();
-        roles.map(|(at, (work, role))| {
-            let (first, count) = (comm.before(at), role.count());
-            alone(work, Ctas::Comm { first, count })
+    let of_comm = |works| {
+        let alone = &alone;
+        comm.into_iter().flat_map(move |comm| {
+            let roles = Iterator::zip(<[Work]>::iter(works), &comm.roles).enumerate();
+            roles.map(move |(at, (work, role))| {
+                let (first, count) = (comm.before(at), role.count());
+                alone(work, Ctas::Comm { first, count })
+            })
         })
-    });
+    };
     let of_spare = spare.map(|work| alone(work, Ctas::Spare));
-    let others = of_comm.chain(of_spare);
+    let computed = sums.iter().any(|work| !work.body.is_empty());
+    let sums = if computed { sums } else { &[] };
+    let others = of_comm(moves).chain(of_spare).chain(of_comm(sums));
     [of_gemm].into_iter().chain(others).collect()
 }
 

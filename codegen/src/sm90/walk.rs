@@ -204,8 +204,8 @@ impl<'b, 'a> Walk<'b, 'a> {
                 Block::Once { body } => {
                     if matches!(self.which, Which::Load | Which::Fetch | Which::Spare) {
                         let first = match (self.which, &self.b.comm) {
-                            (Which::Load, Some(comm)) => comm.count(),
-                            (Which::Fetch, Some(comm)) => comm.before(self.comm),
+                            (Which::Load, Some(comm)) if self.scheduler == GEMM => comm.count(),
+                            (Which::Load | Which::Fetch, Some(comm)) => comm.before(self.comm),
                             _ => Expr::Const(0),
                         };
                         let body = self.once(body);

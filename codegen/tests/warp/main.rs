@@ -26,6 +26,7 @@ mod roles;
 mod slices;
 mod split_k;
 mod staggered_epilogues;
+mod summing_roles;
 mod swapped_operands;
 mod without_product;
 mod worlds;

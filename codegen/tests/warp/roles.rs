@@ -3,6 +3,7 @@
 use counterflow_codegen as codegen;
 
 use crate::fixtures::strangers::{By, Gather, halves, rings};
+use crate::fixtures::wide::wide;
 use codegen::builder::*;
 use codegen::diag::Diagnostics;
 use codegen::dtype::Dtype::Bf16;
@@ -82,10 +83,15 @@ fn shape(kernel: &Kernel, m: u32) -> Shape {
     })
 }
 
-/// Several launches of which each has another M, in every world: both levels accept it, and the emulator has the bits that
+/// Several launches of which each has another M, in small and large worlds: both levels accept it, and the emulator has the bits that
 /// its statements say.
-fn right(program: &Program) {
-    for world in 1..=8 {
+pub fn right(program: &Program) {
+    let worlds: &[u32] = if wide() {
+        &[1, 2, 3, 4, 5, 6, 7, 8]
+    } else {
+        &[1, 2, 3, 8]
+    };
+    for world in worlds.iter().copied() {
         let kernel = accepted(program, world);
         let series = verify::series(&kernel, &shape(&kernel, 1111), &Machine::h200())
             .unwrap_or_else(|error| panic!("world {world}: {error}"));
@@ -144,7 +150,7 @@ fn any_of_the_roles_may_pull() {
 /// Two tensors, each with readers of its own, by roles that stand before the GEMM or after it.
 #[test]
 fn readers_of_two_tensors() {
-    for [gemm_first, push_first] in [[false, false], [false, true], [true, false], [true, true]] {
+    for [gemm_first, push_first] in [[false, true], [true, false]] {
         let mut s = ScheduleBuilder::new("readers");
         let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
         let tiles = s.tiles("tiles", y, (128, 256));

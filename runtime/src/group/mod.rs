@@ -362,7 +362,9 @@ impl Group {
         ctas: u32,
     ) -> Result<Enqueueing<'a>, Error> {
         let alive = || self.alive();
-        let begun = self.order.begin((self.index(rank), current), launches, ctas, alive);
+        let begun = self
+            .order
+            .begin((self.index(rank), current), launches, ctas, alive);
         begun.inspect_err(|error| {
             if let Error::Mismatch { what, .. } = error {
                 self.die(Verdict::Differs(what.clone()));

@@ -4,7 +4,9 @@ use super::registers::{Company, in_parts, leaves_out};
 use super::smem::{Division, Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Region, Role, visit, visit_ops};
+use crate::kernel::{
+    Block, GemmKind, Kernel, Op, OpKind, Region, Role, RoleKind, visit, visit_ops,
+};
 use crate::program::{Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Tiling};
 use crate::value::{AccId, Value};
@@ -278,15 +280,52 @@ pub(super) fn first_store(kernel: &Kernel, body: &[Op]) -> Option<(Loc, Option<D
     at.map(|at| (at, element))
 }
 
-/// What the items of a role store, and read beside the operands of their products. All loops use the same subtiles.
-pub(super) fn results(kernel: &Kernel, role: &Role) -> Results {
+/// Whether CTAs of a role that moves data compute what they store.
+pub(crate) fn computes(role: &Role) -> bool {
+    matches!(role.kind, RoleKind::Comm { .. }) && multiplies_or_stores(&role.body)
+}
+
+/// What a role that moves data does before it computes, and what from there on.
+pub(crate) fn moves_and_sums(body: &[Block]) -> (&[Block], &[Block]) {
+    let stores = |block: &Block| multiplies_or_stores(std::slice::from_ref(block));
+    let first = body.iter().position(stores).unwrap_or(body.len());
+    let (moves, sums) = body.split_at(first);
+    let looped = |block: &Block| !matches!(block, Block::Once { .. } | Block::Join);
+    match sums.is_empty() || moves.iter().any(looped) {
+        true => (moves, sums),
+        // Without a loop, what comes first has no CTAs that move anything.
+        false => (&[], body),
+    }
+}
+
+fn multiplies_or_stores(body: &[Block]) -> bool {
+    let mut found = false;
+    visit(body, &mut |op| {
+        found |= match op.kind {
+            OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => true,
+            OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => false,
+        };
+    });
+    found
+}
+
+/// What the items of all roles that compute store, and read beside the operands of their products. All loops use the same
+/// subtiles.
+pub(super) fn results(kernel: &Kernel) -> Results {
     let mut results = Results {
         widest: 2,
         stores: 0,
         inputs: 0,
         computed: false,
     };
-    visit(&role.body, &mut |op| {
+    let mut each = |op: &Op| {
         let through = match &op.kind {
             OpKind::Store { dst, value, .. } => {
                 results.stores += 1;
@@ -316,7 +355,12 @@ pub(super) fn results(kernel: &Kernel, role: &Role) -> Results {
         };
         let bytes = kernel.buffers[through.buffer.index()].dtype.bytes();
         results.widest = results.widest.max(bytes);
-    });
+    };
+    for role in &kernel.roles {
+        if matches!(role.kind, RoleKind::Gemm(_)) || computes(role) {
+            visit(&role.body, &mut each);
+        }
+    }
     results
 }
 

@@ -21,6 +21,7 @@ use crate::program::Var;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
 use asked::{Asked, Item, distinct, first_store, loops, results, ways};
+pub(crate) use asked::{computes, moves_and_sums};
 use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
@@ -134,6 +135,13 @@ pub fn decide(kernel: &Kernel) -> Decision {
         Some(gemm) => of_stores(kernel, gemm, &mut misfits),
         None => Vec::new(),
     };
+    let mut summing = Vec::new();
+    for role in kernel.roles.iter().filter(|role| computes(role)) {
+        missing.extend(rules::of_role(kernel, role));
+        if let Some((_, kind)) = gemm {
+            summing.extend(of_stores(kernel, (role, kind), &mut missing));
+        }
+    }
     // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
     let mut multiplied = |asked| rules::find(asked, Level::Multiplies, &mut missing);
     let all = asked.iter().filter(|asked| multiplied(asked)).count();
@@ -158,6 +166,11 @@ pub fn decide(kernel: &Kernel) -> Decision {
         for (asked, _, division) in same {
             missing.extend(rules::of_items(asked, &asked.tiling(division)));
         }
+        if let Some((first, _, division)) = divided.first() {
+            let tiling = first.tiling(division);
+            let found = summing.iter().map(|asked| rules::of_sums(asked, &tiling));
+            missing.extend(found.flatten());
+        }
     }
     // Tiles of nothing multiplied have a plan, whatever they are: only their warps are made as those that feed tensor cores.
     if !has_products {
@@ -176,7 +189,7 @@ fn all_asked<'a>(
     (role, kind): (&Loops, GemmKind),
     misfits: &mut Vec<Diagnostic>,
 ) -> Vec<Asked<'a>> {
-    let results = results(kernel, role);
+    let results = results(kernel);
     let mut all: Vec<Asked<'_>> = Vec::new();
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
@@ -215,13 +228,13 @@ fn all_asked<'a>(
     all
 }
 
-/// What each loop that stores asks for, in a kernel that multiplies nothing.
+/// What each loop that stores asks for, of a role that multiplies nothing.
 fn of_stores<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
     misfits: &mut Vec<Diagnostic>,
 ) -> Vec<Asked<'a>> {
-    let (results, mut all) = (results(kernel, role), Vec::new());
+    let (results, mut all) = (results(kernel), Vec::new());
     let mut element = None;
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
@@ -345,10 +358,11 @@ fn spare_boxes(kernel: &Kernel) -> Option<(u32, u32)> {
     Some((bytes, if rows <= MOST_BOX_ROWS / 2 { 2 } else { 1 }))
 }
 
-/// Bytes of a staging buffer of CTAs that move data, if there are any: those of the largest box.
+/// Bytes of a staging buffer of CTAs that copy, if there are any: those of the largest box.
 fn staging(kernel: &Kernel) -> Option<u32> {
     let roles = kernel.roles.iter();
-    let comm = roles.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
+    let moves = |role: &&Loops| !moves_and_sums(&role.body).0.is_empty();
+    let comm = roles.filter(|role| matches!(role.kind, RoleKind::Comm { .. }) && moves(role));
     let rows = comm.map(|role| staging_rows(kernel, role)).max();
     rows.map(|rows| rows * STAGING_COLUMNS * 2)
 }

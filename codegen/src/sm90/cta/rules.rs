@@ -3,13 +3,13 @@
 //! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
 //! this version: it does not *run*.
 
-use super::asked::{Asked, Dot, distinct};
+use super::asked::{Asked, Dot, distinct, moves_and_sums};
 use super::registers::{Company, has_registers};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, OpKind, RoleKind, visit};
-use crate::program::{Loc, TensorId};
+use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role, RoleKind, visit};
+use crate::program::{Loc, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
@@ -478,6 +478,38 @@ fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
             "it goes through the stages, after the order barrier was passed: cooperative tiles";
         refuse(*at, message, hint)
     })
+}
+
+/// What CTAs that move data cannot compute.
+pub(super) fn of_role(kernel: &Kernel, role: &Role) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    visit(moves_and_sums(&role.body).1, &mut |op| {
+        if matches!(op.kind, OpKind::Copy { .. }) {
+            let words = role_words(role.kind.word(), &role.name);
+            let message = format!("a copy behind what a {words} role computes");
+            let hint = "copies first, or in a role of their own: `#[comm(name = halo, ctas = 2)]`";
+            found.push(refuse(kernel.loc(op.id), message, hint));
+        }
+    });
+    found
+}
+
+/// What a loop of such CTAs must have in common with the GEMM, whose stages and subtiles its tiles pass through.
+pub(super) fn of_sums(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
+    let (tile, of_gemm) = (asked.wgmma.tile, tiling.tile());
+    if (tile.rows, tile.columns) != (of_gemm.rows, of_gemm.columns) {
+        let message = format!("{} in CTAs that move data", asked.tiles());
+        let hint = format!(
+            "tiles as those of #[gemm], whose stages they pass through: {}x{}",
+            of_gemm.rows, of_gemm.columns
+        );
+        return vec![refuse(asked.at, message, hint)];
+    }
+    let mut found = shared_alone(asked);
+    if found.is_empty() {
+        found.extend(of_items(asked, tiling));
+    }
+    found
 }
 
 /// A cluster that a GPU can place, whatever its tiles.

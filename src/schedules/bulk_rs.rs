@@ -1,0 +1,32 @@
+use crate::prelude::*;
+
+/// y = x · wᵀ beside an independent r = reduce_scatter(g): no counter connects them.
+///
+/// Use it to hide the reduction of an *earlier* layer's result (a gradient, the output of a row-parallel layer) behind a
+/// GEMM without communication. Sums are in f32 and in a fixed order. The tiles of both have the same shape.
+#[schedule]
+pub fn bulk_rs(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, g: Local<bf16>, r: Scattered<bf16>) {
+    let pieces = r.pieces(rows = tune(128, 256));
+    let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
+    let sums = r.tiles(tiles);
+    let partial = symmetric::<bf16>(r, slots = world());
+    let landed = counters(world(), pieces);
+
+    #[comm(ctas = tune(8, 16, 4))]
+    {
+        for owner in ranks().after_me() {
+            for p in pieces.of(owner) {
+                partial.on(owner)[me()][p] = g[p];
+                landed.on(owner)[me()][p].add(1);
+            }
+        }
+        for t in sums.of(me()) {
+            landed[others()][t.rows()].wait();
+            r[t] = g[t] + partial[others()][t].sum();
+        }
+    }
+    #[gemm]
+    for t in tiles.grouped() {
+        y[t] = dot(x[t], w[t]);
+    }
+}
