@@ -24,7 +24,6 @@ mod refs;
 mod tensors;
 mod words;
 
-use crate::dtype::Dtype;
 pub use crate::order::OrderFn;
 use crate::program::*;
 pub use crate::rank::{Comparison, Cond, RankExpr};
