@@ -1,8 +1,8 @@
 //! The memory that the processes of a communicator share beside its heap: how it ends, how far each rank is, what kernels
 //! record, and the ledger.
 
-use super::abort::Verdict;
 use super::roll::Counts;
+use super::verdict::Verdict;
 use crate::cuda::Told;
 use crate::shared::Segment;
 use std::sync::Arc;

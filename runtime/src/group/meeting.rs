@@ -1,8 +1,9 @@
 //! A meeting of all ranks: each waits until all ask, and all get the answer. Nobody waits for ever, and whoever waits is
 //! told at once if the communicator ends.
 
-use super::abort::{End, Verdict};
+use super::abort::End;
 use super::seats::Seats;
+use super::verdict::Verdict;
 use crate::error::{Error, Stall};
 use crate::sync::{Condvar, Mutex, PoisonError};
 use crate::undo::{Fix, undone};

@@ -13,6 +13,7 @@ mod rings;
 mod roll;
 mod seats;
 pub(crate) mod threads;
+mod verdict;
 
 // The tests are declared here: the protocols are compiled by another package too, without their tests.
 #[cfg(test)]
@@ -22,12 +23,13 @@ mod meeting_tests;
 #[path = "seats/tests.rs"]
 mod seats_tests;
 
-pub(crate) use abort::{Awaited, End, Names, Verdict};
+pub(crate) use abort::{Awaited, End, Names};
 pub(crate) use callers::Passage;
 pub(crate) use heap::{ALIGN, Allocation};
 pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
+pub(crate) use verdict::Verdict;
 
 use crate::driver::{Address, Current, Event, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};

@@ -1,7 +1,8 @@
 //! The other ranks of a communicator whose ranks are processes: what they ask for, what they have dropped, and whether
 //! they live.
 
-use super::abort::{End, Verdict};
+use super::abort::End;
+use super::verdict::Verdict;
 use crate::error::{Error, Stall};
 use crate::shared::Links;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

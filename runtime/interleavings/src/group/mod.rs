@@ -10,3 +10,6 @@ mod meeting;
 mod roll;
 #[path = "../../../src/group/seats.rs"]
 mod seats;
+mod verdict {
+    pub(crate) use super::abort::Verdict;
+}

@@ -1,5 +1,6 @@
-use super::abort::{End, Verdict};
+use super::abort::End;
 use super::meeting::Meeting;
+use super::verdict::Verdict;
 use crate::cuda::{Cause, Told};
 use std::time::{Duration, Instant};
 
