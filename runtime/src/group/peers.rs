@@ -249,6 +249,10 @@ fn watch(mut sockets: Vec<(u32, UnixStream)>, end: &End, over: &AtomicBool) {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "ranks give lists of ranges, of one too"
+)]
 mod tests {
     use super::*;
 

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn answers_that_are_none_are_refused() {
         let limit = Duration::from_secs(1);
-        let told = |gather: fn(&[u8]) -> Result<Vec<Vec<u8>>, String>| {
+        type Gather = fn(&[u8]) -> Result<Vec<Vec<u8>>, String>;
+        let told = |gather: Gather| {
             let ranks = Callbacks::new(1, 2, move |mine, _| gather(mine)).expect("legal");
             ranks.all_gather(b"me", limit)
         };
