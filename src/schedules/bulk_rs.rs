@@ -4,6 +4,19 @@ use crate::prelude::*;
 ///
 /// Use it to hide the reduction of an *earlier* layer's result (a gradient, the output of a row-parallel layer) behind a
 /// GEMM without communication. Sums are in f32 and in a fixed order. The tiles of both have the same shape.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::BulkRsOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<BulkRsOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let (mut y, g) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([64, 16])?);
+/// let mut r = rank.allocate::<bf16>("r", [32, 16])?;
+/// op.on(rank).x(&x).w(&w).y(&mut y).g(&g).r(&mut r).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn bulk_rs(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, g: Local<bf16>, r: Scattered<bf16>) {
     let pieces = r.pieces(rows = tune(128, 256));

@@ -200,7 +200,7 @@ fn a_broken_statement_names_the_schedules_line() {
     let schedule = include_str!("../../src/schedules/ag_gemm.rs").lines();
     let line = 1 + schedule
         .clone()
-        .position(|line| line.contains(".wait()"))
+        .position(|line| line.contains(".wait();"))
         .expect("a wait");
     let told = error.to_string();
     assert!(
