@@ -120,6 +120,11 @@ impl Told {
         }
     }
 
+    /// Whether it gave up because somebody else had.
+    pub(crate) fn was_told(&self) -> bool {
+        matches!(self.cause(), Cause::ToldByPeer | Cause::ToldByHost)
+    }
+
     /// What a kernel would write.
     #[cfg(test)]
     pub(crate) fn of(cause: Cause, rank: u32, time: u64) -> Told {

@@ -12,6 +12,8 @@ use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use tracing::debug;
 
 /// The names of a kernel's roles and waits, by their numbers in records.
@@ -230,8 +232,19 @@ impl End {
 
     /// The first cause that kernels recorded.
     fn recorded(&self) -> Option<Verdict> {
-        let told = self.ranks.iter().filter_map(|rank| rank.record.stall());
-        let first = first(told)?;
+        /// Writing a record takes microseconds, and a process may have to wait for a core.
+        const LATE: Duration = Duration::from_millis(500);
+        let look = || first(self.ranks.iter().filter_map(|rank| rank.record.stall()));
+        let mut first = look()?;
+        let until = Instant::now() + LATE;
+        // The record of who gave up in another process may come after those of whom it told. Nothing is given out before.
+        while self.shared.is_some() && first.was_told() && Instant::now() < until {
+            if let Some(said) = self.said() {
+                return Some(said);
+            }
+            sleep(Duration::from_millis(1));
+            first = look().unwrap_or(first);
+        }
         Some(match first.cause() {
             Cause::TimeLimit | Cause::Barrier => Verdict::Stalled(self.stall(&first)),
             Cause::ToldByPeer | Cause::ToldByHost => Verdict::Aborted(format!(
@@ -274,10 +287,7 @@ impl End {
 /// The record of the first that gave up of itself, by the GPUs' clocks; else of one that was told to. A rank that was
 /// told never is the first.
 fn first(told: impl Iterator<Item = Told>) -> Option<Told> {
-    told.min_by_key(|told| {
-        let told_to = matches!(told.cause(), Cause::ToldByPeer | Cause::ToldByHost);
-        (told_to, told.time)
-    })
+    told.min_by_key(|told| (told.was_told(), told.time))
 }
 
 #[cfg(test)]

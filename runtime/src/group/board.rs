@@ -150,6 +150,7 @@ impl Counts for Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::Cause;
     use crate::error::Stall;
 
     fn board() -> Board {
@@ -182,6 +183,27 @@ mod tests {
             assert_eq!(board.verdict().as_ref(), Some(first));
             assert_eq!(board.say(&all[1]), *first);
         }
+    }
+
+    #[test]
+    fn who_was_told_waits_for_the_record_of_who_told_it() {
+        use super::super::abort::End;
+        let board = board();
+        let end = End::apart(board.clone(), 2, 4, crate::driver::Address::of(0));
+        let record = |told: Told| {
+            let mut bytes = vec![0; Told::BYTES];
+            told.record(&mut bytes);
+            board.segment().write(Board::record(told.rank), &bytes);
+        };
+        record(Told::of(Cause::ToldByPeer, 2, 8));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep(Duration::from_millis(100));
+                record(Told::of(Cause::TimeLimit, 1, 7));
+            });
+            let told = end.alive().expect_err("it ended").to_string();
+            assert!(told.starts_with("rank 1 waited too long"), "{told}");
+        });
     }
 
     #[test]
