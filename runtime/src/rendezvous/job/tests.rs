@@ -1,4 +1,4 @@
-//! Environments of launchers, as they were printed by processes that these started.
+//! Environments of launchers, written after what each documents. None of them was started for this.
 
 use super::*;
 
