@@ -117,12 +117,12 @@ fn a_second_layer_without_a_proxy_fence() {
     ");
 }
 
-/// Who multiplies counts the steps of the other layer.
+/// Who multiplies counts one step more than its layer has.
 #[test]
-fn a_layer_that_counts_the_steps_of_the_other() {
-    let up = |name: &str| name == "hidden_steps";
+fn a_layer_that_counts_too_many_steps() {
+    let steps = |name: &str| name == "hidden_steps";
     insta::assert_snapshot!(verdict(good(), |pipeline, done| last(pipeline, done, |node| match node {
-        Node::Let { name, value } if up(name) => {
+        Node::Let { name, value } if steps(name) => {
             *value = value.clone() + 1;
             true
         }

@@ -11,7 +11,7 @@ use codegen::dtype::Dtype::Bf16;
 use codegen::lower::lower;
 use codegen::program::Program;
 use codegen::sm90;
-use codegen::variant::Variant;
+use codegen::variant::{Layout, Variant};
 use codegen::verify;
 use codegen::warp::{Ctas, FragmentOp, Node, Pipeline};
 
@@ -127,6 +127,30 @@ fn beside(
     s.finish()
 }
 
+/// A `#[comm]` role stores what the GEMM multiplies, with a half more.
+fn sums_of_an_operand() -> Program {
+    let mut s = ScheduleBuilder::new("sums_of_an_operand");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let z = s.out("z", Bf16);
+    let (tiles, sums) = (
+        s.tiles("tiles", y, (128, 128)),
+        s.tiles("sums", z, (128, 128)),
+    );
+    s.comm(2, |s| {
+        s.for_items("t", sums.all(), |s, t| {
+            let value = s.load(x.at(t));
+            s.store(z.at(t), value.clone() + value);
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
 #[test]
 fn what_such_ctas_cannot_do_is_refused_with_what_is_possible() {
     let refused = |program| built(&program, &Variant::new(4)).expect_err("refused");
@@ -145,4 +169,8 @@ fn what_such_ctas_cannot_do_is_refused_with_what_is_possible() {
     };
     let ping_pong = beside(ping_pong, (128, 128), |_, _, _, _| {});
     insta::assert_snapshot!("sums_beside_ping_pong", refused(ping_pong));
+    insta::assert_snapshot!("sums_of_what_has_columns", {
+        let tn = Variant::new(4).layout(Layout::Tn);
+        built(&sums_of_an_operand(), &tn).expect_err("refused")
+    });
 }
