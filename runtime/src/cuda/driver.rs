@@ -2,6 +2,8 @@
 
 use crate::device::Device;
 use crate::error::Error;
+use cudarc::driver::CudaContext;
+use cudarc::driver::result::ctx;
 use cudarc::driver::sys::CUresult;
 use std::fmt;
 
@@ -42,6 +44,31 @@ pub(super) fn checked<T>(
         code: name_of(error.0),
         help: help(error.0).into(),
     })
+}
+
+/// Asks something of a GPU. Afterwards the thread's current context is what it was: a launch that asks how far other GPUs
+/// are relies on its own.
+pub(super) fn on<T>(context: &CudaContext, ask: impl FnOnce() -> T) -> Result<T, Error> {
+    const WHAT: &str = "select the GPU";
+    let before = checked(WHAT, ctx::get_current())?;
+    if before == Some(context.cu_ctx()) {
+        return Ok(ask());
+    }
+    checked(WHAT, context.bind_to_thread())?;
+    let answer = ask();
+    if let Some(before) = before {
+        // SAFETY: it was current until now, and whoever made it so keeps it.
+        checked(WHAT, unsafe { ctx::set_current(before) })?;
+    }
+    Ok(answer)
+}
+
+/// Whether a GPU came past a point, by the code of a query for it.
+pub(super) fn passed(code: CUresult) -> Result<bool, Error> {
+    match code {
+        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        code => check("ask the GPU how far it is", code).map(|()| true),
+    }
 }
 
 fn help(code: CUresult) -> &'static str {

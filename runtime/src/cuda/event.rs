@@ -5,7 +5,7 @@
 //! keeps them, and they go with its last handle: an event holds the GPU's context.
 
 use super::Gpu;
-use super::driver::{check, checked};
+use super::driver::{check, checked, on, passed};
 use super::unused::Unused;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUevent_flags};
@@ -55,12 +55,9 @@ impl Event {
 
     /// Whether the stream has reached it.
     pub(crate) fn is_done(&self) -> Result<bool, Error> {
-        checked("select the GPU", self.event.context().bind_to_thread())?;
         // SAFETY: the event is alive.
-        match unsafe { sys::cuEventQuery(self.event.cu_event()) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            code => check("ask the GPU how far it is", code).map(|()| true),
-        }
+        let query = || unsafe { sys::cuEventQuery(self.event.cu_event()) };
+        passed(on(self.event.context(), query)?)
     }
 
     /// Waits until the stream reaches it.

@@ -1,6 +1,6 @@
 //! Moving bytes.
 
-use super::driver::{check, checked};
+use super::driver::{check, checked, on, passed};
 use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
@@ -193,12 +193,9 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
 
 /// Whether the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
-    checked("select the GPU", stream.context().bind_to_thread())?;
     // SAFETY: the stream is alive.
-    match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
-        sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        code => check("ask the GPU how far it is", code).map(|()| true),
-    }
+    let query = || unsafe { sys::cuStreamQuery(stream.cu_stream()) };
+    passed(on(stream.context(), query)?)
 }
 
 /// Waits until the stream is empty.
