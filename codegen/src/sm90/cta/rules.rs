@@ -505,8 +505,7 @@ pub(super) fn of_sums(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
         );
         return vec![refuse(asked.at, message, hint)];
     }
-    let mut found = shared_alone(asked);
-    found.extend(stored_by_rows(asked));
+    let mut found = [shared_alone(asked), stored_by_rows(asked)].concat();
     if found.is_empty() {
         found.extend(of_items(asked, tiling));
     }
