@@ -1,17 +1,41 @@
-//! An example under four processes, with the variables that torchrun sets, and without a GPU.
+//! An example under four processes, with the variables that torchrun sets, and under our launcher; without a GPU.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-#[test]
-fn embed_runs_under_four_processes() {
+const RIGHT: &str = "emulated GPU: every number is right\n";
+
+/// What `cargo test --workspace` builds.
+fn built(name: &str, alone: &str) -> PathBuf {
     let mut path = std::env::current_exe().expect("this program");
     path.pop();
     path.pop();
-    path.push("examples/embed");
-    assert!(
-        path.exists(),
-        "`cargo test` builds the examples; before a test alone, `cargo build --example embed`"
-    );
+    path.push(name);
+    let help = format!("`cargo test --workspace` builds {name}; before a test alone, `{alone}`");
+    assert!(path.exists(), "{help}");
+    path
+}
+
+fn embed() -> PathBuf {
+    built("examples/embed", "cargo build --example embed")
+}
+
+#[test]
+fn embed_runs_under_our_launcher() {
+    let launcher = built("counterflow-run", "cargo build -p counterflow-launcher");
+    let done = Command::new(launcher)
+        .args(["-n", "4", "--"])
+        .arg(embed())
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .expect("started");
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), RIGHT.repeat(4));
+}
+
+#[test]
+fn embed_runs_under_four_processes() {
+    let path = embed();
     let run = format!("embed of {}", std::process::id());
     let ranks = [0, 1, 2, 3].map(|rank| {
         Command::new(&path)
@@ -33,6 +57,6 @@ fn embed_runs_under_four_processes() {
         let said =
             [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         assert!(done.status.success(), "{said:?}");
-        assert_eq!(said[0], "emulated GPU: every number is right\n");
+        assert_eq!(said[0], RIGHT);
     }
 }
