@@ -151,6 +151,14 @@ impl Heap {
         }
     }
 
+    /// Which of these hold on every rank. All ranks of one process know the same.
+    pub fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
+        match &self.peers {
+            None => Ok(here.to_vec()),
+            Some(peers) => peers.on_all(here),
+        }
+    }
+
     fn take(
         &self,
         name: &str,

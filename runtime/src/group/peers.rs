@@ -199,6 +199,18 @@ impl Peers {
         }
     }
 
+    /// Which of these hold on every rank. All give as many.
+    pub(super) fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
+        let mine: Vec<u8> = here.iter().map(|holds| u8::from(*holds)).collect();
+        let all = self.gather("looks for memory that kernels share", &mine)?;
+        if all.iter().any(|theirs| theirs.len() != here.len()) {
+            let what = "a rank sent something else than what it shares".into();
+            return Err(self.end.end(Verdict::Differs(what)).into());
+        }
+        let holds = |at: usize| all.iter().all(|theirs| theirs[at] != 0);
+        Ok((0..here.len()).map(holds).collect())
+    }
+
     /// What of the heap is free now, by what all ranks have dropped.
     pub(super) fn agree(&self, mine: &Dropped) -> Result<Agreed, Error> {
         let all = self.gather("looks for room", &mine.bytes())?;

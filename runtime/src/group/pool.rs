@@ -126,10 +126,19 @@ impl Pool {
                 (cells, base)
             }
         };
-        let mut scratch = Vec::new();
-        for (wanted, place) in needs.scratch.iter().zip(places) {
+        let known = needs.scratch.iter().zip(&places).map(|(wanted, place)| {
             let known = place.and_then(|place| self.places[place].upgrade());
-            let memory = match known.filter(|known| known.bytes() >= wanted.bytes) {
+            known.filter(|known| known.bytes() >= wanted.bytes)
+        });
+        // Held until all have looked: a process may have dropped what others still have.
+        let known: Vec<_> = known.collect();
+        let here: Vec<bool> = known.iter().map(Option::is_some).collect();
+        let everywhere = heap.on_all(&here)?;
+        let mut scratch = Vec::new();
+        for (((wanted, place), known), everywhere) in
+            needs.scratch.iter().zip(places).zip(known).zip(everywhere)
+        {
+            let memory = match known.filter(|_| everywhere) {
                 Some(known) => known,
                 None => {
                     let (name, bytes) = (&wanted.name, wanted.bytes);

@@ -2,7 +2,7 @@
 //! variables, and reads what each of them says.
 
 use counterflow::prelude::bf16;
-use counterflow::schedules::AgGemmOp;
+use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -29,6 +29,7 @@ fn part() {
             .allocate::<u8>("x", [rank.rank() as usize / 3])
             .map(drop),
         "leave" => leave(rank),
+        "scratch" => scratch(&rank),
         other => panic!("{other}"),
     });
     match done {
@@ -111,6 +112,33 @@ fn kernel(rank: &Communicator) -> Result<(), Error> {
     done.wait()
 }
 
+/// One rank drops a kernel whose scratch the others still have, and all load another that can share it.
+fn scratch(rank: &Communicator) -> Result<(), Error> {
+    const SIDE: usize = 256;
+    rank.reserve(16 << 20)?;
+    let build = || rank.op_of::<GemmRsOp>().up_to(SIDE, SIDE, SIDE).build();
+    let mut first = Some(build()?);
+    if rank.rank() == 1 {
+        first = None;
+    }
+    let second = build()?;
+    let rows = SIDE / WORLD;
+    let x = rank.zeros::<bf16>([SIDE, SIDE])?;
+    let w = rank.zeros::<bf16>([SIDE, SIDE])?;
+    x.write(&vec![bf16::ONE; SIDE * SIDE])?;
+    w.write(&vec![bf16::ONE; SIDE * SIDE])?;
+    let mut y = rank.allocate::<bf16>("y", [rows, SIDE])?;
+    let stream = rank.gpu().stream()?;
+    for _ in 0..3 {
+        y.fill(0xff)?;
+        second.on(&stream).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+        let wanted = bf16::from_f32((SIDE * WORLD) as f32);
+        assert!(y.read()?.iter().all(|sum| *sum == wanted));
+    }
+    drop(first);
+    rank.barrier()
+}
+
 fn leave(rank: Communicator) -> Result<(), Error> {
     rank.barrier()?;
     match rank.rank() {
@@ -186,6 +214,11 @@ fn last_words(ranks: &[Rank]) -> Vec<String> {
 #[test]
 fn processes_allocate_launch_and_are_right() {
     assert_eq!(last_words(&started("work", 110)), ["fine"; WORLD]);
+}
+
+#[test]
+fn a_process_may_drop_a_kernel_whose_scratch_its_peers_still_have() {
+    assert_eq!(last_words(&started("scratch", 20)), ["fine"; WORLD]);
 }
 
 #[test]
