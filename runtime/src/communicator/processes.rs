@@ -5,9 +5,10 @@ use super::start::{legal, timeout};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::group::Group;
-use crate::rendezvous::{Job, Rendezvous};
+use crate::rendezvous::{Deadline, Job, Rendezvous};
 use crate::retire;
 use crate::shared::Links;
+use std::time::Duration;
 
 impl Communicator {
     /// This process's rank of the job that a launcher started it for, on an emulated GPU: every rank is a process of
@@ -33,7 +34,9 @@ impl Communicator {
             legal: "start it by torchrun, mpirun or srun, or make all ranks in this process: `Communicator::emulated`"
                 .into(),
         })?;
-        Communicator::join_emulated(&job.rendezvous(timeout()?)?)
+        let timeout = timeout()?;
+        let deadline = Deadline::after(timeout);
+        Communicator::by(&job.rendezvous(timeout)?, timeout, deadline)
     }
 
     /// This process's rank on an emulated GPU. Every rank of the rendezvous is a process of this host and this user, or
@@ -67,12 +70,20 @@ impl Communicator {
     /// than 128 ranks.
     pub fn join_emulated(ranks: &dyn Rendezvous) -> Result<Communicator, Error> {
         let timeout = timeout()?;
+        Communicator::by(ranks, timeout, Deadline::after(timeout))
+    }
+
+    fn by(
+        ranks: &dyn Rendezvous,
+        timeout: Duration,
+        deadline: Deadline,
+    ) -> Result<Communicator, Error> {
         legal(ranks.world() as usize)?;
         retire::sweep();
-        let links = Links::make(ranks, timeout)?;
+        let links = Links::make(ranks, deadline)?;
         let machine = Machine::apart()?;
         let gpu = emulated::Gpu::of(&machine, 0);
-        let group = Group::apart(gpu.into(), links, timeout)?;
+        let group = Group::apart(gpu.into(), links, timeout, deadline)?;
         let mut made = Communicator::made(group, timeout);
         made.pop().ok_or_else(|| Error::Usage {
             what: "a communicator without ranks".into(),

@@ -34,6 +34,7 @@ pub(crate) use verdict::Verdict;
 use crate::driver::{Address, Current, Event, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
+use crate::rendezvous::Deadline;
 use crate::shared::{Links, Segment};
 use board::Board;
 use callers::Callers;
@@ -184,7 +185,12 @@ impl Group {
     }
 
     /// Ranks that are processes, for the one on this GPU.
-    pub(crate) fn apart(gpu: Gpu, mut links: Links, timeout: Duration) -> Result<Group, Error> {
+    pub(crate) fn apart(
+        gpu: Gpu,
+        mut links: Links,
+        timeout: Duration,
+        deadline: Deadline,
+    ) -> Result<Group, Error> {
         let (rank, world) = (links.rank(), links.world());
         let cells = cells(world);
         let stride = gpu.memory().max(cells.end);
@@ -194,21 +200,26 @@ impl Group {
             0 => Some(Segment::create("counterflow control", bytes)?),
             _ => None,
         };
-        let mine = [Some(own.fd()), board.as_ref().map(Segment::fd)];
-        let mine: Vec<_> = mine.into_iter().flatten().collect();
-        let mut all = links.share(&mine, timeout)?.into_iter();
+        let fds = [Some(own.fd()), board.as_ref().map(Segment::fd)];
+        let fds = fds.into_iter().flatten().map(|fd| fd.try_clone_to_owned());
+        let fds = fds
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| Error::TooLarge {
+                what: format!("file descriptors of rank {rank}: {error}"),
+                help: "allow more of them: `ulimit -n`".into(),
+            })?;
         let mut slots = Vec::new();
-        let mut control = None;
-        for (fds, from) in all.by_ref().zip(0..) {
-            let mut fds = fds.into_iter();
-            let slot = fds.next().ok_or_else(|| misshared(from))?;
-            slots.push(match from == rank {
-                true => own.clone(),
-                false => Arc::new(Segment::of(slot, stride)?),
-            });
+        let mut control = board.map(Arc::new);
+        for (parcel, from) in links.share(fds, deadline)?.into_iter().zip(0..) {
+            if from == rank {
+                slots.push(own.clone());
+                continue;
+            }
+            let mut fds = parcel.fds.into_iter();
+            let mut next = || fds.next().ok_or_else(|| misshared(from));
+            slots.push(Arc::new(Segment::of(next()?, stride)?));
             if from == 0 {
-                let fd = fds.next().ok_or_else(|| misshared(from))?;
-                control = Some(Arc::new(Segment::of(fd, bytes)?));
+                control = Some(Arc::new(Segment::of(next()?, bytes)?));
             }
         }
         let board = Board::new(control.ok_or_else(|| misshared(0))?, world);
@@ -228,7 +239,7 @@ impl Group {
         };
         let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers)?);
         // Nobody enqueues anything before all ranks have mapped all memory.
-        peers.gather("makes a communicator", &[])?;
+        peers.exchange("makes a communicator", &[], Vec::new(), deadline)?;
         Ok(Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,

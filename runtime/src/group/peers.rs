@@ -4,15 +4,17 @@
 use super::abort::End;
 use super::verdict::Verdict;
 use crate::error::{Error, Stall};
-use crate::shared::Links;
+use crate::rendezvous::Deadline;
+use crate::shared::{Links, Lost, Parcel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks while others are waited for.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -138,50 +140,50 @@ impl Peers {
     /// # Errors
     /// Why the communicator has ended. It also ends if a rank is gone, or does not come within the limit.
     pub fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let until = Instant::now() + self.limit;
+        let deadline = Deadline::after(self.limit);
+        let all = self.exchange(what, mine, Vec::new(), deadline)?;
+        let texts = all.into_iter().zip(0..).map(|(parcel, rank)| {
+            let own = rank == self.rank;
+            if own { mine.to_vec() } else { parcel.text }
+        });
+        Ok(texts.collect())
+    }
+
+    /// The same with file descriptors. This rank's own parcel is empty.
+    pub fn exchange(
+        &self,
+        what: &str,
+        text: &[u8],
+        fds: Vec<OwnedFd>,
+        deadline: Deadline,
+    ) -> Result<Vec<Parcel>, Error> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         self.end.alive()?;
-        let mut all = BTreeMap::from([(self.rank, mine.to_vec())]);
-        let ended = |rank: u32| {
-            format!(
-                "rank {rank} ended early: its process closed its connections while rank {} {what}",
-                self.rank
-            )
-        };
-        if let Err((rank, _)) = links.tell(mine, until) {
-            return Err(self.end.end(Verdict::Aborted(ended(rank))).into());
-        }
+        links.post(text, fds)?;
+        let mut all = BTreeMap::from([(self.rank, Parcel::default())]);
         loop {
             // Looked at before: a rank that left may have told all before it did.
-            let gone: Vec<u32> = (0..self.world)
-                .filter(|rank| self.end.has_left(*rank))
-                .collect();
-            let mut lost = None;
-            for rank in 0..self.world {
-                if all.contains_key(&rank) {
-                    continue;
-                }
-                match links.hear(rank) {
-                    Ok(Some(message)) => drop(all.insert(rank, message)),
-                    Ok(None) => {}
-                    Err(_) => lost = Some(rank),
-                }
-            }
-            let missing: Vec<u32> = (0..self.world)
-                .filter(|rank| !all.contains_key(rank))
-                .collect();
-            if missing.is_empty() {
+            let left = |rank: &u32| self.end.has_left(*rank);
+            let gone: Vec<u32> = (0..self.world).filter(left).collect();
+            let looked = links.look(&mut all);
+            if let Ok(true) = looked {
                 return Ok(all.into_values().collect());
             }
             self.end.alive()?;
+            let missing: Vec<u32> = (0..self.world)
+                .filter(|rank| !all.contains_key(rank))
+                .collect();
             let verdict = if let Some(gone) = gone.iter().find(|rank| missing.contains(rank)) {
                 Verdict::Aborted(format!(
                     "rank {gone} ended early: its communicator was dropped while rank {} {what}",
                     self.rank
                 ))
-            } else if let Some(lost) = lost {
-                Verdict::Aborted(ended(lost))
-            } else if Instant::now() > until {
+            } else if let Err(Lost { rank, .. }) = looked {
+                Verdict::Aborted(format!(
+                    "rank {rank} ended early: its process closed its connections while rank {} {what}",
+                    self.rank
+                ))
+            } else if deadline.is_over() {
                 let named: Vec<String> = missing.iter().map(u32::to_string).collect();
                 Verdict::Stalled(Stall {
                     rank: self.rank,

@@ -3,7 +3,7 @@
 
 use super::secret::{BYTES, Secret, random};
 use super::wire::{PAUSE, Wire};
-use super::{absent, failed};
+use super::{Deadline, absent, failed};
 use crate::error::Error;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
@@ -85,9 +85,8 @@ pub(crate) fn admit<L: Listen>(
     secret: &Secret,
     me: Place,
     wanted: &[u32],
-    limit: Duration,
+    deadline: Deadline,
 ) -> Result<BTreeMap<u32, Wire<L::Stream>>, Error> {
-    let until = Instant::now() + limit;
     let mut inside = BTreeMap::new();
     let mut standing: VecDeque<Standing<L::Stream>> = VecDeque::new();
     while inside.len() < wanted.len() {
@@ -122,10 +121,10 @@ pub(crate) fn admit<L: Listen>(
                 Ok(None) | Err(_) => {}
             }
         }
-        if Instant::now() > until {
+        if deadline.is_over() {
             let missing = wanted.iter().filter(|rank| !inside.contains_key(rank));
             let missing: Vec<u32> = missing.copied().collect();
-            let error = absent(&missing, "join", limit);
+            let error = absent(&missing, "join", deadline.limit);
             let soon = Instant::now() + Duration::from_millis(100);
             for wire in inside.values_mut() {
                 // Who is inside learns of those who are not. If it no longer listens, it has its own limit.
@@ -226,15 +225,17 @@ pub(crate) fn knock<S: Read + Write>(
     mut open: impl FnMut(Instant) -> io::Result<(S, Secret)>,
     me: Place,
     host: u32,
-    limit: Duration,
+    deadline: Deadline,
 ) -> Result<Wire<S>, Error> {
     /// Between two tries.
     const REST: Duration = Duration::from_millis(20);
-    let until = Instant::now() + limit;
     let mut unknown = None;
     loop {
-        let tried = match open(until) {
-            Ok((stream, secret)) => answered(Wire::new(stream), &secret, me, host),
+        let tried = match open(deadline.until) {
+            Ok((stream, secret)) => {
+                let patience = deadline.until.min(Instant::now() + PATIENCE);
+                answered(Wire::new(stream), &secret, me, host, patience)
+            }
             Err(error) => Err(error.into()),
         };
         let why = match tried {
@@ -246,12 +247,12 @@ pub(crate) fn knock<S: Read + Write>(
                 unknown.insert(WHY).to_string()
             }
         };
-        if Instant::now() > until {
+        if deadline.is_over() {
             let why = unknown.unwrap_or(&why);
             return Err(failed(
                 format!(
-                    "rank {} did not reach rank {host} within {limit:?}: {why}",
-                    me.rank
+                    "rank {} did not reach rank {host} within {:?}: {why}",
+                    me.rank, deadline.limit
                 ),
                 "see whether that rank's process started, and what it said; UB_TIMEOUT (seconds) sets the limit",
             ));
@@ -261,8 +262,10 @@ pub(crate) fn knock<S: Read + Write>(
 }
 
 /// Waits a little for the next bytes.
-fn soon<S: Read + Write, const BYTES: usize>(wire: &mut Wire<S>) -> io::Result<[u8; BYTES]> {
-    let until = Instant::now() + PATIENCE;
+fn soon<S: Read + Write, const BYTES: usize>(
+    wire: &mut Wire<S>,
+    until: Instant,
+) -> io::Result<[u8; BYTES]> {
     loop {
         if let Some(bytes) = wire.take()? {
             return Ok(bytes);
@@ -279,8 +282,9 @@ fn answered<S: Read + Write>(
     secret: &Secret,
     me: Place,
     host: u32,
+    patience: Instant,
 ) -> Result<Wire<S>, Refused> {
-    let challenge: [u8; CHALLENGE] = soon(&mut wire)?;
+    let challenge: [u8; CHALLENGE] = soon(&mut wire, patience)?;
     let (greeting, nonce) = challenge.split_at(GREETING.len());
     if greeting != GREETING {
         return Err(Refused::NotYet("something else listens there".into()));
@@ -290,8 +294,8 @@ fn answered<S: Read + Write>(
     let parts: [&[u8]; 3] = [nonce, &mine, &who];
     let proof = secret.proof("joins", &parts);
     let answer = [&who[..], &mine, proof.as_bytes()].concat();
-    wire.send(&answer, Instant::now() + PATIENCE)?;
-    let welcome: [u8; WELCOME] = soon(&mut wire)?;
+    wire.send(&answer, patience)?;
+    let welcome: [u8; WELCOME] = soon(&mut wire, patience)?;
     let proven = blake3::Hash::from_slice(&welcome[1..])
         .is_ok_and(|proof| proof == secret.proof("admits", &parts));
     match (Word::of(welcome[0]), proven) {

@@ -23,7 +23,7 @@ pub use tcp::Tcp;
 pub use threads::Threads;
 
 use crate::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest message of a rank, in bytes.
 pub const LONGEST: usize = 1 << 16;
@@ -65,6 +65,31 @@ pub trait Rendezvous: Send + Sync {
     /// As [`Rendezvous::all_gather`].
     fn barrier(&self, limit: Duration) -> Result<(), Error> {
         self.all_gather(&[], limit).map(drop)
+    }
+}
+
+/// Until when all steps of something may last together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    pub until: Instant,
+    /// How long that was at the start.
+    pub limit: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub fn after(limit: Duration) -> Deadline {
+        let until = Instant::now() + limit;
+        Deadline { until, limit }
+    }
+
+    /// What is left of it.
+    pub fn left(self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    pub fn is_over(self) -> bool {
+        self.left().is_zero()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::door::{Listen, Place, admit, knock, refusal};
 use super::secret::Secret;
 use super::wire::{PAUSE, Wire};
-use super::{LONGEST, Rendezvous, absent, failed, must_be_in, must_fit};
+use super::{Deadline, LONGEST, Rendezvous, absent, failed, must_be_in, must_fit};
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::io;
@@ -98,7 +98,8 @@ impl Tcp {
         let listens = listener.set_nonblocking(true);
         listens.map_err(|error| failed(format!("rank 0 cannot listen: {error}"), "try again"))?;
         let wanted: Vec<u32> = (1..world).collect();
-        let others = admit(listener, secret, place, &wanted, limit)?;
+        let deadline = Deadline::after(limit);
+        let others = admit(listener, secret, place, &wanted, deadline)?;
         Ok(Tcp {
             place,
             side: Mutex::new(Side::First(others)),
@@ -111,9 +112,10 @@ impl Tcp {
         limit: Duration,
         open: impl FnMut(Instant) -> io::Result<(TcpStream, Secret)>,
     ) -> Result<Tcp, Error> {
+        let wire = knock(open, place, 0, Deadline::after(limit))?;
         Ok(Tcp {
             place,
-            side: Mutex::new(Side::Other(knock(open, place, 0, limit)?)),
+            side: Mutex::new(Side::Other(wire)),
         })
     }
 }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 /// The time between two looks at a connection on which nothing came.
 pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
-/// A connection that does not block, and what came of the next message.
+/// A connection that does not block, what came of the next message, and what is still to be sent.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     pub(crate) stream: S,
     incoming: Vec<u8>,
+    outgoing: Vec<u8>,
 }
 
 impl<S: Read + Write> Wire<S> {
@@ -20,6 +21,7 @@ impl<S: Read + Write> Wire<S> {
         Wire {
             stream,
             incoming: Vec::new(),
+            outgoing: Vec::new(),
         }
     }
 
@@ -74,23 +76,40 @@ impl<S: Read + Write> Wire<S> {
         Ok(Some(message))
     }
 
-    /// Writes all of these bytes.
-    pub fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.stream.write(bytes) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if Instant::now() > until {
-                        return Err(ErrorKind::TimedOut.into());
-                    }
-                    sleep(PAUSE);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+    /// Writes what is still to be sent, as far as that does not wait. False if something is left.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let mut sent = 0;
+        let ended = loop {
+            if sent == self.outgoing.len() {
+                break Ok(true);
             }
+            match self.stream.write(&self.outgoing[sent..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.outgoing.drain(..sent);
+        ended
+    }
+
+    /// Writes all of these bytes.
+    pub fn send(&mut self, bytes: &[u8], until: Instant) -> io::Result<()> {
+        self.outgoing.extend_from_slice(bytes);
+        while !self.flush()? {
+            if Instant::now() > until {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Puts a message behind what is still to be sent.
+    pub fn post(&mut self, message: &[u8]) {
+        self.outgoing.extend(framed(message));
     }
 
     /// Writes a message.
@@ -100,7 +119,7 @@ impl<S: Read + Write> Wire<S> {
 }
 
 /// A message with its length before it.
-pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
+fn framed(message: &[u8]) -> Vec<u8> {
     let length = (message.len() as u32).to_le_bytes();
     [&length[..], message].concat()
 }

@@ -3,20 +3,21 @@
 
 use crate::error::Error;
 use crate::rendezvous::door::{Listen, Place, admit, knock};
-use crate::rendezvous::wire::{PAUSE, Wire, framed};
-use crate::rendezvous::{Rendezvous, Secret, absent, failed, random};
+use crate::rendezvous::wire::{PAUSE, Wire};
+use crate::rendezvous::{Deadline, Rendezvous, Secret, absent, failed, random};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with, sockopt::socket_peercred,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// The longest message, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -25,11 +26,26 @@ const MOST_FDS: usize = 4;
 /// Bytes of a random number.
 const BYTES: usize = 32;
 
-/// A socket, and the file descriptors that came by it.
+/// What a rank sends to all others: a message, and file descriptors that come with it.
+#[derive(Debug, Default)]
+pub(crate) struct Parcel {
+    pub text: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The connection to a rank is lost.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub rank: u32,
+    pub why: io::Error,
+}
+
+/// A socket, the file descriptors that came by it, and those that go with the next bytes.
 #[derive(Debug)]
 struct Post {
     socket: UnixStream,
-    fds: Vec<OwnedFd>,
+    came: Vec<OwnedFd>,
+    going: Option<Arc<[OwnedFd]>>,
 }
 
 impl Post {
@@ -37,7 +53,8 @@ impl Post {
         socket.set_nonblocking(true)?;
         Ok(Post {
             socket,
-            fds: Vec::new(),
+            came: Vec::new(),
+            going: None,
         })
     }
 }
@@ -55,10 +72,10 @@ impl Read for Post {
         )?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
+                self.came.extend(fds);
             }
         }
-        if self.fds.len() > MOST_FDS {
+        if self.came.len() > MOST_FDS {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "too many file descriptors",
@@ -70,7 +87,19 @@ impl Read for Post {
 
 impl Write for Post {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.write(bytes)
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = match &self.going {
+            Some(fds) => fds.iter().map(AsFd::as_fd).collect(),
+            None => Vec::new(),
+        };
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let bytes = [IoSlice::new(bytes)];
+        let sent = sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        self.going = None;
+        Ok(sent)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -100,40 +129,58 @@ pub(crate) struct Links {
     others: BTreeMap<u32, Wire<Post>>,
 }
 
-/// What a rank tells the others before there are connections.
+/// What a rank tells the others before there are connections: its version, where it listens, and what proves to it that
+/// somebody was told this. The rendezvous carries it as it is. Who reads along there learns nothing of use on another
+/// host, or as another user: the socket is this host's, and the system says whose process connects.
 struct Card {
     version: String,
     name: [u8; BYTES],
-    secret: [u8; BYTES],
+    token: [u8; BYTES],
 }
 
 impl Card {
     fn bytes(&self) -> Vec<u8> {
-        [&self.name[..], &self.secret, self.version.as_bytes()].concat()
+        [&self.name[..], &self.token, self.version.as_bytes()].concat()
     }
 
     fn of(bytes: &[u8]) -> Option<Card> {
         let (name, rest) = bytes.split_first_chunk()?;
-        let (secret, version) = rest.split_first_chunk()?;
+        let (token, version) = rest.split_first_chunk()?;
         Some(Card {
             version: String::from_utf8_lossy(version).into_owned(),
             name: *name,
-            secret: *secret,
+            token: *token,
         })
     }
 
-    fn address(&self) -> io::Result<SocketAddr> {
-        let hex: String = self.name[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        SocketAddr::from_abstract_name(format!("counterflow-{hex}"))
+    /// The socket's name, which no file has.
+    fn socket(&self) -> String {
+        let hex = self.name[..16].iter().map(|byte| format!("{byte:02x}"));
+        format!("counterflow-{}", hex.collect::<String>())
+    }
+
+    fn listen(&self) -> io::Result<Door> {
+        let address = SocketAddr::from_abstract_name(self.socket())?;
+        let listener = UnixListener::bind_addr(&address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Door(listener))
+    }
+
+    /// Connects, or says that too many others just do.
+    fn connect(&self) -> io::Result<Post> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(
+            &socket,
+            &SocketAddrUnix::new_abstract_name(self.socket().as_bytes())?,
+        )?;
+        Post::on(socket.into())
     }
 }
 
 impl Links {
     /// Connects all ranks of a rendezvous: those of one user on one host, of one version.
-    pub fn make(ranks: &dyn Rendezvous, limit: Duration) -> Result<Links, Error> {
+    pub fn make(ranks: &dyn Rendezvous, deadline: Deadline) -> Result<Links, Error> {
         let place = Place {
             rank: ranks.rank(),
             world: ranks.world(),
@@ -146,23 +193,15 @@ impl Links {
                 boot.trim()
             ),
             name: random()?,
-            secret: random()?,
+            token: random()?,
         };
-        let listens = mine
-            .address()
-            .and_then(|address| UnixListener::bind_addr(&address));
-        let listens = listens.and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(Door(listener))
-        });
-        // Whoever cannot go on stays long enough for the others to hear of it by the rendezvous.
-        let door = listens.map_err(|error| {
+        let door = mine.listen().map_err(|error| {
             failed(
                 format!("rank {} cannot listen on a socket: {error}", place.rank),
                 "free file descriptors: `ulimit -n` says how many there are",
             )
         })?;
-        let cards = ranks.all_gather(&mine.bytes(), limit)?;
+        let cards = ranks.all_gather(&mine.bytes(), deadline.left())?;
         let cards: Vec<Card> = cards.iter().filter_map(|bytes| Card::of(bytes)).collect();
         if cards.len() != place.world as usize {
             return Err(failed(
@@ -183,20 +222,12 @@ impl Links {
         }
         let mut others = BTreeMap::new();
         for (rank, card) in (0..place.rank).zip(&cards) {
-            let open = |_| {
-                let socket = UnixStream::connect_addr(&card.address()?)?;
-                Ok((Post::on(socket)?, Secret::of(&card.secret)))
-            };
-            others.insert(rank, knock(open, place, rank, limit)?);
+            let open = |_| Ok((card.connect()?, Secret::of(&card.token)));
+            others.insert(rank, knock(open, place, rank, deadline)?);
         }
         let wanted: Vec<u32> = (place.rank + 1..place.world).collect();
-        others.extend(admit(
-            &door,
-            &Secret::of(&mine.secret),
-            place,
-            &wanted,
-            limit,
-        )?);
+        let token = Secret::of(&mine.token);
+        others.extend(admit(&door, &token, place, &wanted, deadline)?);
         Ok(Links { place, others })
     }
 
@@ -217,85 +248,69 @@ impl Links {
             .collect()
     }
 
-    /// Sends a message to all others. Gives the first that does not take it.
-    pub fn tell(&mut self, message: &[u8], until: Instant) -> Result<(), (u32, io::Error)> {
-        for (rank, wire) in &mut self.others {
-            wire.send_message(message, until)
-                .map_err(|why| (*rank, why))?;
+    /// Begins to send something to all others. [`Links::look`] sends it, and finds what they send.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for what the others would not take.
+    pub fn post(&mut self, text: &[u8], fds: Vec<OwnedFd>) -> Result<(), Error> {
+        if text.len() > LONGEST || fds.len() > MOST_FDS {
+            return Err(Error::TooLarge {
+                what: format!("a message of {} bytes to the other ranks", text.len()),
+                help: "drop buffers in the same order on every rank, and fewer at once".into(),
+            });
+        }
+        let fds: Arc<[OwnedFd]> = fds.into();
+        for wire in self.others.values_mut() {
+            wire.stream.going = Some(fds.clone());
+            wire.post(text);
         }
         Ok(())
     }
 
-    /// The next message of a peer, if it has come.
-    pub fn hear(&mut self, rank: u32) -> io::Result<Option<Vec<u8>>> {
-        match self.others.get_mut(&rank) {
-            Some(wire) => wire.message(LONGEST),
-            None => Err(ErrorKind::NotConnected.into()),
+    /// Sends what can be sent and takes what has come, one parcel of each rank. Never waits. True once every other rank
+    /// has all of this one's, and `came` has one of each.
+    pub fn look(&mut self, came: &mut BTreeMap<u32, Parcel>) -> Result<bool, Lost> {
+        let (mut all, mut lost) = (true, None);
+        for (rank, wire) in &mut self.others {
+            let mut look = || {
+                let sent = wire.flush();
+                if !came.contains_key(rank)
+                    && let Some(text) = wire.message(LONGEST)?
+                {
+                    let fds = std::mem::take(&mut wire.stream.came);
+                    came.insert(*rank, Parcel { text, fds });
+                }
+                Ok(sent? && came.contains_key(rank))
+            };
+            match look() {
+                Ok(done) => all &= done,
+                Err(why) => lost = lost.or(Some(Lost { rank: *rank, why })),
+            }
         }
+        lost.map_or(Ok(all), Err)
     }
 
-    /// Every rank's file descriptors, in the order of the ranks; this one's are its own again.
-    pub fn share(
-        &mut self,
-        mine: &[BorrowedFd<'_>],
-        limit: Duration,
-    ) -> Result<Vec<Vec<OwnedFd>>, Error> {
-        let lost = |rank, why: io::Error| {
-            failed(
-                format!("rank {rank} is gone: {why}"),
-                "see what that rank's process said",
-            )
-        };
-        let until = Instant::now() + limit;
-        let owned = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
-        let own = mine.iter().map(owned).collect::<io::Result<Vec<_>>>();
-        let mut all = BTreeMap::new();
-        all.insert(
-            self.place.rank,
-            own.map_err(|why| lost(self.place.rank, why))?,
-        );
-        for (rank, wire) in &mut self.others {
-            sent(wire, mine, until).map_err(|why| lost(*rank, why))?;
-        }
-        while all.len() < self.place.world as usize {
-            for (rank, wire) in &mut self.others {
-                if !all.contains_key(rank)
-                    && wire.message(0).map_err(|why| lost(*rank, why))?.is_some()
-                {
-                    all.insert(*rank, std::mem::take(&mut wire.stream.fds));
-                }
+    /// Every rank's parcel, in the order of the ranks, before anything else is known of them. This rank's own is empty.
+    pub fn share(&mut self, fds: Vec<OwnedFd>, deadline: Deadline) -> Result<Vec<Parcel>, Error> {
+        self.post(&[], fds)?;
+        let mut came = BTreeMap::new();
+        loop {
+            let done = self.look(&mut came).map_err(|Lost { rank, why }| {
+                failed(
+                    format!("rank {rank} is gone: {why}"),
+                    "see what that rank's process said",
+                )
+            })?;
+            if done {
+                came.insert(self.place.rank, Parcel::default());
+                return Ok(came.into_values().collect());
             }
-            if Instant::now() > until {
-                let missing = self.others.keys().filter(|rank| !all.contains_key(rank));
+            if deadline.is_over() {
+                let missing = self.others.keys().filter(|rank| !came.contains_key(rank));
                 let missing: Vec<u32> = missing.copied().collect();
-                return Err(absent(&missing, "share its memory", limit));
+                return Err(absent(&missing, "share its memory", deadline.limit));
             }
             sleep(PAUSE);
-        }
-        Ok(all.into_values().collect())
-    }
-}
-
-/// Sends file descriptors with an empty message.
-fn sent(wire: &mut Wire<Post>, fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
-    let message = framed(&[]);
-    loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        let bytes = [IoSlice::new(&message)];
-        match sendmsg(
-            &wire.stream.socket,
-            &bytes,
-            &mut control,
-            SendFlags::NOSIGNAL,
-        ) {
-            Ok(sent) => return wire.send(&message[sent..], until),
-            Err(error) if Instant::now() > until => return Err(error.into()),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => sleep(PAUSE),
-            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -305,43 +320,81 @@ mod tests {
     use super::*;
     use crate::rendezvous::Threads;
     use crate::shared::Segment;
-    use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(60);
+
+    /// Sends and takes until all is done.
+    fn exchanged(links: &mut Links, text: &[u8]) -> Result<BTreeMap<u32, Parcel>, Lost> {
+        links.post(text, Vec::new()).expect("short");
+        let mut came = BTreeMap::new();
+        while !links.look(&mut came)? {
+            sleep(PAUSE);
+        }
+        Ok(came)
+    }
 
     #[test]
     fn all_ranks_exchange_messages_and_memory_and_see_who_is_gone() {
         std::thread::scope(|scope| {
             for rank in Threads::of(3) {
                 scope.spawn(move || {
-                    let mut links = Links::make(&rank, LONG).expect("connected");
+                    let deadline = Deadline::after(LONG);
+                    let mut links = Links::make(&rank, deadline).expect("connected");
                     let me = links.rank();
                     let memory = Segment::create("test", 64).expect("made");
                     memory.write(0, &[me as u8 + 1]);
-                    let all = links.share(&[memory.fd().as_fd()], LONG).expect("shared");
-                    for (peer, mut fds) in all.into_iter().enumerate() {
-                        let theirs = Segment::of(fds.remove(0), 64).expect("memory");
+                    let own = memory.fd().try_clone_to_owned().expect("a descriptor");
+                    let all = links.share(vec![own], deadline).expect("shared");
+                    for (peer, mut parcel) in all.into_iter().enumerate() {
+                        if peer == me as usize {
+                            assert!(parcel.fds.is_empty());
+                            continue;
+                        }
+                        let theirs = Segment::of(parcel.fds.remove(0), 64).expect("memory");
                         let mut first = [0];
                         theirs.read(0, &mut first);
-                        assert_eq!((usize::from(first[0]), fds.len()), (peer + 1, 0));
+                        assert_eq!((usize::from(first[0]), parcel.fds.len()), (peer + 1, 0));
                     }
-                    links
-                        .tell(&[me as u8], Instant::now() + LONG)
-                        .expect("told");
-                    let mut wait = |peer| loop {
-                        match links.hear(peer) {
-                            Ok(None) => sleep(PAUSE),
-                            other => return other,
-                        }
-                    };
-                    for peer in (0..3).filter(|peer| *peer != me) {
-                        assert_eq!(wait(peer).expect("open"), Some(vec![peer as u8]));
+                    // More than a socket holds, so nobody can send all before the others read.
+                    let text = vec![me as u8; LONGEST];
+                    let all = exchanged(&mut links, &text).expect("exchanged");
+                    for (peer, parcel) in all {
+                        assert!(parcel.text == vec![peer as u8; LONGEST]);
                     }
+                    assert!(links.post(&vec![0; LONGEST + 1], Vec::new()).is_err());
                     if me > 0 {
-                        assert!(wait(0).is_err(), "rank 0 is gone");
+                        let lost = exchanged(&mut links, &[]).expect_err("rank 0 is gone");
+                        assert_eq!(lost.rank, 0);
                     }
                 });
             }
         });
+    }
+
+    #[test]
+    fn who_does_not_answer_the_door_delays_nobody_beyond_the_limit() {
+        let card = Card {
+            version: String::new(),
+            name: random().expect("random"),
+            token: random().expect("random"),
+        };
+        let _door = card.listen().expect("listens");
+        let start = Instant::now();
+        let mut standing = Vec::new();
+        let full = loop {
+            match card.connect() {
+                Ok(post) => standing.push(post),
+                Err(why) => break why,
+            }
+            assert!(standing.len() < 1 << 16, "a queue without an end");
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let place = Place { rank: 1, world: 2 };
+        let open = |_| Ok((card.connect()?, Secret::of(&card.token)));
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let late = knock(open, place, 0, deadline).expect_err("nobody answers");
+        assert!(late.to_string().contains("within 200ms"), "{late}");
+        assert!(start.elapsed() < LONG);
     }
 }

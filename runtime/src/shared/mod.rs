@@ -3,5 +3,5 @@
 mod links;
 mod segment;
 
-pub(crate) use links::Links;
+pub(crate) use links::{Links, Lost, Parcel};
 pub(crate) use segment::Segment;
