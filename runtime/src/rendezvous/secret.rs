@@ -3,13 +3,21 @@
 use super::failed;
 use crate::error::Error;
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes of a key, of a random number, and of a proof.
 pub(crate) const BYTES: usize = 32;
 
-/// A job's secret. It is proven by challenge and response, and never sent, printed or logged.
+/// Bytes of a file with a secret.
+const SHORTEST: u64 = 16;
+const LONGEST: u64 = 4096;
+
+/// A job's secret. It is proven by challenge and response, and never sent, printed or logged. It says who may join. What
+/// ranks gather afterwards is not encrypted: let nobody else read along on a network between hosts. The processes of one
+/// host who then connect to each other are also asked by the system whether they are the same user's.
 ///
 /// ```
 /// use counterflow_runtime::rendezvous::Secret;
@@ -64,19 +72,28 @@ impl Secret {
             "write a line of random text there, and let only its owner read it (chmod 600)";
         let refused =
             |why: String| failed(format!("the secret in {}: {why}", path.display()), HELP);
-        let about = path
+        // What was opened is what is looked at and read, whatever becomes of the name. A pipe holds nobody up.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(|error| refused(error.to_string()))?;
+        let about = file
             .metadata()
             .map_err(|error| refused(error.to_string()))?;
+        if !about.is_file() {
+            return Err(refused("it is no file".into()));
+        }
         if about.uid() != rustix::process::geteuid().as_raw() {
             return Err(refused("it belongs to another user".into()));
         }
         if about.mode() & 0o077 != 0 {
             return Err(refused("others can read it".into()));
         }
-        if !(16..=4096).contains(&about.len()) {
-            return Err(refused(format!("{} bytes, not 16 to 4096", about.len())));
+        let mut bytes = Vec::new();
+        let read = file.take(LONGEST + 1).read_to_end(&mut bytes);
+        read.map_err(|error| refused(error.to_string()))?;
+        if !(SHORTEST..=LONGEST).contains(&(bytes.len() as u64)) {
+            return Err(refused(format!("not {SHORTEST} to {LONGEST} bytes")));
         }
-        let bytes = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
         Ok(Secret::of(bytes.trim_ascii()))
     }
 
@@ -121,6 +138,12 @@ mod tests {
             "{told}"
         );
         assert!(wrote("short", 0o600).is_err());
+        assert!(wrote(&"long ".repeat(1000), 0o600).is_err());
+        let pipe = dir.join("pipe");
+        let made = rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR);
+        made.expect("a pipe");
+        let told = Secret::from_file(&pipe).expect_err("no file").to_string();
+        assert!(told.ends_with("it is no file"), "{told}");
         std::fs::remove_dir_all(&dir).expect("gone");
         assert!(Secret::from_file(&path).is_err());
     }
