@@ -168,7 +168,7 @@ impl End {
     /// Tells the other processes. Gives the first cause.
     fn say(&self, first: Verdict) -> Verdict {
         match &self.shared {
-            Some((board, _)) => board.say(&first),
+            Some((board, rank)) => board.say(*rank, &first),
             None => first,
         }
     }

@@ -7,22 +7,13 @@ use crate::cuda::Told;
 use crate::shared::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-/// Whether there is a verdict: one of the states below.
-const STATE: u64 = 0;
-const NONE: u64 = 0;
-const BEING_WRITTEN: u64 = 1;
-const WRITTEN: u64 = 2;
+/// Zero, or one more than the rank whose verdict counts: the first that was written.
+const FIRST: u64 = 0;
 /// The word that tells kernels to give up.
 pub(super) const WORD: u64 = 128;
-/// The verdict's length, and the verdict.
-const LENGTH: u64 = 256;
-const TEXT: u64 = 4096;
-const MOST_TEXT: usize = 12 << 10;
 /// What is of each rank.
-const RANKS: u64 = 16 << 10;
+const RANKS: u64 = 4 << 10;
 const RANK: u64 = 1 << 10;
 const LAUNCHED: u64 = 0;
 const LEFT: u64 = 128;
@@ -30,6 +21,10 @@ const WROTE: u64 = 256;
 const COMPARED: u64 = 384;
 const RECORD: u64 = 512;
 const _: () = assert!(RECORD + Told::BYTES as u64 <= RANK);
+/// Each rank's verdict, behind all of these: its length, and its text.
+const VERDICT: u64 = 8 << 10;
+const TEXT: u64 = 64;
+const MOST_TEXT: usize = (VERDICT - TEXT) as usize;
 
 /// That memory.
 #[derive(Clone, Debug)]
@@ -46,7 +41,7 @@ impl Board {
 
     /// Where the ledger begins: how many bytes all the rest has.
     pub fn ledger(world: u32) -> u64 {
-        (RANKS + u64::from(world) * RANK).next_multiple_of(4096)
+        verdict_of(world, world)
     }
 
     pub fn segment(&self) -> &Arc<Segment> {
@@ -74,63 +69,58 @@ impl Board {
 
     /// The verdict, if there is one.
     pub fn verdict(&self) -> Option<Verdict> {
-        if self.segment.word(STATE).load(Ordering::Acquire) != WRITTEN {
-            return None;
-        }
-        let length = self.segment.word(LENGTH).load(Ordering::Acquire) as usize;
+        let first = self.segment.word(FIRST).load(Ordering::Acquire);
+        let rank = u32::try_from(first.checked_sub(1)?).ok();
+        let rank = rank.filter(|rank| *rank < self.world);
+        Some(rank.and_then(|rank| self.said(rank)).unwrap_or_else(|| {
+            Verdict::Aborted("the communicator ended, and its memory no longer says why".into())
+        }))
+    }
+
+    /// What a rank wrote.
+    fn said(&self, rank: u32) -> Option<Verdict> {
+        let at = verdict_of(rank, self.world);
+        let length = self.segment.word(at).load(Ordering::Acquire) as usize;
         let mut text = vec![0; length.min(MOST_TEXT)];
-        self.segment.read(TEXT, &mut text);
-        let verdict = std::str::from_utf8(&text)
-            .ok()
-            .and_then(|text| toml::from_str(text).ok());
-        Some(verdict.unwrap_or_else(unsaid))
+        self.segment.read(at + TEXT, &mut text);
+        serde_json::from_slice(&text).ok()
     }
 
-    /// Says why the communicator ends, unless a process has said so before. Gives the first cause.
-    pub fn say(&self, verdict: &Verdict) -> Verdict {
-        /// Writing takes microseconds.
-        const PATIENCE: Duration = Duration::from_millis(200);
-        let state = self.segment.word(STATE);
-        let first =
-            state.compare_exchange(NONE, BEING_WRITTEN, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_ok() {
-            let text = told(verdict);
-            self.segment.write(TEXT, text.as_bytes());
-            self.segment
-                .word(LENGTH)
-                .store(text.len() as u64, Ordering::Release);
-            state.store(WRITTEN, Ordering::Release);
-            return verdict.clone();
+    /// Says for a rank why the communicator ends, unless a process has said so before. Gives what all ranks read: the
+    /// first cause. One at a time of each rank.
+    pub fn say(&self, rank: u32, verdict: &Verdict) -> Verdict {
+        if let Some(first) = self.verdict() {
+            return first;
         }
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(first) = self.verdict() {
-                return first;
-            }
-            if Instant::now() > until {
-                return unsaid();
-            }
-            sleep(Duration::from_micros(50));
-        }
+        // It counts once it is there whole: who is stopped or killed on the way has said nothing.
+        let text = told(verdict);
+        let at = verdict_of(rank, self.world);
+        self.segment.write(at + TEXT, &text);
+        let length = self.segment.word(at);
+        length.store(text.len() as u64, Ordering::Release);
+        let first = self.segment.word(FIRST);
+        // Whoever comes second takes what the first said.
+        let _ = first.compare_exchange(0, u64::from(rank) + 1, Ordering::AcqRel, Ordering::Acquire);
+        self.verdict().unwrap_or_else(|| verdict.clone())
     }
 }
 
-fn unsaid() -> Verdict {
-    Verdict::Aborted("a rank's process ended while it said why the communicator ends".into())
+/// Where a rank's verdict is.
+fn verdict_of(rank: u32, world: u32) -> u64 {
+    let start = (RANKS + u64::from(world) * RANK).next_multiple_of(4096);
+    start + u64::from(rank) * VERDICT
 }
 
-/// A verdict as text that has room.
-fn told(verdict: &Verdict) -> String {
-    let text = toml::to_string(verdict).unwrap_or_default();
-    if (1..=MOST_TEXT).contains(&text.len()) {
-        return text;
+/// A verdict as text that has room, with its names and sentences cut where it has not.
+fn told(verdict: &Verdict) -> Vec<u8> {
+    let mut most = MOST_TEXT;
+    loop {
+        let text = serde_json::to_vec(&verdict.cut(most)).unwrap_or_default();
+        if text.len() <= MOST_TEXT || most == 0 {
+            return text;
+        }
+        most /= 2;
     }
-    let short: String = crate::error::Error::from(verdict.clone())
-        .to_string()
-        .chars()
-        .take(MOST_TEXT / 8)
-        .collect();
-    toml::to_string(&Verdict::Aborted(short)).unwrap_or_default()
 }
 
 impl Counts for Board {
@@ -152,6 +142,8 @@ mod tests {
     use super::*;
     use crate::cuda::Cause;
     use crate::error::Stall;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     fn board() -> Board {
         let segment = Segment::create("test", Board::ledger(4)).expect("made");
@@ -166,7 +158,7 @@ mod tests {
             waited_on: "ready \"x\"\n".into(),
             index: Some(7),
             seen: Some(1),
-            wanted: i64::MAX as u64,
+            wanted: u64::MAX,
             at: Some("schedule.rs:12".into()),
             enqueued: vec![1, 2, 3, 4],
             ..Stall::default()
@@ -179,9 +171,9 @@ mod tests {
         for first in &all {
             let board = board();
             assert_eq!(board.verdict(), None);
-            assert_eq!(board.say(first), *first);
+            assert_eq!(board.say(3, first), *first);
             assert_eq!(board.verdict().as_ref(), Some(first));
-            assert_eq!(board.say(&all[1]), *first);
+            assert_eq!(board.say(0, &all[1]), *first);
         }
     }
 
@@ -207,15 +199,40 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_without_room_is_cut_and_one_that_never_comes_is_not_waited_for() {
-        let long = board();
-        long.say(&Verdict::Aborted("ä".repeat(MOST_TEXT)));
-        assert!(matches!(long.verdict(), Some(Verdict::Aborted(text)) if text.starts_with("ää")));
-        let dead = board();
-        dead.segment
-            .word(STATE)
-            .store(BEING_WRITTEN, Ordering::Release);
-        assert_eq!(dead.verdict(), None);
-        assert_eq!(dead.say(&Verdict::Aborted("x".into())), unsaid());
+    fn a_verdict_without_room_is_cut_for_all_ranks_alike() {
+        let long = Stall {
+            rank: 2,
+            role: "ä\n".repeat(MOST_TEXT),
+            waited_on: "x".repeat(MOST_TEXT),
+            at: Some("y".repeat(MOST_TEXT)),
+            wanted: 5,
+            ..Stall::default()
+        };
+        let board = board();
+        let first = board.say(2, &Verdict::Stalled(long));
+        assert_eq!(board.verdict(), Some(first.clone()));
+        assert_eq!(
+            board.say(1, &Verdict::Aborted("x".into())),
+            first,
+            "the first"
+        );
+        let Verdict::Stalled(told) = first else {
+            panic!("{first:?}")
+        };
+        assert!(told.role.starts_with("ä\nä") && told.role.ends_with('…'));
+        assert_eq!((told.rank, told.wanted), (2, 5));
+    }
+
+    #[test]
+    fn who_is_stopped_while_it_writes_has_said_nothing() {
+        let board = board();
+        let at = verdict_of(1, 4);
+        board.segment.write(at + TEXT, b"{\"Abor");
+        assert_eq!(board.verdict(), None);
+        let other = Verdict::Aborted("rank 1 does not answer".into());
+        assert_eq!(board.say(0, &other), other);
+        // Memory that a peer spoiled is no verdict of anybody's, and nothing panics.
+        board.segment.word(FIRST).store(9, Ordering::Release);
+        assert!(matches!(board.verdict(), Some(Verdict::Aborted(_))));
     }
 }

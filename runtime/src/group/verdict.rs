@@ -14,6 +14,33 @@ pub(crate) enum Verdict {
     Aborted(String),
 }
 
+impl Verdict {
+    /// The same with names and sentences of at most so many bytes.
+    pub(super) fn cut(&self, most: usize) -> Verdict {
+        let cut = |text: &String| {
+            let mut end = most.min(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            match end < text.len() {
+                true => format!("{}…", &text[..end]),
+                false => text.clone(),
+            }
+        };
+        match self {
+            Verdict::Stalled(stall) => Verdict::Stalled(Stall {
+                role: cut(&stall.role),
+                kernel: stall.kernel.as_ref().map(cut),
+                waited_on: cut(&stall.waited_on),
+                at: stall.at.as_ref().map(cut),
+                ..stall.clone()
+            }),
+            Verdict::Differs(what) => Verdict::Differs(cut(what)),
+            Verdict::Aborted(what) => Verdict::Aborted(cut(what)),
+        }
+    }
+}
+
 impl From<Verdict> for Error {
     fn from(verdict: Verdict) -> Error {
         match verdict {
