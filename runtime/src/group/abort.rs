@@ -220,6 +220,16 @@ impl End {
         self.roll.has_left(rank)
     }
 
+    /// What a rank that left had enqueued is done.
+    pub(crate) fn leaves_nothing(&self, rank: u32) {
+        self.roll.ends(rank);
+    }
+
+    /// Whether a rank left, with nothing enqueued any more.
+    pub(crate) fn is_over(&self, rank: u32) -> bool {
+        self.roll.is_over(rank)
+    }
+
     /// How many launches a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
         self.roll.launched(rank)

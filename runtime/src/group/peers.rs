@@ -5,6 +5,7 @@ use super::abort::End;
 use super::verdict::Verdict;
 use crate::error::{Error, Stall};
 use crate::rendezvous::Deadline;
+use crate::retire;
 use crate::shared::{Links, Lost, Parcel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,10 +113,10 @@ impl Peers {
         };
         let sockets = links.sockets().map_err(refused)?;
         let over = Arc::new(AtomicBool::new(false));
-        let (watched, ends) = (over.clone(), end.clone());
+        let (watched, ends, own) = (over.clone(), end.clone(), links.rank());
         let thread = std::thread::Builder::new().name(format!("peers of rank {}", links.rank()));
         thread
-            .spawn(move || watch(sockets, &ends, &watched))
+            .spawn(move || watch(sockets, own, &ends, &watched))
             .map_err(refused)?;
         Ok(Peers {
             rank: links.rank(),
@@ -225,14 +226,17 @@ impl Peers {
     }
 }
 
+/// Nobody has the communicator any more, and its work is done.
 impl Drop for Peers {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
+        // Before the connections close: a peer that sees them closed looks.
+        self.end.leaves_nothing(self.rank);
     }
 }
 
 /// Looks which sockets are closed until it is over.
-fn watch(mut sockets: Vec<(u32, UnixStream)>, end: &End, over: &AtomicBool) {
+fn watch(mut sockets: Vec<(u32, UnixStream)>, own: u32, end: &End, over: &AtomicBool) {
     const TICK: Timespec = Timespec {
         tv_sec: 0,
         tv_nsec: 50_000_000,
@@ -252,13 +256,21 @@ fn watch(mut sockets: Vec<(u32, UnixStream)>, end: &End, over: &AtomicBool) {
         let mut is_closed = is_closed.into_iter();
         sockets.retain(|(rank, _)| {
             let gone = is_closed.next().unwrap_or(false);
-            if gone && !end.has_left(*rank) && !over.load(Ordering::Acquire) {
+            if gone && !end.is_over(*rank) && !over.load(Ordering::Acquire) {
+                let how = match end.has_left(*rank) {
+                    true => "before its launches had ended",
+                    false => "without leaving the communicator",
+                };
                 end.end(Verdict::Aborted(format!(
-                    "rank {rank} ended early: its process ended without leaving the communicator"
+                    "rank {rank} ended early: its process ended {how}"
                 )));
             }
             !gone
         });
+        if end.has_left(own) {
+            // Peers hear soon that nothing of this rank runs any more, whatever its program does meanwhile.
+            retire::sweep();
+        }
     }
 }
 

@@ -3,13 +3,20 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
 
+/// A rank has its communicator.
+const IN: u64 = 0;
+/// It was dropped.
+const LEFT: u64 = 1;
+/// What the rank had enqueued by then is done, too: nobody waits for anything of it.
+const OVER: u64 = 2;
+
 /// What is known of each rank, in memory that all of them have.
 pub(super) trait Counts: fmt::Debug + Send + Sync {
     /// How many ranks there are.
     fn world(&self) -> usize;
     /// How many launches a rank has enqueued for which ranks wait for each other.
     fn launched(&self, rank: usize) -> &AtomicU64;
-    /// Not zero once its communicator was dropped.
+    /// Whether its communicator was dropped: [`IN`], [`LEFT`] or [`OVER`].
     fn left(&self, rank: usize) -> &AtomicU64;
 }
 
@@ -48,6 +55,10 @@ impl Roll {
     pub fn launches(&self, rank: u32) -> Option<u32> {
         let own = self.0.launched(rank as usize);
         let launch = 1 + own.fetch_add(1, Ordering::Relaxed);
+        if self.has_left(rank) {
+            // By a handle that was left.
+            self.0.left(rank as usize).store(LEFT, Ordering::Relaxed);
+        }
         // One of a launch and a rank that leaves must see the other: both write before this, and read after it.
         fence(Ordering::SeqCst);
         self.find(|peer| self.has_left(peer) && self.launched(peer) < launch)
@@ -55,7 +66,7 @@ impl Roll {
 
     /// A rank leaves. Gives a rank that has made a launch that this one has not.
     pub fn leaves(&self, rank: u32) -> Option<u32> {
-        self.0.left(rank as usize).store(1, Ordering::Relaxed);
+        self.0.left(rank as usize).store(LEFT, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let launched = self.launched(rank);
         self.find(|peer| self.launched(peer) > launched)
@@ -68,7 +79,17 @@ impl Roll {
 
     /// Whether that rank left.
     pub fn has_left(&self, rank: u32) -> bool {
-        self.0.left(rank as usize).load(Ordering::Relaxed) != 0
+        self.0.left(rank as usize).load(Ordering::Relaxed) != IN
+    }
+
+    /// A rank that left has nothing enqueued any more.
+    pub fn ends(&self, rank: u32) {
+        self.0.left(rank as usize).store(OVER, Ordering::Release);
+    }
+
+    /// Whether that rank left, with nothing enqueued any more.
+    pub fn is_over(&self, rank: u32) -> bool {
+        self.0.left(rank as usize).load(Ordering::Acquire) == OVER
     }
 
     /// How many launches a rank has enqueued for which ranks wait for each other.

@@ -1,9 +1,10 @@
 //! Ranks that are real processes, on emulated GPUs: each test starts this program once for every rank, with torchrun's
 //! variables, and reads what each of them says.
 
+use counterflow::op::Op;
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
-use counterflow::{Communicator, Error};
+use counterflow::{Communicator, Error, Tensor, UserBuffer};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -30,6 +31,7 @@ fn part() {
             .map(drop),
         "leave" => leave(rank),
         "scratch" => scratch(&rank),
+        "exit" => exit(rank),
         other => panic!("{other}"),
     });
     match done {
@@ -95,17 +97,50 @@ fn barrier(rank: &Communicator) -> Result<(), Error> {
 
 /// Rank 3 never launches.
 fn kernel(rank: &Communicator) -> Result<(), Error> {
+    launched(rank, || {
+        if rank.rank() == 3 {
+            sleep();
+        }
+    })
+}
+
+/// Rank 3 drops all it has and ends, while its launch waits for that of rank 2.
+fn exit(rank: Communicator) -> Result<(), Error> {
+    let me = rank.rank();
+    if me < 3 {
+        return launched(&rank, || {
+            if me == 2 {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        });
+    }
+    let (op, x, w, mut y) = made(&rank)?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    op.on(&rank).x(&x).w(&w).y(&mut y).launch()?;
+    drop((op, x, w, y, rank));
+    ready();
+    std::process::exit(0)
+}
+
+type Made = (
+    Op<AgGemmOp<'static>>,
+    UserBuffer<bf16>,
+    Tensor<bf16>,
+    Tensor<bf16>,
+);
+
+fn made(rank: &Communicator) -> Result<Made, Error> {
     rank.reserve(8 << 20)?;
     let op = rank.op_of::<AgGemmOp>().up_to(256, 64, 64).build()?;
     let x = rank.allocate::<bf16>("x", [256, 64])?;
-    let (w, mut y) = (
-        rank.zeros::<bf16>([64, 64])?,
-        rank.zeros::<bf16>([256, 64])?,
-    );
+    Ok((op, x, rank.zeros([64, 64])?, rank.zeros([256, 64])?))
+}
+
+/// A launch of every rank, `before` which each does something.
+fn launched(rank: &Communicator, before: impl FnOnce()) -> Result<(), Error> {
+    let (op, x, w, mut y) = made(rank)?;
     rank.synchronize().and_then(|()| rank.barrier())?;
-    if rank.rank() == 3 {
-        sleep();
-    }
+    before();
     let stream = rank.gpu().stream()?;
     let done = op.on(&stream).x(&x).w(&w).y(&mut y).launch()?;
     ready();
@@ -271,6 +306,20 @@ fn a_killed_rank_ends_its_peers_at_a_barrier_within_a_second() {
 #[test]
 fn a_killed_rank_ends_its_peers_kernels_within_a_second() {
     kills("kernel");
+}
+
+#[test]
+fn a_rank_that_ends_before_its_launches_is_named_within_a_second() {
+    let ranks = started("exit", 110);
+    let (start, _) = ranks[3].next(READY);
+    for rank in &ranks[..3] {
+        let (at, told) = rank.next(LAST);
+        let wanted = "aborted: rank 3 ended early: its process ended before its launches had ended";
+        assert_eq!(told, wanted);
+        // Rank 2 launches half a second later.
+        let took = at.saturating_duration_since(start);
+        assert!(took < Duration::from_millis(1500), "{took:?}");
+    }
 }
 
 #[test]
