@@ -147,7 +147,10 @@ pub(crate) fn in_order(
     }
     work()?;
     let asked = outside.is_some() || !theirs.is_empty();
-    let done = rank.latest().enqueued(current, rank.own_stream(), asked)?;
+    let done = rank
+        .own()
+        .latest()
+        .enqueued(current, rank.own_stream(), asked)?;
     let known = done.known();
     if let Some(event) = &known {
         for stream in outside.into_iter().chain(theirs) {

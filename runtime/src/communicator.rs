@@ -8,21 +8,20 @@
 mod processes;
 mod start;
 
-use crate::done::Latest;
 use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
     Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Request, Verdict,
 };
+use crate::own::Own;
 use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -47,13 +46,7 @@ use tracing::debug;
 #[derive(Debug)]
 pub struct Communicator {
     rank: u32,
-    stream: Stream,
-    /// Whether others were given the stream: then it may hold their kernels.
-    lent: Arc<AtomicBool>,
-    /// Held while a launch is compared and enqueued: threads of a rank launch one after another.
-    launching: Arc<Mutex<()>>,
-    /// Where its latest launch ends.
-    latest: Arc<Latest>,
+    own: Arc<Own>,
     /// Made for the first kernel whose data copy engines move.
     copies: Arc<OnceLock<CopyStream>>,
     group: Arc<Group>,
@@ -144,7 +137,8 @@ impl Communicator {
     }
 
     /// This rank's stream: all launches, copies and fills of this rank are in its order. Others may use it too. From the
-    /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more.
+    /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more. That call
+    /// waits for a launch that another thread of the rank is enqueueing.
     ///
     /// ```
     /// use counterflow::{Communicator, driver::Event};
@@ -158,54 +152,37 @@ impl Communicator {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn stream(&self) -> &Stream {
-        if !self.lent.swap(true, Ordering::Relaxed) {
-            // A context that takes no event is dead, and whoever asks for that launch is told.
-            let _ = self.joins();
-        }
-        &self.stream
+        self.own.lend()
     }
 
-    /// The same, for what only enqueues what is ours.
+    /// The same, for what only enqueues what is ours and waits for nobody.
     pub(crate) fn own_stream(&self) -> &Stream {
-        &self.stream
+        self.own.stream()
+    }
+
+    /// What is known of that stream.
+    pub(crate) fn own(&self) -> &Arc<Own> {
+        &self.own
     }
 
     /// Whether the stream may hold kernels that are not ours.
     pub(crate) fn has_lent(&self) -> bool {
-        self.lent.load(Ordering::Relaxed)
+        self.own.has_lent()
     }
 
-    /// This rank's turn to launch: what is written into the ledger first is enqueued first.
+    /// This rank's turn to launch.
     ///
     /// # Errors
     /// What the driver refuses.
     pub(crate) fn turn(&self, current: Current<'_>) -> Result<MutexGuard<'_, ()>, Error> {
-        let turn = self.launching.lock();
-        let turn = turn.unwrap_or_else(PoisonError::into_inner);
-        self.latest.settle(current, &self.stream).map(|()| turn)
-    }
-
-    /// Where its latest launch ends.
-    pub(crate) fn latest(&self) -> &Latest {
-        &self.latest
-    }
-
-    /// From now on this rank's stream may get others' work at any time.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub(crate) fn joins(&self) -> Result<(), Error> {
-        self.latest.join(self.gpu().current()?, &self.stream)
+        self.own.turn(current)
     }
 
     /// Another handle of this rank, for what was made with it.
     pub(crate) fn handle(&self) -> Communicator {
         Communicator {
             rank: self.rank,
-            stream: self.stream.clone(),
-            lent: self.lent.clone(),
-            launching: self.launching.clone(),
-            latest: self.latest.clone(),
+            own: self.own.clone(),
             copies: self.copies.clone(),
             group: self.group.clone(),
             proven: self.proven.clone(),
@@ -321,7 +298,7 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
     /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.until(|| is_done(&self.stream))
+        self.until(|| is_done(self.own_stream()))
     }
 
     /// Waits for something of this rank's stream.
@@ -442,7 +419,7 @@ impl Drop for Communicator {
         if self.seat {
             self.group.leaves(self.rank);
         }
-        retire::later(self.gpu(), &self.stream, self.group.clone());
+        retire::later(self.gpu(), self.own_stream(), self.group.clone());
     }
 }
 

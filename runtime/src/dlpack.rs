@@ -72,7 +72,7 @@ impl<T: Element> Tensor<T> {
         let rank = self.rank();
         of(rank, on)?;
         // Once it is given back, the rank's stream waits for `on`.
-        rank.joins()?;
+        rank.own().joins()?;
         on.wait(&Event::record(rank.own_stream())?)?;
         let given = Given {
             memory: Some(self.kept()),
@@ -118,8 +118,7 @@ impl Communicator {
                 legal: "each rank gives its own part".into(),
             });
         }
-        buffer.allocation().ready(self.rank())?;
-        self.joins()?;
+        self.own().joins()?;
         on.wait(&Event::record(self.own_stream())?)?;
         let given = Given {
             memory: Some(buffer.allocation().clone()),
@@ -166,7 +165,7 @@ impl Communicator {
         };
         let (start, shape) = managed.contents::<T>(device(self))?;
         of(self, on)?;
-        self.joins()?;
+        self.own().joins()?;
         self.own_stream().wait(&Event::record(on)?)?;
         Tensor::lent(self, managed, start, &shape)
     }

@@ -14,25 +14,51 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The end of a launch.
 #[derive(Debug, Default)]
-pub(crate) struct Done(Mutex<Option<Arc<Event>>>);
+pub(crate) struct Done(Mutex<Mark>);
+
+#[derive(Debug, Default)]
+enum Mark {
+    /// Nobody has asked.
+    #[default]
+    None,
+    At(Arc<Event>),
+    /// It could not be marked when it had to be, for that reason.
+    Lost(String),
+}
 
 impl Done {
     /// Its event, if somebody asked before.
     pub fn known(&self) -> Option<Arc<Event>> {
-        lock(&self.0).clone()
+        match &*lock(&self.0) {
+            Mark::At(event) => Some(event.clone()),
+            Mark::None | Mark::Lost(_) => None,
+        }
     }
 
     /// Its event. The launch is in that stream.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// What the driver refuses, or refused when the end had to be marked.
     pub fn event(&self, current: Current<'_>, own: &Stream) -> Result<Arc<Event>, Error> {
-        let mut event = lock(&self.0);
-        if let Some(known) = &*event {
-            return Ok(known.clone());
+        let mut mark = lock(&self.0);
+        match &*mark {
+            Mark::At(known) => Ok(known.clone()),
+            Mark::Lost(why) => Err(lost(why)),
+            Mark::None => {
+                let made = Arc::new(current.order(own)?);
+                *mark = Mark::At(made.clone());
+                Ok(made)
+            }
         }
-        let made = Arc::new(current.order(own)?);
-        Ok(event.insert(made).clone())
+    }
+}
+
+/// Nobody can know any more when a launch has ended.
+fn lost(why: &str) -> Error {
+    Error::Driver {
+        what: "mark the end of a launch in the rank's stream, before others got that".into(),
+        code: why.into(),
+        help: "wait for the communicator (`synchronize`) instead".into(),
     }
 }
 
@@ -48,6 +74,7 @@ struct State {
     joined: bool,
 }
 
+/// Each of these under the rank's turn: then no launch is in the stream that is not known here.
 impl Latest {
     /// The rank's stream is about to get more that may wait for others.
     ///
@@ -67,6 +94,18 @@ impl Latest {
         self.settle(current, own)
     }
 
+    /// The latest launch could not be marked, and others get the stream: whoever asks for its end is told.
+    pub fn lost(&self, why: &Error) {
+        let mut state = lock(&self.0);
+        if let Some(done) = std::mem::take(&mut state.done).upgrade() {
+            let mut mark = lock(&done.0);
+            if let Mark::None = *mark {
+                *mark = Mark::Lost(why.to_string());
+            }
+        }
+        state.joined = true;
+    }
+
     /// A launch is in the rank's stream. `asked`: somebody needs its event at once.
     ///
     /// # Errors
@@ -80,138 +119,10 @@ impl Latest {
         let mut state = lock(&self.0);
         if asked || state.joined {
             let event = Arc::new(current.order(own)?);
-            return Ok(Arc::new(Done(Mutex::new(Some(event)))));
+            return Ok(Arc::new(Done(Mutex::new(Mark::At(event)))));
         }
         let done = Arc::default();
         state.done = Arc::downgrade(&done);
         Ok(done)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::communicator::Communicator;
-    use crate::op::Op;
-    use crate::pending::Pending;
-    use crate::schedules::{Sender, gather};
-    use crate::tensor::Tensor;
-    use crate::user_buffer::UserBuffer;
-    use half::bf16;
-    use std::time::{Duration, Instant};
-
-    /// A rank with launches that each wait for the peer's of the same number.
-    struct Ready<'a> {
-        rank: &'a Communicator,
-        op: Op,
-        x: UserBuffer<bf16>,
-        w: Tensor<bf16>,
-        y: Tensor<bf16>,
-    }
-
-    impl Ready<'_> {
-        fn new(rank: &Communicator) -> Result<Ready<'_>, Error> {
-            rank.reserve(4 << 20)?;
-            let program = gather(Sender::Ctas(4));
-            Ok(Ready {
-                rank,
-                op: rank.op(&program).up_to(8, 8, 8).first_options().build()?,
-                x: rank.allocate("x", [8, 8])?,
-                w: rank.zeros([8, 8])?,
-                y: rank.zeros([8, 8])?,
-            })
-        }
-
-        fn launch(&mut self) -> Result<Pending, Error> {
-            let launch = self.op.on(self.rank).tensor("x", &self.x);
-            let launch = launch.tensor("w", &self.w);
-            launch.tensor("y", &mut self.y).launch()
-        }
-    }
-
-    /// The first launch of two ranks is done although rank 0's stream then gets something that waits for rank 1's second
-    /// one, or rank 1's for rank 0's: `behind` enqueues it, given the stream of the other.
-    fn first_is_done(behind: impl Fn(&mut Ready<'_>, &Stream) -> Result<(), Error> + Sync) {
-        let ranks = Communicator::emulated(2).expect("ranks");
-        let other = ranks[1].stream();
-        let done = Communicator::each(&ranks, |rank| {
-            let mut ready = Ready::new(rank)?;
-            rank.barrier()?;
-            if rank.rank() == 0 {
-                let (first, start) = (ready.launch()?, Instant::now());
-                rank.barrier()?;
-                behind(&mut ready, other)?;
-                first.wait()?;
-                assert!(first.is_done()?);
-                assert!(start.elapsed() < Duration::from_secs(20));
-                return rank.barrier();
-            }
-            ready.launch()?;
-            // It waits for a launch that rank 0 does not make.
-            ready.launch()?;
-            rank.barrier()?;
-            rank.barrier()
-        });
-        done.map(drop).expect("the first is done");
-        ranks[0].abort("it is over");
-    }
-
-    #[test]
-    fn a_launch_is_done_before_a_later_one_whose_peer_has_yet_to_come() {
-        let ranks = Communicator::emulated(2).expect("ranks");
-        let done = Communicator::each(&ranks, |rank| {
-            let mut ready = Ready::new(rank)?;
-            rank.barrier()?;
-            if rank.rank() == 0 {
-                let first = ready.launch()?;
-                let again = first.clone();
-                ready.launch()?;
-                first.wait()?;
-                assert!(again.is_done()?);
-                rank.barrier()?;
-            } else {
-                ready.launch()?;
-                // Only when rank 0 has seen the end of its first one.
-                rank.barrier()?;
-                ready.launch()?;
-            }
-            rank.synchronize()
-        });
-        done.map(drop).expect("nobody waits for ever");
-    }
-
-    #[test]
-    fn a_launch_is_done_before_what_others_put_into_its_stream() {
-        first_is_done(|ready, other| ready.rank.stream().wait(&Event::record(other)?));
-    }
-
-    #[test]
-    fn a_launch_is_done_before_what_comes_of_memory_that_is_handed_to_others() {
-        first_is_done(|ready, other| {
-            let elsewhere = ready.rank.gpu().stream()?;
-            let given = ready.w.to_dlpack(&elsewhere)?;
-            elsewhere.wait(&Event::record(other)?)?;
-            // The rank's stream waits for it.
-            drop(given);
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn only_who_asks_pays_for_an_event() {
-        let ranks = Communicator::emulated(1).expect("a rank");
-        let rank = &ranks[0];
-        let mut ready = Ready::new(rank).expect("ready");
-        let event = |done: &Pending| done.known().is_some();
-        let first = ready.launch().expect("a launch");
-        assert!(!event(&first));
-        let second = ready.launch().expect("a launch");
-        assert!(event(&first), "another launch comes behind it");
-        assert!(!event(&second));
-        assert!(second.wait().is_ok() && event(&second));
-        let third = ready.launch().expect("a launch");
-        rank.stream();
-        assert!(event(&third), "others may use the stream");
-        assert!(event(&ready.launch().expect("a launch")));
     }
 }

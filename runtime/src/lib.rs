@@ -28,6 +28,7 @@ pub mod jit;
 pub mod launch;
 pub mod multicast;
 pub mod op;
+mod own;
 pub mod pending;
 mod proof;
 pub mod recording;

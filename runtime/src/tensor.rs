@@ -148,8 +148,7 @@ impl<T: Element> Tensor<T> {
     fn zeros(rank: &Communicator, shape: &[usize]) -> Result<Tensor<T>, Error> {
         let len = count::<T>(shape)?;
         // The driver may let the stream wait for memory that another stream frees.
-        let current = rank.gpu().current()?;
-        rank.latest().settle(current, rank.own_stream())?;
+        let _turn = rank.own().settled()?;
         Ok(Tensor {
             memory: Arc::new(Memory {
                 place: Place::Own(Local::zeros(rank.own_stream(), len)?),

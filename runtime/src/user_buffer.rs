@@ -1,9 +1,10 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
 use crate::communicator::{Communicator, misled};
-use crate::driver::{self, Address, Element, Stream};
+use crate::driver::{self, Address, Element};
 use crate::error::Error;
 use crate::group::{Allocation, End, Granted, Request, Wanted};
+use crate::own::Own;
 use crate::tensor::{Tensor, no_such_rows, rows_and_columns};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -40,7 +41,7 @@ pub struct UserBuffer<T> {
     shape: Arc<[usize]>,
     len: usize,
     rank: u32,
-    stream: Stream,
+    own: Arc<Own>,
     end: Arc<End>,
     elements: PhantomData<T>,
 }
@@ -90,7 +91,7 @@ impl Communicator {
                     (name, shape),
                     len,
                     self.rank(),
-                    (self.own_stream().clone(), self.ends().clone()),
+                    (self.own().clone(), self.ends().clone()),
                 ))
             }
             other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
@@ -104,7 +105,7 @@ impl<T: Element> UserBuffer<T> {
         (name, shape): (Arc<str>, Arc<[usize]>),
         len: usize,
         rank: u32,
-        (stream, end): (Stream, Arc<End>),
+        (own, end): (Arc<Own>, Arc<End>),
     ) -> Self {
         UserBuffer {
             allocation,
@@ -113,7 +114,7 @@ impl<T: Element> UserBuffer<T> {
             shape,
             len,
             rank,
-            stream,
+            own,
             end,
             elements: PhantomData,
         }
@@ -185,7 +186,8 @@ impl<T: Element> UserBuffer<T> {
         self.write_on(self.rank, values)
     }
 
-    /// Writes a peer's elements, in the order of this rank's stream.
+    /// Writes a peer's elements, in the order of this rank's stream. That also comes after what the peer had enqueued when
+    /// the buffer was allocated, since the peer clears it after that.
     ///
     /// ```
     /// # use counterflow::Communicator;
@@ -205,10 +207,9 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// As [`UserBuffer::write`]; [`Error::Usage`] if there is no such rank.
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
-        self.is_rank(rank)?;
         self.fits(values.len(), "written to")?;
-        self.allocation.ready(self.rank)?;
-        driver::write(&self.stream, self.on(rank), values)
+        self.reach(rank)?;
+        driver::write(self.own.stream(), self.on(rank), values)
     }
 
     /// Copies a tensor's elements to the front of this rank's, in the order of the rank's launches.
@@ -219,7 +220,7 @@ impl<T: Element> UserBuffer<T> {
         self.in_order(from)?;
         self.fits(from.len(), "copied to")?;
         let bytes = (from.len() * size_of::<T>()) as u64;
-        driver::copy(&self.stream, self.address(), from.address(), bytes)
+        driver::copy(self.own.stream(), self.address(), from.address(), bytes)
     }
 
     /// Copies as many elements from the front of this rank's as `to` has, in the order of the rank's launches.
@@ -243,7 +244,7 @@ impl<T: Element> UserBuffer<T> {
         self.in_order(to)?;
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
-        driver::copy(&self.stream, to.address(), self.address(), bytes)
+        driver::copy(self.own.stream(), to.address(), self.address(), bytes)
     }
 
     /// Some of its rows on every rank: another handle of the same memory. A vector is one row.
@@ -275,7 +276,9 @@ impl<T: Element> UserBuffer<T> {
         })
     }
 
-    fn is_rank(&self, rank: u32) -> Result<(), Error> {
+    /// Lets the stream come after a rank's memory was cleared. That is behind what the rank had enqueued, which may wait
+    /// for others. This rank's own was cleared in the same stream.
+    fn reach(&self, rank: u32) -> Result<(), Error> {
         let world = self.allocation.world();
         if rank >= world {
             return Err(Error::Usage {
@@ -283,12 +286,16 @@ impl<T: Element> UserBuffer<T> {
                 legal: format!("0 to {}", world - 1),
             });
         }
-        Ok(())
+        if rank == self.rank || self.allocation.is_ready(self.rank) {
+            return Ok(());
+        }
+        let _turn = self.own.settled()?;
+        self.allocation.ready(self.rank)
     }
 
     /// A tensor is freed in the order of its rank's stream: a copy in another one may come after that.
     fn in_order(&self, tensor: &Tensor<T>) -> Result<(), Error> {
-        if !tensor.rank().own_stream().is(&self.stream) {
+        if !tensor.rank().own_stream().is(self.own.stream()) {
             return Err(Error::Usage {
                 what: "a copy between a buffer and a tensor of another rank".into(),
                 legal: "copy between memory of one rank".into(),
@@ -313,7 +320,7 @@ impl<T: Element> UserBuffer<T> {
     /// What the driver refuses.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         driver::fill(
-            &self.stream,
+            self.own.stream(),
             self.address(),
             byte,
             (self.len * size_of::<T>()) as u64,
@@ -333,9 +340,8 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// As [`UserBuffer::read`]; [`Error::Usage`] if there is no such rank.
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
-        self.is_rank(rank)?;
-        self.allocation.ready(self.rank)?;
-        let values = driver::read(&self.stream, self.on(rank), self.len)?;
+        self.reach(rank)?;
+        let values = driver::read(self.own.stream(), self.on(rank), self.len)?;
         // Once the communicator has ended, they may be anything.
         self.end.alive().map(|()| values)
     }

@@ -7,6 +7,7 @@ use crate::driver::Gpu;
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::group::{Group, threads};
+use crate::own::Own;
 use crate::proof::Proven;
 use crate::retire;
 use counterflow_codegen::shape::MAX_WORLD;
@@ -155,10 +156,7 @@ impl Communicator {
         let proven = Arc::new(Proven::default());
         let made = group.ranks().map(|(rank, stream)| Communicator {
             rank,
-            stream: stream.clone(),
-            lent: Arc::default(),
-            launching: Arc::default(),
-            latest: Arc::default(),
+            own: Arc::new(Own::new(group.gpu(rank), stream)),
             copies: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),

@@ -313,14 +313,18 @@ impl Allocation {
         self.range.end - self.range.start
     }
 
-    /// Lets a rank's stream wait until the memory is cleared on every rank. Call it before anything in that stream uses
-    /// a peer's. The host does not wait.
+    /// Whether what comes later in a rank's stream finds the memory cleared on every rank.
+    pub fn is_ready(&self, rank: u32) -> bool {
+        self.ready[rank as usize].load(Ordering::Acquire)
+    }
+
+    /// Lets a rank's stream wait until the memory is cleared on every rank. Call it in the rank's turn, before anything in
+    /// that stream uses a peer's. The host does not wait.
     ///
     /// # Errors
     /// What the driver refuses.
     pub fn ready(&self, rank: u32) -> Result<(), Error> {
-        let ready = &self.ready[rank as usize];
-        if ready.load(Ordering::Acquire) {
+        if self.is_ready(rank) {
             return Ok(());
         }
         let stream = &self.heap.streams[rank as usize];
@@ -329,7 +333,7 @@ impl Allocation {
                 stream.wait(event)?;
             }
         }
-        ready.store(true, Ordering::Release);
+        self.ready[rank as usize].store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -132,9 +132,14 @@ impl Loaded {
             limit,
             cells.count(),
         );
+        // The driver may let the stream wait for memory that another stream frees.
+        let turn = rank.own().settled()?;
+        let finished = Local::zeros(rank.own_stream(), FINISHED)?;
+        let tables = Tables::new(rank, cells.end() as usize)?;
+        drop(turn);
         Ok(Loaded {
             machine: Machine::h200(),
-            finished: Local::zeros(rank.own_stream(), FINISHED)?,
+            finished,
             heap: rank.heap(),
             stride: rank.stride(),
             watch_bytes: watch.bytes(),
@@ -144,7 +149,7 @@ impl Loaded {
             state: Mutex::new(State {
                 prepared: AllPrepared::default(),
                 maps: Maps::default(),
-                tables: Tables::new(rank, cells.end() as usize)?,
+                tables,
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
             admitted: Mutex::default(),
@@ -238,6 +243,7 @@ impl Loaded {
     ) -> Result<(), Error> {
         rank.alive()?;
         let current = rank.gpu().current()?;
+        let _turn = rank.turn(current)?;
         let how = How {
             current,
             stream: rank.own_stream(),
@@ -246,7 +252,6 @@ impl Loaded {
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
-        let _turn = rank.turn(current)?;
         self.launch_as(rank, how, plan, tensors)
     }
 

@@ -5,6 +5,8 @@
 mod argument;
 mod builder;
 mod built;
+#[cfg(test)]
+mod ends;
 mod given;
 mod launch;
 mod typed;
