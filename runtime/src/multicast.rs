@@ -37,21 +37,12 @@ fn checked(library: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(
     })
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-/// Whether anybody forbids multicast: one of [`OFF`] is enough.
-pub fn is_forbidden() -> bool {
-    allowing(variable).len() < OFF.len()
-}
-
 /// Call it before a library is started that could use multicast, such as NCCL.
 ///
 /// # Errors
 /// [`Error::Usage`] with what to set, unless every variable of [`OFF`] forbids it.
 pub fn must_be_off(library: &str) -> Result<(), Error> {
-    checked(library, variable)
+    checked(library, |name| std::env::var(name).ok())
 }
 
 #[cfg(test)]
@@ -59,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_no_is_enough_for_us_and_none_is_enough_for_others() {
+    fn a_library_is_told_each_variable_that_does_not_forbid_it() {
         let none = |_: &str| None;
         let all = |name: &str| {
             let found = OFF.into_iter().find(|(known, _)| *known == name);
@@ -69,7 +60,7 @@ mod tests {
         assert!(checked("NCCL", none).is_err() && checked("NCCL", all).is_ok());
         for (one, value) in OFF {
             let only = |name: &str| (name == one).then(|| value.to_owned());
-            assert_eq!(allowing(only).len(), OFF.len() - 1, "{one} alone is a no");
+            assert_eq!(allowing(only).len(), OFF.len() - 1, "{one} alone");
             let wrong = |name: &str| match name == one {
                 true => Some(if value == "0" { "1" } else { "0" }.to_owned()),
                 false => all(name),

@@ -45,7 +45,7 @@ use place::{place, scratch_of};
 use prepared::AllPrepared;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
-use which::{Known, Which};
+use which::Which;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
 const MOST_NUMBERS: usize = 2048;
@@ -83,8 +83,6 @@ pub struct Loaded {
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
-    /// Plans that get through the hardware queues.
-    admitted: Mutex<Vec<Known>>,
 }
 
 /// State from launch to launch. It is locked during a launch, since a rank's launches have an order.
@@ -152,7 +150,6 @@ impl Loaded {
                 tables,
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
-            admitted: Mutex::default(),
             dependent_launch: pipeline.dependent_launch,
             early: false,
             pipeline: pipeline.clone(),
@@ -192,15 +189,9 @@ impl Loaded {
         self.code.function()
     }
 
-    /// Rejects a plan that would hang on this GPU. Looks at each plan once.
+    /// Rejects a plan that would hang on this GPU.
     pub(crate) fn admit(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
-        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        let which = Which::of(plan);
-        if self.waits(rank) && !admitted.iter().any(|known| known.is(which)) {
-            admit::admit(rank, &self.pipeline, plan)?;
-            admitted.push(which.kept());
-        }
-        Ok(())
+        admit::admit(rank, &self.pipeline, plan)
     }
 
     /// Whether a launch waits for other ranks.
@@ -271,7 +262,6 @@ impl Loaded {
             }
         };
         self.is_of(rank).inspect_err(tell)?;
-        self.admit(rank, plan)?;
         self.enqueue(rank, how, plan, tensors).inspect_err(tell)
     }
 
@@ -317,6 +307,7 @@ impl Loaded {
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
+            self.admit(rank, plan)?;
             let mut arguments = Arguments::new();
             if let Code::Cuda { source, .. } = &self.code {
                 self.fill(

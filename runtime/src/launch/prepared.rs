@@ -1,4 +1,4 @@
-//! What a plan and the places of its tensors decide of a launch: made once, and used again.
+//! What a plan and the places of its tensors decide of a launch: looked at once, made once, and used again.
 
 use super::tensors::Placement;
 use super::which::{Known, Which};
@@ -11,7 +11,7 @@ use crate::group::Entry;
 /// serving engine does so for each of its batch sizes. Each takes about a kilobyte.
 const KEPT: usize = 1024;
 
-/// A launch's parameters, and what the ledger says of it.
+/// The parameters of a launch that may run here, and what the ledger says of it.
 #[derive(Debug)]
 pub(super) struct Prepared {
     plan: Known,
