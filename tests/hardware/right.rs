@@ -374,6 +374,11 @@ fn strangers_added_around() {
     strangers(STRANGERS[23]);
 }
 
+#[test]
+fn strangers_one_shot() {
+    strangers(STRANGERS[24]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -5,8 +5,9 @@
 //! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
-use super::item::{Leaf, Sorted};
+use super::item::Leaf;
 use super::nodes::side;
+use super::passes::Pass;
 use super::rings::{STAGES, SUBTILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
@@ -21,19 +22,22 @@ use crate::warp::{
 
 impl Walk<'_, '_> {
     /// What each store of an item writes: an [`Epilogue`], a product, or the sum of it and of what the item added to it.
-    pub(super) fn epilogues(&mut self, sorted: &mut Sorted<'_>) {
+    pub(super) fn epilogues(&mut self, passes: &mut [Pass<'_>]) {
         let mut products: Vec<(AccId, usize)> = Vec::new();
-        for leaf in &sorted.dots {
-            if let OpKind::Dot { acc, a, b } = &leaf.op.kind {
-                products.push((*acc, self.product([a.buffer, b.buffer])));
+        let mut sum: Vec<AccId> = Vec::new();
+        for pass in &*passes {
+            for leaf in &pass.dots {
+                if let OpKind::Dot { acc, a, b } = &leaf.op.kind {
+                    products.push((*acc, self.product([a.buffer, b.buffer])));
+                }
+            }
+            for (_, leaf) in &pass.sums {
+                if let OpKind::Reduce { acc, .. } = leaf.op.kind {
+                    sum.push(acc);
+                }
             }
         }
-        let mut sum: Vec<AccId> = products.iter().map(|(acc, _)| *acc).collect();
-        for (_, leaf) in &sorted.sums {
-            if let OpKind::Reduce { acc, .. } = leaf.op.kind {
-                sum.push(acc);
-            }
-        }
+        sum.extend(products.iter().map(|(acc, _)| *acc));
         sum.sort();
         sum.dedup();
         let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
@@ -50,32 +54,43 @@ impl Walk<'_, '_> {
             | OpKind::If { .. } => true,
         };
         // Stored tiles are added to the accumulators of the only product, where every store has all of that sum.
-        sorted.apart = products.len() != 1 || !sorted.stores.iter().all(folds);
-        if sorted.apart {
+        let apart = match &*passes {
+            [pass] => products.len() != 1 || !pass.stores.iter().all(folds),
+            _ => true,
+        };
+        if apart {
             sum.clear();
         } else {
             products[0].0 = sum[0];
         }
-        let operands = self.operands(sorted);
-        for leaf in &sorted.stores {
+        for pass in passes {
+            pass.apart = apart;
+            self.elements(pass, &products, &sum);
+        }
+    }
+
+    /// The same of the stores of a pass, given the products and the terms that are added to the only one.
+    fn elements(&mut self, pass: &mut Pass<'_>, products: &[(AccId, usize)], sum: &[AccId]) {
+        let operands = self.operands(pass);
+        for leaf in &pass.stores {
             let OpKind::Store { dst, value, .. } = &leaf.op.kind else {
                 continue;
             };
             let at = Some(self.b.kernel.loc(leaf.op.id));
             let to = &self.b.kernel.buffers[dst.buffer.index()];
             let written = &self.b.kernel.values[usize::from(value.0)];
-            let Some(folded) = folded(written, &sum) else {
+            let Some(folded) = folded(written, sum) else {
                 self.b.found.push(refuse(
                     at,
                     "a value that takes the terms of a sum apart",
                     "the sum of the product and stored tiles, then functions of it",
                 ));
-                sorted.elements.push(None);
+                pass.elements.push(None);
                 continue;
             };
             let as_it_is = |(acc, _): &&(AccId, usize)| folded == Value::Acc(*acc);
             if let Some((_, product)) = products.iter().find(as_it_is) {
-                sorted.elements.push(Some(Elements::Product(*product)));
+                pass.elements.push(Some(Elements::Product(*product)));
                 continue;
             }
             let products: Vec<Param> = products
@@ -109,7 +124,7 @@ impl Walk<'_, '_> {
                 known.push(epilogue);
                 known.len() - 1
             });
-            sorted.elements.push(Some(Elements::Applied(index)));
+            pass.elements.push(Some(Elements::Applied(index)));
         }
     }
 
@@ -138,12 +153,12 @@ impl Walk<'_, '_> {
     }
 
     /// The stored operands of an item: sums that stand apart, tiles, then vectors.
-    fn operands(&mut self, sorted: &Sorted<'_>) -> Vec<Param> {
+    fn operands(&mut self, pass: &Pass<'_>) -> Vec<Param> {
         let mut operands: Vec<Param> = Vec::new();
-        let sums = sorted.sums.iter().filter(|_| sorted.apart);
+        let sums = pass.sums.iter().filter(|_| pass.apart);
         let sums = sums.map(|(_, sum)| (sum, Source::Sum));
-        let tiles = sorted.loads.iter().map(|(_, load)| (load, Source::Subtile));
-        let vectors = sorted.vectors.iter().map(|load| (load, Source::Vector));
+        let tiles = pass.loads.iter().map(|(_, load)| (load, Source::Subtile));
+        let vectors = pass.vectors.iter().map(|load| (load, Source::Vector));
         for (leaf, from) in sums.chain(tiles).chain(vectors) {
             let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
                 &leaf.op.kind
@@ -167,16 +182,16 @@ impl Walk<'_, '_> {
     }
 
     /// Loads the stored tiles, a subtile of each at a time.
-    pub(super) fn load_operands(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+    pub(super) fn load_operands(&mut self, pass: &Pass<'_>) -> Vec<Node> {
         let (mut nodes, mut part) = (Vec::new(), Vec::new());
-        for (waits, sum) in sorted.sums.iter().filter(|_| sorted.apart) {
+        for (waits, sum) in pass.sums.iter().filter(|_| pass.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.waits(waits));
             part.extend(self.load_term(sum));
         }
         let mut loads = Vec::new();
         let mut bytes = Expr::from(0);
-        for (index, (waits, leaf)) in sorted.loads.iter().enumerate() {
+        for (index, (waits, leaf)) in pass.loads.iter().enumerate() {
             let OpKind::Load { from, .. } = &leaf.op.kind else {
                 continue;
             };
@@ -259,15 +274,15 @@ impl Walk<'_, '_> {
     ///
     /// What is read or computed comes as late as it can, behind the waits: nothing but accumulators is in registers
     /// while a warp waits.
-    pub(super) fn write_subtiles(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
-        if sorted.stores.is_empty() {
+    pub(super) fn write_subtiles(&mut self, pass: &Pass<'_>, var: Var) -> Vec<Node> {
+        if pass.stores.is_empty() {
             return Vec::new();
         }
         let (mut nodes, mut part) = (Vec::new(), Vec::new());
-        let mut tiles = self.read_sums(sorted);
-        tiles.extend(self.read_tiles(sorted));
-        let mut vectors = self.read_vectors(sorted, var);
-        for (elements, stores) in groups(self, sorted) {
+        let mut tiles = self.read_sums(pass);
+        tiles.extend(self.read_tiles(pass));
+        let mut vectors = self.read_vectors(pass, var);
+        for (elements, stores) in groups(self, pass) {
             let epilogue = match elements {
                 Elements::Applied(epilogue) => Some(epilogue),
                 Elements::Product(_) => None,
@@ -322,9 +337,9 @@ impl Walk<'_, '_> {
     }
 
     /// Adds up a subtile of each sum that stands apart, from a stage for each of its terms.
-    fn read_sums(&self, sorted: &Sorted<'_>) -> Vec<Node> {
+    fn read_sums(&self, pass: &Pass<'_>) -> Vec<Node> {
         let mut nodes = Vec::new();
-        for (_, leaf) in sorted.sums.iter().filter(|_| sorted.apart) {
+        for (_, leaf) in pass.sums.iter().filter(|_| pass.apart) {
             let OpKind::Reduce { acc, from } = &leaf.op.kind else {
                 continue;
             };
@@ -356,15 +371,15 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a subtile of each stored tile from the current stage.
-    fn read_tiles(&self, sorted: &Sorted<'_>) -> Vec<Node> {
-        if sorted.loads.is_empty() {
+    fn read_tiles(&self, pass: &Pass<'_>) -> Vec<Node> {
+        if pass.loads.is_empty() {
             return Vec::new();
         }
         let mut nodes = vec![Node::Await {
             barrier: STAGES.full(),
             phase: Phase::ThisPhase,
         }];
-        for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
+        for (index, (_, leaf)) in pass.loads.iter().enumerate() {
             if let OpKind::Load { acc, from } = &leaf.op.kind {
                 let (slot_part, place) = self.tiling().input_place(index as u32);
                 nodes.push(Node::Fragment(FragmentOp::ReadSubtile {
@@ -382,7 +397,7 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a subtile's columns of each vector.
-    fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
+    fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
@@ -406,7 +421,7 @@ impl Walk<'_, '_> {
             | OpKind::ForRanks { .. }
             | OpKind::If { .. } => None,
         };
-        sorted.vectors.iter().filter_map(read).collect()
+        pass.vectors.iter().filter_map(read).collect()
     }
 
     /// The type a store rounds to.
@@ -471,23 +486,16 @@ pub(super) const fn released() -> [Node; 4] {
 /// The stores of an item, together where they write the same subtile.
 pub(super) fn groups<'s, 'a>(
     walk: &Walk<'_, '_>,
-    sorted: &'s Sorted<'a>,
+    pass: &'s Pass<'a>,
 ) -> Vec<(Elements, &'s [Leaf<'a>])> {
     let mut groups = Vec::new();
     let mut from = 0;
-    for at in 1..=sorted.stores.len() {
+    for at in 1..=pass.stores.len() {
         let refused = Elements::Product(0);
-        let of = |at: usize| {
-            sorted
-                .elements
-                .get(at)
-                .copied()
-                .flatten()
-                .unwrap_or(refused)
-        };
-        let stored = |at: usize| walk.stored(&sorted.stores[at]);
-        if at == sorted.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
-            groups.push((of(from), &sorted.stores[from..at]));
+        let of = |at: usize| pass.elements.get(at).copied().flatten().unwrap_or(refused);
+        let stored = |at: usize| walk.stored(&pass.stores[at]);
+        if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
+            groups.push((of(from), &pass.stores[from..at]));
             from = at;
         }
     }

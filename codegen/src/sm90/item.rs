@@ -1,13 +1,12 @@
-//! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
+//! The leaf ops of an item, and the waits and signals that all warps share.
 
-use super::builder::refuse;
 use super::nodes::why;
 use super::walk::{Bound, Walk};
-use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Region};
+use crate::kernel::{Block, Cells, Kernel, Op, OpKind};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
+use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Var};
 use crate::rank::Cond;
-use crate::warp::{Elements, Expr, Field, Node, Note, Test, counter_name};
+use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
 /// What is around an op within its item.
 #[derive(Clone, PartialEq)]
@@ -62,111 +61,6 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
     let mut out = Vec::new();
     go(kernel, body, &mut Vec::new(), &mut out);
     out
-}
-
-/// The leaves of a tile's item by the warp that does them.
-#[derive(Default)]
-pub(super) struct Sorted<'a> {
-    /// Waits of the loading warp before the operands.
-    pub load_waits: Vec<Leaf<'a>>,
-    /// The products.
-    pub dots: Vec<Leaf<'a>>,
-    /// Sums, each with the waits for the same slots.
-    pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
-    /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
-    pub apart: bool,
-    /// Stored tiles that the math after the dot reads, each with its waits.
-    pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
-    /// Vectors that it reads.
-    pub vectors: Vec<Leaf<'a>>,
-    /// Waits of the storing warp.
-    pub store_waits: Vec<Leaf<'a>>,
-    /// The stores.
-    pub stores: Vec<Leaf<'a>>,
-    /// What the elements of each are; `None` where it is refused.
-    pub elements: Vec<Option<Elements>>,
-    /// The signals after them.
-    pub signals: Vec<Leaf<'a>>,
-}
-
-pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'a> {
-    let mut sorted = Sorted::default();
-    let mut waiting: Vec<Leaf<'a>> = Vec::new();
-    for (index, leaf) in leaves.iter().enumerate() {
-        let kernel = walk.b.kernel;
-        // Nobody writes a vector during a launch: what a wait is for comes after it.
-        let reads = |leaf: &Leaf<'_>| match &leaf.op.kind {
-            OpKind::Dot { .. } | OpKind::Reduce { .. } => true,
-            OpKind::Load { from, .. } => !is_vector(kernel, from),
-            OpKind::ForRanks { .. }
-            | OpKind::If { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Store { .. } => false,
-        };
-        let stores = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Store { .. });
-        // The product's operands are loaded first, and so come after all waits before the product.
-        let is_dot = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Dot { .. });
-        let before_the_dot = leaves[index..].iter().any(is_dot);
-        let taken = |waiting: &mut Vec<Leaf<'a>>| match before_the_dot {
-            true => Vec::new(),
-            false => std::mem::take(waiting),
-        };
-        let at = walk.b.kernel.loc(leaf.op.id);
-        let in_order = matches!(
-            leaf.op.kind,
-            OpKind::Dot { .. } | OpKind::Reduce { .. } | OpKind::Load { .. }
-        );
-        if in_order && !leaf.around.is_empty() {
-            walk.b.found.push(refuse(
-                Some(at),
-                "a product, a sum or a load in a loop over ranks inside an item",
-                "the loop over ranks outside, the items inside",
-            ));
-        }
-        match &leaf.op.kind {
-            OpKind::Wait { .. } => {
-                let rest = &leaves[index + 1..];
-                if rest.iter().any(reads) {
-                    waiting.push(leaf.clone());
-                } else if rest.iter().any(stores) {
-                    sorted.store_waits.push(leaf.clone());
-                } else {
-                    sorted.load_waits.push(leaf.clone());
-                }
-            }
-            OpKind::Dot { .. } => {
-                sorted.load_waits.append(&mut waiting);
-                sorted.dots.push(leaf.clone());
-            }
-            OpKind::Reduce { .. } => sorted.sums.push((taken(&mut waiting), leaf.clone())),
-            OpKind::Load { from, .. } if is_vector(kernel, from) => {
-                sorted.vectors.push(leaf.clone());
-            }
-            OpKind::Load { .. } => sorted.loads.push((taken(&mut waiting), leaf.clone())),
-            OpKind::Store { .. } => sorted.stores.push(leaf.clone()),
-            OpKind::Signal { .. } => sorted.signals.push(leaf.clone()),
-            OpKind::Copy { .. } => walk.b.found.push(refuse(
-                Some(at),
-                "a copy in a #[gemm] loop",
-                "copies in #[comm] or #[copy_engine]",
-            )),
-            OpKind::ForRanks { .. } | OpKind::If { .. } => {}
-        }
-    }
-    // Where nothing is stored, as in a branch that was left out, stored tiles are not read; what they wait for is.
-    if sorted.stores.is_empty() {
-        let sums = match sorted.dots.is_empty() {
-            false => Vec::new(),
-            true => std::mem::take(&mut sorted.sums),
-        };
-        let unread = sums.into_iter().chain(std::mem::take(&mut sorted.loads));
-        sorted
-            .load_waits
-            .extend(unread.flat_map(|(waits, _)| waits));
-    }
-    sorted
 }
 
 impl Walk<'_, '_> {
@@ -420,9 +314,4 @@ fn named(name: &str, cell: Expr) -> (Vec<Node>, Expr) {
         }
         simple => (Vec::new(), simple),
     }
-}
-
-/// Whether a load is of a vector along the columns.
-pub(super) fn is_vector(kernel: &Kernel, region: &Region) -> bool {
-    kernel.buffers[region.buffer.index()].kind == TensorKind::Vector
 }

@@ -8,8 +8,9 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
-use super::item::{Leaf, Sorted};
+use super::item::Leaf;
 use super::nodes::{Operand, count, side, why};
+use super::passes::Pass;
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
@@ -46,23 +47,23 @@ struct TileSide {
 
 impl Walk<'_, '_> {
     /// A tile's loads: its product's operands, then what is added to it or read beside it.
-    pub(super) fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
-        if sorted.dots.is_empty() {
-            let mut nodes = self.waits(&sorted.load_waits);
-            nodes.extend(self.load_operands(sorted));
+    pub(super) fn load(&mut self, pass: &Pass<'_>) -> Vec<Node> {
+        if pass.dots.is_empty() {
+            let mut nodes = self.waits(&pass.load_waits);
+            nodes.extend(self.load_operands(pass));
             return nodes;
         }
         let names = self.declared.len();
-        let notes: Vec<Node> = sorted.dots.iter().map(|dot| self.note(dot.op)).collect();
+        let notes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         // What the waits are not for is loaded before them: operands that nobody writes meanwhile, but for `x`.
         let (mut early, mut late) = (Vec::new(), Vec::new());
-        for (part, region) in self.operands_of(sorted) {
+        for (part, region) in self.operands_of(pass) {
             let columns = self.tiling().operands()[part].columns;
             let handed_over = self.b.kernel.is_handed_over(region);
             let Some(staged) = self.operand(part, region) else {
                 return Vec::new();
             };
-            if columns && !handed_over && !sorted.load_waits.is_empty() {
+            if columns && !handed_over && !pass.load_waits.is_empty() {
                 early.push(staged);
             } else {
                 late.push(staged);
@@ -81,7 +82,7 @@ impl Walk<'_, '_> {
                 bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
             },
         ];
-        let waits = self.waits(&sorted.load_waits);
+        let waits = self.waits(&pass.load_waits);
         let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
         body.extend::<Vec<_>>(loads(&early));
         if !waits.is_empty() {
@@ -106,18 +107,18 @@ impl Walk<'_, '_> {
         }
         nodes.extend(sizes);
         nodes.push(self.each_step(body));
-        for (waits, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
+        for (waits, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
         }
-        nodes.extend(self.load_operands(sorted));
+        nodes.extend(self.load_operands(pass));
         nodes
     }
 
     /// The operands of an item's products, by their parts of a stage.
-    fn operands_of<'a>(&mut self, sorted: &Sorted<'a>) -> Vec<(usize, &'a Region)> {
+    fn operands_of<'a>(&mut self, pass: &Pass<'a>) -> Vec<(usize, &'a Region)> {
         let mut found: Vec<(usize, &Region)> = Vec::new();
-        for leaf in &sorted.dots {
+        for leaf in &pass.dots {
             let OpKind::Dot { a, b, .. } = &leaf.op.kind else {
                 continue;
             };

@@ -1,8 +1,8 @@
 //! A tile as the multiplying warpgroups compute it.
 
 use super::cta::Mode;
-use super::item::Sorted;
 use super::nodes::count;
+use super::passes::Pass;
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
@@ -10,9 +10,9 @@ use crate::program::Var;
 use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 
 impl Walk<'_, '_> {
-    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
-        if sorted.dots.is_empty() {
-            return self.write_subtiles(sorted, var);
+    pub(super) fn multiply(&mut self, pass: &Pass<'_>, var: Var, tiles: Expr) -> Vec<Node> {
+        if pass.dots.is_empty() {
+            return self.write_subtiles(pass, var);
         }
         let arrive = |slot| Node::Arrive {
             barrier: STAGES.empty(),
@@ -44,14 +44,14 @@ impl Walk<'_, '_> {
             },
         ]);
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
-        let mut nodes: Vec<Node> = sorted.dots.iter().map(|dot| self.note(dot.op)).collect();
+        let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(self.staggered(body));
         nodes.extend(ping_pong(Node::ArriveOrder));
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
         nodes.extend(ping_pong(self.skip()));
-        for (_, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
+        for (_, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
@@ -92,7 +92,7 @@ impl Walk<'_, '_> {
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());
         }
-        nodes.extend(self.write_subtiles(sorted, var));
+        nodes.extend(self.write_subtiles(pass, var));
         if self.b.cta.split() > 1 {
             nodes.extend(self.end_of_tile(tiles));
         }

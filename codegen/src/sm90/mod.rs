@@ -14,6 +14,7 @@ mod item;
 mod loads;
 mod mma;
 mod nodes;
+mod passes;
 mod ranks;
 mod rings;
 mod scheduler;

@@ -1,8 +1,9 @@
 //! Subtiles of a tile, as the roles number them: where each lies, and the boxes that carry it.
 
 use super::epilogue::groups;
-use super::item::{Leaf, Sorted};
+use super::item::Leaf;
 use super::nodes::{count, read, side, why};
+use super::passes::Pass;
 use super::rings::{SUBTILES, TILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
@@ -14,17 +15,18 @@ impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
     pub(super) fn store(
         &mut self,
-        sorted: &Sorted<'_>,
+        pass: &Pass<'_>,
         lag: bool,
         before: &mut Vec<Node>,
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
-        if sorted.stores.is_empty() {
-            return Vec::new();
+        let mut nodes = self.waits(&pass.store_waits);
+        if pass.stores.is_empty() {
+            nodes.extend(self.signals(pass, lag));
+            return nodes;
         }
-        let mut nodes = self.waits(&sorted.store_waits);
         let mut part = Vec::new();
-        let groups = groups(self, sorted);
+        let groups = groups(self, pass);
         let per_subtile = groups.len() as u32;
         for (_, stores) in groups {
             part.push(Node::Await {
@@ -55,7 +57,7 @@ impl Walk<'_, '_> {
             nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES, Slot::Current));
         }
-        if sorted.signals.is_empty() {
+        if pass.signals.is_empty() {
             return nodes;
         }
         if lag {
@@ -64,12 +66,18 @@ impl Walk<'_, '_> {
                 pending: self.subtiles() * per_subtile,
             });
             nodes.push(Node::Flush {
-                amount: amount(&sorted.signals[0]),
+                amount: amount(&pass.signals[0]),
             });
         } else {
             nodes.push(Node::AwaitStores { pending: 0.into() });
         }
-        for leaf in &sorted.signals {
+        nodes.extend(self.signals(pass, lag));
+        nodes
+    }
+
+    fn signals(&mut self, pass: &Pass<'_>, lag: bool) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for leaf in &pass.signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
                 nodes.extend(

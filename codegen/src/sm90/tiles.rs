@@ -2,8 +2,9 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
-use super::item::{Sorted, leaves, sort};
+use super::item::leaves;
 use super::nodes::{all_empty, why};
+use super::passes::{Pass, passes};
 use super::rings::{STAGES, TILES};
 use super::stores::amount;
 use super::walk::{Bound, Walk, Which};
@@ -36,10 +37,10 @@ impl Walk<'_, '_> {
             self.refuse(message, "all loops of #[gemm] visit tiles of one shape");
         }
         let leaves = leaves(self.b.kernel, body);
-        let mut sorted = sort(self, &leaves);
-        self.epilogues(&mut sorted);
+        let mut passes = passes(self, &leaves);
+        self.epilogues(&mut passes);
         let mut nodes = Vec::new();
-        let tiles_n = self.sizes(&mut nodes, partition, &sorted);
+        let tiles_n = self.sizes(&mut nodes, partition, &passes);
         let rows = self
             .rows(partition, chunk.as_ref())
             .ceil_div(clustered("TILE_M", tile.rows, down));
@@ -65,29 +66,24 @@ impl Walk<'_, '_> {
                 column: column.clone(),
             },
         );
-        let lag = sorted.signals.len() == 1
-            && !sorted.stores.is_empty()
-            && sorted.load_waits.is_empty()
-            && sorted.sums.is_empty()
-            && sorted.loads.iter().all(|(waits, _)| waits.is_empty())
-            && sorted.signals[0].around.is_empty();
         let before = match self.which {
-            Which::Store if !sorted.stores.is_empty() => {
-                let mut waits = std::mem::take(&mut sorted.store_waits);
-                let before = self.hoisted(&mut waits, &tiles);
-                sorted.store_waits = waits;
-                before
-            }
+            Which::Store => self.hoisted_of_stores(&mut passes[0], &tiles),
             _ => Vec::new(),
         };
-        let lag = lag && sorted.store_waits.is_empty();
         nodes.extend(before);
-        let item = match self.which {
-            Which::Load => self.load(&sorted),
-            Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
-            Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
-            Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
+        let lag = match &passes[..] {
+            [pass] => may_lag(pass),
+            _ => false,
         };
+        let mut item = Vec::new();
+        for pass in &passes {
+            item.extend(match self.which {
+                Which::Load => self.load(pass),
+                Which::Store => self.store(pass, lag, &mut nodes, chunk.as_ref()),
+                Which::Multiply => self.multiply(pass, var, tiles.clone()),
+                Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
+            });
+        }
         // Who multiplies rarely asks where its tile is.
         let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);
         let grid = (placed && !item.is_empty()).then_some(Grid {
@@ -109,10 +105,18 @@ impl Walk<'_, '_> {
             ));
             nodes.push(Node::AwaitStores { pending: 0.into() });
             nodes.push(Node::Flush {
-                amount: amount(&sorted.signals[0]),
+                amount: amount(&passes[0].signals[0]),
             });
         }
         nodes
+    }
+
+    /// Waits of the storing warp that all items have in common, before the first of them.
+    fn hoisted_of_stores(&mut self, pass: &mut Pass<'_>, tiles: &Expr) -> Vec<Node> {
+        if pass.stores.is_empty() {
+            return Vec::new();
+        }
+        self.hoisted(&mut pass.store_waits, tiles)
     }
 
     /// Names what is this loop's own of the columns of its grid, which it gives, and of the steps of its products: for those
@@ -121,10 +125,11 @@ impl Walk<'_, '_> {
         &mut self,
         nodes: &mut Vec<Node>,
         partition: PartitionId,
-        sorted: &Sorted<'_>,
+        passes: &[Pass<'_>],
     ) -> Expr {
         let (b, tiling) = (&*self.b, self.tiling());
-        let own = steps(b, tiling).filter(|_| !b.alike.steps && !sorted.dots.is_empty());
+        let multiplies = passes.iter().any(|pass| !pass.dots.is_empty());
+        let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);
         let multiplied = matches!(self.which, Which::Load | Which::Multiply);
         if let (Some(own), true) = (own, multiplied) {
             let x = &b.stage.parts[b.stage.part(self.tiling, 0)].name;
@@ -177,6 +182,19 @@ impl Walk<'_, '_> {
             Expr::var(place)
         }
     }
+}
+
+/// Whether a tile may be announced after the next one was stored: nobody is waited for meanwhile.
+fn may_lag(pass: &Pass<'_>) -> bool {
+    let [signal] = pass.signals.as_slice() else {
+        return false;
+    };
+    signal.around.is_empty()
+        && !pass.stores.is_empty()
+        && pass.load_waits.is_empty()
+        && pass.store_waits.is_empty()
+        && pass.sums.is_empty()
+        && pass.loads.iter().all(|(waits, _)| waits.is_empty())
 }
 
 /// Whether a number of these nodes has one of those within it.

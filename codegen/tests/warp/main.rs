@@ -19,6 +19,7 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod partial_tiles;
+mod passes;
 mod products;
 mod queues;
 mod reach;
