@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// A call of the driver.
 #[derive(Clone)]
@@ -23,7 +24,12 @@ pub struct Call {
 #[derive(Clone)]
 pub enum Read {
     Nothing,
-    Launch(sys::CUlaunchConfig, Vec<sys::CUlaunchAttribute>),
+    /// How, and each of the kernel's parameters in words.
+    Launch(
+        sys::CUlaunchConfig,
+        Vec<sys::CUlaunchAttribute>,
+        Vec<Vec<u64>>,
+    ),
     Operations(Vec<sys::CUstreamBatchMemOpParams>),
     /// To, from, bytes, and the way.
     Copy([u64; 3], sys::CUmemcpyAttributes),
@@ -36,7 +42,7 @@ impl Call {
         let Call { name, read, .. } = self;
         match read {
             Read::Nothing | Read::Lines(_) => name.clone(),
-            Read::Launch(config, attributes) => match attributes.is_empty() {
+            Read::Launch(config, attributes, _) => match attributes.is_empty() {
                 true => format!("{name} of {} CTAs", config.gridDimX),
                 false => format!("{name} of {} CTAs, early", config.gridDimX),
             },
@@ -61,6 +67,61 @@ pub fn asked<T>(work: impl FnOnce() -> T) -> (T, Vec<Call>) {
     let seen = SEEN.take().unwrap_or_default();
     ASKING.fetch_sub(1, Ordering::Relaxed);
     (done, seen)
+}
+
+/// A call and when it began and ended, or a mark.
+#[derive(Clone, Copy)]
+pub struct Stamp {
+    /// The function's number. None: a mark.
+    call: Option<usize>,
+    pub from: Instant,
+    pub to: Instant,
+}
+
+impl Stamp {
+    pub fn is_mark(&self) -> bool {
+        self.call.is_none()
+    }
+
+    /// The function's name, or nothing for a mark.
+    pub fn name(&self) -> Option<String> {
+        self.call.map(|number| names()[number].clone())
+    }
+}
+
+thread_local! {
+    static STAMPS: RefCell<Vec<Stamp>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many threads want to know when.
+static STAMPING: AtomicUsize = AtomicUsize::new(0);
+
+/// When this thread's calls and marks in `work` are, `most` at most. A stamp costs little: nothing is looked up.
+pub fn stamped<T>(most: usize, work: impl FnOnce() -> T) -> (T, Vec<Stamp>) {
+    STAMPS.set(Vec::with_capacity(most));
+    STAMPING.fetch_add(1, Ordering::Relaxed);
+    let done = work();
+    STAMPING.fetch_sub(1, Ordering::Relaxed);
+    let stamps = STAMPS.take();
+    assert!(stamps.len() < most, "more stamps than were expected");
+    (done, stamps)
+}
+
+/// Marks now.
+pub fn mark() {
+    stamp(None, Instant::now());
+}
+
+fn stamp(call: Option<usize>, from: Instant) {
+    let to = Instant::now();
+    // A thread that ends may call the driver once more.
+    let _ = STAMPS.try_with(|stamps| {
+        let mut stamps = stamps.borrow_mut();
+        // Threads that do not ask have no room.
+        if stamps.len() < stamps.capacity() {
+            stamps.push(Stamp { call, from, to });
+        }
+    });
 }
 
 /// The names of calls, each with how often it comes in a row.
@@ -127,11 +188,16 @@ unsafe extern "C" fn door<const AT: usize, const IN: usize>(
         unsafe { see(number, given) };
     }
     let behind = BEHIND[number].load(Ordering::Acquire);
+    let from = (STAMPING.load(Ordering::Relaxed) > 0).then(Instant::now);
     // SAFETY: it is the function that was looked up, and it takes the first of these words.
-    unsafe {
+    let code = unsafe {
         let behind: Function = std::mem::transmute(behind);
         behind(a, b, c, d, e, f, g, h, i, j, k, l)
+    };
+    if let Some(from) = from {
+        stamp(Some(number), from);
     }
+    code
 }
 
 /// Writes a call down, if this thread wants to know.
@@ -164,7 +230,8 @@ unsafe fn read(name: &str, [a, b, c, _, e, ..]: [usize; 8]) -> Read {
                 let config = *(a as *const sys::CUlaunchConfig);
                 let count = config.numAttrs as usize;
                 let attributes = std::slice::from_raw_parts(config.attrs, count);
-                Read::Launch(config, attributes.to_vec())
+                let parameters = parameters(b as sys::CUfunction, c as *const *const u8);
+                Read::Launch(config, attributes.to_vec(), parameters)
             }
             "cuStreamBatchMemOp_v2" => {
                 let operations = c as *const sys::CUstreamBatchMemOpParams;
@@ -178,6 +245,27 @@ unsafe fn read(name: &str, [a, b, c, _, e, ..]: [usize; 8]) -> Read {
             _ => Read::Nothing,
         }
     }
+}
+
+/// Each of a launch's parameters.
+///
+/// # Safety
+/// The function is loaded, and the places hold as many parameters as it takes.
+unsafe fn parameters(function: sys::CUfunction, places: *const *const u8) -> Vec<Vec<u64>> {
+    let mut all = Vec::new();
+    let (mut offset, mut bytes) = (0, 0);
+    // SAFETY: the caller's promise; both places are ours, and the driver refuses a parameter that is not there.
+    unsafe {
+        let next = |at: usize, offset: &mut usize, bytes: &mut usize| {
+            sys::cuFuncGetParamInfo(function, at, offset, bytes) == sys::CUresult::CUDA_SUCCESS
+        };
+        while next(all.len(), &mut offset, &mut bytes) {
+            let mut words = vec![0u64; bytes.div_ceil(8)];
+            std::ptr::copy_nonoverlapping(*places.add(all.len()), words.as_mut_ptr().cast(), bytes);
+            all.push(words);
+        }
+    }
+    all
 }
 
 const fn row<const AT: usize>() -> [Function; ROW] {

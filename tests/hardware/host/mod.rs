@@ -4,6 +4,7 @@
 //! calls take turns.
 
 mod driver;
+mod phases;
 pub mod raw;
 
 use crate::fine;

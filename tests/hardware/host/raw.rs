@@ -102,22 +102,10 @@ impl Raw {
                 // SAFETY: the graph is ours, and the stream lives as above.
                 ok(unsafe { sys::cuGraphLaunch(self.graph, b as sys::CUstream) });
             }),
-            ("cuLaunchKernelEx", Read::Launch(config, attributes)) => {
-                let (mut config, mut attributes) = (*config, attributes.clone());
-                let bytes = [0u64; BYTES / 8];
-                Box::new(move || {
-                    config.attrs = attributes.as_mut_ptr();
-                    let mut parameters = [ptr::from_ref(&bytes).cast_mut().cast()];
-                    // SAFETY: the kernel takes so many bytes and accesses nothing; all places are ours.
-                    ok(unsafe {
-                        sys::cuLaunchKernelEx(
-                            &raw const config,
-                            self.function,
-                            parameters.as_mut_ptr(),
-                            ptr::null_mut(),
-                        )
-                    });
-                })
+            ("cuLaunchKernelEx", Read::Launch(config, attributes, _)) => {
+                let parameters = vec![vec![0; BYTES / 8]];
+                // SAFETY: the kernel takes so many bytes and accesses nothing.
+                Box::new(unsafe { launches(self.function, *config, attributes, parameters) })
             }
             ("cuStreamBatchMemOp_v2", Read::Operations(operations)) => {
                 assert!(operations.len() <= CELLS);
@@ -153,6 +141,49 @@ impl Raw {
             }
             (name, _) => panic!("{name} is new in a launch: say how to call it again"),
         }
+    }
+}
+
+/// A launch's own kernel again, with the same parameters.
+///
+/// # Safety
+/// All ranks launch it as often, in one order of all their launches, while what the launch was given is still there.
+pub unsafe fn same(call: &Call) -> impl FnMut() + use<> {
+    let Read::Launch(config, attributes, parameters) = &call.read else {
+        panic!("{} is no launch", call.name);
+    };
+    let function = call.given[1] as sys::CUfunction;
+    // SAFETY: they are the parameters that it was given; the rest is the caller's promise.
+    unsafe { launches(function, *config, attributes, parameters.clone()) }
+}
+
+/// Launches that kernel.
+///
+/// # Safety
+/// It takes these parameters, and whatever it does with them is fine.
+unsafe fn launches(
+    function: sys::CUfunction,
+    mut config: sys::CUlaunchConfig,
+    attributes: &[sys::CUlaunchAttribute],
+    mut parameters: Vec<Vec<u64>>,
+) -> impl FnMut() + use<> {
+    let mut attributes = attributes.to_vec();
+    let mut places: Vec<_> = parameters
+        .iter_mut()
+        .map(|words| words.as_mut_ptr().cast())
+        .collect();
+    move || {
+        config.attrs = attributes.as_mut_ptr();
+        let _kept = &parameters;
+        // SAFETY: the caller's promise; all places are ours.
+        ok(unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                function,
+                places.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        });
     }
 }
 
