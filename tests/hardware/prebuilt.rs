@@ -78,7 +78,9 @@ fn kernels_of_the_suite() {
             .map(|made| made.cubin().len())
     });
     let bytes: usize = compiled.into_iter().map(fine).sum();
-    fine(compiler.compile(&host::raw::EMPTY, Target::Sm90a));
+    for source in [&host::raw::EMPTY, &crate::beside::LATE] {
+        fine(compiler.compile(source, Target::Sm90a));
+    }
     fine(compiler.seal());
     println!(
         "  {} kernels, {} KiB of machine code, {:.0} s",

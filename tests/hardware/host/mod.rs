@@ -3,7 +3,7 @@
 //! A rank measures while the others wait, and then all at once: ranks that share a GPU share the driver's context, whose
 //! calls take turns.
 
-mod driver;
+pub mod driver;
 mod phases;
 pub mod raw;
 
