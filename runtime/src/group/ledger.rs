@@ -1,6 +1,14 @@
 //! The ledger: what each rank launches, in order. A rank writes a launch before it enqueues anything, so a launch that
 //! differs from a peer's is refused before it runs, and no rank waits for another to find that out.
 //!
+//! A kernel has nothing to compare. Each rank launches under its turn, so the order of its entries is that of its kernels in
+//! its stream, also where threads launch at once, and a graph's launches have their entries before the graph is launched.
+//! Ranks of a process write under one lock: of two that differ in a launch, the one that comes second sees the first, ends
+//! the communicator for that, and enqueues nothing. Processes write, then make that known, then read: one of the two at
+//! least sees the other. So a kernel that waits for a launch which differs is told by the host when that launch is made,
+//! and looks for it once in a millisecond; every rank gets both sides. What the ledger cannot tell is a launch that is never
+//! made: that is the waits' time limit, and the end of a rank that leaves.
+//!
 //! It is a ring of entries of a fixed size, so that it can lie in memory that processes share. The rank that comes first
 //! to a launch writes its entry, and those that come later compare theirs.
 

@@ -1,5 +1,6 @@
 //! Emulated ranks: the run time's own calls, on GPUs that are in this process.
 
+mod agree;
 mod buckets;
 mod dlpack;
 mod dropped;
