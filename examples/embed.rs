@@ -1,6 +1,6 @@
 //! A program that owns its streams and tensors: two fused layers between steps of its own, one by one and as a graph.
-//! `cargo run --release --example embed`. Ranks share GPUs where there are fewer than four. Without a GPU they are
-//! emulated, also as processes of torchrun, and take the program's step on the host, where no graph can record it.
+//! `cargo run --release --example embed`, or by torchrun, mpirun or srun, with a process for each rank. Ranks share GPUs
+//! where there are fewer; without any, the program's step is on the host, where no graph can record it.
 
 use counterflow::cuda::{Arguments, Function, Gpu, LaunchConfig, Module};
 use counterflow::driver::Stream;
@@ -19,6 +19,7 @@ const RELU: &str = r#"extern "C" __global__ void relu(unsigned short* x, unsigne
 
 fn main() -> Result<(), Error> {
     let ranks = match Device::Cuda.open().and_then(|_| Gpu::count()) {
+        Ok(_) if Job::from_env()?.is_some() => vec![Communicator::from_env_sharing()?],
         Ok(gpus) => Communicator::on(&[0, 1, 2, 3].map(|rank| rank % gpus), None)?,
         Err(_) if Job::from_env()?.is_some() => vec![Communicator::emulated_from_env()?],
         Err(_) => Communicator::emulated(4)?,
@@ -33,9 +34,8 @@ fn run(rank: &Communicator) -> Result<(), Error> {
     rank.reserve(64 << 20)?; // `workspace()` of a builder says what its op needs
     let gather = rank.op_of::<AgGemmOp>().up_to(m, side, side).build()?;
     let scatter = rank.op_of::<GemmRsOp>().up_to(m, side, side).build()?;
-    let relu = (!rank.gpu().is_emulated())
-        .then(|| relu(rank))
-        .transpose()?;
+    let on_gpu = !rank.gpu().is_emulated();
+    let relu = on_gpu.then(|| relu(rank)).transpose()?;
     let x: UserBuffer<bf16> = rank.allocate("x", [m, side])?;
     let mut z: UserBuffer<bf16> = rank.allocate("z", [m / rank.world() as usize, side])?;
     let (w, mut y) = (rank.zeros([side, side])?, rank.zeros([m, side])?);

@@ -1,4 +1,4 @@
-//! The ranks: GPUs of one process, a thread each, with one symmetric heap.
+//! The ranks: GPUs of one process, a thread each, or of a process each, with one symmetric heap.
 //!
 //! Collective calls (reserve, allocate, barrier) compare what the ranks ask for, and every launch is compared with the
 //! peers' launch of the same number. A difference is an error on every rank; a rank that does not come is

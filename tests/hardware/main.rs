@@ -9,6 +9,9 @@
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
 
+#[path = "../../runtime/tests/common/children.rs"]
+mod children;
+
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 
@@ -42,6 +45,7 @@ mod memory;
 mod nccl;
 mod op;
 mod prebuilt;
+mod processes;
 mod pulls;
 mod queues;
 mod random;

@@ -2,17 +2,56 @@
 
 use super::Communicator;
 use super::start::{legal, timeout};
+use crate::cuda;
+use crate::driver::Gpu;
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::group::Group;
 use crate::rendezvous::{Deadline, Job, Rendezvous};
 use crate::retire;
 use crate::shared::Links;
-use std::time::Duration;
+use std::sync::Arc;
 
 impl Communicator {
-    /// This process's rank of the job that a launcher started it for, on an emulated GPU: every rank is a process of
-    /// this host. torchrun, OpenMPI's and MPICH's mpirun, and Slurm's srun are known: see [`Job`].
+    /// This process's rank of the job that a launcher started it for, on the GPU that has its number among the ranks of
+    /// this host. torchrun, OpenMPI's and MPICH's mpirun, and Slurm's srun are known: see [`Job`]. Where each process
+    /// sees one GPU alone (`CUDA_VISIBLE_DEVICES`), it is on that.
+    ///
+    /// ```no_run
+    /// use counterflow::Communicator;
+    ///
+    /// // torchrun --no-python --nproc-per-node 4 ./program
+    /// let rank = Communicator::from_env()?;
+    /// rank.reserve(1 << 30)?;
+    /// println!("rank {} of {} on {}", rank.rank(), rank.world(), rank.gpu().name());
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if no launcher started the process, or for two ranks on one GPU; [`Error::Environment`] for
+    /// variables that contradict each other; as [`Communicator::join`].
+    pub fn from_env() -> Result<Communicator, Error> {
+        Communicator::of_job(|job| cuda_gpu(job.local_rank), false)
+    }
+
+    /// The same, where several processes may be on one GPU: rank `r` of a host is on GPU `r % gpus`. The driver lets
+    /// their kernels run in turn, for milliseconds each, so every wait for a peer is slow: this is for tests. Start no
+    /// MPS, which would run the kernels at the same time without room for all.
+    ///
+    /// ```no_run
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = Communicator::from_env_sharing()?; // four ranks on one GPU, or on two
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::from_env`].
+    pub fn from_env_sharing() -> Result<Communicator, Error> {
+        Communicator::of_job(|job| cuda_gpu(job.local_rank), true)
+    }
+
+    /// The same on an emulated GPU, for machines without GPUs.
     ///
     /// ```no_run
     /// use counterflow::Communicator;
@@ -26,24 +65,60 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if no launcher started the process, [`Error::Environment`] for variables that contradict each
-    /// other; as [`Communicator::join_emulated`].
+    /// As [`Communicator::from_env`].
     pub fn emulated_from_env() -> Result<Communicator, Error> {
-        let job = Job::from_env()?.ok_or_else(|| Error::Usage {
-            what: "a rank of a job that no launcher started".into(),
-            legal: "start it by torchrun, mpirun or srun, or make all ranks in this process: `Communicator::emulated`"
-                .into(),
-        })?;
-        let timeout = timeout()?;
-        let deadline = Deadline::after(timeout);
-        Communicator::by(&job.rendezvous(timeout)?, timeout, deadline)
+        Communicator::of_job(|_| emulated_gpu(), true)
     }
 
-    /// This process's rank on an emulated GPU. Every rank of the rendezvous is a process of this host and this user, or
-    /// a thread that makes this call itself.
+    /// This process's rank on that GPU of it, counted from 0 as CUDA counts. Every rank of the rendezvous is a process
+    /// of this host and this user, with a GPU of its own.
     ///
-    /// Every call is as on ranks of one process: the heap is memory that the processes share. A process that ends
-    /// without dropping its communicator ends it for all: the others get [`Error::Aborted`] within a second.
+    /// Every call is as on ranks of one process. Each process maps the others' part of the heap at addresses of its own,
+    /// and the driver keeps that memory until the last of them has let go of it. A process that ends without dropping
+    /// its communicator, or before its launches have ended, ends the communicator for all: the others get
+    /// [`Error::Aborted`] within a second.
+    ///
+    /// ```no_run
+    /// use counterflow::Communicator;
+    /// use counterflow::rendezvous::{Secret, Tcp};
+    /// use std::{net::SocketAddr, path::Path, time::Duration};
+    ///
+    /// # let (rank, world) = (0, 2);
+    /// let secret = Secret::from_file(Path::new("secret"))?;
+    /// let first = SocketAddr::from(([127, 0, 0, 1], 4242));
+    /// let job = Tcp::join(rank, world, first, &secret, Duration::from_secs(60))?;
+    /// let rank = Communicator::join(&job, rank)?; // rank r on GPU r
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if there is no such GPU, or it does not reach a peer's; [`Error::Usage`] for two ranks on one
+    /// GPU, or more than 128 ranks; [`Error::Rendezvous`] with the ranks that did not come within the time limit;
+    /// [`Error::Mismatch`] for processes of other versions or hosts; [`Error::Aborted`] with what another rank could not
+    /// do; [`Error::Driver`] if the driver does not share memory with other processes; [`Error::TooLarge`] if memory or
+    /// file descriptors run out.
+    pub fn join(ranks: &dyn Rendezvous, gpu: u32) -> Result<Communicator, Error> {
+        Communicator::now(ranks, || opened(gpu), false)
+    }
+
+    /// The same, where several processes may be on one GPU, as with [`Communicator::from_env_sharing`].
+    ///
+    /// ```no_run
+    /// use counterflow::{Communicator, rendezvous::Rendezvous};
+    ///
+    /// fn on_the_first(job: &dyn Rendezvous) -> Result<Communicator, counterflow::Error> {
+    ///     Communicator::join_sharing(job, 0)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::join`]; [`Error::Usage`] for two ranks of one process on one GPU.
+    pub fn join_sharing(ranks: &dyn Rendezvous, gpu: u32) -> Result<Communicator, Error> {
+        Communicator::now(ranks, || opened(gpu), true)
+    }
+
+    /// The same on an emulated GPU. A rank may also be a thread that makes this call itself. The heap is memory that the
+    /// processes share.
     ///
     /// ```
     /// use counterflow::{Communicator, rendezvous::Threads};
@@ -65,29 +140,62 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] with the ranks that did not come within the time limit; [`Error::Mismatch`] for processes
-    /// of other versions or hosts; [`Error::TooLarge`] if memory or file descriptors run out; [`Error::Usage`] for more
-    /// than 128 ranks.
+    /// As [`Communicator::join`].
     pub fn join_emulated(ranks: &dyn Rendezvous) -> Result<Communicator, Error> {
-        let timeout = timeout()?;
-        Communicator::by(ranks, timeout, Deadline::after(timeout))
+        Communicator::now(ranks, emulated_gpu, true)
+    }
+
+    /// The rank that a launcher started this process for.
+    fn of_job(
+        gpu: impl FnOnce(&Job) -> Result<Gpu, Error>,
+        sharing: bool,
+    ) -> Result<Communicator, Error> {
+        let job = Job::from_env()?.ok_or_else(|| Error::Usage {
+            what: "a rank of a job that no launcher started".into(),
+            legal: "start it by torchrun, mpirun or srun, or make all ranks in this process: `Communicator::local`, `Communicator::emulated`"
+                .into(),
+        })?;
+        let deadline = Deadline::after(timeout()?);
+        let ranks = job.rendezvous(deadline.left())?;
+        Communicator::by(&ranks, || gpu(&job), sharing, deadline)
+    }
+
+    /// One that joins from now on.
+    fn now(
+        ranks: &dyn Rendezvous,
+        gpu: impl FnOnce() -> Result<Gpu, Error>,
+        sharing: bool,
+    ) -> Result<Communicator, Error> {
+        Communicator::by(ranks, gpu, sharing, Deadline::after(timeout()?))
     }
 
     fn by(
         ranks: &dyn Rendezvous,
-        timeout: Duration,
+        gpu: impl FnOnce() -> Result<Gpu, Error>,
+        sharing: bool,
         deadline: Deadline,
     ) -> Result<Communicator, Error> {
         legal(ranks.world() as usize)?;
         retire::sweep();
         let links = Links::make(ranks, deadline)?;
-        let machine = Machine::apart()?;
-        let gpu = emulated::Gpu::of(&machine, 0);
-        let group = Group::apart(gpu.into(), links, timeout, deadline)?;
-        let mut made = Communicator::made(group, timeout);
+        let group = Group::apart(gpu, sharing, links, deadline)?;
+        let mut made = Communicator::made(group, deadline.limit);
         made.pop().ok_or_else(|| Error::Usage {
             what: "a communicator without ranks".into(),
             legal: "at least one".into(),
         })
     }
+}
+
+fn opened(gpu: u32) -> Result<Gpu, Error> {
+    Ok(Arc::new(cuda::Gpu::open(gpu)?).into())
+}
+
+/// The GPU of a rank with that number on its host. If that is another rank's too, all are told.
+fn cuda_gpu(local_rank: u32) -> Result<Gpu, Error> {
+    opened(local_rank % cuda::Gpu::count()?.max(1))
+}
+
+fn emulated_gpu() -> Result<Gpu, Error> {
+    Ok(emulated::Gpu::of(&Machine::apart()?, 0).into())
 }

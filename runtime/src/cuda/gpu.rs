@@ -91,14 +91,7 @@ impl Gpu {
     /// # Errors
     /// What the driver refuses.
     pub fn uuid(&self) -> Result<String, Error> {
-        let uuid = checked("ask the GPU's identity", self.context.uuid())?;
-        let hex: String = uuid
-            .bytes
-            .iter()
-            .map(|byte| format!("{:02x}", *byte as u8))
-            .collect();
-        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
-        Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
+        uuid_of(self.context.cu_device())
     }
 
     /// Its streaming multiprocessors.
@@ -222,12 +215,31 @@ impl Gpu {
 
     /// Rejects another GPU whose memory this one does not reach, by ordinary accesses or by atomic ones.
     pub(super) fn must_reach(&self, other: &Gpu) -> Result<(), Error> {
-        if self.ordinal() == other.ordinal() {
+        self.must_reach_device(other.context.cu_device(), other.ordinal())
+    }
+
+    /// The same for another process's, by its [`Gpu::uuid`]. One that this process does not see cannot be asked about:
+    /// the driver maps its memory, or refuses to.
+    pub(crate) fn must_reach_named(&self, uuid: &str) -> Result<(), Error> {
+        for ordinal in 0..Gpu::count()? {
+            let mut device = 0;
+            // SAFETY: the device's place is ours.
+            let code = unsafe { sys::cuDeviceGet(&raw mut device, ordinal as i32) };
+            check("open the GPU", code)?;
+            if uuid_of(device)? == uuid {
+                return self.must_reach_device(device, ordinal);
+            }
+        }
+        Ok(())
+    }
+
+    fn must_reach_device(&self, other: sys::CUdevice, ordinal: u32) -> Result<(), Error> {
+        if self.ordinal() == ordinal {
             return Ok(());
         }
-        let devices = [self.context.cu_device(), other.context.cu_device()];
+        let devices = [self.context.cu_device(), other];
         let mut can = 0;
-        // SAFETY: the answer's place is ours, both devices are open.
+        // SAFETY: the answer's place is ours, and both are devices.
         let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, devices[0], devices[1]) };
         check("ask whether two GPUs reach each other", code)?;
         let mut adds = 0;
@@ -241,8 +253,23 @@ impl Gpu {
             )
         };
         check("ask whether two GPUs add to each other's memory", code)?;
-        apart([self.ordinal(), other.ordinal()], can != 0, adds != 0).map_or(Ok(()), Err)
+        apart([self.ordinal(), ordinal], can != 0, adds != 0).map_or(Ok(()), Err)
     }
+}
+
+/// A device's name among all GPUs.
+fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: the place is ours, and the device is one.
+    let code = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    check("ask the GPU's identity", code)?;
+    let hex: String = uuid
+        .bytes
+        .iter()
+        .map(|byte| format!("{:02x}", *byte as u8))
+        .collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
+    Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
 }
 
 /// Lets a pool return nothing to the driver by itself.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod aside;
+mod clear;
 mod dlpack;
 mod driver;
 mod enqueue;
@@ -13,10 +14,12 @@ mod event;
 mod foreign;
 mod gpu;
 mod graph;
+mod handle;
 mod map;
 mod memory;
 mod module;
 mod queues;
+mod registered;
 mod start;
 mod trace;
 mod unused;
@@ -39,7 +42,8 @@ pub(crate) use foreign::{Foreign, Opened};
 pub(crate) use graph::{Graph, record, recorded};
 pub(crate) use memory::{bind, copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
-pub(crate) use vmm::{Slots, too_large};
+pub(crate) use registered::Registered;
+pub(crate) use vmm::{Slots, not_offered, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};
 
 /// An address in a GPU's memory.

@@ -8,11 +8,17 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// The functions we need that older drivers lack. A missing one would panic at its first use.
-const NEEDED: [&CStr; 18] = [
+const NEEDED: [&CStr; 24] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
     c"cuMemSetAccess",
+    c"cuMemExportToShareableHandle",
+    c"cuMemImportFromShareableHandle",
+    c"cuMemHostRegister_v2",
+    c"cuMemHostUnregister",
+    c"cuMemHostGetDevicePointer_v2",
+    c"cuDeviceGetUuid_v2",
     c"cuTensorMapEncodeTiled",
     c"cuLaunchKernelEx",
     c"cuFuncGetParamInfo",

@@ -1,12 +1,16 @@
-//! One range of addresses for all GPUs: slot r is rank r's memory, so a peer's address is a multiple of the stride
-//! away.
+//! One range of addresses for all ranks: slot r is rank r's memory, so a peer's address is a multiple of the stride
+//! away. Each process has a range of its own, wherever its driver puts it.
 //!
 //! The range is fixed. Physical memory is mapped to it piece by piece, on every rank alike, and no address ever moves.
 
+use super::clear::Clearer;
 use super::driver::check;
+use super::handle::{Handle, unmap};
 use super::{Address, Gpu};
 use crate::error::Error;
 use cudarc::driver::sys;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Slots side by side, one a rank.
@@ -14,67 +18,100 @@ use std::sync::Arc;
 pub(crate) struct Slots {
     base: u64,
     stride: u64,
+    world: u64,
     granularity: u64,
     /// How many bytes of every slot have memory.
     backed: u64,
+    /// The GPU of each rank of this process.
     owners: Vec<Arc<Gpu>>,
     /// What is mapped: address and bytes.
     pieces: Vec<(u64, u64)>,
+    /// If the ranks are processes.
+    apart: Option<Apart>,
+}
+
+/// What one of several processes has.
+#[derive(Debug)]
+struct Apart {
+    rank: u64,
+    clearer: Clearer,
+    adding: Option<Adding>,
+}
+
+/// What a process offered, until all say whether they keep it.
+#[derive(Debug)]
+struct Adding {
+    own: Handle,
+    /// How many bytes every slot is to have.
+    wanted: u64,
+    /// How many pieces there were.
+    pieces: usize,
 }
 
 impl Slots {
     /// A range of one slot per owner, `stride` bytes apart, without memory.
     pub(crate) fn new(owners: Vec<Arc<Gpu>>, stride: u64) -> Result<Slots, Error> {
+        let mut granularity = 0;
         for one in &owners {
             for other in &owners {
                 one.must_reach(other)?;
             }
+            granularity = granularity.max(one.page()?);
         }
-        let mut granularity = 2 << 20;
-        for owner in &owners {
-            owner.bind()?;
-            let mut own = 0;
-            let wanted = property(owner);
-            // SAFETY: both structs are alive and filled.
-            let code = unsafe {
-                sys::cuMemGetAllocationGranularity(
-                    &raw mut own,
-                    &raw const wanted,
-                    sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
-                )
-            };
-            check("ask for the size of pages", code)?;
-            granularity = granularity.max(own as u64);
-        }
+        let world = owners.len() as u64;
+        Slots::reserved(owners, world, stride, granularity, None)
+    }
+
+    /// The range of a rank that is a process, on that GPU: which of how many. Memory comes in multiples of `page`.
+    pub(crate) fn apart(
+        gpu: &Arc<Gpu>,
+        (rank, world): (u32, u32),
+        stride: u64,
+        page: u64,
+    ) -> Result<Slots, Error> {
+        let apart = Apart {
+            rank: rank.into(),
+            clearer: Clearer::new(gpu)?,
+            adding: None,
+        };
+        Slots::reserved(vec![gpu.clone()], world.into(), stride, page, Some(apart))
+    }
+
+    fn reserved(
+        owners: Vec<Arc<Gpu>>,
+        world: u64,
+        stride: u64,
+        granularity: u64,
+        apart: Option<Apart>,
+    ) -> Result<Slots, Error> {
         let stride = stride
             .checked_next_multiple_of(granularity)
-            .filter(|stride| stride.checked_mul(owners.len() as u64).is_some())
+            .filter(|stride| stride.checked_mul(world).is_some())
             .ok_or_else(|| too_large(stride))?;
         let mut base = 0;
         // SAFETY: the address's place is ours; no memory is touched.
         let code = unsafe {
             sys::cuMemAddressReserve(
                 &raw mut base,
-                (stride * owners.len() as u64) as usize,
+                (stride * world) as usize,
                 granularity as usize,
                 0,
                 0,
             )
         };
         check(
-            format_args!(
-                "reserve addresses for {} slots of {stride} bytes",
-                owners.len()
-            ),
+            format_args!("reserve addresses for {world} slots of {stride} bytes"),
             code,
         )?;
         Ok(Slots {
             base,
             stride,
+            world,
             granularity,
             backed: 0,
             owners,
             pieces: Vec::new(),
+            apart,
         })
     }
 
@@ -91,74 +128,116 @@ impl Slots {
         Address(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// Maps memory to the first `bytes` of every slot. It holds anything: whoever gives it out clears it in the order of
-    /// a stream, since nothing here may wait for a GPU. On an error nothing has changed.
-    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+    /// How many bytes every slot is to have, if that is more than it has.
+    fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(self.granularity);
         let wanted = wanted.unwrap_or(u64::MAX);
-        if wanted <= self.backed {
-            return Ok(());
-        }
-        if wanted > self.stride {
+        if wanted > self.backed && wanted > self.stride {
             return Err(Error::TooLarge {
                 what: format!("{bytes} bytes a rank, in slots of {}", self.stride),
                 help: "make the communicator with larger slots: addresses are cheap, only `reserve` takes memory".into(),
             });
         }
+        Ok((wanted > self.backed).then_some(wanted))
+    }
+
+    /// Maps memory to the first `bytes` of every slot. It holds anything: whoever gives it out clears it in the order of
+    /// a stream, since nothing here may wait for a GPU. On an error nothing has changed.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        let Some(wanted) = self.wanted(bytes)? else {
+            return Ok(());
+        };
         let before = self.pieces.len();
-        for rank in 0..self.owners.len() {
-            if let Err(error) = self.piece(rank, wanted - self.backed) {
-                for (address, bytes) in self.pieces.drain(before..) {
-                    unmap(address, bytes);
-                }
-                return Err(error);
-            }
+        let added = (0..self.world).try_for_each(|rank| {
+            let memory = Handle::create(&self.owners[rank as usize], wanted - self.backed)?;
+            self.map(rank, &memory)
+        });
+        match added {
+            Ok(()) => self.backed = wanted,
+            Err(_) => self.take_back(before),
         }
-        self.backed = wanted;
+        added
+    }
+
+    /// This process's memory for slots of so many bytes, if that is more than they have: its peers take it.
+    pub(crate) fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+        let wanted = self.wanted(bytes)?;
+        let (Some(wanted), Some(apart)) = (wanted, &mut self.apart) else {
+            return Ok(None);
+        };
+        let own = Handle::create(&self.owners[0], wanted - self.backed)?;
+        let fd = own.export()?;
+        apart.adding = Some(Adding {
+            own,
+            wanted,
+            pieces: self.pieces.len(),
+        });
+        Ok(Some(fd))
+    }
+
+    /// Maps what all offered, in the order of the ranks.
+    pub(crate) fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+        let Some(apart) = self.apart.take() else {
+            return Ok(());
+        };
+        let taken = self.take_from(&apart, offered);
+        self.apart = Some(apart);
+        taken
+    }
+
+    fn take_from(&mut self, apart: &Apart, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+        let Some(Adding { own, wanted, .. }) = &apart.adding else {
+            return Ok(());
+        };
+        let bytes = wanted - self.backed;
+        for (rank, fd) in (0..).zip(offered) {
+            if rank == apart.rank {
+                self.map(rank, own)?;
+                continue;
+            }
+            let fd = fd.ok_or_else(|| not_offered(rank))?;
+            self.map(rank, &Handle::import(&self.owners[0], &fd, bytes)?)?;
+        }
         Ok(())
     }
 
-    fn piece(&mut self, rank: usize, bytes: u64) -> Result<(), Error> {
-        let owner = &self.owners[rank];
-        owner.bind()?;
-        let what = || format!("{bytes} bytes of GPU {}", owner.ordinal());
-        let wanted = property(owner);
-        let mut handle = 0;
-        // SAFETY: both places are ours, and the struct is filled.
-        check(what(), unsafe {
-            sys::cuMemCreate(&raw mut handle, bytes as usize, &raw const wanted, 0)
-        })?;
-        let address = self.base + rank as u64 * self.stride + self.backed;
-        // SAFETY: the addresses are reserved, unmapped, and aligned to the granularity.
-        let mapped = unsafe { sys::cuMemMap(address, bytes as usize, 0, handle, 0) };
-        // SAFETY: the handle is ours; a mapping keeps the memory alive without it.
-        let released = unsafe { sys::cuMemRelease(handle) };
-        check(what(), mapped)?;
-        self.pieces.push((address, bytes));
-        check(what(), released)?;
-        let access: Vec<sys::CUmemAccessDesc> = devices(&self.owners)
-            .into_iter()
-            .map(|id| sys::CUmemAccessDesc {
-                location: location(id),
-                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            })
-            .collect();
-        // SAFETY: the range was just mapped, and the list has as many entries as is said.
-        check(what(), unsafe {
-            sys::cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len())
-        })
+    /// Keeps what was added, or gives it back.
+    pub(crate) fn settle(&mut self, keep: bool) {
+        let adding = self.apart.as_mut().and_then(|apart| apart.adding.take());
+        match adding {
+            Some(Adding { wanted, .. }) if keep => self.backed = wanted,
+            Some(Adding { pieces, .. }) => self.take_back(pieces),
+            None => {}
+        }
+    }
+
+    /// Clears a range of a rank's slot that nobody uses, and waits for that. No kernel can hold it up.
+    pub(crate) fn clear(&self, rank: u32, range: &Range<u64>) -> Result<(), Error> {
+        let address = self.address(rank, range.start);
+        let clear = |apart: &Apart| apart.clearer.clear(address, range.end - range.start);
+        self.apart.as_ref().map_or(Ok(()), clear)
+    }
+
+    /// Puts memory behind what a slot has.
+    fn map(&mut self, rank: u64, memory: &Handle) -> Result<(), Error> {
+        let address = self.base + rank * self.stride + self.backed;
+        memory.map(address, &devices(&self.owners))?;
+        self.pieces.push((address, memory.bytes()));
+        Ok(())
+    }
+
+    fn take_back(&mut self, from: usize) {
+        for (address, bytes) in self.pieces.drain(from..) {
+            unmap(address, bytes);
+        }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        for (address, bytes) in self.pieces.drain(..) {
-            unmap(address, bytes);
-        }
+        self.take_back(0);
         // SAFETY: nothing is mapped in the range any more, and it is ours. A dead context's answer changes nothing.
-        unsafe {
-            sys::cuMemAddressFree(self.base, (self.stride * self.owners.len() as u64) as usize)
-        };
+        unsafe { sys::cuMemAddressFree(self.base, (self.stride * self.world) as usize) };
     }
 }
 
@@ -170,9 +249,12 @@ pub(crate) fn too_large(slot: u64) -> Error {
     }
 }
 
-fn unmap(address: u64, bytes: u64) {
-    // SAFETY: exactly this range was mapped; users of the heap hold it alive.
-    unsafe { sys::cuMemUnmap(address, bytes as usize) };
+/// The error of memory that was offered and did not come: the system drops what a process has no room for.
+pub(crate) fn not_offered(rank: u64) -> Error {
+    Error::TooLarge {
+        what: format!("no file descriptor for the memory of rank {rank}"),
+        help: "allow more of them: `ulimit -n` says how many there may be".into(),
+    }
 }
 
 /// Each GPU once: in a loopback several ranks share one.
@@ -181,28 +263,4 @@ fn devices(owners: &[Arc<Gpu>]) -> Vec<i32> {
     ids.sort_unstable();
     ids.dedup();
     ids
-}
-
-fn location(id: i32) -> sys::CUmemLocation {
-    sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id,
-    }
-}
-
-fn property(owner: &Gpu) -> sys::CUmemAllocationProp {
-    sys::CUmemAllocationProp {
-        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        // So that it can be shared with other processes.
-        requestedHandleTypes:
-            sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: location(owner.ordinal() as i32),
-        win32HandleMetaData: std::ptr::null_mut(),
-        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
-            compressionType: 0,
-            gpuDirectRDMACapable: 0,
-            usage: 0,
-            reserved: [0; 4],
-        },
-    }
 }

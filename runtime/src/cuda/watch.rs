@@ -245,6 +245,11 @@ impl<T: Copy + Default> Pinned<T> {
         self.device
     }
 
+    /// Where the host has it.
+    pub(super) fn host(&self) -> *const T {
+        self.host.as_ptr()
+    }
+
     /// The current value. GPUs write whole words.
     pub(crate) fn get(&self) -> T {
         // SAFETY: the memory lives as long as this.

@@ -6,6 +6,7 @@ use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
 use crate::shared::Segment;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A rank's GPU. Clones are the same GPU.
@@ -28,6 +29,34 @@ pub struct Gpu(pub(super) Kind);
 pub(super) enum Kind {
     Cuda(Arc<cuda::Gpu>),
     Emulated(emulated::Gpu),
+}
+
+/// A GPU, for ranks in other processes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Its name among all GPUs. None if it is emulated.
+    pub uuid: Option<String>,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Memory that processes share comes in multiples of so many bytes.
+    pub page: u64,
+}
+
+/// Memory that processes share, which a GPU's work reaches as long as this is there.
+#[derive(Debug)]
+pub(crate) enum Reached {
+    Cuda(cuda::Registered),
+    Emulated(Address),
+}
+
+impl Reached {
+    /// Where.
+    pub fn address(&self) -> Address {
+        match self {
+            Reached::Cuda(registered) => registered.address(),
+            Reached::Emulated(address) => *address,
+        }
+    }
 }
 
 impl From<Arc<cuda::Gpu>> for Gpu {
@@ -99,14 +128,41 @@ impl Gpu {
         }
     }
 
-    /// Lets its work reach memory that processes share. Gives where.
-    pub(crate) fn reach(&self, segment: &Arc<Segment>) -> Result<Address, Error> {
+    /// What ranks in other processes need to know of it.
+    pub(crate) fn about(&self) -> Result<About, Error> {
+        Ok(match &self.0 {
+            Kind::Emulated(gpu) => About {
+                uuid: None,
+                memory: gpu.memory(),
+                page: emulated::PAGE,
+            },
+            Kind::Cuda(gpu) => About {
+                uuid: Some(gpu.uuid()?),
+                memory: gpu.memory(),
+                page: gpu.page()?,
+            },
+        })
+    }
+
+    /// Rejects GPUs of other processes whose memory this one does not reach.
+    pub(crate) fn must_reach<'a>(
+        &self,
+        mut others: impl Iterator<Item = &'a About>,
+    ) -> Result<(), Error> {
         match &self.0 {
-            Kind::Emulated(gpu) => Ok(gpu.reach(segment)),
-            Kind::Cuda(_) => Err(Error::NotYet {
-                what: "memory that processes share, on a CUDA GPU".into(),
-                help: "let ranks be threads of one process: `Communicator::local`".into(),
+            Kind::Emulated(_) => Ok(()),
+            Kind::Cuda(gpu) => others.try_for_each(|other| match &other.uuid {
+                Some(uuid) => gpu.must_reach_named(uuid),
+                None => Ok(()),
             }),
+        }
+    }
+
+    /// Lets its work reach the first bytes of memory that processes share.
+    pub(crate) fn reach(&self, segment: &Arc<Segment>, bytes: u64) -> Result<Reached, Error> {
+        match &self.0 {
+            Kind::Emulated(gpu) => Ok(Reached::Emulated(gpu.reach(segment, bytes))),
+            Kind::Cuda(gpu) => cuda::Registered::new(gpu, segment, bytes).map(Reached::Cuda),
         }
     }
 

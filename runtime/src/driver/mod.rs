@@ -24,6 +24,7 @@ mod stream;
 pub(crate) use current::Current;
 pub use event::Event;
 pub use gpu::Gpu;
+pub(crate) use gpu::{About, Reached};
 pub(crate) use graph::Graph;
 pub use memory::Local;
 pub use stream::Stream;

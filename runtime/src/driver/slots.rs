@@ -4,8 +4,8 @@ use super::gpu::{Gpu, Kind as GpuKind};
 use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
-use crate::shared::Segment;
-use std::sync::Arc;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 /// Slots side by side, one a rank.
 #[derive(Debug)]
@@ -29,16 +29,13 @@ impl Slots {
         cuda::Slots::new(gpus, stride).map(Slots::Cuda)
     }
 
-    /// Slots in memory that processes share, in the order of the ranks, for the GPU of one of them.
-    pub fn apart(gpu: &Gpu, slots: Vec<Arc<Segment>>, stride: u64) -> Result<Slots, Error> {
+    /// The slots of ranks that are processes, for one of so many, without memory. It will come in multiples of `page`.
+    pub fn apart(gpu: &Gpu, rank: (u32, u32), stride: u64, page: u64) -> Result<Slots, Error> {
         match &gpu.0 {
             GpuKind::Emulated(gpu) => {
-                emulated::Slots::apart(gpu, slots, stride).map(Slots::Emulated)
+                emulated::Slots::apart(gpu, rank, stride).map(Slots::Emulated)
             }
-            GpuKind::Cuda(_) => Err(Error::NotYet {
-                what: "ranks that are processes on CUDA GPUs".into(),
-                help: "let ranks be threads of one process: `Communicator::local`".into(),
-            }),
+            GpuKind::Cuda(gpu) => cuda::Slots::apart(gpu, rank, stride, page).map(Slots::Cuda),
         }
     }
 
@@ -67,13 +64,35 @@ impl Slots {
     }
 
     /// Clears a range of a rank's slot that nobody uses, if the ranks are processes that share it.
-    pub fn clear(&self, rank: u32, range: &std::ops::Range<u64>) -> Result<(), Error> {
+    pub fn clear(&self, rank: u32, range: &Range<u64>) -> Result<(), Error> {
         match self {
             Slots::Emulated(slots) => slots.clear(rank, range),
-            Slots::Cuda(_) => Err(Error::NotYet {
-                what: "ranks that are processes on CUDA GPUs".into(),
-                help: "let ranks be threads of one process: `Communicator::local`".into(),
-            }),
+            Slots::Cuda(slots) => slots.clear(rank, range),
+        }
+    }
+
+    /// This rank's memory for slots of so many bytes, if that is more than they have, for its peers, which are processes.
+    /// All of them offer, then all take, and then all settle.
+    pub fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+        match self {
+            Slots::Emulated(slots) => slots.offer(bytes),
+            Slots::Cuda(slots) => slots.offer(bytes),
+        }
+    }
+
+    /// Maps what all offered, in the order of the ranks.
+    pub fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+        match self {
+            Slots::Emulated(slots) => slots.take(offered),
+            Slots::Cuda(slots) => slots.take(offered),
+        }
+    }
+
+    /// Keeps what was added, or gives it back.
+    pub fn settle(&mut self, keep: bool) {
+        match self {
+            Slots::Emulated(slots) => slots.settle(keep),
+            Slots::Cuda(slots) => slots.settle(keep),
         }
     }
 

@@ -185,10 +185,9 @@ impl Gpu {
         MEMORY
     }
 
-    /// Has memory that processes share among its own. Gives where.
-    pub fn reach(&self, segment: &Arc<Segment>) -> Address {
+    /// Has the first bytes of memory that processes share among its own. Gives where.
+    pub fn reach(&self, segment: &Arc<Segment>, bytes: u64) -> Address {
         let mut state = self.machine.lock();
-        let bytes = segment.bytes();
         let at = state.memory.reserve(bytes);
         state.memory.share(at, segment, bytes);
         Address::of(at)

@@ -10,5 +10,5 @@ mod stream;
 
 pub(crate) use machine::{Gpu, Machine, SMS};
 pub(crate) use pinned::{Pinned, Plain};
-pub(crate) use slots::Slots;
+pub(crate) use slots::{PAGE, Slots};
 pub(crate) use stream::{Event, Graph, Memory, Stream};

@@ -1,10 +1,11 @@
 //! The heap of ranks on emulated GPUs.
 
 use super::machine::{Gpu, Machine};
-use crate::cuda::{Address, too_large};
+use crate::cuda::{Address, not_offered, too_large};
 use crate::error::Error;
 use crate::shared::Segment;
 use counterflow_codegen::interp::open::Memory as _;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Slots of the heap, side by side.
@@ -15,12 +16,21 @@ pub(crate) struct Slots {
     stride: u64,
     world: u64,
     backed: u64,
-    /// If the ranks are processes: what they share, slot by slot.
-    shared: Option<Vec<Arc<Segment>>>,
+    /// If the ranks are processes: what they share.
+    shared: Option<Shared>,
+}
+
+/// Memory that processes share. A slot's is all of one piece, of which ever more is used.
+#[derive(Debug)]
+struct Shared {
+    rank: u32,
+    slots: Vec<Option<Arc<Segment>>>,
+    /// What `settle` decides about.
+    adding: Option<u64>,
 }
 
 /// Slots grow by so many bytes.
-const PAGE: u64 = 1 << 14;
+pub(crate) const PAGE: u64 = 1 << 14;
 
 impl Slots {
     pub fn new(gpus: &[&Gpu], stride: u64) -> Result<Slots, Error> {
@@ -49,21 +59,15 @@ impl Slots {
         })
     }
 
-    /// Slots in memory that processes share.
-    pub fn apart(gpu: &Gpu, slots: Vec<Arc<Segment>>, stride: u64) -> Result<Slots, Error> {
-        let world = slots.len() as u64;
-        let all = stride
-            .checked_mul(world)
-            .filter(|_| stride.is_multiple_of(PAGE));
-        let all = all.ok_or_else(|| too_large(stride))?;
-        Ok(Slots {
-            machine: gpu.machine.clone(),
-            base: gpu.machine.lock().memory.reserve(all),
-            stride,
-            world,
-            backed: 0,
-            shared: Some(slots),
-        })
+    /// The slots of ranks that are processes, for one of them, without memory.
+    pub fn apart(gpu: &Gpu, (rank, world): (u32, u32), stride: u64) -> Result<Slots, Error> {
+        let mut slots = Slots::new(&vec![gpu; world as usize], stride)?;
+        slots.shared = Some(Shared {
+            rank,
+            slots: vec![None; world as usize],
+            adding: None,
+        });
+        Ok(slots)
     }
 
     pub fn stride(&self) -> u64 {
@@ -96,7 +100,8 @@ impl Slots {
         Ok(())
     }
 
-    pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+    /// How many bytes every slot is to have, if that is more than it has.
+    fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         if wanted > self.stride {
             return Err(Error::TooLarge {
@@ -104,18 +109,72 @@ impl Slots {
                 help: "make the communicator with larger slots".into(),
             });
         }
-        if wanted > self.backed {
+        Ok((wanted > self.backed).then_some(wanted))
+    }
+
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        if let Some(wanted) = self.wanted(bytes)? {
             let mut state = self.machine.lock();
             for rank in 0..self.world {
-                let at = self.base + rank * self.stride;
-                match &self.shared {
-                    None => state.memory.grow(at, wanted),
-                    Some(slots) => state.memory.share(at, &slots[rank as usize], wanted),
-                }
+                state.memory.grow(self.base + rank * self.stride, wanted);
             }
             self.backed = wanted;
         }
         Ok(())
+    }
+
+    /// This rank's memory for slots of so many bytes, if that is more than they have: the peers take it.
+    pub fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+        let (wanted, stride) = (self.wanted(bytes)?, self.stride);
+        let (Some(wanted), Some(shared)) = (wanted, &mut self.shared) else {
+            return Ok(None);
+        };
+        let own = &mut shared.slots[shared.rank as usize];
+        let segment = match own {
+            Some(segment) => segment,
+            None => own.insert(Arc::new(Segment::create("counterflow heap", stride)?)),
+        };
+        let fd = segment.hand_over()?;
+        shared.adding = Some(wanted);
+        Ok(Some(fd))
+    }
+
+    /// Maps what all offered, in the order of the ranks.
+    pub fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+        let stride = self.stride;
+        let Some(shared) = &mut self.shared else {
+            return Ok(());
+        };
+        let wanted = shared.adding.unwrap_or(self.backed);
+        for ((slot, fd), rank) in shared.slots.iter_mut().zip(offered).zip(0..) {
+            if slot.is_none() {
+                let fd = fd.ok_or_else(|| not_offered(rank))?;
+                *slot = Some(Arc::new(Segment::of(fd, stride)?));
+            }
+        }
+        self.map(wanted);
+        Ok(())
+    }
+
+    /// Keeps what was added, or gives it back.
+    pub fn settle(&mut self, keep: bool) {
+        let added = self.shared.as_mut().and_then(|shared| shared.adding.take());
+        match added.filter(|_| keep) {
+            Some(added) => self.backed = added,
+            None => self.map(self.backed),
+        }
+    }
+
+    /// Lets every slot that is shared have so many bytes.
+    fn map(&self, bytes: u64) {
+        let slots = self.shared.iter().flat_map(|shared| &shared.slots);
+        let mut state = self.machine.lock();
+        for (rank, slot) in (0..).zip(slots) {
+            if let Some(segment) = slot {
+                let at = self.base + rank * self.stride;
+                state.memory.share(at, segment, bytes);
+            }
+        }
     }
 }
 

@@ -44,6 +44,11 @@ impl Board {
         verdict_of(world, world)
     }
 
+    /// How many bytes at the start kernels read and write: those before the verdicts.
+    pub fn for_kernels(world: u32) -> u64 {
+        verdict_of(0, world)
+    }
+
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }

@@ -3,6 +3,7 @@
 use super::peers::{Dropped, Peers};
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
+use crate::rendezvous::Deadline;
 use crate::retire::{self, Mark, Retired};
 use crate::undo::{Fix, undone};
 use range_alloc::RangeAllocator;
@@ -36,8 +37,8 @@ pub(crate) struct Heap {
 }
 
 #[derive(Debug)]
-struct State {
-    slots: Slots,
+pub(super) struct State {
+    pub slots: Slots,
     free: RangeAllocator<u64>,
     cells: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
@@ -66,21 +67,26 @@ impl Heap {
         Ok(heap)
     }
 
-    /// The heap of ranks that are processes, for the one that has this GPU. Its memory is zero.
+    /// The heap of ranks that are processes, for the one that has this GPU.
     pub fn apart(
         gpu: Gpu,
-        mut slots: Slots,
+        slots: Slots,
         cells: Range<u64>,
         peers: &Arc<Peers>,
+        deadline: Deadline,
     ) -> Result<Heap, Error> {
-        slots.grow(cells.end)?;
-        Ok(Heap {
+        let end = cells.end;
+        let heap = Heap {
             streams: vec![gpu.stream()?],
             gpus: vec![gpu],
-            state: Arc::new(Mutex::new(State::new(slots, cells))),
+            state: Arc::new(Mutex::new(State::new(slots, cells.clone()))),
             world: peers.world(),
             peers: Some(peers.clone()),
-        })
+        };
+        heap.grow_together(peers, end, deadline)?;
+        heap.has_grown();
+        heap.state().slots.clear(peers.rank(), &(0..cells.start))?;
+        Ok(heap)
     }
 
     /// How many ranks have it.
@@ -88,7 +94,7 @@ impl Heap {
         self.world
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,14 +120,21 @@ impl Heap {
 
     /// Maps memory to the first `bytes` of every slot.
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        match &self.peers {
+            Some(peers) => self.grow_together(peers, bytes, Deadline::after(peers.limit()))?,
+            None => self.state().slots.grow(bytes)?,
+        }
+        self.has_grown();
+        Ok(())
+    }
+
+    /// Gives out what has memory now.
+    fn has_grown(&self) {
         let mut state = self.state();
-        let before = state.slots.backed();
-        state.slots.grow(bytes)?;
         let now = state.slots.backed();
-        if now > before {
+        if now > state.free.initial_range().end {
             state.free.grow_to(now);
         }
-        Ok(())
     }
 
     /// A range of that many cleared bytes. Waits for launches that use dropped buffers only where there is no other
@@ -256,7 +269,7 @@ impl Heap {
 impl State {
     fn new(slots: Slots, cells: Range<u64>) -> State {
         State {
-            free: RangeAllocator::new(cells.end..slots.backed()),
+            free: RangeAllocator::new(cells.end..slots.backed().max(cells.end)),
             cells: RangeAllocator::new(cells),
             slots,
             retired: Retired::new(),

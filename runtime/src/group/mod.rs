@@ -1,8 +1,10 @@
 //! What the ranks of a process share: the heap, collective calls, and how they end.
 
 mod abort;
+mod apart;
 mod board;
 mod callers;
+mod grow;
 mod heap;
 mod ledger;
 mod meeting;
@@ -31,12 +33,9 @@ pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{Address, Current, Event, Gpu, Slots, Stream, Watch};
+use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
-use crate::rendezvous::Deadline;
-use crate::shared::{Links, Segment};
-use board::Board;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
@@ -82,14 +81,6 @@ fn cells(world: u32) -> std::ops::Range<u64> {
     first..first + CELLS
 }
 
-/// A process did not hand over what it should.
-fn misshared(rank: u32) -> Error {
-    Error::Mismatch {
-        what: format!("rank {rank} does not share its memory as this version does"),
-        help: "run one version of counterflow in all processes".into(),
-    }
-}
-
 /// The ranks, by what each asks.
 fn differing(asked: impl Iterator<Item = String>) -> Refusal {
     let each = asked.enumerate();
@@ -118,6 +109,9 @@ pub(crate) struct Group {
     peers: Option<Arc<Peers>>,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
+    /// What processes share beside the heap, where this one's GPU has it.
+    #[expect(dead_code, reason = "kernels use it until the group is gone")]
+    reached: Option<Reached>,
 }
 
 /// Where launches are compared.
@@ -181,77 +175,7 @@ impl Group {
             heap,
             peers: None,
             calling: Mutex::new(()),
-        })
-    }
-
-    /// Ranks that are processes, for the one on this GPU.
-    pub(crate) fn apart(
-        gpu: Gpu,
-        mut links: Links,
-        timeout: Duration,
-        deadline: Deadline,
-    ) -> Result<Group, Error> {
-        let (rank, world) = (links.rank(), links.world());
-        let cells = cells(world);
-        let stride = gpu.memory().max(cells.end);
-        let own = Arc::new(Segment::create("counterflow heap", stride)?);
-        let bytes = Rings::bytes(world);
-        let board = match rank {
-            0 => Some(Segment::create("counterflow control", bytes)?),
-            _ => None,
-        };
-        let fds = [Some(own.fd()), board.as_ref().map(Segment::fd)];
-        let fds = fds.into_iter().flatten().map(|fd| fd.try_clone_to_owned());
-        let fds = fds
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| Error::TooLarge {
-                what: format!("file descriptors of rank {rank}: {error}"),
-                help: "allow more of them: `ulimit -n`".into(),
-            })?;
-        let mut slots = Vec::new();
-        let mut control = board.map(Arc::new);
-        for (parcel, from) in links.share(fds, deadline)?.into_iter().zip(0..) {
-            if from == rank {
-                slots.push(own.clone());
-                continue;
-            }
-            let mut fds = parcel.fds.into_iter();
-            let mut next = || fds.next().ok_or_else(|| misshared(from));
-            slots.push(Arc::new(Segment::of(next()?, stride)?));
-            if from == 0 {
-                control = Some(Arc::new(Segment::of(next()?, bytes)?));
-            }
-        }
-        let board = Board::new(control.ok_or_else(|| misshared(0))?, world);
-        let at = gpu.reach(board.segment())?;
-        let end = Arc::new(End::apart(board.clone(), rank, world, at));
-        let peers = Arc::new(Peers::new(links, &end, timeout)?);
-        let slots = Slots::apart(&gpu, slots, stride)?;
-        let queues = Queues {
-            count: gpu.queues()?,
-            // Others have contexts of their own, whose queues are not among these.
-            gpus: (0..world)
-                .map(|other| match other == rank {
-                    true => gpu.ordinal(),
-                    false => u32::MAX - other,
-                })
-                .collect(),
-        };
-        let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers)?);
-        // Nobody enqueues anything before all ranks have mapped all memory.
-        peers.exchange("makes a communicator", &[], Vec::new(), deadline)?;
-        Ok(Group {
-            order: Member::join(heap.gpus(), heap.streams())?,
-            end,
-            ledger: Book::Shared(Rings::new(board, world)),
-            callers: Callers::default(),
-            meeting: Meeting::new(world as usize),
-            pool: Mutex::new(Pool::new(CONTROL, world)),
-            timeout,
-            queues,
-            heap,
-            peers: Some(peers),
-            calling: Mutex::new(()),
+            reached: None,
         })
     }
 

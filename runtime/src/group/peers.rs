@@ -132,6 +132,11 @@ impl Peers {
         self.rank
     }
 
+    /// How long a rank waits for the others.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     pub fn world(&self) -> u32 {
         self.world
     }
@@ -142,26 +147,26 @@ impl Peers {
     /// Why the communicator has ended. It also ends if a rank is gone, or does not come within the limit.
     pub fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let deadline = Deadline::after(self.limit);
-        let all = self.exchange(what, mine, Vec::new(), deadline)?;
-        let texts = all.into_iter().zip(0..).map(|(parcel, rank)| {
-            let own = rank == self.rank;
-            if own { mine.to_vec() } else { parcel.text }
-        });
-        Ok(texts.collect())
+        let all = self.exchange(what, mine.to_vec(), Vec::new(), deadline)?;
+        Ok(all.into_iter().map(|parcel| parcel.text).collect())
     }
 
-    /// The same with file descriptors. This rank's own parcel is empty.
+    /// The same with file descriptors, without this rank's own.
     pub fn exchange(
         &self,
         what: &str,
-        text: &[u8],
+        text: Vec<u8>,
         fds: Vec<OwnedFd>,
         deadline: Deadline,
     ) -> Result<Vec<Parcel>, Error> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         self.end.alive()?;
-        links.post(text, fds)?;
-        let mut all = BTreeMap::from([(self.rank, Parcel::default())]);
+        links.post(&text, fds)?;
+        let own = Parcel {
+            text,
+            fds: Vec::new(),
+        };
+        let mut all = BTreeMap::from([(self.rank, own)]);
         loop {
             // Looked at before: a rank that left may have told all before it did.
             let left = |rank: &u32| self.end.has_left(*rank);
@@ -202,13 +207,19 @@ impl Peers {
         }
     }
 
+    /// Ends the communicator, because a rank sent something else than it should.
+    pub(super) fn misled(&self, rank: u32) -> Error {
+        let what = format!("rank {rank} sent something else than this version does");
+        self.end.end(Verdict::Differs(what)).into()
+    }
+
     /// Which of these hold on every rank. All give as many.
     pub(super) fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         let mine: Vec<u8> = here.iter().map(|holds| u8::from(*holds)).collect();
         let all = self.gather("looks for memory that kernels share", &mine)?;
-        if all.iter().any(|theirs| theirs.len() != here.len()) {
-            let what = "a rank sent something else than what it shares".into();
-            return Err(self.end.end(Verdict::Differs(what)).into());
+        let other = all.iter().position(|theirs| theirs.len() != here.len());
+        if let Some(rank) = other {
+            return Err(self.misled(rank as u32));
         }
         let holds = |at: usize| all.iter().all(|theirs| theirs[at] != 0);
         Ok((0..here.len()).map(holds).collect())
@@ -217,12 +228,9 @@ impl Peers {
     /// What of the heap is free now, by what all ranks have dropped.
     pub(super) fn agree(&self, mine: &Dropped) -> Result<Agreed, Error> {
         let all = self.gather("looks for room", &mine.bytes())?;
-        let all: Option<Vec<Dropped>> = all.iter().map(|bytes| Dropped::of(bytes)).collect();
-        let all = all.ok_or_else(|| {
-            let what = "a rank sent something else than what it has dropped".into();
-            Error::from(self.end.end(Verdict::Differs(what)))
-        })?;
-        Ok(agreed(&all))
+        let each = all.iter().zip(0..);
+        let each = each.map(|(bytes, rank)| Dropped::of(bytes).ok_or_else(|| self.misled(rank)));
+        Ok(agreed(&each.collect::<Result<Vec<_>, _>>()?))
     }
 }
 

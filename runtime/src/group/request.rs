@@ -3,6 +3,7 @@
 use super::heap::Allocation;
 use super::pool::{Needs, Placed, Scratch};
 use crate::error::Error;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl fmt::Display for Request {
 }
 
 /// An error that every rank gets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Refusal {
     Mismatch(String),
     Full {
@@ -85,6 +86,25 @@ pub(super) enum Refusal {
         code: String,
         help: String,
     },
+}
+
+impl Refusal {
+    /// What that rank was refused, for all ranks.
+    pub fn of(self, rank: u32) -> Refusal {
+        let named = |what| format!("rank {rank}: {what}");
+        match self {
+            Refusal::Mismatch(what) => Refusal::Mismatch(named(what)),
+            Refusal::Full { what, help } => Refusal::Full {
+                what: named(what),
+                help,
+            },
+            Refusal::Driver { what, code, help } => Refusal::Driver {
+                what: named(what),
+                code,
+                help,
+            },
+        }
+    }
 }
 
 impl From<Refusal> for Error {
@@ -105,6 +125,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         match error {
             Error::Driver { what, code, help } => Refusal::Driver { what, code, help },
+            Error::TooLarge { what, help } => Refusal::Full { what, help },
             other => Refusal::Full {
                 what: other.to_string(),
                 help: other.help().unwrap_or_default().into(),

@@ -27,7 +27,7 @@ const MOST_FDS: usize = 4;
 const BYTES: usize = 32;
 
 /// What a rank sends to all others: a message, and file descriptors that come with it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Parcel {
     pub text: Vec<u8>,
     pub fds: Vec<OwnedFd>,
@@ -290,9 +290,15 @@ impl Links {
         lost.map_or(Ok(all), Err)
     }
 
-    /// Every rank's parcel, in the order of the ranks, before anything else is known of them. This rank's own is empty.
-    pub fn share(&mut self, fds: Vec<OwnedFd>, deadline: Deadline) -> Result<Vec<Parcel>, Error> {
-        self.post(&[], fds)?;
+    /// Every rank's parcel, in the order of the ranks, before anything else is known of them. This rank's own has its
+    /// text alone.
+    pub fn share(
+        &mut self,
+        text: Vec<u8>,
+        fds: Vec<OwnedFd>,
+        deadline: Deadline,
+    ) -> Result<Vec<Parcel>, Error> {
+        self.post(&text, fds)?;
         let mut came = BTreeMap::new();
         loop {
             let done = self.look(&mut came).map_err(|Lost { rank, why }| {
@@ -302,7 +308,8 @@ impl Links {
                 )
             })?;
             if done {
-                came.insert(self.place.rank, Parcel::default());
+                let fds = Vec::new();
+                came.insert(self.place.rank, Parcel { text, fds });
                 return Ok(came.into_values().collect());
             }
             if deadline.is_over() {
@@ -344,9 +351,10 @@ mod tests {
                     let me = links.rank();
                     let memory = Segment::create("test", 64).expect("made");
                     memory.write(0, &[me as u8 + 1]);
-                    let own = memory.fd().try_clone_to_owned().expect("a descriptor");
-                    let all = links.share(vec![own], deadline).expect("shared");
-                    for (peer, mut parcel) in all.into_iter().enumerate() {
+                    let own = memory.hand_over().expect("a descriptor");
+                    let all = links.share(vec![me as u8], vec![own], deadline);
+                    for (peer, mut parcel) in all.expect("shared").into_iter().enumerate() {
+                        assert_eq!(parcel.text, [peer as u8]);
                         if peer == me as usize {
                             assert!(parcel.fds.is_empty());
                             continue;

@@ -6,7 +6,8 @@ use rustix::fs::memfd_create;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,14 +81,21 @@ impl Segment {
         })
     }
 
-    /// How many bytes it has.
-    pub fn bytes(&self) -> u64 {
-        self.bytes as u64
+    /// Where it starts, for a driver that lets GPUs access it.
+    pub fn start(&self) -> NonNull<c_void> {
+        self.start.cast()
     }
 
-    /// How to hand it to a peer.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// A file descriptor to hand to a peer.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if there is none left.
+    pub fn hand_over(&self) -> Result<OwnedFd, Error> {
+        let fd = self.fd.try_clone();
+        fd.map_err(|error| Error::TooLarge {
+            what: format!("a file descriptor for memory that processes share: {error}"),
+            help: "allow more of them: `ulimit -n` says how many there may be".into(),
+        })
     }
 
     /// The word at that distance from the start.
@@ -179,7 +187,7 @@ mod tests {
     #[test]
     fn two_mappings_are_one_memory_byte_by_byte() {
         let one = Segment::create("test", 4097).expect("made");
-        let fd = one.fd().try_clone_to_owned().expect("a descriptor");
+        let fd = one.hand_over().expect("a descriptor");
         let other = Segment::of(fd, 4104).expect("mapped");
         one.write(3, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
         let mut read = [0; 16];
@@ -198,8 +206,8 @@ mod tests {
                 0, 1, 2, 100, 101, 102, 103, 104, 105, 9, 10, 11, 12, 13, 14, 0
             ]
         );
-        assert!(ftruncate(one.fd(), 8).is_err(), "nobody takes it away");
-        let fd = one.fd().try_clone_to_owned().expect("a descriptor");
+        assert!(ftruncate(&one.fd, 8).is_err(), "nobody takes it away");
+        let fd = one.hand_over().expect("a descriptor");
         assert!(Segment::of(fd, 8192).is_err(), "it is shorter");
     }
 

@@ -1,18 +1,17 @@
 //! Ranks that are real processes, on emulated GPUs: each test starts this program once for every rank, with torchrun's
 //! variables, and reads what each of them says.
 
+#[path = "../common/children.rs"]
+mod children;
+
+use children::Rank;
 use counterflow::op::Op;
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const WORLD: usize = 4;
-/// The variable that says what a rank does.
-const PART: &str = "COUNTERFLOW_TEST_PART";
 /// What a rank says before its last words.
 const READY: &str = "rank is ready";
 const LAST: &str = "last words: ";
@@ -21,7 +20,7 @@ const LAST: &str = "last words: ";
 #[test]
 #[ignore = "the other tests start it, once for every rank"]
 fn part() {
-    let part = std::env::var(PART).expect("started by another test");
+    let part = children::part();
     let done = Communicator::emulated_from_env().and_then(|rank| match &part[..] {
         "work" => work(&rank),
         "barrier" => barrier(&rank),
@@ -32,6 +31,7 @@ fn part() {
         "leave" => leave(rank),
         "scratch" => scratch(&rank),
         "exit" => exit(rank),
+        "files" => files(&rank),
         other => panic!("{other}"),
     });
     match done {
@@ -147,6 +147,30 @@ fn launched(rank: &Communicator, before: impl FnOnce()) -> Result<(), Error> {
     done.wait()
 }
 
+/// Rank 2 has no file descriptor left while all reserve, and then has.
+fn files(rank: &Communicator) -> Result<(), Error> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    rank.reserve(2 << 20)?;
+    let before = getrlimit(Resource::Nofile);
+    if rank.rank() == 2 {
+        let none = Rlimit {
+            current: Some(3),
+            ..before
+        };
+        setrlimit(Resource::Nofile, none).expect("set");
+    }
+    let refused = rank.reserve(8 << 20).expect_err("no descriptor");
+    println!("\n{READY}{}: {refused}", refused.kind());
+    setrlimit(Resource::Nofile, before).expect("set");
+    rank.reserve(8 << 20)?;
+    let x = rank.allocate::<u8>("x", [4 << 20])?;
+    let next = (rank.rank() + 1) % rank.world();
+    x.write_on(next, &vec![7; 4 << 20])?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    assert!(x.read()?.iter().all(|byte| *byte == 7));
+    rank.barrier()
+}
+
 /// One rank drops a kernel whose scratch the others still have, and all load another that can share it.
 fn scratch(rank: &Communicator) -> Result<(), Error> {
     const SIDE: usize = 256;
@@ -182,64 +206,11 @@ fn leave(rank: Communicator) -> Result<(), Error> {
     }
 }
 
-/// A rank's process, and what it says, with when.
-struct Rank {
-    process: Child,
-    lines: Receiver<(Instant, String)>,
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Rank {
-    /// The next line with that beginning.
-    fn next(&self, start: &str) -> (Instant, String) {
-        loop {
-            let line = self.lines.recv_timeout(Duration::from_secs(120));
-            let (at, line) = line.unwrap_or_else(|_| panic!("no line with `{start}`"));
-            if let Some(rest) = line.strip_prefix(start) {
-                return (at, rest.to_owned());
-            }
-        }
-    }
-}
-
-/// Starts all ranks, as torchrun does.
+/// All ranks, as torchrun starts them.
 fn started(part: &str, seconds: u32) -> Vec<Rank> {
-    let run = format!("{part} of {}", std::process::id());
-    let rank = |rank: usize| {
-        let mut process = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "part", "--ignored", "--nocapture"])
-            .env(PART, part)
-            .env("CUDA_VISIBLE_DEVICES", "")
-            .env("UB_TIMEOUT", seconds.to_string())
-            .env("RANK", rank.to_string())
-            .env("LOCAL_RANK", rank.to_string())
-            .env("WORLD_SIZE", WORLD.to_string())
-            .env("LOCAL_WORLD_SIZE", WORLD.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", "29500")
-            .env("TORCHELASTIC_RUN_ID", &run)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let (say, lines) = channel();
-        let said = BufReader::new(process.stdout.take().expect("piped"));
-        std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
-                if say.send((Instant::now(), line)).is_err() {
-                    break;
-                }
-            }
-        });
-        Rank { process, lines }
-    };
-    (0..WORLD).map(rank).collect()
+    let seconds = seconds.to_string();
+    let set = [("CUDA_VISIBLE_DEVICES", ""), ("UB_TIMEOUT", &seconds)];
+    children::started("part", part, WORLD, &set)
 }
 
 fn last_words(ranks: &[Rank]) -> Vec<String> {
@@ -249,6 +220,17 @@ fn last_words(ranks: &[Rank]) -> Vec<String> {
 #[test]
 fn processes_allocate_launch_and_are_right() {
     assert_eq!(last_words(&started("work", 110)), ["fine"; WORLD]);
+}
+
+#[test]
+fn memory_that_one_process_cannot_share_is_refused_to_all_and_they_go_on() {
+    let ranks = started("files", 20);
+    for rank in &ranks {
+        let (_, told) = rank.next(READY);
+        let wanted = "too_large: rank 2: a file descriptor for memory that processes share: ";
+        assert!(told.starts_with(wanted), "{told}");
+    }
+    assert_eq!(last_words(&ranks), ["fine"; WORLD]);
 }
 
 #[test]

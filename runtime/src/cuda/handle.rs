@@ -1,0 +1,132 @@
+//! A GPU's memory that has no address yet: this process's own, or another's that handed over a file descriptor. The
+//! memory lives until nobody has a handle of it or has it mapped, in any process.
+
+use super::Gpu;
+use super::driver::check;
+use crate::error::Error;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// So that other processes of the host can have it.
+const FD: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// The driver's handle of some memory.
+#[derive(Debug)]
+pub(super) struct Handle {
+    raw: sys::CUmemGenericAllocationHandle,
+    bytes: u64,
+}
+
+impl Handle {
+    /// New memory of that GPU. It holds anything.
+    pub fn create(gpu: &Gpu, bytes: u64) -> Result<Handle, Error> {
+        gpu.bind()?;
+        let wanted = property(gpu);
+        let mut raw = 0;
+        // SAFETY: the place is ours, and the struct is filled.
+        let code = unsafe { sys::cuMemCreate(&raw mut raw, bytes as usize, &raw const wanted, 0) };
+        check(format_args!("{bytes} bytes of GPU {}", gpu.ordinal()), code)?;
+        Ok(Handle { raw, bytes })
+    }
+
+    /// How much memory it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A file descriptor for another process.
+    pub fn export(&self) -> Result<OwnedFd, Error> {
+        let mut fd: i32 = -1;
+        let place = (&raw mut fd).cast::<c_void>();
+        // SAFETY: the handle is ours, and a file descriptor is what that type writes there.
+        let code = unsafe { sys::cuMemExportToShareableHandle(place, self.raw, FD, 0) };
+        check("hand memory to other processes", code)?;
+        // SAFETY: the driver has just opened it for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// So much memory of another process.
+    pub fn import(gpu: &Gpu, fd: &OwnedFd, bytes: u64) -> Result<Handle, Error> {
+        gpu.bind()?;
+        let number = fd.as_raw_fd() as usize as *mut c_void;
+        let mut raw = 0;
+        // SAFETY: the place is ours, and the file descriptor, which the driver takes as a pointer, is open.
+        let code = unsafe { sys::cuMemImportFromShareableHandle(&raw mut raw, number, FD) };
+        check("take memory of another process", code)?;
+        Ok(Handle { raw, bytes })
+    }
+
+    /// Gives it addresses, at which these GPUs reach it.
+    pub fn map(&self, address: u64, gpus: &[i32]) -> Result<(), Error> {
+        let bytes = self.bytes;
+        let what = || format!("map {bytes} bytes");
+        // SAFETY: the addresses are reserved by the caller, unmapped, and aligned to the granularity.
+        let code = unsafe { sys::cuMemMap(address, bytes as usize, 0, self.raw, 0) };
+        check(what(), code)?;
+        let access = gpus.iter().map(|id| sys::CUmemAccessDesc {
+            location: location(*id),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        });
+        let access: Vec<_> = access.collect();
+        // SAFETY: the range was just mapped, and the list has as many entries as is said.
+        let code =
+            unsafe { sys::cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) };
+        check(what(), code).inspect_err(|_| unmap(address, bytes))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours. A mapping keeps the memory alive without it.
+        unsafe { sys::cuMemRelease(self.raw) };
+    }
+}
+
+/// Takes the memory from addresses.
+pub(super) fn unmap(address: u64, bytes: u64) {
+    // SAFETY: exactly this range was mapped; users of the heap hold it alive.
+    unsafe { sys::cuMemUnmap(address, bytes as usize) };
+}
+
+fn location(id: i32) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id,
+    }
+}
+
+fn property(owner: &Gpu) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: FD,
+        location: location(owner.ordinal() as i32),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+impl Gpu {
+    /// Memory that peers map comes in multiples of so many bytes.
+    pub(crate) fn page(&self) -> Result<u64, Error> {
+        self.bind()?;
+        let mut bytes = 0;
+        let wanted = property(self);
+        // SAFETY: both structs are alive and filled.
+        let code = unsafe {
+            sys::cuMemGetAllocationGranularity(
+                &raw mut bytes,
+                &raw const wanted,
+                sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+            )
+        };
+        check("ask for the size of pages", code)?;
+        Ok((bytes as u64).max(2 << 20))
+    }
+}

@@ -1,0 +1,231 @@
+//! How processes become the ranks of a communicator, once they are connected: each says what GPU it has, rank 0 hands out
+//! the memory that all share, and each maps the others' part of the heap.
+
+use super::abort::End;
+use super::board::Board;
+use super::callers::Callers;
+use super::heap::Heap;
+use super::meeting::Meeting;
+use super::peers::Peers;
+use super::pool::Pool;
+use super::rings::Rings;
+use super::{Book, CONTROL, Group, cells};
+use crate::driver::{About, Gpu, Slots};
+use crate::error::Error;
+use crate::gpu_order::Member;
+use crate::rendezvous::Deadline;
+use crate::shared::{Links, Segment};
+use counterflow_codegen::host::Queues;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
+
+/// What a rank tells the others first: what it has, or why it cannot go on and what helps.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    has: Result<Has, (String, String)>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Has {
+    gpu: About,
+    /// Its number among all processes of the host.
+    process: u32,
+    /// Whether it may share the GPU with other processes.
+    sharing: bool,
+}
+
+impl Group {
+    /// Ranks that are processes, for one of them, on the GPU that `open` gives.
+    pub(crate) fn apart(
+        open: impl FnOnce() -> Result<Gpu, Error>,
+        sharing: bool,
+        mut links: Links,
+        deadline: Deadline,
+    ) -> Result<Group, Error> {
+        let timeout = deadline.limit;
+        let (rank, world) = (links.rank(), links.world());
+        let (gpu, control, all) = introduced(open, sharing, &mut links, deadline)?;
+        must_fit(&all)?;
+        gpu.must_reach(all.iter().map(|has| &has.gpu))?;
+        let cells = cells(world);
+        let most = |of: fn(&Has) -> u64| all.iter().map(of).max().unwrap_or(0);
+        let page = most(|has| has.gpu.page);
+        let stride = most(|has| has.gpu.memory).max(cells.end);
+
+        let board = Board::new(control, world);
+        let at = gpu.reach(board.segment(), Board::for_kernels(world))?;
+        let end = Arc::new(End::apart(board.clone(), rank, world, at.address()));
+        let peers = Arc::new(Peers::new(links, &end, timeout)?);
+        let slots = Slots::apart(&gpu, (rank, world), stride, page)?;
+        let queues = Queues {
+            count: gpu.queues()?,
+            // Others have contexts of their own, whose queues are not among these.
+            gpus: (0..world)
+                .map(|other| match other == rank {
+                    true => gpu.ordinal(),
+                    false => u32::MAX - other,
+                })
+                .collect(),
+        };
+        let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers, deadline)?);
+        // Nobody enqueues anything before all ranks have mapped and cleared all memory.
+        peers.exchange("makes a communicator", Vec::new(), Vec::new(), deadline)?;
+        Ok(Group {
+            order: Member::join(heap.gpus(), heap.streams())?,
+            end,
+            ledger: Book::Shared(Rings::new(board, world)),
+            callers: Callers::default(),
+            meeting: Meeting::new(world as usize),
+            pool: Mutex::new(Pool::new(CONTROL, world)),
+            timeout,
+            queues,
+            heap,
+            peers: Some(peers),
+            calling: Mutex::new(()),
+            reached: Some(at),
+        })
+    }
+}
+
+/// This rank's GPU, the memory that rank 0 hands out, and what each rank has.
+///
+/// # Errors
+/// What this rank or another one could not do: all ranks hear of it at once.
+fn introduced(
+    open: impl FnOnce() -> Result<Gpu, Error>,
+    sharing: bool,
+    links: &mut Links,
+    deadline: Deadline,
+) -> Result<(Gpu, Arc<Segment>, Vec<Has>), Error> {
+    let bytes = Rings::bytes(links.world());
+    let first = links.rank() == 0;
+    let prepared = (|| {
+        let gpu = open()?;
+        let has = Has {
+            gpu: gpu.about()?,
+            process: std::process::id(),
+            sharing,
+        };
+        let board = first.then(|| Segment::create("counterflow control", bytes));
+        let board = board.transpose()?;
+        let fd = board.as_ref().map(Segment::hand_over).transpose()?;
+        Ok((gpu, has, board, fd))
+    })();
+    let (prepared, fd) = match prepared {
+        Ok((gpu, has, board, fd)) => (Ok((gpu, has, board)), fd),
+        Err(error) => (Err(error), None),
+    };
+    let said = prepared.as_ref().map(|(_, has, _)| has.clone());
+    let said = said.map_err(|error: &Error| {
+        let help = error.help().unwrap_or_default().to_owned();
+        (error.to_string(), help)
+    });
+    let text = serde_json::to_vec(&Introduction { has: said }).unwrap_or_default();
+    let all = links.share(text, fd.into_iter().collect(), deadline)?;
+    let (gpu, _, board) = prepared?;
+    let mut control = board.map(Arc::new);
+    let mut each = Vec::new();
+    for (parcel, rank) in all.into_iter().zip(0..) {
+        let said = serde_json::from_slice::<Introduction>(&parcel.text);
+        let said = said.map_err(|_| misshared(rank))?;
+        let has = said.has.map_err(|(what, help)| Error::Aborted {
+            what: format!("rank {rank} ended early: {what}"),
+            help,
+        })?;
+        each.push(has);
+        if rank == 0 && control.is_none() {
+            let fd = parcel.fds.into_iter().next();
+            let fd = fd.ok_or_else(|| misshared(rank))?;
+            control = Some(Arc::new(Segment::of(fd, bytes)?));
+        }
+    }
+    let control = control.ok_or_else(|| misshared(0))?;
+    Ok((gpu, control, each))
+}
+
+/// Rejects ranks whose GPUs do not go together. All ranks find the same.
+fn must_fit(all: &[Has]) -> Result<(), Error> {
+    for (has, rank) in all.iter().zip(0..) {
+        let emulated = |has: &Has| has.gpu.uuid.is_none();
+        if emulated(has) != emulated(&all[0]) {
+            let kind = |has| {
+                if emulated(has) {
+                    "an emulated"
+                } else {
+                    "a CUDA"
+                }
+            };
+            return Err(Error::Mismatch {
+                what: format!(
+                    "rank 0 has {} GPU, and rank {rank} has {} one",
+                    kind(&all[0]),
+                    kind(has)
+                ),
+                help: "make the same call in all processes".into(),
+            });
+        }
+        let same = |(other, _): &(&Has, u32)| other.gpu.uuid == has.gpu.uuid;
+        let before = all.iter().zip(0..rank).filter(|_| !emulated(has));
+        let Some((other, before)) = before.into_iter().find(same) else {
+            continue;
+        };
+        let uuid = has.gpu.uuid.as_deref().unwrap_or_default();
+        let what = format!("ranks {before} and {rank} on one GPU ({uuid})");
+        if other.process == has.process {
+            return Err(Error::Usage {
+                what: format!("{what}, in one process"),
+                legal: "ranks of one process that share a GPU: `Communicator::on`".into(),
+            });
+        }
+        if !(other.sharing && has.sharing) {
+            return Err(Error::Usage {
+                what,
+                legal: "as many processes as there are GPUs; or say that they share: `from_env_sharing`, `join_sharing`"
+                    .into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A process did not hand over what it should.
+fn misshared(rank: u32) -> Error {
+    Error::Mismatch {
+        what: format!("rank {rank} does not share its memory as this version does"),
+        help: "run one version of counterflow in all processes".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(uuid: Option<&str>, process: u32, sharing: bool) -> Has {
+        Has {
+            gpu: About {
+                uuid: uuid.map(str::to_owned),
+                memory: 1,
+                page: 1,
+            },
+            process,
+            sharing,
+        }
+    }
+
+    #[test]
+    fn ranks_share_a_gpu_only_if_both_say_so_and_are_two_processes() {
+        let told = |all: &[Has]| must_fit(all).map_err(|error| error.to_string());
+        let one = |process, sharing| has(Some("GPU-1"), process, sharing);
+        assert_eq!(told(&[one(1, false), has(Some("GPU-2"), 2, false)]), Ok(()));
+        assert_eq!(told(&[one(1, true), one(2, true)]), Ok(()));
+        assert_eq!(told(&[has(None, 1, false), has(None, 1, false)]), Ok(()));
+        let shared = "ranks 0 and 1 on one GPU (GPU-1)";
+        for both in [[one(1, false), one(2, true)], [one(1, true), one(2, false)]] {
+            assert_eq!(told(&both), Err(shared.into()));
+        }
+        let within = told(&[one(1, true), one(1, true)]);
+        assert_eq!(within, Err(format!("{shared}, in one process")));
+        let mixed = told(&[one(1, true), has(None, 2, true)]).expect_err("mixed");
+        assert!(mixed.starts_with("rank 0 has a CUDA GPU, and rank 1 has an emulated one"));
+    }
+}

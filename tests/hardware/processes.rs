@@ -1,0 +1,301 @@
+//! Ranks that are processes: on one GPU that they share, on a GPU each where there are several, and on emulated ones.
+//!
+//! The driver lets the kernels of processes that share a GPU run in turn. So every wait for a peer takes milliseconds, and
+//! their limits are longer than those of ranks in one process.
+
+use crate::children::{self, Rank, started};
+use crate::gpus::{here, turn};
+use crate::op::{Operands, SIZE, built, right};
+use counterflow::prelude::bf16;
+use counterflow::rendezvous::{Job, Rendezvous};
+use counterflow::{Communicator, Error, UserBuffer, schedules};
+use std::time::{Duration, Instant};
+
+/// The variable that says which GPUs the ranks have.
+const WAY: &str = "COUNTERFLOW_TEST_WAY";
+/// What a rank says before it waits for others, and at last.
+const READY: &str = "rank is ready";
+const LAST: &str = "last words: ";
+
+/// Which GPUs.
+fn ways(world: usize) -> Vec<&'static str> {
+    let mut ways = vec!["emulated"];
+    if let Some(count) = here() {
+        ways.push("on one GPU");
+        if count as usize >= world {
+            ways.push("on a GPU each");
+        }
+    }
+    ways
+}
+
+/// This process's rank.
+fn joined() -> Result<Communicator, Error> {
+    match &std::env::var(WAY).expect("started by another test")[..] {
+        "emulated" => Communicator::emulated_from_env(),
+        "on one GPU" => Communicator::from_env_sharing(),
+        "on a GPU each" => Communicator::from_env(),
+        other => panic!("{other}"),
+    }
+}
+
+/// Starts all ranks.
+fn ranks(part: &str, way: &str, world: usize, seconds: &str) -> Vec<Rank> {
+    let mut set = vec![(WAY, way), ("UB_TIMEOUT", seconds)];
+    match way {
+        "emulated" => set.push(("CUDA_VISIBLE_DEVICES", "")),
+        "on one GPU" => set.push(("CUDA_VISIBLE_DEVICES", "0")),
+        _ => {}
+    }
+    started("processes::part", part, world, &set)
+}
+
+/// One rank of the tests below.
+#[test]
+#[ignore = "the other tests start it, once for every rank"]
+fn part() {
+    let done = match &children::part()[..] {
+        "work" => work(),
+        "late" => late(),
+        "killed" => killed(),
+        "unshared" => Communicator::from_env().map(|_| String::new()),
+        other => panic!("{other}"),
+    };
+    match done {
+        Ok(told) => println!("\n{LAST}fine: {told}"),
+        Err(error) => println!("\n{LAST}{}: {error}", error.kind()),
+    }
+}
+
+/// All that a rank does, in a communicator and then in another one.
+fn work() -> Result<String, Error> {
+    let mut told = String::new();
+    for again in [false, true] {
+        let rank = joined()?;
+        heap(&rank)?;
+        told = layers(&rank, again)?;
+    }
+    Ok(told)
+}
+
+/// Memory that others write and read, dropped and given out again.
+fn heap(rank: &Communicator) -> Result<(), Error> {
+    const MANY: usize = 1 << 16;
+    let (me, world) = (rank.rank(), rank.world());
+    rank.reserve(8 << 20)?;
+    let first: UserBuffer<u64> = rank.allocate("first", [MANY])?;
+    rank.reserve(24 << 20)?;
+    let x: UserBuffer<u64> = rank.allocate("x", [MANY])?;
+    x.write_on((me + 1) % world, &vec![u64::from(me) + 5; MANY])?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    let from = u64::from((me + world - 1) % world) + 5;
+    assert!(x.read()?.iter().all(|value| *value == from), "from a peer");
+    let theirs = x.read_on((me + 1) % world)?;
+    assert!(theirs.iter().all(|value| *value == u64::from(me) + 5));
+    assert!(first.read()?.iter().all(|value| *value == 0), "cleared");
+    rank.barrier()?;
+    let offset = x.offset();
+    drop(x);
+    let again: UserBuffer<u64> = rank.allocate("again", [MANY])?;
+    assert_eq!(again.offset(), offset, "what all dropped is given out");
+    assert!(again.read()?.iter().all(|value| *value == 0), "cleared");
+    rank.barrier()
+}
+
+/// Both layers, by launches of several M and by replays.
+fn layers(rank: &Communicator, again: bool) -> Result<String, Error> {
+    let [m, side] = SIZE;
+    let replays = if rank.gpu().is_emulated() { 5 } else { 300 };
+    rank.reserve(64 << 20)?;
+    let gather = built(rank, &schedules::ag_gemm())?;
+    let scatter = built(rank, &schedules::gemm_rs())?;
+    let Operands { x, w, mut y } = Operands::new(rank)?;
+    let rows = m / rank.world() as usize;
+    let mut z: UserBuffer<bf16> = rank.allocate("z", [rows, side])?;
+    let whole = rank.zeros([m, side])?;
+    whole.write(&Operands::all())?;
+    let stream = rank.gpu().stream()?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    for m in [SIZE[0], 7, 640, 1] {
+        x.write(&Operands::given(rank, m))?;
+        y.fill(0xff)?;
+        rank.synchronize().and_then(|()| rank.barrier())?;
+        let launch = gather.on(&stream).tensor("x", &x).tensor("w", &w);
+        launch.tensor("y", &mut y).rows(m).launch()?.wait()?;
+        right(&y.read()?, m);
+        rank.barrier()?;
+    }
+    let summed = |z: &UserBuffer<bf16>| -> Result<(), Error> {
+        let (first, world) = (rank.rank() as usize * rows * side, rank.world() as f32);
+        let all = Operands::all();
+        let moved = |at: usize| all[first + at / side * side + (at % side + 1) % side];
+        for (at, sum) in z.read()?.iter().enumerate() {
+            assert_eq!(sum.to_f32(), moved(at).to_f32() * world, "element {at}");
+        }
+        Ok(())
+    };
+    let launch = scatter.on(&stream).tensor("x", &whole).tensor("w", &w);
+    launch.tensor("y", &mut z).launch()?.wait()?;
+    summed(&z)?;
+    x.write(&Operands::all())?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    let graph = rank.capture(|s| {
+        let launch = gather.on(s).tensor("x", &x).tensor("w", &w);
+        launch.tensor("y", &mut y).launch()?;
+        let launch = scatter.on(s).tensor("x", &whole).tensor("w", &w);
+        launch.tensor("y", &mut z).launch().map(drop)
+    })?;
+    rank.barrier()?;
+    let start = Instant::now();
+    for replay in 0..replays {
+        let check = replay % 50 == 49 || replay + 1 == replays;
+        if check {
+            y.fill(0xff)?;
+            z.fill(0xff)?;
+        }
+        let done = graph.launch(&stream)?;
+        if check {
+            done.wait()?;
+            right(&y.read()?, m);
+            summed(&z)?;
+        }
+    }
+    let each = start.elapsed() / replays;
+    rank.barrier()?;
+    let when = if again { "rebuilt, " } else { "" };
+    Ok(format!(
+        "{} launches right, {when}{each:?} a replay",
+        5 + 2 * replays
+    ))
+}
+
+/// A launch of all ranks but the last.
+fn but_the_last(rank: &Communicator) -> Result<(), Error> {
+    let op = built(rank, &schedules::ag_gemm())?;
+    let ([m, side], world) = (SIZE, rank.world() as usize);
+    let x: UserBuffer<bf16> = rank.allocate("x", [m.div_ceil(world) * world, side])?;
+    let (w, mut y) = (Operands::moves(rank)?, rank.zeros::<bf16>([m, side])?);
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    println!("\n{READY}");
+    if rank.rank() + 1 == rank.world() {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+    launch.tensor("y", &mut y).launch()?.wait()
+}
+
+fn late() -> Result<String, Error> {
+    but_the_last(&joined()?).map(|()| String::new())
+}
+
+/// Who is left goes on without the last.
+fn killed() -> Result<String, Error> {
+    let rank = joined()?;
+    let told = but_the_last(&rank).expect_err("the last is killed");
+    let (gpu, emulated) = (rank.gpu().ordinal(), rank.gpu().is_emulated());
+    println!("\n{READY}{}: {told}", told.kind());
+    drop(rank);
+    let job = Job::from_env()?.expect("as torchrun says");
+    let job = Job {
+        world: job.world - 1,
+        local_world: job.world - 1,
+        name: format!("{} again", job.name),
+        ..job
+    };
+    let ranks = job.rendezvous(Duration::from_secs(60))?;
+    assert_eq!(ranks.world(), job.world);
+    let rank = match emulated {
+        true => Communicator::join_emulated(&ranks)?,
+        false => Communicator::join_sharing(&ranks, gpu)?,
+    };
+    let op = built(&rank, &schedules::ag_gemm())?;
+    let Operands { x, w, mut y } = Operands::new(&rank)?;
+    x.write(&Operands::given(&rank, SIZE[0]))?;
+    rank.synchronize().and_then(|()| rank.barrier())?;
+    let launch = op.on(&rank).tensor("x", &x).tensor("w", &w);
+    launch.tensor("y", &mut y).launch()?.wait()?;
+    right(&y.read()?, SIZE[0]);
+    rank.barrier()?;
+    Ok(String::new())
+}
+
+#[test]
+fn layers_are_right_replayed_and_rebuilt() {
+    let _turn = turn();
+    for world in [2, 4] {
+        for way in ways(world) {
+            let all = ranks("work", way, world, "60");
+            for (rank, process) in all.iter().enumerate() {
+                let (_, told) = process.next(LAST);
+                let right = told.strip_prefix("fine: ");
+                let right = right.unwrap_or_else(|| panic!("{way}, rank {rank}: {told}"));
+                if rank == 0 {
+                    println!("  world {world} as processes {way}: {right}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_launches_ends_the_others_waits_after_the_limit() {
+    let _turn = turn();
+    for way in ways(2) {
+        let all = ranks("late", way, 2, "3");
+        all[1].next(READY);
+        let (start, _) = all[0].next(READY);
+        let (at, told) = all[0].next(LAST);
+        assert!(
+            told.starts_with("stalled: rank 0 waited too long"),
+            "{way}: {told}"
+        );
+        println!("  never launched, {way}: {:.1?}, {told}", at - start);
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_and_the_others_build_anew() {
+    let _turn = turn();
+    for way in ways(3) {
+        let mut all = ranks("killed", way, 3, "60");
+        for rank in &all {
+            rank.next(READY);
+        }
+        // Their kernels wait by now.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut last = all.pop().expect("three");
+        let start = Instant::now();
+        last.process.kill().expect("killed");
+        for (rank, process) in all.iter().enumerate() {
+            let (at, told) = process.next(READY);
+            let named = told.starts_with("aborted: rank 2 ended early: its process ended");
+            assert!(named, "{way}, rank {rank}: {told}");
+            println!(
+                "  killed, {way}: rank {rank} after {:.2?}: {told}",
+                at - start
+            );
+        }
+        for process in &all {
+            assert_eq!(process.next(LAST).1, "fine: ", "{way}");
+        }
+    }
+}
+
+/// No rank waits for the limit: each is told at once.
+#[test]
+fn ranks_on_one_gpu_are_refused_unless_they_say_that_they_share() {
+    if here().is_none() {
+        return;
+    }
+    let _turn = turn();
+    for process in &ranks("unshared", "on one GPU", 2, "60") {
+        let (_, told) = process.next(LAST);
+        assert!(
+            told.starts_with("usage: ranks 0 and 1 on one GPU (GPU-"),
+            "{told}"
+        );
+        println!("  not shared: {told}");
+    }
+}
