@@ -13,6 +13,8 @@ compile_error!(
 pub enum Fix {
     /// The warp level keeps every order of the tile level, whichever threads make the accesses.
     WarpOrder,
+    /// The warp level stores nowhere that the tile level does not.
+    WarpPlaces,
     /// A term counts as often as it was added.
     Multiplicity,
     /// A bias or residual is a term like a product.

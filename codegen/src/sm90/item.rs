@@ -184,7 +184,11 @@ impl Walk<'_, '_> {
                 | OpKind::Load { .. }
                 | OpKind::Store { .. }
                 | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => Vec::new(),
+                | OpKind::If { .. } => {
+                    let message = "data that is moved or computed between waits and signals";
+                    self.refuse(message, "a loop of its own over pieces or tiles");
+                    Vec::new()
+                }
             };
             nodes.extend(inner);
         }
@@ -197,18 +201,17 @@ impl Walk<'_, '_> {
         let (mut signals, mut waits) = (Vec::new(), Vec::new());
         for block in ends {
             match block {
-                Block::Once { body: ops } => {
-                    for op in ops {
-                        match op.kind {
-                            OpKind::Wait { .. } => waits.push(op.clone()),
-                            OpKind::Signal { .. }
-                            | OpKind::Copy { .. }
-                            | OpKind::Dot { .. }
-                            | OpKind::Reduce { .. }
-                            | OpKind::Load { .. }
-                            | OpKind::Store { .. }
-                            | OpKind::ForRanks { .. }
-                            | OpKind::If { .. } => signals.push(op.clone()),
+                Block::Once { body } => {
+                    for op in body {
+                        match all_of(op) {
+                            Some(Of::Signals) => signals.push(op.clone()),
+                            Some(Of::Waits) => waits.push(op.clone()),
+                            None => {
+                                self.at = Some(self.b.kernel.loc(op.id));
+                                let message =
+                                    "data, or waits and signals in one loop, after a join";
+                                self.refuse(message, "signals, and waits behind them");
+                            }
                         }
                     }
                 }
@@ -290,6 +293,33 @@ impl Walk<'_, '_> {
             None => Expr::Field(Field::Size(rows)),
         }
     }
+}
+
+/// What an op does, where it does one thing alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Signals,
+    Waits,
+}
+
+/// The same, of all that is within it; `None` where it does several things, or another one.
+fn all_of(op: &Op) -> Option<Of> {
+    let parts: Vec<&Op> = match &op.kind {
+        OpKind::Wait { .. } => return Some(Of::Waits),
+        OpKind::Signal { .. } => return Some(Of::Signals),
+        OpKind::ForRanks { body, .. } => body.iter().collect(),
+        OpKind::If {
+            then, otherwise, ..
+        } => then.iter().chain(otherwise).collect(),
+        OpKind::Copy { .. }
+        | OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Load { .. }
+        | OpKind::Store { .. } => return None,
+    };
+    let mut parts = parts.into_iter().map(all_of);
+    let first = parts.next()??;
+    parts.all(|part| part == Some(first)).then_some(first)
 }
 
 /// Whether all items of a loop make the same wait.

@@ -7,7 +7,7 @@ use crate::fixtures::copies as ways;
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::wide::wide;
 use codegen::interp::{self, Options};
-use codegen::kernel::Kernel;
+use codegen::kernel::{Block, Kernel, OpKind};
 use codegen::lower::lower;
 use codegen::model::Machine;
 use codegen::shape::Shape;
@@ -256,4 +256,34 @@ fn a_product_of_rows_that_the_host_still_copies() {
     let fence = |node: &Node| matches!(node, Node::FenceGlobal);
     let found = without(Mover::Engine, Way::Pull, "load", 0, fence);
     insta::assert_snapshot!("the_fence_after_it", found);
+}
+
+/// The end of a pull's launch, with the wait in the loop over the ranks that are told.
+#[test]
+fn waits_and_signals_in_one_loop_at_the_end_are_refused() {
+    let program = gather(Mover::Ctas, Way::Pull, 4);
+    let mut kernel = lower(&program, &Variant::new(4)).expect("a kernel");
+    let ends = kernel
+        .roles
+        .iter_mut()
+        .filter_map(|role| match role.body.last_mut() {
+            Some(Block::Once { body }) if body.len() > 1 => Some(body),
+            _ => None,
+        });
+    let mut done = 0;
+    for body in ends {
+        let wait = body.pop().expect("a wait");
+        if let Some(OpKind::ForRanks { body: looped, .. }) = body.last_mut().map(|op| &mut op.kind)
+        {
+            looped.push(wait);
+            done += 1;
+        }
+    }
+    assert_eq!(done, 1, "one end");
+    let kernel = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
+    let found = sm90::build(&kernel).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[resources]: data, or waits and signals in one loop, after a join
+      help: signals, and waits behind them
+    ");
 }

@@ -106,24 +106,6 @@ fn blocks_of_an_operand_that_are_all_the_same() {
     ");
 }
 
-/// Every rank's tiles in the slot of the next one: each is written once, and nobody reads them.
-#[test]
-fn the_slot_of_the_next_rank() {
-    let mut pipeline = good("all_to_all");
-    pipeline.lists(&mut |list| {
-        for node in list {
-            if let Node::Store { at, .. } = node {
-                at.chunk = (Expr::me() + 1) % Expr::world();
-            }
-        }
-    });
-    let found = verify::pipeline(pipeline).expect_err("refused");
-    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 1) on rank 1 for tile (0, 0)
-      = the schedule writes nothing there
-    ");
-}
-
 #[test]
 fn a_wrong_phase() {
     let found = trace("gemm", "multiply", |node| match node {

@@ -20,6 +20,7 @@ mod mn_major;
 mod names;
 mod partial_tiles;
 mod passes;
+mod places;
 mod products;
 mod queues;
 mod reach;

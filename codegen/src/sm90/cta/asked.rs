@@ -5,7 +5,7 @@ use super::smem::{Division, Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{
-    Block, GemmKind, Kernel, Op, OpKind, Region, Role, RoleKind, visit, visit_ops,
+    Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
 use crate::program::{Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Tiling};
@@ -313,6 +313,37 @@ fn multiplies_or_stores(body: &[Block]) -> bool {
             | OpKind::If { .. } => false,
         };
     });
+    found
+}
+
+/// Whether some item that multiplies then waits for a tile that it reads beside the product, or for what peers send when they
+/// were told of it.
+pub(super) fn takes_tiles_between_products(kernel: &Kernel) -> bool {
+    let mut found = false;
+    let gemm = |role: &&Role| matches!(role.kind, RoleKind::Gemm(_));
+    for role in kernel.roles.iter().filter(gemm) {
+        for each in loops(&role.body) {
+            let (mut multiplied, mut signalled, mut waited) = (false, false, false);
+            visit_ops(each.body, &mut |op| match &op.kind {
+                OpKind::Dot { .. } => multiplied = true,
+                OpKind::Signal { .. } => signalled = multiplied,
+                OpKind::Wait { cells, .. } => {
+                    let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
+                    waited |= multiplied && data;
+                    found |= signalled && data;
+                }
+                OpKind::Load { from, .. } => {
+                    let vector = kernel.buffers[from.buffer.index()].kind == TensorKind::Vector;
+                    found |= waited && !vector;
+                }
+                OpKind::Reduce { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Store { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            });
+        }
+    }
     found
 }
 

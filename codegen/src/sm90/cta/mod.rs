@@ -20,7 +20,9 @@ use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, vi
 use crate::program::Var;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Item, distinct, first_store, loops, results, ways};
+use asked::{
+    Asked, Item, distinct, first_store, loops, results, takes_tiles_between_products, ways,
+};
 pub(crate) use asked::{computes, moves_and_sums};
 use registers::reallocated;
 use rules::{Level, refuse};
@@ -284,7 +286,7 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
     let plain = kernel.counters.is_empty();
     let spare_boxes = spare_boxes(kernel);
-    let moves = comm.is_some() || spare_boxes.is_some();
+    let moves = comm.is_some() || spare_boxes.is_some() || takes_tiles_between_products(kernel);
     let (first, others) = reallocated(plain, moves, accumulators);
     let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
     let store = if own {

@@ -43,7 +43,8 @@ pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
 
 /// Registers that a thread of the first warpgroup keeps, and that one of the others takes. What the first gives up, the
 /// others share: at most 504 in all. A fused kernel's loading thread needs more for the schedule's arithmetic, most of all
-/// where it moves data itself; a sum over ranks needs more in the multiplying ones. Measured: other splits spill.
+/// where it moves data itself, or waits for tiles between its products; a sum over ranks needs more in the multiplying ones.
+/// Measured: other splits spill.
 pub(super) const fn reallocated(plain: bool, moves: bool, accumulators: u32) -> (u32, u32) {
     match (plain, moves) {
         (true, _) if accumulators > MANY_ACCUMULATORS => (24, 240),

@@ -69,10 +69,7 @@ impl<'a> Case<'a> {
             host: role(&RoleKind::sequential),
         };
         let sizes = plans.into_iter().map(|plan| Sizes {
-            before: match kernel.counters.is_empty() {
-                true => HashMap::new(),
-                false => before(&kernel, &plan),
-            },
+            before: before(&kernel, &plan),
             plan,
             scale: Vec::new(),
             arrivals: Vec::new(),
@@ -198,7 +195,7 @@ impl<'a> Case<'a> {
             .sum()
     }
 
-    /// Whether the tile level has that accessor access all of a box. A kernel without counters shares nothing.
+    /// Whether the tile level has that accessor access all of a box.
     pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
         let blocks = self.sizes[at.plan].before.get(accessor);
         let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
@@ -206,8 +203,21 @@ impl<'a> Case<'a> {
             common(at.all, span(rows)) * common(at.columns, span(columns))
         };
         let accessed: u64 = blocks.map(|block| within(block.rows, block.columns)).sum();
-        let elements = common(at.all, at.all) * common(at.columns, at.columns);
-        self.pipeline.kernel.counters.is_empty() || accessed >= elements
+        accessed >= common(at.all, at.all) * common(at.columns, at.columns)
+    }
+
+    /// Whether it has another of the kernel's roles do that, on any rank.
+    pub fn others_access(&self, accessor: &Accessor, at: &Box4) -> bool {
+        let ranks = (0..self.world).flat_map(|rank| {
+            let roles = 0..self.pipeline.kernel.roles.len();
+            roles.map(move |role| (rank, role))
+        });
+        let mut others = ranks.map(|(rank, role)| Accessor {
+            rank,
+            role,
+            ..*accessor
+        });
+        others.any(|other| other != *accessor && self.accesses(&other, at))
     }
 
     /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an

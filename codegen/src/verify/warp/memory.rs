@@ -142,8 +142,11 @@ impl Simulator<'_> {
         };
         // Where nobody reads what is written, no order says that it is in the wrong place.
         let elsewhere = write && !self.case.accesses(&accessor, at);
-        if elsewhere && !undone(Fix::WarpOrder) {
-            let what = "the schedule writes nothing there";
+        if elsewhere && !undone(Fix::WarpPlaces) {
+            let what = match self.case.others_access(&accessor, at) {
+                true => "another role or rank of the schedule writes there, not this one",
+                false => "the schedule writes nothing there",
+            };
             return Err(Box::new(trace::wrong(self, index, what)));
         }
         let (least, most) = self.case.before(&accessor, at);

@@ -1,0 +1,81 @@
+//! Stores in places that the schedule does not write, where no order says so: nobody reads them.
+
+use crate::fixtures::library;
+use codegen::builder::*;
+use codegen::dtype::Dtype::Bf16;
+use codegen::lower::lower;
+use codegen::program::Program;
+use codegen::sm90;
+use codegen::variant::Variant;
+use codegen::verify;
+use codegen::warp::{Expr, Node, Pipeline};
+use counterflow_codegen as codegen;
+
+/// Without counters: products that are kept in one of two slots, too.
+fn kept() -> Program {
+    let mut s = ScheduleBuilder::new("kept");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let kept = s.symmetric("kept", Bf16, y, 2u32);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product.clone());
+            s.store(kept.at(0).at(t), product);
+        });
+    });
+    s.finish()
+}
+
+fn stored_in(program: &Program, tensor: &str, slot: Expr) -> Pipeline {
+    let kernel = lower(program, &Variant::new(4)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|found| panic!("{}: {found}", program.name));
+    let mut pipeline = sm90::build(&kernel).unwrap_or_else(|found| panic!("{found}"));
+    let maps = pipeline.maps.clone();
+    let mut done = 0;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Store { at, map, .. } = node
+                && maps[usize::from(map.0)].name == tensor
+            {
+                at.chunk = slot.clone();
+                done += 1;
+            }
+        }
+    });
+    assert!(done > 0, "nothing to change");
+    pipeline
+}
+
+fn refused(pipeline: Pipeline) -> String {
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn a_slot_that_nobody_writes() {
+    verify::pipeline(stored_in(&kept(), "kept", 0.into())).expect("accepted");
+    let wrong = stored_in(&kept(), "kept", 1.into());
+    #[cfg(feature = "undo")]
+    codegen::undo::undoing(codegen::undo::Fix::WarpPlaces, || {
+        verify::pipeline(wrong.clone()).expect("accepted")
+    });
+    insta::assert_snapshot!(refused(wrong), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of kept (chunk or slot 1) on rank 0 for tile (0, 0)
+      = the schedule writes nothing there
+    ");
+}
+
+#[test]
+fn a_slot_that_another_rank_writes() {
+    let next = (Expr::me() + 1) % Expr::world();
+    let wrong = stored_in(&library::all_to_all(&library::real()), "y", next);
+    #[cfg(feature = "undo")]
+    codegen::undo::undoing(codegen::undo::Fix::WarpPlaces, || {
+        verify::pipeline(wrong.clone()).expect("accepted")
+    });
+    insta::assert_snapshot!(refused(wrong), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 1) on rank 1 for tile (0, 0)
+      = another role or rank of the schedule writes there, not this one
+    ");
+}
