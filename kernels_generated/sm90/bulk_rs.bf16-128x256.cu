@@ -39,8 +39,8 @@ struct Plan {
     u32 m;  // rows of the product, over all chunks
     u32 k;  // its depth
     u32 n;  // its columns
-    u32 g_rows;  // size of g.rows
-    u32 g_columns;  // size of g.columns
+    u32 g_rows;  // rows of g
+    u32 g_columns;  // columns of g
     u32 g_rows_chunk;  // of g.rows, in a full chunk
     u32 me;  // this rank
     u32 world;  // how many ranks there are
@@ -158,6 +158,7 @@ bulk_rs(
                     staging.advance();
                 }
             }
+            // Then they compute tiles without a product.
             if (blockIdx.x < COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<STAGES> stage;
@@ -173,7 +174,7 @@ bulk_rs(
                     for (u32 from = 0; from < world; ++from) {
                         if (from == me) continue;
                         const u32 landed_cell =
-                            from * (world * plan.pieces_m) + me * plan.pieces_m + t.row * 128 / PIECE;
+                            from * (world * plan.pieces_m) + me * plan.pieces_m + t.row * TILE_M / PIECE;
                         counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     }
                     fence_async_global();
@@ -198,6 +199,7 @@ bulk_rs(
                     }
                 }
             }
+            // The other CTAs multiply.
             if (blockIdx.x >= COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x - COMM_CTAS, gridDim.x - COMM_CTAS);
                 PipelineState<STAGES> stage;
@@ -274,6 +276,7 @@ bulk_rs(
                 // All stores are complete: the last staging buffers are released.
                 for (; held > 0; --held, oldest.advance()) staging_empty[oldest.index].arrive();
             }
+            // Then they compute tiles without a product.
             if (blockIdx.x < COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<SUBTILES> subtile;
@@ -296,6 +299,7 @@ bulk_rs(
                 }
                 tma_wait<0>();
             }
+            // The other CTAs multiply.
             if (blockIdx.x >= COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x - COMM_CTAS, gridDim.x - COMM_CTAS);
                 PipelineState<SUBTILES> subtile;
@@ -324,7 +328,7 @@ bulk_rs(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        // The first CTAs move data.
+        // The first CTAs compute tiles without a product.
         if (blockIdx.x < COMM_CTAS) {
             TileScheduler scheduler(blockIdx.x, COMM_CTAS);
             PipelineState<STAGES> stage;
@@ -366,6 +370,7 @@ bulk_rs(
                 }
             }
         }
+        // The other CTAs multiply.
         if (blockIdx.x >= COMM_CTAS) {
             TileScheduler scheduler(blockIdx.x - COMM_CTAS, gridDim.x - COMM_CTAS);
             PipelineState<STAGES> stage;

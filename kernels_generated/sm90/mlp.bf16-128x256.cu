@@ -40,10 +40,10 @@ enum What
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // rows of the product, over all chunks
-    u32 k;  // its depth
-    u32 n;  // its columns
-    u32 y_columns;  // size of y.columns
+    u32 m;  // rows of the products, over all chunks
+    u32 k;  // columns of x
+    u32 n;  // columns of down
+    u32 y_columns;  // columns of y
     u32 rows;  // of m, in a full chunk
     u32 me;  // this rank
     u32 world;  // how many ranks there are
@@ -54,7 +54,7 @@ struct Plan {
     u32 free_partial;  // a counter: its first cell
     u32 pieces_m;  // rows of pieces in a chunk, each with its cells
     u32 tiles_m;  // rows of tiles in a chunk, each with its cells
-    u32 rows_m;  // rows of rows in a chunk, each with its cells
+    u32 row_blocks_m;  // rows of row_blocks in a chunk, each with its cells
     u32 late_join;  // waves of items before the first blocks take part
 };
 
@@ -178,11 +178,13 @@ mlp(
             }
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<STAGES> stage;
+            const u32 x_steps = ceil_div(plan.k, TILE_K);
+            const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
+            const u32 hidden_steps = ceil_div(plan.n, TILE_K);
+            const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             #pragma unroll 1
             for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
                 const u32 chunk = (me + chunk_step) % world;
-                const u32 x_steps = ceil_div(plan.k, TILE_K);
-                const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 hidden_tiles = tiles_m * hidden_tiles_n;
                 for (; scheduler.has(hidden_tiles); scheduler.next()) {
@@ -216,8 +218,6 @@ mlp(
             #pragma unroll 1
             for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                 const u32 owner = (me + 1 + owner_step) % world;
-                const u32 hidden_steps = ceil_div(plan.n, TILE_K);
-                const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -237,7 +237,7 @@ mlp(
                             down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait ready[t.rows]
-                            const u32 ready_cell = owner * plan.rows_m + t.row * TILE_M / PIECE;
+                            const u32 ready_cell = owner * plan.row_blocks_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             fence_async_global();
                         }
@@ -248,8 +248,6 @@ mlp(
                 }
                 scheduler.end_loop(tiles);
             }
-            const u32 hidden_steps = ceil_div(plan.n, TILE_K);
-            const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
@@ -268,7 +266,7 @@ mlp(
                         down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                     if (step == 0) {
                         // wait ready[t.rows]
-                        const u32 ready_cell = me * plan.rows_m + t.row * TILE_M / PIECE;
+                        const u32 ready_cell = me * plan.row_blocks_m + t.row * TILE_M / PIECE;
                         counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                         fence_async_global();
                     }
@@ -352,10 +350,11 @@ mlp(
             }
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<SUBTILES> subtile;
+            const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
+            const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             #pragma unroll 1
             for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
                 const u32 chunk = (me + chunk_step) % world;
-                const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 hidden_tiles = tiles_m * hidden_tiles_n;
                 for (; scheduler.has(hidden_tiles); scheduler.next()) {
@@ -373,7 +372,7 @@ mlp(
                     }
                     tma_wait<0>();
                     // signal ready[t.rows] += 1
-                    const u32 ready_cell = chunk * plan.rows_m + t.row * TILE_M / PIECE;
+                    const u32 ready_cell = chunk * plan.row_blocks_m + t.row * TILE_M / PIECE;
                     counter_add(plan.cells, me, plan.ready + ready_cell, 1);
                 }
                 scheduler.end_loop(hidden_tiles);
@@ -381,7 +380,6 @@ mlp(
             #pragma unroll 1
             for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
                 const u32 owner = (me + 1 + owner_step) % world;
-                const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
@@ -411,7 +409,6 @@ mlp(
                 }
                 scheduler.end_loop(tiles);
             }
-            const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
@@ -441,11 +438,13 @@ mlp(
         TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
+        const u32 x_steps = ceil_div(plan.k, TILE_K);
+        const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
+        const u32 hidden_steps = ceil_div(plan.n, TILE_K);
+        const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
         #pragma unroll 1
         for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
             const u32 chunk = (me + chunk_step) % world;
-            const u32 x_steps = ceil_div(plan.k, TILE_K);
-            const u32 hidden_tiles_n = ceil_div(plan.n, TILE_N);
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 hidden_tiles = tiles_m * hidden_tiles_n;
             for (; scheduler.has(hidden_tiles); scheduler.next()) {
@@ -488,8 +487,6 @@ mlp(
         #pragma unroll 1
         for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
             const u32 owner = (me + 1 + owner_step) % world;
-            const u32 hidden_steps = ceil_div(plan.n, TILE_K);
-            const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
@@ -527,8 +524,6 @@ mlp(
             }
             scheduler.end_loop(tiles);
         }
-        const u32 hidden_steps = ceil_div(plan.n, TILE_K);
-        const u32 tiles_n = ceil_div(plan.y_columns, TILE_N);
         const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
         const u32 my_tiles = my_tiles_m * tiles_n;
         for (; scheduler.has(my_tiles); scheduler.next()) {
@@ -599,7 +594,7 @@ mlp(
             }
             __syncwarp();
             counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, threadIdx.x);
-            counters_advance(plan.cells, me, plan.ready, world * plan.rows_m, threadIdx.x);
+            counters_advance(plan.cells, me, plan.ready, world * plan.row_blocks_m, threadIdx.x);
             counters_advance(plan.cells, me, plan.ready_x, world, threadIdx.x);
             counters_advance(plan.cells, me, plan.free_partial, world, threadIdx.x);
         }

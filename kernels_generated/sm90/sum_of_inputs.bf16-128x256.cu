@@ -25,8 +25,8 @@ enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, 
 // What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 x_rows;  // size of x.rows
-    u32 x_columns;  // size of x.columns
+    u32 x_rows;  // rows of x
+    u32 x_columns;  // columns of x
     u32 x_rows_chunk;  // of x.rows, in a full chunk
     u32 me;  // this rank
     u32 world;  // how many ranks there are

@@ -26,8 +26,8 @@ pub fn mlp(x: Gathered<bf16>, up: Local<bf16>, down: Local<bf16>, y: Scattered<b
     let landed = counters(world(), tiles);
     let hidden = symmetric::<bf16>();
     let hidden_tiles = hidden.tiles(tiles);
-    let rows = hidden.pieces(rows = 128);
-    let ready = counters(rows);
+    let row_blocks = hidden.pieces(rows = 128);
+    let ready = counters(row_blocks);
 
     #[comm(ctas = tune(8, 4, 2))]
     for peer in ranks().before_me() {

@@ -1,7 +1,9 @@
 //! What the text calls things, and says of maps and constants in words.
 
+use crate::kernel::{Buffer, DimId};
 use crate::order::TileOrder;
 use crate::warp::{Field, Pipeline, Ring, View};
+use std::collections::BTreeSet;
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
 /// instruction cache, and tests count instructions.
@@ -96,15 +98,39 @@ pub(super) fn in_flight(ring: &Ring) -> String {
     }
 }
 
+/// Whether the kernel multiplies tensors of several widths or depths.
+fn of_several_sizes(pipeline: &Pipeline) -> bool {
+    let buffers = &pipeline.kernel.buffers;
+    let mut sizes = BTreeSet::new();
+    for tiling in pipeline.cta.tilings() {
+        for product in tiling.products() {
+            let [x, w] = product.map(|part| tiling.operands()[part].tensor);
+            sizes.insert((buffers[x.index()].columns, buffers[w.index()].rows));
+        }
+    }
+    sizes.len() > 1
+}
+
+/// Of which tensor a size is.
+fn size(pipeline: &Pipeline, id: DimId) -> Option<String> {
+    let buffers = &pipeline.kernel.buffers;
+    let of = |what: &str, is: fn(&Buffer) -> DimId| {
+        let buffer = buffers.iter().find(|buffer| is(buffer) == id)?;
+        Some(format!("{what} of {}", buffer.name))
+    };
+    of("columns", |buffer| buffer.columns).or_else(|| of("rows", |buffer| buffer.rows))
+}
+
 /// What a number of a launch is.
 pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
-    let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
+    let dim = |id: DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {
         Field::Size(id) => match dim(id).as_str() {
+            "m" if of_several_sizes(pipeline) => "rows of the products, over all chunks".into(),
             "m" => "rows of the product, over all chunks".into(),
-            "n" => "its columns".into(),
-            "k" => "its depth".into(),
-            other => format!("size of {other}"),
+            "n" if !of_several_sizes(pipeline) => "its columns".into(),
+            "k" if !of_several_sizes(pipeline) => "its depth".into(),
+            other => size(pipeline, id).unwrap_or_else(|| format!("size of {other}")),
         },
         Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
         Field::PartialChunk(_) => {

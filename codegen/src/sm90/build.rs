@@ -104,25 +104,19 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
                     true => Vec::new(),
                 };
                 // Each has a scheduler, and so a scope, of its own.
-                let parts = [moved, computed].into_iter();
-                let parts = parts.filter(|part| !part.is_empty());
-                body.extend(parts.map(|body| Node::If {
-                    test: of_role(comm, at),
-                    body,
-                }));
+                let then = computing_words(at, !moved.is_empty());
+                let parts = [(first_words(comm, at, moves), moved), (then, computed)];
+                for (words, part) in parts.into_iter().filter(|(_, part)| !part.is_empty()) {
+                    let test = of_role(comm, at);
+                    body.extend([why(&words), Node::If { test, body: part }]);
+                }
             }
-            let first = if comm.join_late {
-                "The first CTAs move data before they take items of the GEMM."
-            } else {
-                "The first CTAs move data."
-            };
-            body.splice(0..0, (!body.is_empty()).then(|| why(first)));
         }
         let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work.body);
         if let Some(comm) = comm.as_ref().filter(|comm| !comm.join_late) {
             let test = Test::AtLeast(Expr::Block, comm.count());
             let body = multiplied;
-            multiplied = vec![Node::If { test, body }];
+            multiplied = vec![why("The other CTAs multiply."), Node::If { test, body }];
         }
         body.append(&mut multiplied);
         warps.push(Warp { name, run_by, body });
@@ -208,6 +202,40 @@ fn first(kernel: &Kernel, role: &Role) -> Option<Loc> {
 
 fn role(kernel: &Kernel, is: impl Fn(RoleKind) -> bool) -> Option<usize> {
     kernel.roles.iter().position(|role| is(role.kind))
+}
+
+/// What the CTAs of the role of that index do first, in words.
+fn first_words(comm: &Comm, at: usize, moves: &Work) -> String {
+    let which = which_ctas(at);
+    let what = match moves_data(&moves.body) {
+        true => "move data",
+        false => "wait and signal",
+    };
+    match comm.join_late {
+        true => format!("{which} {what} before they take items of the GEMM."),
+        false => format!("{which} {what}."),
+    }
+}
+
+/// What those compute, if they do.
+fn computing_words(at: usize, moved: bool) -> String {
+    let which = if moved { "Then they" } else { which_ctas(at) };
+    format!("{which} compute tiles without a product.")
+}
+
+fn moves_data(body: &[Block]) -> bool {
+    let mut found = false;
+    visit(body, &mut |op| {
+        found |= matches!(op.kind, OpKind::Copy { .. })
+    });
+    found
+}
+
+fn which_ctas(at: usize) -> &'static str {
+    match at {
+        0 => "The first CTAs",
+        _ => "The CTAs behind those",
+    }
 }
 
 /// Whether this is a CTA of the role that moves data of that index.

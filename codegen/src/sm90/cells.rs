@@ -18,10 +18,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether items are tiles of a loop that multiplies.
+    /// Whether items are tiles of the shape that all loops compute.
     fn is_of_tiles(&self, partition: PartitionId) -> bool {
-        let mut tilings = self.b.cta.tilings().iter();
-        tilings.any(|tiling| tiling.partition() == partition)
+        let (item, tile) = (
+            &self.b.kernel.partitions[partition.index()],
+            self.b.cta.tiling().tile(),
+        );
+        (item.row_block, item.column_block) == (Some(tile.rows), Some(tile.columns))
     }
 
     /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.

@@ -110,7 +110,8 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
 /// tensors have them in the same places; what one instruction reads for several products lies one behind the other.
 pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
     let stage = &cta.smem()[0];
-    let mut parts: Vec<Part> = Vec::new();
+    // Parts as their tensors are called, then by names of their own.
+    let (mut parts, mut named): (Vec<Part>, Vec<Part>) = Default::default();
     let mut of_loops = Vec::new();
     for tiling in cta.tilings() {
         let multiplies = tiling.multiplies();
@@ -139,11 +140,10 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
                 .windows(parted.len())
                 .position(|known| known == parted);
             let first = known.unwrap_or_else(|| {
-                let apart: Vec<Part> = parted
-                    .into_iter()
-                    .map(|it| named_apart(it, &parts))
-                    .collect();
-                parts.extend(apart);
+                for part in parted {
+                    named.push(named_apart(part.clone(), &named));
+                    parts.push(part);
+                }
                 parts.len() - array.len()
             });
             own.extend(first..first + array.len());
@@ -154,7 +154,7 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
     if parts.is_empty() {
         return Buffer::of(stage, vec![whole("stored", stage)], Vec::new());
     }
-    Buffer::of(stage, parts, of_loops)
+    Buffer::of(stage, named, of_loops)
 }
 
 /// A part by another name than those of its tensor that lie elsewhere.

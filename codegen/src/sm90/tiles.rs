@@ -2,13 +2,14 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
+use super::cta;
 use super::item::leaves;
 use super::nodes::{all_empty, why};
 use super::passes::{Pass, passes};
 use super::rings::{STAGES, TILES};
 use super::stores::amount;
 use super::walk::{Bound, Walk, Which};
-use crate::kernel::Op;
+use crate::kernel::{Block, Op, OpKind, visit_ops};
 use crate::program::{PartitionId, Var};
 use crate::rank::RankExpr;
 use crate::warp::{Expr, Grid, LoopId, Node, Phase};
@@ -40,7 +41,7 @@ impl Walk<'_, '_> {
         let mut passes = passes(self, &leaves);
         self.epilogues(&mut passes);
         let mut nodes = Vec::new();
-        let tiles_n = self.sizes(&mut nodes, partition, &passes);
+        let tiles_n = self.sizes(&mut nodes, partition, multiplies(body));
         let rows = self
             .rows(partition, chunk.as_ref())
             .ceil_div(clustered("TILE_M", tile.rows, down));
@@ -119,16 +120,21 @@ impl Walk<'_, '_> {
         self.hoisted(&mut pass.store_waits, tiles)
     }
 
+    /// Names what is their own of loops over tiles, in front of all of them.
+    pub(super) fn own_sizes(&mut self, body: &[Block]) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for each in cta::loops(body) {
+            self.tiling = self.b.cta.tiling_of(each.items);
+            self.sizes(&mut nodes, each.partition, multiplies(each.body));
+        }
+        self.tiles_n = None;
+        nodes
+    }
+
     /// Names what is this loop's own of the columns of its grid, which it gives, and of the steps of its products: for those
     /// who use it, as it takes registers.
-    fn sizes(
-        &mut self,
-        nodes: &mut Vec<Node>,
-        partition: PartitionId,
-        passes: &[Pass<'_>],
-    ) -> Expr {
+    fn sizes(&mut self, nodes: &mut Vec<Node>, partition: PartitionId, multiplies: bool) -> Expr {
         let (b, tiling) = (&*self.b, self.tiling());
-        let multiplies = passes.iter().any(|pass| !pass.dots.is_empty());
         let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);
         let multiplied = matches!(self.which, Which::Load | Which::Multiply);
         if let (Some(own), true) = (own, multiplied) {
@@ -182,6 +188,14 @@ impl Walk<'_, '_> {
             Expr::var(place)
         }
     }
+}
+
+fn multiplies(body: &[Op]) -> bool {
+    let mut found = false;
+    visit_ops(body, &mut |op| {
+        found |= matches!(op.kind, OpKind::Dot { .. })
+    });
+    found
 }
 
 /// Whether a tile may be announced after the next one was stored: nobody is waited for meanwhile.

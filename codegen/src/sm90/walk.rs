@@ -11,6 +11,7 @@ use crate::tiling::Tiling;
 use crate::warp::{
     Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
 };
+use std::collections::BTreeSet;
 
 /// Which warp walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,8 +105,13 @@ impl<'b, 'a> Walk<'b, 'a> {
     pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
         self.scheduler = scheduler;
         self.in_order = in_order(self.b.kernel, body);
-        let mut nodes = self.blocks(body);
+        let mut nodes = match self.which {
+            Which::Load | Which::Store | Which::Multiply => self.own_sizes(body),
+            Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
+        };
+        nodes.extend(self.blocks(body));
         trim(&mut nodes);
+        only_used(&mut nodes);
         let scheduled = nodes.iter().any(Node::has_items);
         let ping_pong = self.b.cta.mode() == Mode::PingPong;
         if scheduled && ping_pong && self.which == Which::Multiply {
@@ -427,6 +433,23 @@ fn once(nodes: Vec<Node>) -> Vec<Node> {
         new
     };
     nodes.into_iter().filter(|node| is_new(node)).collect()
+}
+
+/// Drops numbers of a list that nothing in it uses.
+fn only_used(nodes: &mut Vec<Node>) {
+    let mut used = BTreeSet::new();
+    for node in &*nodes {
+        node.visit(&mut |node| {
+            for expr in node.exprs() {
+                expr.visit(&mut |expr| {
+                    if let Expr::Var(name) = expr {
+                        used.insert(name.clone());
+                    }
+                });
+            }
+        });
+    }
+    nodes.retain(|node| !matches!(node, Node::Let { name, .. } if !used.contains(name)));
 }
 
 /// Drops loops at the end that do nothing.

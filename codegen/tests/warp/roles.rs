@@ -150,7 +150,8 @@ fn any_of_the_roles_may_pull() {
 /// Two tensors, each with readers of its own, by roles that stand before the GEMM or after it.
 #[test]
 fn readers_of_two_tensors() {
-    for [gemm_first, push_first] in [[false, true], [true, false]] {
+    let both = [false, true];
+    for [gemm_first, push_first] in both.into_iter().flat_map(|a| both.map(|b| [a, b])) {
         let mut s = ScheduleBuilder::new("readers");
         let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
         let tiles = s.tiles("tiles", y, (128, 256));

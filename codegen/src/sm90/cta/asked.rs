@@ -228,13 +228,13 @@ impl Asked<'_> {
 }
 
 /// A loop over items.
-pub(super) struct Loop<'a> {
+pub(crate) struct Loop<'a> {
     pub items: Var,
     pub partition: PartitionId,
     pub body: &'a [Op],
 }
 
-pub(super) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
+pub(crate) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
     let each = body.iter().map(|block| match block {
         Block::ForRanks { body, .. } => loops(body),
         Block::If {

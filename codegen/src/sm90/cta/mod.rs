@@ -20,10 +20,8 @@ use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, vi
 use crate::program::Var;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{
-    Asked, Item, distinct, first_store, loops, results, takes_tiles_between_products, ways,
-};
-pub(crate) use asked::{computes, moves_and_sums};
+use asked::{Asked, Item, distinct, first_store, results, takes_tiles_between_products, ways};
+pub(crate) use asked::{computes, loops, moves_and_sums};
 use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};

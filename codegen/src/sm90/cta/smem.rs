@@ -304,7 +304,8 @@ impl Needs {
     /// gained nothing and lost up to 2 %. Low subtiles, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
     /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
     ///
-    /// All tiles of a launch have as many steps: the order barrier is waited at in each of them or in none.
+    /// The order barrier is waited at in each tile of a launch or in none: a kernel with one store has one loop, all of whose
+    /// tiles have as many steps.
     fn stagger(&self, kind: &GemmKind, room: u32) -> Option<Division> {
         let Tile { rows, columns, .. } = self.wgmma.tile;
         let half = rows * columns / CONSUMERS * self.results.widest;

@@ -94,7 +94,8 @@ fn every_schedule_is_what_its_program_says_and_its_types_promise() {
         };
         for world in worlds {
             let said = agrees(&schedule(), &Variant::new(world), &[29, 7, 1], 24, 16);
-            let sum = [
+            // What arrives from other ranks is what a type promises.
+            let promised = [
                 "gemm_rs",
                 "gemm_rs_add",
                 "gemm_ar",
@@ -102,7 +103,10 @@ fn every_schedule_is_what_its_program_says_and_its_types_promise() {
                 "gemm_ar_switch",
             ]
             .contains(&name);
-            let says = if sum { Says::Type } else { Says::Schedule };
+            let says = match promised {
+                true => Says::Type,
+                false => Says::Schedule,
+            };
             assert!(said.contains(&("y".into(), says)), "{name}: {said:?}");
         }
     }
