@@ -7,7 +7,9 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F16};
 use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Layout, Variant};
@@ -278,4 +280,45 @@ fn scratch_of_which_nothing_says_the_shape() {
     error[language]: no parameter has as many rows as `hidden`
       help: its shape is that of what is stored in it: a product, or a copy of a parameter; or give it a tensor's, as in `symmetric::<bf16>(y, slots = 1)`
     ");
+}
+
+/// An operand that is on the left in one loop and on the right in two: those find it in one place.
+#[test]
+fn one_place_of_a_stage_has_one_name() {
+    let mut s = ScheduleBuilder::new("sides");
+    let [x, w, z, v] = ["x", "w", "z", "v"].map(|name| s.local(name, Bf16));
+    let all =
+        [("a", (x, w)), ("b", (z, x)), ("c", (v, x))].map(|(name, of)| (of, s.out(name, Bf16)));
+    for ((a, b), y) in all {
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let product = s.dot(a.at(t), b.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    }
+    let pipeline = built(&s.finish(), Layout::Nt).unwrap_or_else(|found| panic!("{found}"));
+    let stages = pipeline.rings[0].buffer.as_ref().expect("stages");
+    let names: Vec<_> = stages.parts.iter().map(|part| part.name.as_str()).collect();
+    assert_eq!(names, ["x", "w", "z", "x_", "v"]);
+    assert_eq!(stages.operands, [[0, 1], [2, 3], [4, 3]]);
+}
+
+/// Nothing to add up, nothing to write, or no columns between the layers.
+#[test]
+fn sizes_of_zero_are_refused_by_name() {
+    let kernel = lower(&strangers::two_layers(), &Variant::new(3)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    for (name, [n, k, columns]) in [
+        ("k", [24, 0, 40]),
+        ("n", [0, 16, 40]),
+        ("y.columns", [24, 16, 0]),
+    ] {
+        let shape = Shape::new(300, n, k).dim("y.columns", columns);
+        let found = verify::series(&kernel, &shape, &Machine::h200()).expect_err("refused");
+        assert_eq!(found.first().message, format!("{name} is 0"));
+        let found = verify::plan(&kernel, &shape, &Machine::h200()).expect_err("refused");
+        assert_eq!(found.first().message, format!("{name} is 0"));
+    }
 }
