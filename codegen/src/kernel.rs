@@ -9,7 +9,7 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 use crate::dtype::Dtype;
-use crate::order::{RankOrder, TileOrder};
+use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
     CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows, Slots,
     StoreMode, TensorId, TensorKind, Var,
@@ -327,6 +327,8 @@ pub enum Block {
         chunk: Option<RankExpr>,
         /// In which order within a chunk.
         order: TileOrder,
+        /// Which of a chunk's, by their place in that order.
+        selection: Selection,
         /// What one item does.
         body: Vec<Op>,
     },

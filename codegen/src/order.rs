@@ -3,7 +3,10 @@
 //! Every affine order is generic over [`Int`]: the planner and the emulator compute with it, and the emitter prints the
 //! same line. An order given as a closure has no expression, so the plan holds it as a table.
 
+mod selection;
+
 use crate::rank::{RankError, RankExpr, Var};
+pub use selection::{Chosen, Cut, MOST_STEP, Selection};
 use std::fmt;
 use std::ops::{Add, Div, Mul, Rem, Sub};
 

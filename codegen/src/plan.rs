@@ -323,6 +323,7 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
         Block::Items {
             partition,
             chunk,
+            selection,
             body,
             ..
         } => {
@@ -333,7 +334,9 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
             let (rows, columns) = geometry.grid(*partition, None);
             let rows = rows.div_ceil(cluster.0.max(1));
             let columns = columns.div_ceil(cluster.1.max(1));
-            let of_a_chunk = times.saturating_mul(u64::from(rows) * u64::from(columns));
+            let all = rows.saturating_mul(columns);
+            let (_, some) = selection.least_and_most(all, geometry.world);
+            let of_a_chunk = times.saturating_mul(u64::from(some));
             match chunk {
                 _ if !computes => 0,
                 None => of_a_chunk.saturating_mul(u64::from(geometry.partition_chunks(*partition))),

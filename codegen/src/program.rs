@@ -5,7 +5,7 @@
 
 use crate::dtype::Dtype;
 use crate::given::Reference;
-use crate::order::{RankOrder, TileOrder};
+use crate::order::{RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -486,6 +486,8 @@ pub struct Items {
     pub chunk: Option<RankExpr>,
     /// In which order within a chunk.
     pub order: ItemOrder,
+    /// Which of them, by their place in that order.
+    pub selection: Selection,
 }
 
 /// The order of items as written. Its group may be an open choice.

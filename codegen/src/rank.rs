@@ -58,8 +58,10 @@ pub enum RankError {
     Overflow,
     /// A loop variable that no enclosing loop binds to a rank.
     Unbound(Var),
-    /// A number of ranks below zero.
+    /// A number of ranks or items below zero.
     Negative,
+    /// A step that is not from 1 to [`MOST_STEP`](crate::order::MOST_STEP).
+    Step,
 }
 
 impl RankExpr {
@@ -314,6 +316,7 @@ impl fmt::Display for RankError {
             RankError::Overflow => "it does not fit 64 bits",
             RankError::Unbound(_) => "it uses a loop variable outside its loop",
             RankError::Negative => "it is negative",
+            RankError::Step => "a step is from 1 to 65536",
         })
     }
 }

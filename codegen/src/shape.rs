@@ -45,6 +45,8 @@ pub struct Geometry {
     dims: Vec<DimGeometry>,
     partitions: Vec<Partition>,
     counters: Vec<Vec<u32>>,
+    /// Whether it is the union of all launches up to this one.
+    together: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,11 +107,17 @@ impl Geometry {
     /// The union of all launches up to this one: every item of any of them, at the same cell.
     pub(crate) fn together(&self) -> Geometry {
         let mut all = self.clone();
+        all.together = true;
         for dim in all.dims.iter_mut().filter(|dim| dim.chunked) {
             dim.together = Some(dim.size);
             dim.size = dim.chunk.saturating_mul(self.world);
         }
         all
+    }
+
+    /// Whether it is the union of launches.
+    pub(crate) fn is_together(&self) -> bool {
+        self.together
     }
 
     fn sized(
@@ -171,6 +179,7 @@ impl Geometry {
             dims,
             partitions,
             counters,
+            together: false,
         };
         for (index, counter) in kernel.counters.iter().enumerate() {
             let axes: Vec<u32> = counter

@@ -101,10 +101,13 @@ mistakes! {
     NotIterable => "a loop cannot visit this", "loop over ranks (`ranks().from_me()`, `ring(1)`) or items (`tiles.of(rank)`)";
     LoopOver { name, what } => "`{name}` is {what}, which a loop cannot visit", "loop over ranks (`ranks().from_me()`) or a partition (`tiles.of(rank)`)";
     UnknownOrder { found, known } => "no order is called `{found}`", "{known}";
-    ItemsOfRanks { method } => "`{method}` orders items, and these are ranks", "start from a partition: `tiles.of(rank).{method}(…)`";
+    ItemsOfRanks { method } => "`{method}` is for items, and these are ranks", "start from a partition: `tiles.of(rank).{method}(…)`";
     RanksOfItems { method, partition } => "`{method}` orders ranks, and `{partition}` has items", "loop over `ranks().{method}(…)` first, then over `{partition}.of(rank)`";
     OrderedTwice { first, second } => "`{second}` after `{first}`: a loop has one order", "keep one of them";
     OfFirst => "`of` chooses the rank: it comes first, and once", "write `tiles.of(rank).grouped()`";
+    OrderAfterCut { order, cut } => "`{order}` after `{cut}`: a loop selects from what it has in order", "put the order first: `tiles.{order}(…).{cut}(…)`";
+    CutOfNothing { method } => "`{method}` takes a number of items", "a number, or an expression of ranks, that is not negative; a step is at least 1";
+    StepTwice => "`step_by` twice in one selection", "multiply the two: `.step_by(4)` is every second of every second";
     RingOfZero => "a ring of step 0 goes nowhere", "write `ring(1)` or `ring(-1)`";
     ButLastOfFewer => "`but_last` leaves out fewer ranks than none", "write a number, or an expression of ranks that is not negative: `world() / 2`";
     ButLastOfWhat => "`but_last` shortens an order that starts from me", "put `from_me()`, `after_me()` or `before_me()` before it";

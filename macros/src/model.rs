@@ -269,11 +269,13 @@ pub enum OrderArgument {
     Ranks(Rank),
 }
 
-/// `tiles.of(chunk).grouped()`
+/// `tiles.of(chunk).grouped().skip(1)`
 pub struct Items {
     pub partition: Ident,
     pub chunk: Option<(Ident, Rank)>,
     pub order: Option<(Ident, Option<Constant>)>,
+    /// The steps of a selection, with their numbers.
+    pub cuts: Vec<(Ident, Option<Rank>)>,
 }
 
 /// Arithmetic over ranks.

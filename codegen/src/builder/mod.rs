@@ -25,6 +25,7 @@ mod tensors;
 mod words;
 
 pub use crate::order::OrderFn;
+use crate::order::Selection;
 use crate::program::*;
 pub use crate::rank::{Comparison, Cond, RankExpr};
 use crate::value::AccId;
@@ -325,6 +326,7 @@ impl ScheduleBuilder {
             partition,
             chunk,
             order,
+            cuts,
         } = items.into();
         let order = match order {
             Order::Tile(order) => ItemOrder::Tile(order),
@@ -339,6 +341,7 @@ impl ScheduleBuilder {
                 partition,
                 chunk,
                 order,
+                selection: Selection::new(cuts),
             },
             body: inner,
         });

@@ -1,7 +1,7 @@
 //! What a schedule names: tensors, partitions, counters, items and their indices.
 
 use super::words::Tune;
-use crate::order::TileOrder;
+use crate::order::{Cut, TileOrder};
 use crate::program::{
     CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, ScratchRows, Slots,
     TensorId, Var,
@@ -312,12 +312,20 @@ impl From<CountersRef> for CellsRef {
 ///     tiles.of(me()).column_major(),
 /// ];
 /// assert_eq!(orders[0], tiles.grouped(8));
+/// let some: [ItemsRef; 4] = [
+///     tiles.of(me()).skip(1).step_by(2), // every second one, from the second on
+///     tiles.of(me()).grouped(8).take(4), // the first four in that order
+///     tiles.all().first_half(),
+///     tiles.all().second_half(),
+/// ];
+/// # drop(some);
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct ItemsRef {
     pub(super) partition: PartitionId,
     pub(super) chunk: Option<RankExpr>,
     pub(super) order: Order,
+    pub(super) cuts: Vec<Cut>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -333,6 +341,7 @@ impl PartitionRef {
             partition: self.0,
             chunk: Some(chunk.into()),
             order: Order::Tile(TileOrder::RowMajor),
+            cuts: Vec::new(),
         }
     }
     /// All items.
@@ -341,6 +350,7 @@ impl PartitionRef {
             partition: self.0,
             chunk: None,
             order: Order::Tile(TileOrder::RowMajor),
+            cuts: Vec::new(),
         }
     }
     /// All items, grouped: as [`ItemsRef::grouped`].
@@ -373,6 +383,36 @@ impl ItemsRef {
             order: Order::Tile(TileOrder::ColumnMajor),
             ..self
         }
+    }
+    /// Without the first `n` of each chunk, in the loop's order.
+    #[must_use]
+    pub fn skip(self, n: impl Into<RankExpr>) -> ItemsRef {
+        self.cut(Cut::Skip(n.into()))
+    }
+    /// Only the first `n` of each chunk.
+    #[must_use]
+    pub fn take(self, n: impl Into<RankExpr>) -> ItemsRef {
+        self.cut(Cut::Take(n.into()))
+    }
+    /// Only the first of every `n` of a chunk: 1 to 65536. `.skip(1).step_by(2)` has what `.step_by(2)` leaves.
+    #[must_use]
+    pub fn step_by(self, n: impl Into<RankExpr>) -> ItemsRef {
+        self.cut(Cut::StepBy(n.into()))
+    }
+    /// Only the first half of each chunk: of an odd number, the larger.
+    #[must_use]
+    pub fn first_half(self) -> ItemsRef {
+        self.cut(Cut::FirstHalf)
+    }
+    /// Only what [`first_half`](Self::first_half) leaves.
+    #[must_use]
+    pub fn second_half(self) -> ItemsRef {
+        self.cut(Cut::SecondHalf)
+    }
+
+    fn cut(mut self, cut: Cut) -> ItemsRef {
+        self.cuts.push(cut);
+        self
     }
 }
 

@@ -80,7 +80,7 @@ impl Text<'_> {
     /// A loop over this CTA's share of items.
     pub(super) fn items(&mut self, of: LoopId, count: &Expr, grid: Option<&Grid>, body: &[Node]) {
         let scheduler = self.pipeline.scheduler(of.scheduler);
-        let [tile, all] = [&Expr::Within, count].map(|expr| self.expr(expr));
+        let all = self.expr(count);
         let next = if scheduler.alternates(self.run_by) {
             "next_ping_pong"
         } else {
@@ -93,7 +93,8 @@ impl Text<'_> {
             self.block(head, |text| {
                 if let Some(grid) = grid {
                     let order = order_name(text.pipeline.order(of));
-                    let [rows, columns] = [&grid.rows, &grid.columns].map(|side| text.expr(side));
+                    let [tile, rows, columns] =
+                        [&grid.index, &grid.rows, &grid.columns].map(|number| text.expr(number));
                     let var = &grid.var;
                     text.line(format!(
                         "const Tile {var} = {order}({tile}, {rows}, {columns});"

@@ -6,7 +6,7 @@ use super::mistake::mistake;
 use super::placer::{Bound, Comm, Placed, Placer, Use};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
-use crate::order::{RankOrder, TileOrder};
+use crate::order::{Cut, RankOrder, TileOrder};
 use crate::program::{self, Home, ItemOrder, Loc, Program, Stmt, StmtKind, Var};
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
@@ -252,6 +252,17 @@ impl<'a> Placer<'a> {
                 TileOrder::Grouped(self.choices.one(group, "the group", at, self.found))
             }
         };
+        let cuts = items.selection.cuts();
+        for n in cuts.iter().filter_map(Cut::number) {
+            self.rank_expr(n, at);
+        }
+        let steps = cuts.iter().filter(|cut| matches!(cut, Cut::StepBy(_)));
+        if steps.count() > 1 {
+            self.found.push(
+                mistake(at, "`step_by` twice in one selection")
+                    .hint("multiply the two: `.step_by(4)` is every second of every second"),
+            );
+        }
         self.scope.push((var, Bound::Item(items.partition)));
         self.filled.clear();
         let body = self.ops(body);
@@ -262,6 +273,7 @@ impl<'a> Placer<'a> {
             partition: items.partition,
             chunk: items.chunk.clone(),
             order,
+            selection: items.selection.clone(),
             body,
         })
     }

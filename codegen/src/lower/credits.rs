@@ -232,6 +232,7 @@ fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
             partition,
             chunk,
             order,
+            selection,
             body,
         } => Block::Items {
             at,
@@ -239,6 +240,7 @@ fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
             partition,
             chunk,
             order,
+            selection,
             body: guard_ops(body, guards, kernel, Vec::new()),
         },
         Block::Once { body } => Block::Once {

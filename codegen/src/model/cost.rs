@@ -2,6 +2,7 @@
 
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::machine::Machine;
+use crate::order::Chosen;
 use crate::plan::Plan;
 use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
 use crate::tiling::Tiling;
@@ -86,19 +87,22 @@ impl<'a> Costs<'a> {
                 Block::Items {
                     partition,
                     order,
+                    selection,
                     body,
                     ..
                 } => {
                     let tile = &self.kernel.partitions[partition.index()];
                     let grid = self.plan.geometry.grid(*partition, None);
                     let (rows, columns) = grid;
-                    let column = |index| order.at(index, rows, columns).1;
+                    let some = selection.of(rows * columns, 0, self.plan.geometry.world, &|_| None);
+                    let some = some.unwrap_or_else(|_| Chosen::all(rows * columns));
+                    let column = |nth| order.at(some.at(nth), rows, columns).1;
                     let tilings = self.plan.cta.as_ref().map_or(&[][..], Cta::tilings);
                     let item = Item {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
                         tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
-                        down: rows * columns > 1 && column(0) == column(1),
+                        down: some.count > 1 && column(0) == column(1),
                     };
                     self.ops(body, item);
                 }

@@ -11,6 +11,7 @@ use super::state::lane_count;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use crate::machine::Machine;
+use crate::order::Selection;
 use crate::plan::{Arrivals, Grid, Plan};
 use crate::program::PartitionId;
 use crate::shape::{Extent, Geometry, Shape};
@@ -140,11 +141,12 @@ impl Loops<'_> {
                 Block::Items {
                     partition,
                     chunk,
+                    selection,
                     body,
                     ..
                 } => {
                     let chunks = 0..geometry.partition_chunks(*partition);
-                    let each = chunks.map(|of| self.items(*partition, of, body));
+                    let each = chunks.map(|of| self.items(*partition, of, selection, body));
                     match chunk {
                         None => each.fold(Work::default(), Work::and),
                         Some(_) => each.reduce(Work::or).unwrap_or_default(),
@@ -156,11 +158,19 @@ impl Loops<'_> {
     }
 
     /// The tiles of a chunk: whole ones, and others that cost at least as much as the last.
-    fn items(&mut self, partition: PartitionId, chunk: u32, body: &[Op]) -> Work {
+    fn items(
+        &mut self,
+        partition: PartitionId,
+        chunk: u32,
+        selection: &Selection,
+        body: &[Op],
+    ) -> Work {
         let geometry = &self.plan.geometry;
         let item = &self.costs.kernel().partitions[partition.index()];
         let (rows, columns) = geometry.grid(partition, Some(chunk));
-        let tiles = u64::from(rows) * u64::from(columns);
+        let all = rows.saturating_mul(columns);
+        let (some, _) = selection.least_and_most(all, geometry.world);
+        let tiles = u64::from(some);
         if tiles == 0 {
             return Work::default();
         }
@@ -177,7 +187,8 @@ impl Loops<'_> {
             self.ops(body)
         };
         let (full, cheapest) = (each(blocks), each(last));
-        let whole = whole[0] * whole[1];
+        let partial = u64::from(all) - whole[0] * whole[1];
+        let whole = tiles.saturating_sub(partial);
         Work {
             tiles,
             all: full * whole + cheapest * (tiles - whole),

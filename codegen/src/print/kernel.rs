@@ -233,11 +233,13 @@ impl Printer<'_> {
                     partition,
                     chunk,
                     order,
+                    selection,
                     body,
                     ..
                 } => {
                     let items = self.items(*partition, chunk.as_ref(), *order);
-                    let head = format!("for {} in {items}", self.names.var(*var));
+                    let some = selection.text(&|var| self.names.var(var).to_string());
+                    let head = format!("for {} in {items}{some}", self.names.var(*var));
                     self.nested_ops(head, body);
                 }
                 Block::Once { body } => self.nested_ops("once".into(), body),

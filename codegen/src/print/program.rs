@@ -238,10 +238,11 @@ impl Printer<'_> {
             ItemOrder::Grouped(group) => format!("grouped({})", self.choice(group)),
         };
         let partition = self.names.partition(items.partition);
+        let some = (items.selection).text(&|var| self.names.var(var).to_string());
         if order == "row_major" {
-            format!("{partition}{chunk}")
+            format!("{partition}{chunk}{some}")
         } else {
-            format!("{partition}{chunk}.{order}")
+            format!("{partition}{chunk}.{order}{some}")
         }
     }
 

@@ -40,6 +40,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
             partition,
             chunk,
             order,
+            selection,
             body,
         } => {
             let Some((cond, if_at)) = asked(kernel, body, &mut Vec::new()) else {
@@ -57,6 +58,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
                     partition: *partition,
                     chunk: chunk.clone(),
                     order: *order,
+                    selection: selection.clone(),
                     body,
                 };
                 one(kernel, &items)

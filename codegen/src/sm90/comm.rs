@@ -3,6 +3,7 @@
 //! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
+use super::chosen::ItemsOf;
 use super::cta::{spare_rows, staging_rows};
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
@@ -10,21 +11,19 @@ use super::rings::STAGING;
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
-use crate::program::{CounterId, PartitionId, Pick, StoreMode, Var};
-use crate::rank::RankExpr;
+use crate::program::{CounterId, Pick, StoreMode, Var};
 use crate::undo::{Fix, undone};
 use crate::warp::{At, BATCH, Expr, Field, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
-    pub fn pieces(
-        &mut self,
-        of: LoopId,
-        var: Var,
-        partition: PartitionId,
-        chunk: Option<&RankExpr>,
-        ops: &[Op],
-    ) -> Vec<Node> {
+    pub fn pieces(&mut self, of: LoopId, items: ItemsOf<'_>, ops: &[Op]) -> Vec<Node> {
+        let ItemsOf {
+            var,
+            partition,
+            chunk,
+            ..
+        } = items;
         let chunk = chunk.map(|chunk| self.rank(chunk));
         let item = self.b.kernel.partitions[partition.index()].clone();
         let rows = self.box_rows();
@@ -66,18 +65,19 @@ impl Walk<'_, '_> {
             .rows(partition, chunk.as_ref())
             .ceil_div(piece_rows.clone());
         let pieces = self.name(&mut nodes, "pieces", all);
+        let some = self.chosen(&mut nodes, items, pieces);
         let name = self.ident(var);
         let (batch, row, items) = if copies.is_empty() {
-            (None, Expr::Within, pieces)
+            (None, some.at(Expr::Within), some.count)
         } else {
             let boxes = Expr::Field(Field::Size(item.columns))
                 .ceil_div(Expr::symbol("STAGING_N", STAGING_COLUMNS));
             let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
             let batches = self.name(&mut nodes, "batches", batches);
-            let items = self.name(&mut nodes, "items", pieces * batches.clone());
+            let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
             (
                 Some(Expr::Within % batches.clone()),
-                Expr::Within / batches,
+                some.at(Expr::Within / batches),
                 items,
             )
         };

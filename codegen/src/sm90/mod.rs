@@ -5,6 +5,7 @@ mod branches;
 mod build;
 mod builder;
 mod cells;
+mod chosen;
 mod comm;
 pub mod cta;
 mod either;

@@ -1,23 +1,21 @@
 //! A loop of a role of spare warps that copies nothing: one thread of each CTA waits and signals, beside the warps that load,
 //! store and multiply.
 
+use super::chosen::ItemsOf;
 use super::walk::{Bound, Walk};
 use crate::kernel::{Op, OpKind, visit_ops};
-use crate::program::{PartitionId, Var};
-use crate::rank::RankExpr;
 use crate::warp::{Expr, Grid, LoopId, Node};
 
 impl Walk<'_, '_> {
     /// A loop over items of any partition: one thread does all there is of an item, in order.
-    pub(super) fn beside(
-        &mut self,
-        of: LoopId,
-        var: Var,
-        partition: PartitionId,
-        chunk: Option<&RankExpr>,
-        ops: &[Op],
-    ) -> Vec<Node> {
+    pub(super) fn beside(&mut self, of: LoopId, items: ItemsOf<'_>, ops: &[Op]) -> Vec<Node> {
         self.waits_and_signals(ops);
+        let ItemsOf {
+            var,
+            partition,
+            chunk,
+            ..
+        } = items;
         let chunk = chunk.map(|chunk| self.rank(chunk));
         let block = self.b.kernel.partitions[partition.index()].row_block;
         let rows = self.rows(partition, chunk.as_ref());
@@ -30,7 +28,8 @@ impl Walk<'_, '_> {
         let name = self.ident(var);
         let rows = self.name(&mut nodes, &format!("{name}_rows"), rows);
         let columns = self.grid_columns(partition);
-        let items = self.name(&mut nodes, "items", rows.clone() * columns.clone());
+        let all = self.name(&mut nodes, "items", rows.clone() * columns.clone());
+        let some = self.chosen(&mut nodes, items, all);
         let bound = Bound::Item {
             partition,
             chunk,
@@ -42,9 +41,10 @@ impl Walk<'_, '_> {
         self.scope.pop();
         nodes.push(Node::Items {
             of,
-            count: items,
+            count: some.count.clone(),
             grid: Some(Grid {
                 var: name,
+                index: some.at(Expr::Within),
                 rows,
                 columns,
             }),

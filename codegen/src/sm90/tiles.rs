@@ -2,6 +2,7 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
+use super::chosen::ItemsOf;
 use super::cta;
 use super::item::leaves;
 use super::nodes::{all_empty, why};
@@ -10,20 +11,19 @@ use super::rings::{STAGES, TILES};
 use super::stores::amount;
 use super::walk::{Bound, Walk, Which};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
-use crate::program::{PartitionId, Var};
+use crate::program::PartitionId;
 use crate::rank::RankExpr;
 use crate::warp::{Expr, Grid, LoopId, Node, Phase};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
-    pub fn tiles(
-        &mut self,
-        of: LoopId,
-        var: Var,
-        partition: PartitionId,
-        chunk: Option<&RankExpr>,
-        body: &[Op],
-    ) -> Vec<Node> {
+    pub fn tiles(&mut self, of: LoopId, items: ItemsOf<'_>, body: &[Op]) -> Vec<Node> {
+        let ItemsOf {
+            var,
+            partition,
+            chunk,
+            ..
+        } = items;
         self.tiling = self.b.cta.tiling_of(var);
         let mine = chunk == Some(&RankExpr::Me);
         let chunk = chunk.map(|chunk| self.rank(chunk));
@@ -53,6 +53,8 @@ impl Walk<'_, '_> {
         };
         let count = tiles_m.clone() * tiles_n.clone();
         let tiles = self.name(&mut nodes, &all, count);
+        let some = self.chosen(&mut nodes, items, tiles);
+        let tiles = some.count.clone();
         let name = self.ident(var);
         let (row, column) = (
             self.of_cta(format!("{name}.row"), down),
@@ -89,6 +91,7 @@ impl Walk<'_, '_> {
         let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);
         let grid = (placed && !item.is_empty()).then_some(Grid {
             var: name,
+            index: some.at(Expr::Within),
             rows: tiles_m,
             columns: tiles_n,
         });

@@ -26,13 +26,15 @@ struct At {
     chunk: Option<RankExpr>,
     /// Whether its item copies: each of its batches waits.
     copies: bool,
+    /// Whether its loop visits an item in some launches only: in the others nobody would move the base on.
+    selects: bool,
 }
 
 impl Counters {
     pub fn of(kernel: &Kernel) -> Counters {
         let mut counters = Counters::default();
         for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
-            counters.blocks(&role.body, &At::default());
+            counters.blocks(kernel, &role.body, &At::default());
         }
         counters
     }
@@ -53,20 +55,28 @@ impl Counters {
         all.filter(|counter| !self.single(*counter)).collect()
     }
 
-    fn blocks(&mut self, body: &[Block], at: &At) {
+    fn blocks(&mut self, kernel: &Kernel, body: &[Block], at: &At) {
         for block in body {
             match block {
                 Block::ForRanks {
                     var, order, body, ..
-                } => self.blocks(body, &at.within(*var, order)),
+                } => self.blocks(kernel, body, &at.within(*var, order)),
                 Block::If {
                     then, otherwise, ..
                 } => {
-                    self.blocks(then, at);
-                    self.blocks(otherwise, at);
+                    self.blocks(kernel, then, at);
+                    self.blocks(kernel, otherwise, at);
                 }
-                Block::Items { chunk, body, .. } => {
+                Block::Items {
+                    partition,
+                    chunk,
+                    selection,
+                    body,
+                    ..
+                } => {
+                    let divided = kernel.partitions[partition.index()].column_block.is_some();
                     let at = At {
+                        selects: !selection.is_fixed(divided),
                         chunk: chunk.clone(),
                         copies: copies(body),
                         ..at.clone()
@@ -133,7 +143,9 @@ impl At {
             let named = CellIndex::Rank(Pick::One(rank.clone()));
             self.chunk == Some(rank) || index.contains(&named)
         };
-        item && !self.copies && self.loops.iter().all(|(var, once)| *once && moves(*var))
+        item && !self.copies
+            && !self.selects
+            && self.loops.iter().all(|(var, once)| *once && moves(*var))
     }
 }
 

@@ -1,6 +1,7 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
+use super::chosen::ItemsOf;
 use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
@@ -189,23 +190,24 @@ impl<'b, 'a> Walk<'b, 'a> {
                     var,
                     partition,
                     chunk,
+                    selection,
                     body,
                     ..
                 } => {
                     let of = self.loop_over(*var);
-                    let (var, partition, chunk) = (*var, *partition, chunk.as_ref());
-                    match self.which {
-                        Which::Fetch | Which::Send => {
-                            nodes.extend(self.pieces(of, var, partition, chunk, body))
-                        }
-                        Which::Spare if !copies(body) => {
-                            nodes.extend(self.beside(of, var, partition, chunk, body));
-                        }
-                        Which::Spare => nodes.extend(self.pieces(of, var, partition, chunk, body)),
+                    let items = ItemsOf {
+                        var: *var,
+                        partition: *partition,
+                        chunk: chunk.as_ref(),
+                        selection,
+                    };
+                    nodes.extend(match self.which {
+                        Which::Spare if !copies(body) => self.beside(of, items, body),
+                        Which::Fetch | Which::Send | Which::Spare => self.pieces(of, items, body),
                         Which::Load | Which::Store | Which::Multiply | Which::End => {
-                            nodes.extend(self.tiles(of, var, partition, chunk, body));
+                            self.tiles(of, items, body)
                         }
-                    }
+                    });
                 }
                 Block::Once { body } => {
                     if matches!(self.which, Which::Load | Which::Fetch | Which::Spare) {

@@ -3,7 +3,7 @@
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
-use crate::order::{RankOrder, left_out};
+use crate::order::{Chosen, RankOrder, Selection, left_out};
 use crate::program::{
     CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, TensorKind, Var,
 };
@@ -84,6 +84,7 @@ impl Walker<'_> {
                     partition,
                     chunk,
                     order,
+                    selection,
                     body,
                 } => {
                     let chunks = match chunk {
@@ -100,8 +101,9 @@ impl Walker<'_> {
                     };
                     for chunk in chunks {
                         let (rows, columns) = self.geometry.grid(*partition, Some(chunk));
-                        for index in 0..rows * columns {
-                            let (row, column) = order.at(index, rows, columns);
+                        let some = self.some(selection, rows * columns, *partition, at)?;
+                        for nth in 0..some.count {
+                            let (row, column) = order.at(some.at(nth), rows, columns);
                             let item = shape::Item { chunk, row, column };
                             self.bound[var.index()] = Bound::Item {
                                 partition: *partition,
@@ -116,6 +118,25 @@ impl Walker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Which of `count` items a loop visits.
+    fn some(
+        &self,
+        selection: &Selection,
+        count: u32,
+        partition: PartitionId,
+        at: Loc,
+    ) -> Result<Chosen<u32>, Diagnostic> {
+        let divided = self.kernel.partitions[partition.index()]
+            .column_block
+            .is_some();
+        if self.geometry.is_together() && !selection.is_fixed(divided) {
+            // Each of them is visited in one launch or another.
+            return Ok(Chosen::all(count));
+        }
+        let some = selection.of(count, self.rank, self.geometry.world, &self.var());
+        some.map_err(|(cut, error)| self.no_value(&cut.text(&self.name()), error, at))
     }
 
     fn item(&mut self, body: &[Op]) -> Result<(), Diagnostic> {

@@ -66,7 +66,7 @@ impl Series {
             let Inner { most, largest, .. } = &*series.0;
             series.arrivals(largest, most)?;
             let together = largest.together();
-            if together.class() != largest.class() {
+            if together.class() != largest.class() || tile::selects_by_size(kernel) {
                 series.check_launches(together)?;
             }
         }

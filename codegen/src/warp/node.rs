@@ -320,6 +320,8 @@ pub struct Note {
 pub struct Grid {
     /// The item.
     pub var: String,
+    /// Its place among all of the grid, in that order: [`Expr::Within`] where the loop visits all.
+    pub index: Expr,
     /// Rows of the grid.
     pub rows: Expr,
     /// Columns of the grid.

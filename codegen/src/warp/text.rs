@@ -173,9 +173,13 @@ impl Printer<'_> {
                     if let Some(grid) = grid {
                         let [rows, columns] =
                             [&grid.rows, &grid.columns].map(|side| factor(side, self));
+                        let index = match &grid.index {
+                            Expr::Within => "item".into(),
+                            index => factor(index, self),
+                        };
                         self.page.depth += 1;
                         self.page.line(format!(
-                            "{} = {order} of {rows}×{columns} at item",
+                            "{} = {order} of {rows}×{columns} at {index}",
                             grid.var
                         ));
                         self.page.depth -= 1;

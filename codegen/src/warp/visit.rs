@@ -96,8 +96,8 @@ impl Node {
             Node::Let { value, .. } => vec![value],
             Node::Ranks { count, rank, .. } => vec![count, rank],
             Node::Items { count, grid, .. } => {
-                let sides = grid.iter().flat_map(|grid| [&grid.rows, &grid.columns]);
-                [count].into_iter().chain(sides).collect()
+                let grid = (grid.iter()).flat_map(|grid| [&grid.index, &grid.rows, &grid.columns]);
+                [count].into_iter().chain(grid).collect()
             }
             Node::For { from, to, by, .. } => vec![from, to, by],
             Node::If { test, .. } => test.exprs(),

@@ -44,7 +44,11 @@ pub fn item_order(items: &Items) -> TokenStream {
         };
         quote_spanned!(at=> .#method(#group))
     });
-    quote!(#partition #chunk #order)
+    let cuts = items.cuts.iter().map(|(method, number)| {
+        let number = number.as_ref().map(rank);
+        quote_spanned!(method.span()=> .#method(#number))
+    });
+    quote!(#partition #chunk #order #(#cuts)*)
 }
 
 /// A rank expression, always as the builder's type.

@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Items, Order, OrderArgument, OrderCall};
+use crate::model::{Items, Order, OrderArgument, OrderCall, Rank};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use quote::ToTokens;
@@ -15,7 +15,17 @@ pub(super) enum Iterable {
 }
 
 const RANK_METHODS: [&str; 5] = ["from_me", "after_me", "before_me", "but_last", "by"];
-const ITEM_METHODS: [&str; 4] = ["of", "grouped", "row_major", "column_major"];
+const ITEM_METHODS: [&str; 9] = [
+    "of",
+    "grouped",
+    "row_major",
+    "column_major",
+    "skip",
+    "take",
+    "step_by",
+    "first_half",
+    "second_half",
+];
 
 impl Parser<'_> {
     pub(super) fn iterable(&mut self, expr: &Expr) -> Option<Iterable> {
@@ -167,18 +177,24 @@ impl Parser<'_> {
             partition: partition.clone(),
             chunk: None,
             order: None,
+            cuts: Vec::new(),
         };
         for link in links {
             let call = self.link_call(link)?;
             let method = names::text(&call.method);
             match method.as_str() {
                 "of" => {
-                    if items.chunk.is_some() || items.order.is_some() {
+                    if items.chunk.is_some() || items.order.is_some() || !items.cuts.is_empty() {
                         self.errors.at(&call.method, Mistake::OfFirst);
                         return None;
                     }
                     let [chunk] = self.call_arguments(call, ("a rank", ".of(me())"))?;
                     items.chunk = Some((call.method.clone(), self.rank(chunk)?));
+                    continue;
+                }
+                "skip" | "take" | "step_by" | "first_half" | "second_half" => {
+                    let number = self.cut(call, &items.cuts)?;
+                    items.cuts.push((call.method.clone(), number));
                     continue;
                 }
                 "grouped" | "row_major" | "column_major" => {}
@@ -192,6 +208,12 @@ impl Parser<'_> {
                     self.unknown_method(&call.method, "a partition", &ITEM_METHODS);
                     return None;
                 }
+            }
+            if let Some((first, _)) = items.cuts.first() {
+                let (order, cut) = (method, names::text(first));
+                let mistake = Mistake::OrderAfterCut { order, cut };
+                self.errors.at(&call.method, mistake);
+                return None;
             }
             if let Some((first, _)) = &items.order {
                 let first = names::text(first);
@@ -215,6 +237,35 @@ impl Parser<'_> {
             items.order = Some((call.method.clone(), group));
         }
         Some(Iterable::Items(items))
+    }
+
+    /// The number of a selection's step, after `others`.
+    fn cut(
+        &mut self,
+        call: &ExprMethodCall,
+        others: &[(Ident, Option<Rank>)],
+    ) -> Option<Option<Rank>> {
+        let wanted = match names::text(&call.method).as_str() {
+            "skip" => ("how many items to leave out", ".skip(1)"),
+            "take" => ("how many items to visit", ".take(4)"),
+            "step_by" => ("a step", ".step_by(2)"),
+            _ => {
+                let [] = self.call_arguments(call, NOTHING)?;
+                return Some(None);
+            }
+        };
+        let [number] = self.call_arguments(call, wanted)?;
+        let steps = call.method == "step_by";
+        if matches!(number, Expr::Unary(_)) || steps && is_zero(number) {
+            let method = names::text(&call.method);
+            self.errors.at(number, Mistake::CutOfNothing { method });
+            return None;
+        }
+        if steps && others.iter().any(|(method, _)| method == "step_by") {
+            self.errors.at(&call.method, Mistake::StepTwice);
+            return None;
+        }
+        Some(Some(self.rank(number)?))
     }
 
     /// A link of an order, which is never indexed.

@@ -29,6 +29,32 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         for t in tiles.of(tiles) {
             y[t] = dot(x[t], w[t]);
         }
+        for t in tiles.skip(1).grouped(4) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.skip(1).of(me()) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.step_by(0) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.take(-1) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.step_by(2).step_by(3) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.skip() {
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.first_half(2) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for r in ranks().from_me().skip(1) {
+            for t in tiles.of(r) {
+                y[t] = dot(x[t], w[t]);
+            }
+        }
     }
 }
 

@@ -52,6 +52,29 @@ pub fn fewer_than_none(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// Rank 0 would take steps of no item.
+#[schedule]
+pub fn step_of_nothing(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(pieces);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()).step_by(me()) {
+            // EDIT, was: without step_by
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped(8) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
 /// A partner that an odd world does not have.
 #[schedule]
 pub fn no_partner(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {

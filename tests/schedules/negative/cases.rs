@@ -28,7 +28,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 55] = [
+    let rows: [Row; 58] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -42,11 +42,13 @@ fn schedules() -> Vec<Case> {
         (race::ring_no_wait, Race, 4),
         (race::ring_too_short, Race, 4),
         (race::sum_no_wait, Race, 3),
+        (race::halves_of_two_orders, Race, 2),
         (race::one_slot, Race, 4),
         (race::sum_everyone, Race, 3),
         (race::add_no_wait, Race, 3),
         (race::replaces, Race, 3),
         (coverage::without_mine, Coverage, 3),
+        (coverage::every_third_left_out, Coverage, 2),
         (coverage::written_twice, Coverage, 2),
         (coverage::without_own_product, Coverage, 3),
         (coverage::summed_twice, Coverage, 3),
@@ -81,6 +83,7 @@ fn schedules() -> Vec<Case> {
         (attribution::start_counted_together, Attribution, 4),
         (bounds::ring_no_wrap, Bounds, 3),
         (bounds::fewer_than_none, Bounds, 3),
+        (bounds::step_of_nothing, Bounds, 3),
         (bounds::no_partner, Bounds, 5),
         (bounds::order_outside, Bounds, 3),
         (bounds::partial_at_home, Bounds, 3),
@@ -140,6 +143,7 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
                     partition,
                     chunk,
                     order,
+                    selection,
                     body,
                 } => Block::Items {
                     at,
@@ -147,6 +151,7 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
                     partition,
                     chunk,
                     order,
+                    selection,
                     body: ops(kernel, body, gone),
                 },
                 Block::Once { body } => Block::Once {

@@ -280,3 +280,19 @@ pub fn replaces(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
         landed[others()][t].wait();
     }
 }
+
+/// The halves of two orders are not the halves of one.
+#[schedule]
+pub fn halves_of_two_orders(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((4, 8));
+    #[gemm]
+    {
+        for t in tiles.column_major().first_half() {
+            // EDIT, was: row_major()
+            y[t] = dot(x[t], w[t]);
+        }
+        for t in tiles.row_major().second_half() {
+            y[t] = dot(x[t], w[t]).relu();
+        }
+    }
+}

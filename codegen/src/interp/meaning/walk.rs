@@ -146,8 +146,11 @@ impl<'a, 'p> Walk<'a, 'p> {
                 let order = self.sizes.order(items.order);
                 for chunk in chunks {
                     let (rows, columns) = self.sizes.grid(partition, chunk);
-                    for index in 0..rows * columns {
-                        let (row, column) = order.at(index, rows, columns);
+                    let some = (items.selection)
+                        .of(rows * columns, self.rank, self.sizes.world, &self.var())
+                        .map_err(|(_, why)| why.to_string())?;
+                    for nth in 0..some.count {
+                        let (row, column) = order.at(some.at(nth), rows, columns);
                         let item = Item { chunk, row, column };
                         let (rows, columns) = self.sizes.item(partition, item);
                         self.bound[var.index()] = Bound::Item {

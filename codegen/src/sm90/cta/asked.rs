@@ -27,6 +27,8 @@ pub(super) struct Asked<'a> {
     pub at: Loc,
     pub items: Var,
     pub partition: PartitionId,
+    /// Whether it visits some of its items only.
+    pub selects: bool,
     pub wgmma: Wgmma,
     pub dtype: Dtype,
     /// The products of an item, for each way through its branches.
@@ -231,6 +233,7 @@ impl Asked<'_> {
 pub(crate) struct Loop<'a> {
     pub items: Var,
     pub partition: PartitionId,
+    pub selects: bool,
     pub body: &'a [Op],
 }
 
@@ -243,11 +246,13 @@ pub(crate) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
         Block::Items {
             var,
             partition,
+            selection,
             body,
             ..
         } => vec![Loop {
             items: *var,
             partition: *partition,
+            selects: !selection.is_all(),
             body,
         }],
         Block::Once { .. } | Block::Join => Vec::new(),

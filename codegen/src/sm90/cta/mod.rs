@@ -7,6 +7,7 @@ mod asked;
 pub mod dependent_launch;
 mod registers;
 mod rules;
+mod shared;
 mod smem;
 mod wgmma;
 
@@ -216,6 +217,7 @@ fn all_asked<'a>(
             at,
             items: each.items,
             partition,
+            selects: each.selects,
             wgmma: Wgmma::new(&kind, (rows, columns), products.len() as u32),
             dtype: kernel.buffers[x.index()].dtype,
             ways,
@@ -258,6 +260,7 @@ fn of_stores<'a>(
             at,
             items: each.items,
             partition,
+            selects: each.selects,
             wgmma: Wgmma::new(&kind, (rows, columns), 0),
             dtype: Dtype::Bf16,
             ways: Vec::new(),

@@ -5,17 +5,15 @@
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
 use super::registers::{Company, has_registers};
+use super::shared::{cluster_fits, clusters, shared_alone, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role, RoleKind, visit};
+use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
 use crate::program::{Loc, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
-
-/// CTAs of a cluster, at most: what every GPU of the architecture can place, and CUDA's portable size.
-const MOST_CTAS: u32 = 8;
 
 /// Element types of operands that this version multiplies.
 const ELEMENTS: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
@@ -335,101 +333,6 @@ fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(asked.at, message, hint)]
 }
 
-/// Tiles of nothing multiplied are one CTA's, and of both warpgroups: what they read comes through the stages.
-fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    if !asked.products.is_empty() {
-        return found;
-    }
-    if asked.kind.ctas() > 1 {
-        let message = "clusters of CTAs that multiply nothing";
-        let hint = "cluster = (1, 1) and split = 1: they share operands and steps";
-        found.push(refuse(asked.at, message, hint));
-    }
-    if asked.wgmma.mode == Mode::PingPong {
-        let message = format!("{} that multiply nothing, in ping-pong", asked.tiles());
-        let hint = "cooperative tiles: of 128 or 256 rows, without `ping_pong`";
-        found.push(refuse(asked.at, message, hint));
-    }
-    found
-}
-
-/// CTAs that load together.
-fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    let (down, across) = asked.kind.cluster;
-    let ctas = down.saturating_mul(across);
-    if ctas > 2 {
-        let message = format!("a cluster of {down}x{across}");
-        found.push(refuse(asked.at, message, "1x1, 2x1 or 1x2"));
-    } else if ctas == 2 && !asked.kernel.counters.is_empty() {
-        // A cluster's tiles count as one, and the last may lie outside: no cell of a counter is for it.
-        let message = format!("a cluster of {down}x{across} in a kernel that signals");
-        found.push(refuse(
-            asked.at,
-            message,
-            "1x1: clusters are for GEMMs alone",
-        ));
-    }
-    let rows = asked.wgmma.tile.rows;
-    let [x_rows, _] = asked.kernel.variant.layout.mn_major();
-    if across == 2 && !x_rows && !rows.is_multiple_of(2 * ATOM_ROWS) {
-        found.push(refuse(
-            asked.at,
-            format!("a cluster that shares the rows of tiles of {rows}"),
-            "a multiple of 16 rows: its CTAs load whole swizzle atoms",
-        ));
-    }
-    found
-}
-
-/// CTAs that split the K of a tile.
-fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let (kernel, kind, at) = (asked.kernel, asked.kind, asked.at);
-    let split = kind.split;
-    let mut found = Vec::new();
-    if split <= 1 {
-        return found;
-    }
-    if split > MOST_CTAS {
-        let message = format!("{split} CTAs that split the K of a tile");
-        let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
-        found.push(refuse(at, message, hint));
-    } else if kind.ctas() > MOST_CTAS {
-        let (down, across) = kind.cluster;
-        let message =
-            format!("{split} CTAs that split the K of a tile, in a cluster of {down}x{across}");
-        let most = MOST_CTAS / (down * across).max(1);
-        let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
-        found.push(refuse(at, message, hint));
-    }
-    if asked.products.len() > 1 {
-        let message = format!("{split} CTAs that split the K of several products");
-        found.push(refuse(at, message, "split = 1, or one product an item"));
-    }
-    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
-    if communicates || !kernel.counters.is_empty() {
-        let message = format!(
-            "{split} CTAs that split the K of a tile, in a kernel that moves data or signals"
-        );
-        found.push(refuse(at, message, "split = 1: it is for GEMMs alone"));
-        return found;
-    }
-    let loops = (kernel.roles.iter())
-        .flat_map(|role| &role.body)
-        .filter(|block| !matches!(block, Block::Once { .. } | Block::Join));
-    if loops.clone().count() > 1
-        || loops
-            .clone()
-            .any(|block| !matches!(block, Block::Items { .. }))
-    {
-        // The last tile of a CTA is released differently: the loop must know which one that is.
-        let message = format!("{split} CTAs that split the K of a tile, in several loops");
-        found.push(refuse(at, message, "split = 1, or one loop over tiles"));
-    }
-    found
-}
-
 /// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
@@ -510,21 +413,6 @@ pub(super) fn of_sums(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
         found.extend(of_items(asked, tiling));
     }
     found
-}
-
-/// A cluster that a GPU can place, whatever its tiles.
-fn cluster_fits(kind: &GemmKind) -> Option<Diagnostic> {
-    let (ctas, (down, across)) = (kind.ctas(), kind.cluster);
-    if ctas <= MOST_CTAS {
-        return None;
-    }
-    let message = if kind.split > 1 {
-        format!("a cluster of {ctas} CTAs")
-    } else {
-        format!("a cluster of {down}x{across} CTAs")
-    };
-    let hint = format!("a cluster has at most {MOST_CTAS} CTAs");
-    Some(refuse(None, message, hint))
 }
 
 /// What keeps the launches of a shape from the GPU: clusters that it cannot place, and fewer K steps than CTAs that share

@@ -25,6 +25,8 @@
 //!   (Otherwise the order matters: if a column's first row must be done before its last one can start, no second column
 //!   may come between them.)
 //! - arrivals: every column's cell gets the same signals.
+//!
+//! A loop that selects some tiles by their place does not do the same in every column.
 
 use crate::kernel::{Block, Cells, DimId, Kernel, Op, OpKind, visit, visit_ops};
 use crate::order::TileOrder;
@@ -167,10 +169,12 @@ impl Tiles<'_> {
                 Block::Items {
                     partition,
                     order,
+                    selection,
                     body,
                     ..
                 } => {
                     if divided(self.kernel, *partition).is_some() {
+                        self.sound &= selection.is_all();
                         self.row_major &= *order == TileOrder::RowMajor;
                         self.tile(body);
                     }

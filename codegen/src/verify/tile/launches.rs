@@ -12,13 +12,14 @@
 //!   that credit, whether or not anybody of its own launch reads what it wrote.
 //! - *Cells.* Two ranks may signal one cell in different launches only, so that no single plan shows both. The union of
 //!   all launches ([`crate::shape::Geometry`]) shows all signallers: an item has the same cell in each launch that
-//!   contains it, and waits there for the same credits.
+//!   contains it, and waits there for the same credits. Which items a loop selects may change with the shape, for a half
+//!   say: there the union visits all.
 
 use super::credits;
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::Purpose;
+use crate::kernel::{Block, Kernel, Purpose};
 use crate::program::{CounterId, TensorId};
 use crate::unroll::StepKind;
 
@@ -29,6 +30,28 @@ pub(super) fn check(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<
         Purpose::Free(scratch) => check_scratch(facts, happens, scratch, CounterId(id)),
         Purpose::Data | Purpose::Ready(_) | Purpose::Returned(_) => None,
     })
+}
+
+/// Whether some loop visits an item in launches of one size, but not in all that have it.
+pub(in crate::verify) fn selects_by_size(kernel: &Kernel) -> bool {
+    fn some(kernel: &Kernel, body: &[Block]) -> bool {
+        body.iter().any(|block| match block {
+            Block::ForRanks { body, .. } => some(kernel, body),
+            Block::If {
+                then, otherwise, ..
+            } => some(kernel, then) || some(kernel, otherwise),
+            Block::Items {
+                partition,
+                selection,
+                ..
+            } => {
+                let divided = kernel.partitions[partition.index()].column_block.is_some();
+                !selection.is_fixed(divided)
+            }
+            Block::Once { .. } | Block::Join => false,
+        })
+    }
+    kernel.roles.iter().any(|role| some(kernel, &role.body))
 }
 
 fn check_scratch(

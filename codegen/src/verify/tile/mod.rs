@@ -21,6 +21,7 @@ use crate::undo::{Fix, undone};
 pub use credits::pulled;
 
 pub(super) use columns::{is_columned_counter, repeated};
+pub(super) use launches::selects_by_size;
 pub(super) use order::{Accessor, Before, before};
 
 /// What is wrong with a kernel in every shape.

@@ -183,10 +183,10 @@ impl<'a> Flattener<'a> {
                 self.tiling = self.case.pipeline.item_loop(*of).tiling;
                 while self.env.within() < count {
                     if let Some(grid) = grid {
-                        let [rows, columns] =
-                            [&grid.rows, &grid.columns].map(|side| self.value(side));
+                        let [index, rows, columns] = [&grid.index, &grid.rows, &grid.columns]
+                            .map(|number| self.value(number));
                         let order = self.case.pipeline.order(*of);
-                        let (row, column) = order.at(self.env.within(), rows, columns);
+                        let (row, column) = order.at(index, rows, columns);
                         self.set(&format!("{}.row", grid.var), row);
                         self.set(&format!("{}.column", grid.var), column);
                         self.item = Some((row, column));

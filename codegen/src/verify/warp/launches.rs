@@ -1,9 +1,12 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Kernel, OpKind, visit};
+use crate::kernel::{Block, Kernel, OpKind, visit};
 use crate::machine::Machine;
+use crate::order::{Cut, Selection};
 use crate::plan::Plan;
+use crate::program::PartitionId;
+use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::Operand;
 use crate::undo::{Fix, undone};
@@ -18,6 +21,8 @@ const RANKS: u32 = 3;
 const EVEN: u32 = 4;
 /// Otherwise as many as the schedule is compiled for, up to so many.
 const MOST: u32 = 8;
+/// Items of a chunk at most, where loops select some of them by numbers.
+const MOST_CHOSEN_FROM: u32 = 8;
 
 /// Why a pipeline is refused.
 pub(crate) enum Refused {
@@ -88,7 +93,7 @@ fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
 
 /// The launches of so many ranks, and of so many steps instead of one more than the ring has stages. Two launches show
 /// what the first forgot; between launches of a kernel that signals there is a tiny one, which a fast rank is through with
-/// before a slow one has begun.
+/// before a slow one has begun. Where loops select some of their items there is another one, whose chunks have an item less.
 pub(super) fn of_ranks(
     pipeline: &Pipeline,
     world: u32,
@@ -101,12 +106,21 @@ pub(super) fn of_ranks(
     };
     let shape = shape(pipeline, world, steps);
     let m = shape.m;
+    let (_, rows) = chosen_from(pipeline);
+    let fewer = Shape {
+        m: m.saturating_sub(rows * world).max(1),
+        ..shape.clone()
+    };
     let tiny = Shape {
         m: world + 1,
         ..shape.clone()
     };
     let (shapes, order) = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
         true => (vec![shape], vec![0, 0]),
+        false if rows > 0 => (
+            vec![shape.up_to(m), fewer.up_to(m), tiny.up_to(m)],
+            vec![0, 1, 2, 0],
+        ),
         false => (vec![shape.up_to(m), tiny.up_to(m)], vec![0, 1, 0]),
     };
     let plans = shapes
@@ -118,6 +132,51 @@ pub(super) fn of_ranks(
         plans,
         order,
     })
+}
+
+/// How many items a chunk must have to show which of them loops select, and the rows of one: none and 0 if they visit all.
+fn chosen_from(pipeline: &Pipeline) -> (u32, u32) {
+    let (mut items, mut rows) = (0, 0);
+    for role in &pipeline.kernel.roles {
+        selections(&role.body, &mut |partition, selection| {
+            let numbers = selection.cuts().iter().filter_map(Cut::number);
+            let constant = |n: &RankExpr| match n {
+                RankExpr::Const(n) => u32::try_from(*n).unwrap_or(0).min(MOST_CHOSEN_FROM),
+                RankExpr::Me | RankExpr::World | RankExpr::Var(_) | RankExpr::Binary(..) => 0,
+            };
+            let largest = numbers.map(constant).max().unwrap_or(0);
+            let block = pipeline.kernel.partitions[partition.index()].row_block;
+            // Halves of two items and of one take the same turns; of three they do not.
+            items = items.max(3).max((largest + 1).min(MOST_CHOSEN_FROM));
+            rows = rows.max(block.unwrap_or(0));
+        });
+    }
+    (items, rows)
+}
+
+/// Calls `f` with what each loop selects, if it does not visit all.
+fn selections(body: &[Block], f: &mut impl FnMut(PartitionId, &Selection)) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => selections(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                selections(then, f);
+                selections(otherwise, f);
+            }
+            Block::Items {
+                partition,
+                selection,
+                ..
+            } => {
+                if !selection.is_all() {
+                    f(*partition, selection);
+                }
+            }
+            Block::Once { .. } | Block::Join => {}
+        }
+    }
 }
 
 /// The sizes that warps copy whole rows of, by name.
@@ -143,6 +202,8 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
     // last has more than one half. A copied piece has two batches, whoever copies it.
     let rows = tile.rows + tile.rows / 2;
+    let (items, block) = chosen_from(pipeline);
+    let rows = rows.max((items.max(1) - 1) * block + block / 2);
     let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
         let [x_rows, w_rows] = kernel.variant.layout.mn_major();

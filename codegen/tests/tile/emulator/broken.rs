@@ -54,6 +54,7 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 partition,
                 chunk,
                 order,
+                selection,
                 body,
             } => Block::Items {
                 at,
@@ -61,6 +62,7 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 partition,
                 chunk,
                 order,
+                selection,
                 body: ops(body, f),
             },
             Block::Once { body } => Block::Once { body: ops(body, f) },

@@ -1,5 +1,6 @@
 //! Series: whatever launches of one follow each other, none fails; launches of two are refused together.
 
+mod halves;
 mod random;
 mod scratch;
 mod shared;
