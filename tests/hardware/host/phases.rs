@@ -4,9 +4,9 @@
 
 use super::driver::{Call, Stamp, mark, stamped};
 use super::raw::{Raw, same};
-use super::{BATCHES, QUEUED, Spread, last};
+use super::{BATCHES, QUEUED, Spread, every_way, last};
 use crate::fine;
-use crate::gpus::both_ways;
+use crate::gpus::{World, both_ways};
 use crate::op::{Operands, built};
 use counterflow::{Communicator, Error, schedules};
 use std::collections::BTreeMap;
@@ -79,13 +79,13 @@ impl Parts {
 /// The parts of one rank's calls in a row of the table. Only this rank calls meanwhile.
 fn parts(
     rank: &Communicator,
-    (kinds, idle): (&[Kind], bool),
+    (kinds, idle, queued): (&[Kind], bool, usize),
     mut call: impl FnMut(Kind) -> Result<(), Error>,
 ) -> Result<Parts, Error> {
     let mut parts = Parts::default();
     let mut calls = |measured: bool| {
-        let mut seen = Vec::with_capacity(QUEUED);
-        for _ in 0..QUEUED {
+        let mut seen = Vec::with_capacity(queued);
+        for _ in 0..queued {
             if idle {
                 rank.synchronize()?;
             }
@@ -129,7 +129,7 @@ fn parts(
 }
 
 /// All rows of a rank.
-fn measured(rank: &Communicator) -> Result<Vec<Parts>, Error> {
+fn measured(rank: &Communicator) -> Result<Vec<(&'static str, Parts)>, Error> {
     let op = built(rank, &schedules::ag_gemm())?;
     let Operands { x, w, mut y } = Operands::new(rank)?;
     let raw = Raw::new(rank)?;
@@ -149,8 +149,8 @@ fn measured(rank: &Communicator) -> Result<Vec<Parts>, Error> {
     let rows = ROWS
         .into_iter()
         .filter(|(_, _, idle)| !idle || rank.world() == 1);
-    let rows = rows.map(|(_, kinds, idle)| {
-        parts(rank, (kinds, idle), |kind| {
+    let rows = rows.map(|(name, kinds, idle)| {
+        let row = parts(rank, (kinds, idle, QUEUED), |kind| {
             match kind {
                 Kind::Ours => ours()?,
                 Kind::Same => {
@@ -163,36 +163,58 @@ fn measured(rank: &Communicator) -> Result<Vec<Parts>, Error> {
                 }
             }
             Ok(())
-        })
+        });
+        Ok((name, row?))
     });
     rows.collect()
+}
+
+/// A table: of each row its name, and what each rank measured.
+fn print(world: &World, ranks: &[Vec<(&str, Parts)>]) {
+    println!(
+        "  {}: host time in µs, median [p10, p90], rank by rank",
+        world.told()
+    );
+    for (row, (name, first)) in ranks[0].iter().enumerate() {
+        println!("  {name}");
+        for part in first.0.keys() {
+            let (kind, _, what) = part;
+            let whose = match kind {
+                Kind::Ours => "ours",
+                Kind::Same => "raw",
+                Kind::Empty => "empty",
+            };
+            let of = |rank: &Vec<(&str, Parts)>| {
+                let all = rank[row].1.0.get(part).cloned();
+                Spread::of(all.unwrap_or_default()).to_string()
+            };
+            let spreads: Vec<String> = ranks.iter().map(of).collect();
+            println!("    {whose:5} {what:34} {}", spreads.join("  "));
+        }
+    }
 }
 
 #[test]
 #[ignore = "a measurement: run it alone, --ignored --exact"]
 fn where_the_time_of_a_launch_goes() {
     for world in both_ways(1).chain(both_ways(2)) {
-        let ranks = fine(Communicator::each(&world.ranks, measured));
-        println!(
-            "  {}: host time in µs, median [p10, p90] of rank 0, of rank 1",
-            world.told()
-        );
-        for (row, (name, ..)) in ROWS.iter().enumerate().take(ranks[0].len()) {
-            println!("  {name}");
-            for part in ranks[0][row].0.keys() {
-                let (kind, _, what) = part;
-                let whose = match kind {
-                    Kind::Ours => "ours",
-                    Kind::Same => "raw",
-                    Kind::Empty => "empty",
-                };
-                let of = |rank: &Vec<Parts>| {
-                    let all = rank[row].0.get(part).cloned();
-                    Spread::of(all.unwrap_or_default()).to_string()
-                };
-                let spreads: Vec<String> = ranks.iter().map(of).collect();
-                println!("    {whose:5} {what:34} {}", spreads.join("  "));
-            }
-        }
+        print(&world, &fine(Communicator::each(&world.ranks, measured)));
+    }
+}
+
+#[test]
+#[ignore = "a measurement: run it alone, --ignored --exact"]
+fn where_the_time_of_each_way_goes() {
+    for world in both_ways(2) {
+        let ranks = fine(Communicator::each(&world.ranks, |rank| {
+            let mut rows = Vec::new();
+            every_way(rank, |way, launch| {
+                let row = parts(rank, (&[Kind::Ours], false, way.queued), |_| launch())?;
+                rows.push((way.name, row));
+                Ok(())
+            })?;
+            Ok(rows)
+        }));
+        print(&world, &ranks);
     }
 }
