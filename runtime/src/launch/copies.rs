@@ -15,6 +15,20 @@ use counterflow_codegen::host::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 
+/// Adds an operation. Of two stores to one cell with nothing between them, nobody needs the first: a wait's mark right
+/// behind the launch's, or behind that of the wait before.
+fn add(batch: &mut Vec<MemoryOp>, next: MemoryOp) {
+    let stored = |op: &MemoryOp| match op {
+        MemoryOp::Store { cell, .. } => Some(*cell),
+        MemoryOp::AtLeast { .. } => None,
+    };
+    let last = batch.last().and_then(stored);
+    if last.is_some() && last == stored(&next) {
+        batch.pop();
+    }
+    batch.push(next);
+}
+
 impl Loaded {
     /// Submits a launch in order: its copies, and the kernel by calling `kernel`.
     pub(super) fn submit(
@@ -105,14 +119,17 @@ impl Loaded {
                     counter,
                     cell,
                     arrivals,
-                } => batch.extend(waits.wait(Wait {
-                    cell: self.cell(rank.rank(), counter, cell),
-                    wanted: state.counts[self.index(rank.rank(), counter, cell)]
-                        + u64::from(arrivals),
-                    counter: state.names[counter.index()].clone(),
-                    index: cell,
-                    at: self.pipeline.kernel.loc(op.op),
-                })),
+                } => {
+                    let wait = waits.wait(Wait {
+                        cell: self.cell(rank.rank(), counter, cell),
+                        wanted: state.counts[self.index(rank.rank(), counter, cell)]
+                            + u64::from(arrivals),
+                        counter: state.names[counter.index()].clone(),
+                        index: cell,
+                        at: self.pipeline.kernel.loc(op.op),
+                    });
+                    wait.into_iter().for_each(|next| add(&mut batch, next));
+                }
                 HostOpKind::Signal {
                     counter,
                     home,
@@ -149,5 +166,35 @@ impl Loaded {
     /// A cell's place among those of all ranks.
     fn index(&self, home: u32, counter: CounterId, cell: u32) -> usize {
         (home * self.cells.count() + self.cells.number(counter.index(), cell)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Address;
+
+    #[test]
+    fn of_two_marks_with_nothing_between_them_the_last_is_stored() {
+        let store = |cell, value| MemoryOp::Store {
+            cell: Address::of(cell),
+            value,
+        };
+        let wait = MemoryOp::AtLeast {
+            cell: Address::of(128),
+            value: 1,
+        };
+        let mut batch = vec![store(0, 1)];
+        let all = [
+            store(0, 2),
+            wait,
+            store(0, 3),
+            store(0, 4),
+            store(64, 1),
+            store(0, 5),
+        ];
+        all.into_iter().for_each(|next| add(&mut batch, next));
+        let left = [store(0, 2), wait, store(0, 4), store(64, 1), store(0, 5)];
+        assert_eq!(batch, left);
     }
 }
