@@ -5,7 +5,8 @@
 //! stream, for the other communicator's last launch on that GPU. Then two communicators must come in the same order on
 //! every GPU that they share: a launch that would wait for what waits for it is refused.
 //!
-//! Other libraries' kernels are not seen here. Leave SMs to those that wait for their own peers (NCCL's do), or order
+//! Other libraries' kernels are not seen here. Leave SMs to those that wait for their own peers (NCCL's do), by
+//! [`leave_sms`](crate::OpBuilder::leave_sms), or order
 //! them before and after ours by events.
 
 use crate::driver::{Current, Event, Gpu, Stream};

@@ -51,6 +51,8 @@ pub struct OpBuilder<'a, S = ByName> {
     buckets: BTreeSet<u32>,
     compiler: Option<&'a Compiler>,
     early: bool,
+    /// SMs of the rank's share that launches leave to others.
+    left: u32,
     first_options: bool,
     launcher: PhantomData<fn() -> S>,
 }
@@ -126,6 +128,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             buckets: BTreeSet::new(),
             compiler: None,
             early: false,
+            left: 0,
             first_options: false,
             launcher: PhantomData,
         }
@@ -239,6 +242,24 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// Leaves so many SMs of the rank's share to others: launches have fewer CTAs, and choices that are still open become
+    /// the fastest ones for what is left. Kernels of other libraries that wait for kernels of their own on other GPUs need
+    /// it, as NCCL's do: if neither leaves the other the SMs that it needs, both wait for ever.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::AgGemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<AgGemmOp>().leave_sms(32).up_to(4096, 2048, 64).build()?; // at most 100 CTAs
+    /// let error = rank.op_of::<AgGemmOp>().leave_sms(132).up_to(64, 64, 64).build().unwrap_err();
+    /// assert_eq!(error.to_string(), "132 of 132 SMs left to others");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn leave_sms(mut self, sms: u32) -> Self {
+        self.left = sms;
+        self
+    }
+
     /// What building will allocate, before anything is allocated.
     ///
     /// ```
@@ -273,13 +294,19 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         })?;
         let mut roles = self.program.roles.iter();
         let copied = roles.any(|role| matches!(role.kind, RoleKind::CopyEngine));
+        let share = self.rank.share(copied);
+        let sms = share.checked_sub(self.left).filter(|sms| *sms > 0);
+        let sms = sms.ok_or_else(|| Error::Usage {
+            what: format!("{} of {share} SMs left to others", self.left),
+            legal: format!("0 to {}", share - 1),
+        })?;
         let of = |shape| {
             self.rank.proven().of(&Asked {
                 program: &self.program,
                 variant: self.variant.clone(),
                 shape,
                 gpu: self.rank.gpu().name(),
-                sms: self.rank.share(copied),
+                sms,
                 first_options: self.first_options,
             })
         };
@@ -352,5 +379,42 @@ fn workspace(proof: &Proof) -> Workspace {
     Workspace {
         heap: each.map(|bytes| bytes.max(1).next_multiple_of(ALIGN)).sum(),
         own: Loaded::own_bytes(cells),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedules::{Sender, gather};
+    use crate::user_buffer::UserBuffer;
+    use half::bf16;
+
+    #[test]
+    fn launches_have_no_more_ctas_than_others_leave_them() {
+        let ranks = Communicator::emulated(2).expect("ranks");
+        let ctas = Communicator::each(&ranks, |rank| {
+            rank.reserve(32 << 20)?;
+            let program = gather(Sender::Ctas(4));
+            let [m, side] = [4096, 256];
+            let built = |left| {
+                let builder = rank.op(&program).up_to(m, side, 64).first_options();
+                builder.leave_sms(left).build()
+            };
+            let ctas = |op: &Op, rows| {
+                let grid = op.0.plan(rows)?.plan.grid;
+                Ok::<_, Error>(grid.gemm + grid.comm)
+            };
+            let (all, some) = (built(0)?, built(122)?);
+            let x: UserBuffer<bf16> = rank.allocate("x", [64, 64])?;
+            let w = rank.zeros::<bf16>([side, 64])?;
+            let mut y = rank.zeros::<bf16>([64, side])?;
+            let launch = some.on(rank).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).rows(64).launch()?.wait()?;
+            Ok([ctas(&all, 4096)?, ctas(&some, 4096)?, ctas(&some, 2048)?])
+        });
+        for [all, some, fewer] in ctas.expect("ops") {
+            assert!(all > 10, "{all}");
+            assert_eq!([some, fewer], [10, 10]);
+        }
     }
 }
