@@ -190,6 +190,49 @@ fn a_launch_behind_a_kernel_that_waits_for_nobody_comes_after_all_before_it() {
     println!("  behind kernels that wait for nobody: {ROUNDS} launches right");
 }
 
+/// The priority that the last launch in `work` has, if it has one.
+fn priority(work: impl FnOnce() -> Result<Pending, Error>) -> Result<Option<i32>, Error> {
+    let (launched, calls) = asked(work);
+    launched?.wait()?;
+    let mut all = calls.iter().filter_map(|call| match &call.read {
+        Read::Launch(_, attributes, _) => Some(attributes),
+        _ => None,
+    });
+    let attributes = all.next_back().expect("a launch").iter();
+    let is = |one: &&sys::CUlaunchAttribute| {
+        one.id == sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY
+    };
+    // SAFETY: an attribute of that name has that value.
+    Ok(attributes
+        .clone()
+        .find(is)
+        .map(|one| unsafe { one.value.priority }))
+}
+
+#[test]
+fn a_launch_has_the_priority_of_its_callers_stream() {
+    let Some(world) = loopback(1) else { return };
+    fine(Communicator::each(&world.ranks, |rank| {
+        let op = product(rank)?;
+        let [m, side] = SIZE;
+        let (x, w) = (rank.zeros::<bf16>([m, side])?, Operands::moves(rank)?);
+        let mut y = rank.zeros::<bf16>([m, side])?;
+        let context = rank.gpu().cuda()?.context();
+        for wanted in [0, -1, -3] {
+            let stream = done(context.new_stream_with_priority(wanted));
+            let launch = op.on(&stream).tensor("x", &x).tensor("w", &w);
+            let launch = launch.tensor("y", &mut y);
+            let has = priority(|| launch.launch())?;
+            assert_eq!(has, Some(wanted).filter(|wanted| *wanted != 0));
+        }
+        let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+        let launch = launch.tensor("y", &mut y);
+        assert_eq!(priority(|| launch.launch())?, None);
+        Ok(())
+    }));
+    println!("  launches have the priorities of their callers' streams");
+}
+
 /// Our calls leave the rank's GPU the thread's current one, also those that ask other GPUs: a program's next call needs it.
 #[test]
 fn a_ranks_thread_keeps_the_ranks_gpu() {

@@ -208,6 +208,14 @@ pub(crate) fn bind(stream: &CudaStream) -> Result<(), Error> {
     checked("select the GPU", stream.context().bind_to_thread())
 }
 
+/// The priority of the stream's work: the smallest number comes first. Its context is current.
+pub(crate) fn priority(stream: &CudaStream) -> Result<i32, Error> {
+    let mut priority = 0;
+    // SAFETY: the stream is alive, and the place is ours.
+    let code = unsafe { sys::cuStreamGetPriority(stream.cu_stream(), &raw mut priority) };
+    check("ask for a stream's priority", code).map(|()| priority)
+}
+
 /// Whether the stream's work is recorded into a graph. Its context is current.
 pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;

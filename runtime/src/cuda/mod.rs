@@ -40,7 +40,9 @@ pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use event::Event;
 pub(crate) use foreign::{Foreign, Opened};
 pub(crate) use graph::{Graph, record, recorded};
-pub(crate) use memory::{bind, copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
+pub(crate) use memory::{
+    bind, copy, fill, is_capturing, is_done, priority, read, synchronize, write, zeros,
+};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
 pub(crate) use vmm::{Slots, not_offered, too_large};

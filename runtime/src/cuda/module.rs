@@ -254,6 +254,8 @@ pub struct LaunchConfig {
     /// ours do. Another library's kernel that is launched programmatically and never waits may end before its
     /// predecessor.
     pub dependent_launch: bool,
+    /// Whose CTAs come first where several launches wait for SMs: the smallest number, as for streams. 0 is the default.
+    pub priority: i32,
 }
 
 impl LaunchConfig {
@@ -264,6 +266,7 @@ impl LaunchConfig {
             threads,
             cluster: 1,
             dependent_launch: false,
+            priority: 0,
         }
     }
 }
@@ -432,14 +435,14 @@ impl Function {
 }
 
 /// Launch attributes beside the grid, and how many there are: none for most launches.
-fn attributes(grid: LaunchConfig) -> ([sys::CUlaunchAttribute; 2], usize) {
+fn attributes(grid: LaunchConfig) -> ([sys::CUlaunchAttribute; 3], usize) {
     use sys::CUlaunchAttributeID as Id;
     let none = sys::CUlaunchAttribute {
         id: Id::CU_LAUNCH_ATTRIBUTE_IGNORE,
         pad: [0; 4],
         value: sys::CUlaunchAttributeValue { pad: [0; 64] },
     };
-    let (mut all, mut count) = ([none; 2], 0);
+    let (mut all, mut count) = ([none; 3], 0);
     let mut add = |id, value| {
         all[count] = sys::CUlaunchAttribute {
             id,
@@ -465,6 +468,11 @@ fn attributes(grid: LaunchConfig) -> ([sys::CUlaunchAttribute; 2], usize) {
             value,
         );
     }
+    if grid.priority != 0 {
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.priority = grid.priority;
+        add(Id::CU_LAUNCH_ATTRIBUTE_PRIORITY, value);
+    }
     (all, count)
 }
 
@@ -475,12 +483,12 @@ mod tests {
     #[test]
     fn a_launch_has_the_attributes_it_asks_for() {
         use sys::CUlaunchAttributeID as Id;
-        let ids = |cluster, dependent_launch| {
+        let ids = |cluster, dependent_launch, priority| {
             let grid = LaunchConfig {
-                ctas: 132,
-                threads: 384,
                 cluster,
                 dependent_launch,
+                priority,
+                ..LaunchConfig::of(132, 384)
             };
             let (all, count) = attributes(grid);
             all[..count].iter().map(|one| one.id).collect::<Vec<_>>()
@@ -489,9 +497,11 @@ mod tests {
             Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
             Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         );
-        assert_eq!(ids(1, false), []);
-        assert_eq!(ids(1, true), [dependent_launch]);
-        assert_eq!(ids(2, false), [cluster]);
-        assert_eq!(ids(2, true), [cluster, dependent_launch]);
+        let priority = Id::CU_LAUNCH_ATTRIBUTE_PRIORITY;
+        assert_eq!(ids(1, false, 0), []);
+        assert_eq!(ids(1, true, 0), [dependent_launch]);
+        assert_eq!(ids(2, false, 0), [cluster]);
+        assert_eq!(ids(1, false, -5), [priority]);
+        assert_eq!(ids(2, true, -1), [cluster, dependent_launch, priority]);
     }
 }

@@ -39,6 +39,14 @@ impl Current<'_> {
         }
     }
 
+    /// The priority of a stream's work: the smallest number comes first.
+    pub fn priority(self, stream: &Stream) -> Result<i32, Error> {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::priority(stream),
+            StreamKind::Emulated(_) => Ok(0),
+        }
+    }
+
     /// An event after everything that is in this stream of the GPU now. It orders and keeps no time.
     pub fn order(self, stream: &Stream) -> Result<Event, Error> {
         match (&self.gpu.0, &stream.0) {

@@ -12,6 +12,8 @@ pub(crate) struct How<'a> {
     pub stream: &'a Stream,
     /// Whether it may be a programmatic dependent launch: all that is in the stream are kernels of ours.
     pub early: bool,
+    /// The priority of the caller's stream.
+    pub priority: i32,
     /// The graph that it becomes part of. What it needs beside the kernel is enqueued in the rank's stream now.
     pub recording: Option<&'a Recording>,
     /// Whether the stream records: for a graph of ours, or below ops for anybody's.

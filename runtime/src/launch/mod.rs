@@ -239,6 +239,7 @@ impl Loaded {
             current,
             stream: rank.own_stream(),
             early: self.early || !rank.has_lent(),
+            priority: 0,
             recording: None,
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
@@ -336,7 +337,7 @@ impl Loaded {
         let _enqueueing = order.transpose()?;
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
-                let grid = self.grid(rank, plan, source.threads, how.early && !capturing);
+                let grid = self.grid(rank, plan, source.threads, &how);
                 self.start(how.stream, function, grid, &prepared.arguments)
             }
             Code::Emulated { .. } => how.stream.emulate(self.emulated(rank, plan, tensors)?),
@@ -358,15 +359,15 @@ impl Loaded {
 
     /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
     /// driver and every library that reads the graph knows.
-    fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, early: bool) -> LaunchConfig {
+    fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, how: &How<'_>) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
-            ctas,
-            threads,
-            cluster: 1,
             dependent_launch: self.dependent_launch
                 && dependent_launch::pays(ctas, rank.gpu().sms())
-                && early,
+                && how.early
+                && !how.records,
+            priority: how.priority,
+            ..LaunchConfig::of(ctas, threads)
         }
     }
 

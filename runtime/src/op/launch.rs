@@ -124,6 +124,7 @@ impl<'a> Launch<'a> {
             Place::Outside(stream) => Some(stream),
             Place::Own | Place::Recording(_) => None,
         };
+        let priority = outside.map_or(Ok(0), |stream| current.priority(stream))?;
         let records = matches!(place, Place::Recording(_));
         let users = outside.unwrap_or(own);
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
@@ -182,6 +183,7 @@ impl<'a> Launch<'a> {
                 current,
                 stream: recording.records_in(),
                 early: false,
+                priority,
                 recording: Some(recording),
                 records: true,
             };
@@ -197,6 +199,7 @@ impl<'a> Launch<'a> {
             current,
             stream: own,
             early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
+            priority,
             recording: None,
             records: false,
         };

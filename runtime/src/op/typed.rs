@@ -73,6 +73,8 @@ impl<S: Launcher> Op<S> {
     /// A launch on that stream: after everything that is in it now, and before everything that comes later. On the rank
     /// itself ([`Communicator`](crate::Communicator)): in the order of its own stream alone.
     ///
+    /// On a stream of the caller's it has that stream's priority. Graphs and the rank's own stream have the default one.
+    ///
     /// ```
     /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
     ///

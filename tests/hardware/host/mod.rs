@@ -134,6 +134,8 @@ struct Way {
 const SELECT: &str = "cuCtxGetCurrent";
 /// Whether a stream records a graph.
 const RECORDS: &str = "cuStreamIsCapturing";
+/// Whose CTAs come first.
+const PRIORITY: &str = "cuStreamGetPriority";
 const MARK: &str = "cuEventRecord";
 const WAIT: &str = "cuStreamWaitEvent";
 const LAUNCH: &str = "cuLaunchKernelEx";
@@ -158,14 +160,14 @@ const WAYS: [Way; 9] = [
         name: "on a caller's stream",
         bar: 8.0,
         queued: QUEUED,
-        asks: &[SELECT, RECORDS, MARK, WAIT, LAUNCH, MARK, WAIT],
+        asks: &[SELECT, RECORDS, PRIORITY, MARK, WAIT, LAUNCH, MARK, WAIT],
     },
     Way {
         name: "with a slice of that stream",
         bar: 10.0,
         queued: QUEUED,
         asks: &[
-            SELECT, RECORDS, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, SELECT, MARK,
+            SELECT, RECORDS, PRIORITY, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, SELECT, MARK,
         ],
     },
     Way {
@@ -173,8 +175,8 @@ const WAYS: [Way; 9] = [
         bar: 10.0,
         queued: QUEUED,
         asks: &[
-            SELECT, RECORDS, RECORDS, MARK, WAIT, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT,
-            WAIT, SELECT, MARK,
+            SELECT, RECORDS, PRIORITY, RECORDS, MARK, WAIT, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK,
+            WAIT, WAIT, SELECT, MARK,
         ],
     },
     Way {
@@ -182,8 +184,9 @@ const WAYS: [Way; 9] = [
         bar: 12.0,
         queued: QUEUED,
         asks: &[
-            SELECT, RECORDS, RECORDS, RECORDS, MARK, WAIT, MARK, WAIT, SELECT, WAIT, SELECT, WAIT,
-            SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, WAIT, WAIT, SELECT, MARK, SELECT, MARK,
+            SELECT, RECORDS, PRIORITY, RECORDS, RECORDS, MARK, WAIT, MARK, WAIT, SELECT, WAIT,
+            SELECT, WAIT, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, WAIT, WAIT, SELECT, MARK,
+            SELECT, MARK,
         ],
     },
     Way {
@@ -197,8 +200,8 @@ const WAYS: [Way; 9] = [
         bar: 14.0,
         queued: QUEUED_COPIES,
         asks: &[
-            SELECT, RECORDS, MARK, WAIT, MARK, WAIT, CELLS, COPY, CELLS, LAUNCH, MARK, WAIT, MARK,
-            WAIT,
+            SELECT, RECORDS, PRIORITY, MARK, WAIT, MARK, WAIT, CELLS, COPY, CELLS, LAUNCH, MARK,
+            WAIT, MARK, WAIT,
         ],
     },
     Way {

@@ -85,6 +85,11 @@ impl Raw {
                 // SAFETY: the stream lives as long as who launched on it, and the place is ours.
                 ok(unsafe { sys::cuStreamIsCapturing(a as sys::CUstream, &raw mut status) });
             }),
+            ("cuStreamGetPriority", _) => Box::new(move || {
+                let mut priority = 0;
+                // SAFETY: as above.
+                ok(unsafe { sys::cuStreamGetPriority(a as sys::CUstream, &raw mut priority) });
+            }),
             // SAFETY: events are kept for the next launch, and streams live as long as who launched on them.
             ("cuEventRecord", _) => Box::new(move || {
                 ok(unsafe { sys::cuEventRecord(a as sys::CUevent, b as sys::CUstream) });

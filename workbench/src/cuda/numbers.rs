@@ -8,12 +8,7 @@ use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 
 const TEXT: &str = include_str!("numbers.cu");
-const GRID: LaunchConfig = LaunchConfig {
-    ctas: 528,
-    threads: 256,
-    cluster: 1,
-    dependent_launch: false,
-};
+const GRID: LaunchConfig = LaunchConfig::of(528, 256);
 
 /// Random numbers and comparisons on one GPU.
 #[derive(Debug)]
