@@ -6,6 +6,7 @@
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
 mod processes;
+mod split;
 mod start;
 
 use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done};
@@ -237,7 +238,7 @@ impl Communicator {
     pub(crate) fn place(&self, needs: Needs) -> Result<Arc<Placed>, Error> {
         match self.meet(&Request::Load(needs))? {
             Granted::Kernel(placed) => Ok(placed),
-            other @ (Granted::Done | Granted::Memory(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_)) => Err(misled(&other)),
         }
     }
 

@@ -94,7 +94,7 @@ impl Communicator {
                     (self.own().clone(), self.ends().clone()),
                 ))
             }
-            other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Kernel(_) | Granted::Split(_)) => Err(misled(&other)),
         }
     }
 }

@@ -12,6 +12,9 @@ mod nvidia;
 #[path = "../../runtime/tests/common/children.rs"]
 mod children;
 
+#[path = "../../runtime/tests/common/groups.rs"]
+mod groups;
+
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 

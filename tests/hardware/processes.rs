@@ -4,7 +4,9 @@
 //! their limits are longer than those of ranks in one process.
 
 use crate::children::{self, Rank, started};
-use crate::gpus::{here, turn};
+use crate::fine;
+use crate::gpus::{both_ways, here, turn};
+use crate::groups;
 use crate::op::{Operands, SIZE, built, right};
 use counterflow::prelude::bf16;
 use counterflow::rendezvous::{Job, Rendezvous};
@@ -58,6 +60,9 @@ fn part() {
         "work" => work(),
         "late" => late(),
         "killed" => killed(),
+        "groups" => {
+            joined().and_then(|rank| groups::layers(&rank, SIZE, built).map(|()| String::new()))
+        }
         "unshared" => Communicator::from_env().map(|_| String::new()),
         other => panic!("{other}"),
     };
@@ -236,6 +241,23 @@ fn layers_are_right_replayed_and_rebuilt() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn groups_of_two_in_four_launch_beside_each_other() {
+    for way in ways(4) {
+        let _turn = turn();
+        for process in &ranks("groups", way, 4, "60") {
+            assert_eq!(process.next(LAST).1, "fine: ", "{way}");
+        }
+        println!("  groups of two in four processes {way}: 32 launches right");
+    }
+    for world in both_ways(4) {
+        fine(Communicator::each(&world.ranks, |rank| {
+            groups::layers(rank, SIZE, built)
+        }));
+        println!("  groups of two: {}", world.told());
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::cuda;
 use crate::device::Device;
-use crate::driver::Gpu;
+use crate::driver::{Gpu, Stream};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::group::{Group, threads};
@@ -154,15 +154,26 @@ impl Communicator {
             "communicator"
         );
         let proven = Arc::new(Proven::default());
-        let made = group.ranks().map(|(rank, stream)| Communicator {
+        let made = group.ranks();
+        made.map(|(rank, stream)| Communicator::seat(&group, rank, stream, &proven))
+            .collect()
+    }
+
+    /// The one that a rank's user has.
+    pub(super) fn seat(
+        group: &Arc<Group>,
+        rank: u32,
+        stream: &Stream,
+        proven: &Arc<Proven>,
+    ) -> Communicator {
+        Communicator {
             rank,
             own: Arc::new(Own::new(group.gpu(rank), stream)),
             copies: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),
             seat: true,
-        });
-        made.collect()
+        }
     }
 
     /// Runs `f` for every rank, each on a thread of its own.

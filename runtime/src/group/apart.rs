@@ -82,6 +82,7 @@ impl Group {
             heap,
             peers: Some(peers),
             calling: Mutex::new(()),
+            parts: Mutex::default(),
             reached: Some(at),
         })
     }

@@ -14,6 +14,7 @@ mod request;
 mod rings;
 mod roll;
 mod seats;
+mod split;
 pub(crate) mod threads;
 mod verdict;
 
@@ -45,6 +46,7 @@ use peers::Peers;
 use pool::{Pool, credit_bytes};
 use request::Refusal;
 use rings::Rings;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -107,6 +109,8 @@ pub(crate) struct Group {
     queues: Queues,
     /// The other ranks, if they are processes.
     peers: Option<Arc<Peers>>,
+    /// Groups that a split made, until each rank takes its part: by the split's number, and the rank.
+    parts: Mutex<BTreeMap<(u64, u32), Part>>,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
     /// What processes share beside the heap, where this one's GPU has it.
@@ -138,6 +142,9 @@ impl Book {
         }
     }
 }
+
+/// A group that a split made, and which rank somebody is there.
+type Part = (Arc<Group>, u32);
 
 type Answer = Result<Granted, Refusal>;
 
@@ -175,6 +182,7 @@ impl Group {
             heap,
             peers: None,
             calling: Mutex::new(()),
+            parts: Mutex::default(),
             reached: None,
         })
     }
@@ -188,6 +196,11 @@ impl Group {
     pub(crate) fn ranks(&self) -> impl Iterator<Item = (u32, &Stream)> {
         let first = self.peers.as_ref().map_or(0, |peers| peers.rank());
         (first..).zip(self.heap.streams())
+    }
+
+    /// The stream of a rank of this process.
+    pub(crate) fn stream(&self, rank: u32) -> &Stream {
+        &self.heap.streams()[self.index(rank) as usize]
     }
 
     /// The place of a rank of this process among those of this process.
@@ -386,6 +399,10 @@ impl Group {
 
     /// Does what all ranks asked for, in the thread of the last.
     fn act(&self, asked: &[Request]) -> Answer {
+        let split: Option<Vec<_>> = asked.iter().map(Request::split).collect();
+        if let Some(split) = split {
+            return self.parts_of(&split);
+        }
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
             return Err(differing(asked.iter().map(ToString::to_string)));
@@ -397,6 +414,7 @@ impl Group {
     fn grant(&self, request: &Request) -> Answer {
         match request {
             Request::Meet => Ok(Granted::Done),
+            Request::Split { .. } => Err(differing([request.to_string()].into_iter())),
             Request::Load(needs) => {
                 let placed = lock(&self.pool).place(&self.heap, needs, self.timeout);
                 Ok(Granted::Kernel(Arc::new(placed.map_err(Refusal::from)?)))

@@ -15,6 +15,21 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
+    /// A group of all ranks that ask for the same color, in the order of their keys.
+    Split {
+        color: u32,
+        key: u32,
+    },
+}
+
+impl Request {
+    /// The color and the key of a split.
+    pub fn split(&self) -> Option<(u32, u32)> {
+        match self {
+            Request::Split { color, key } => Some((*color, *key)),
+            Request::Meet | Request::Reserve(_) | Request::Allocate(_) | Request::Load(_) => None,
+        }
+    }
 }
 
 /// A buffer that is asked for.
@@ -33,12 +48,15 @@ pub(crate) enum Granted {
     Done,
     Kernel(Arc<Placed>),
     Memory(Arc<Allocation>),
+    /// A split, by its number.
+    Split(u64),
 }
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Request::Meet => write!(f, "is at a barrier"),
+            Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Allocate(wanted) => {
                 let Wanted {

@@ -195,18 +195,33 @@ impl Links {
             name: random()?,
             token: random()?,
         };
-        let door = mine.listen().map_err(|error| {
+        // Who cannot go on says so, and nobody waits for it.
+        let door = mine.listen();
+        let said = door.as_ref().map_or(Vec::new(), |_| mine.bytes());
+        let cards = ranks.all_gather(&said, deadline.left())?;
+        let door = door.map_err(|error| {
             failed(
                 format!("rank {} cannot listen on a socket: {error}", place.rank),
                 "free file descriptors: `ulimit -n` says how many there are",
             )
         })?;
-        let cards = ranks.all_gather(&mine.bytes(), deadline.left())?;
-        let cards: Vec<Card> = cards.iter().filter_map(|bytes| Card::of(bytes)).collect();
+        let cards = cards.iter().zip(0..).map(|(bytes, rank)| {
+            Card::of(bytes).ok_or_else(|| {
+                failed(
+                    format!("rank {rank} said no address: it cannot listen, or it is another version"),
+                    "see what that rank's process said; run one version of counterflow in all processes",
+                )
+            })
+        });
+        let cards = cards.collect::<Result<Vec<Card>, Error>>()?;
         if cards.len() != place.world as usize {
             return Err(failed(
-                "a rank sent something else than its address",
-                "run one version of counterflow in all processes",
+                format!(
+                    "{} ranks answered, and there are {}",
+                    cards.len(),
+                    place.world
+                ),
+                "correct the rendezvous",
             ));
         }
         for (rank, card) in cards.iter().enumerate() {

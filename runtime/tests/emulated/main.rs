@@ -6,6 +6,8 @@ mod dlpack;
 mod dropped;
 mod ends;
 mod graphs;
+#[path = "../common/groups.rs"]
+mod groups;
 mod log;
 mod refused;
 mod rounds;
@@ -27,6 +29,32 @@ fn made(program: &Program, world: u32, most: &Shape) -> (Checked<Pipeline>, Seri
     let kernel = kernel.expect("a kernel");
     let series = verify::series(&kernel, most, &Machine::h200()).expect("a series");
     (verify::warps(&kernel).expect("warps"), series)
+}
+
+#[test]
+fn groups_of_two_in_four_launch_beside_each_other() -> Result<(), Error> {
+    let ranks = Communicator::emulated(4)?;
+    Communicator::each(&ranks, |rank| {
+        groups::layers(rank, [256, 64], |rank, program| {
+            rank.op(program).up_to(256, 64, 64).build()
+        })
+    })?;
+    // They may be split again, and a difference ends nothing.
+    Communicator::each(&ranks, |rank| {
+        let told = match rank.rank() {
+            3 => rank.barrier(),
+            _ => rank.split(0, 0).map(drop),
+        };
+        let told = told.expect_err("different calls").to_string();
+        assert!(
+            told.contains("rank 0 splits by color 0 and key 0"),
+            "{told}"
+        );
+        let alone = rank.split(rank.rank(), 0)?;
+        assert_eq!((alone.rank(), alone.world()), (0, 1));
+        alone.barrier()
+    })?;
+    Ok(())
 }
 
 /// Launches of several shapes, one after another, with the reference's results.

@@ -4,6 +4,9 @@
 #[path = "../common/children.rs"]
 mod children;
 
+#[path = "../common/groups.rs"]
+mod groups;
+
 use children::Rank;
 use counterflow::op::Op;
 use counterflow::prelude::bf16;
@@ -32,6 +35,13 @@ fn part() {
         "scratch" => scratch(&rank),
         "exit" => exit(rank),
         "files" => files(&rank),
+        "split" => groups::layers(&rank, [256, 64], |rank, program| {
+            rank.op(program).up_to(256, 64, 64).build()
+        }),
+        "apart" => match rank.rank() {
+            2 => rank.barrier(),
+            _ => rank.split(0, 0).map(drop),
+        },
         other => panic!("{other}"),
     });
     match done {
@@ -220,6 +230,18 @@ fn last_words(ranks: &[Rank]) -> Vec<String> {
 #[test]
 fn processes_allocate_launch_and_are_right() {
     assert_eq!(last_words(&started("work", 110)), ["fine"; WORLD]);
+}
+
+#[test]
+fn groups_of_two_in_four_processes_launch_beside_each_other() {
+    assert_eq!(last_words(&started("split", 60)), ["fine"; WORLD]);
+    for told in last_words(&started("apart", 60)) {
+        let split = "splits by color 0 and key 0";
+        let wanted = format!(
+            "mismatch: the ranks make different calls: rank 0 {split}, rank 1 {split}, rank 2 is at a barrier, rank 3 {split}"
+        );
+        assert_eq!(told, wanted);
+    }
 }
 
 #[test]

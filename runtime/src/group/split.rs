@@ -1,0 +1,156 @@
+//! Groups of some of the ranks: each is a communicator of its own, with a heap, a ledger and an end of its own.
+
+use super::peers::Peers;
+use super::request::{Granted, Refusal, Request};
+use super::{Answer, Group, Part, differing, lock};
+use crate::error::Error;
+use crate::rendezvous::{Deadline, Rendezvous};
+use crate::shared::Links;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who is in which group: the ranks of each, in the order that they have there.
+fn members(asked: &[(u32, u32)]) -> BTreeMap<u32, Vec<u32>> {
+    let mut ordered: Vec<(u32, u32, u32)> = (0..)
+        .zip(asked)
+        .map(|(rank, (color, key))| (*color, *key, rank))
+        .collect();
+    ordered.sort_unstable();
+    let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (color, _, rank) in ordered {
+        groups.entry(color).or_default().push(rank);
+    }
+    groups
+}
+
+impl Group {
+    /// A rank's group of all that ask for that color, by their keys, and which rank it is there.
+    pub(crate) fn split(&self, rank: u32, (color, key): (u32, u32)) -> Result<Part, Error> {
+        let request = Request::Split { color, key };
+        if let Some(peers) = &self.peers {
+            let _one = lock(&self.calling);
+            return self.split_apart(peers, &request, (color, key));
+        }
+        let granted = self.meet(rank, &request)?;
+        let part = match &granted {
+            Granted::Split(number) => lock(&self.parts).remove(&(*number, rank)),
+            Granted::Done | Granted::Kernel(_) | Granted::Memory(_) => None,
+        };
+        part.ok_or_else(|| Error::Mismatch {
+            what: format!("a split gave {granted:?}"),
+            help: "report it".into(),
+        })
+    }
+
+    /// Makes the groups of ranks of one process. Each rank takes its part.
+    pub(super) fn parts_of(&self, asked: &[(u32, u32)]) -> Answer {
+        let mut made = Vec::new();
+        for ranks in members(asked).into_values() {
+            let gpus = ranks.iter().map(|rank| self.gpu(*rank).clone());
+            let group = Group::new(gpus.collect(), None, self.timeout).map_err(Refusal::from)?;
+            let group = Arc::new(group);
+            made.extend(
+                (0..)
+                    .zip(ranks)
+                    .map(|(own, rank)| (rank, group.clone(), own)),
+            );
+        }
+        let mut parts = lock(&self.parts);
+        // No rank has yet to take a part of that number.
+        let number = parts.keys().next_back().map_or(0, |(last, _)| last + 1);
+        parts.extend(
+            made.into_iter()
+                .map(|(rank, group, own)| ((number, rank), (group, own))),
+        );
+        Ok(Granted::Split(number))
+    }
+
+    /// The same of ranks that are processes.
+    fn split_apart(
+        &self,
+        peers: &Peers,
+        request: &Request,
+        (color, key): (u32, u32),
+    ) -> Result<Part, Error> {
+        let deadline = Deadline::after(self.timeout);
+        let what = request.to_string();
+        let mine = format!("{SPLIT}{color} {key}\0{what}");
+        let said = peers.gather(&what, mine.as_bytes())?;
+        let said: Vec<_> = said
+            .iter()
+            .map(|one| String::from_utf8_lossy(one))
+            .collect();
+        let asked: Option<Vec<(u32, u32)>> = said.iter().map(|one| asked_for(one)).collect();
+        let asked = asked.ok_or_else(|| {
+            let each = said.iter().map(|one| one.split('\0').next_back());
+            Error::from(differing(each.map(|one| one.unwrap_or("").to_owned())))
+        })?;
+        let within = Within::new(peers, members(&asked).remove(&color).unwrap_or_default());
+        let links = Links::make(&within, deadline)?;
+        let gpu = self.gpu(peers.rank()).clone();
+        let group = Group::apart(|| Ok(gpu), true, links, deadline)?;
+        Ok((Arc::new(group), within.own))
+    }
+}
+
+/// What a rank that splits says first: other calls say something else.
+const SPLIT: &str = "split ";
+
+fn asked_for(said: &str) -> Option<(u32, u32)> {
+    let (numbers, _) = said.strip_prefix(SPLIT)?.split_once('\0')?;
+    let (color, key) = numbers.split_once(' ')?;
+    Some((color.parse().ok()?, key.parse().ok()?))
+}
+
+/// Some of the ranks, who gather among all: every rank of the communicator gathers as often.
+struct Within<'a> {
+    peers: &'a Peers,
+    ranks: Vec<u32>,
+    own: u32,
+}
+
+impl Within<'_> {
+    fn new(peers: &Peers, ranks: Vec<u32>) -> Within<'_> {
+        let own = ranks.iter().position(|rank| *rank == peers.rank());
+        let own = own.unwrap_or(0) as u32;
+        Within { peers, ranks, own }
+    }
+}
+
+impl Rendezvous for Within<'_> {
+    fn rank(&self) -> u32 {
+        self.own
+    }
+
+    fn world(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    /// The communicator has a limit of its own, which is no longer.
+    fn all_gather(&self, mine: &[u8], _: Duration) -> Result<Vec<Vec<u8>>, Error> {
+        let mut all = self.peers.gather("joins a group", mine)?;
+        let ranks = self.ranks.iter();
+        Ok(ranks
+            .map(|rank| std::mem::take(&mut all[*rank as usize]))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_the_order_of_keys_and_then_of_ranks() {
+        let groups = members(&[(7, 1), (3, 5), (7, 0), (3, 5), (7, 0)]);
+        assert_eq!(
+            groups,
+            BTreeMap::from([(3, vec![1, 3]), (7, vec![2, 4, 0])])
+        );
+        assert_eq!(asked_for("split 7 1\0splits by 7 and 1"), Some((7, 1)));
+        for other in ["Meet\0is at a barrier", "split 7\0x", "split 7 -1\0x"] {
+            assert_eq!(asked_for(other), None);
+        }
+    }
+}
