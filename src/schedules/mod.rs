@@ -28,6 +28,7 @@ mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
 mod mlp;
+mod rs_ring;
 mod swiglu;
 mod wgrad;
 
@@ -46,11 +47,12 @@ pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
 pub use mlp::{MlpOp, mlp};
+pub use rs_ring::{RsRingOp, rs_ring};
 pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 17] = [
+pub const ALL: [fn() -> crate::Program; 18] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -63,6 +65,7 @@ pub const ALL: [fn() -> crate::Program; 17] = [
     ag_swiglu,
     gemm_rs,
     gemm_rs_add,
+    rs_ring,
     gemm_ar,
     all_to_all,
     mlp,

@@ -190,7 +190,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -438,5 +438,5 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
 }

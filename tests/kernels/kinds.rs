@@ -23,6 +23,7 @@ fn one_of_each_kind_passes_the_sass_checks() {
         ),
         (schedules::ag_gemm(), variant.clone()),
         (schedules::gemm_rs(), variant.clone()),
+        (schedules::rs_ring(), variant.clone()),
         (schedules::gemm_ar(), variant.clone()),
         (schedules::mlp(), variant.clone()),
         (schedules::bulk_rs(), variant),

@@ -124,10 +124,14 @@ fn launches_of_several_series_are_refused() {
     cpu::interleave(&series[0], &plans.iter().collect::<Vec<_>>(), 1).expect("runs");
 }
 
-/// Two rings and an all-to-all are proved in every world that a plan may have, odd ones too.
+/// Rings and an all-to-all are proved in every world that a plan may have, odd ones too.
 #[test]
 fn what_goes_by_ranks_is_proved_in_every_world() {
-    let all = [schedules::ag_gemm_double_ring(), schedules::all_to_all()];
+    let all = [
+        schedules::ag_gemm_double_ring(),
+        schedules::all_to_all(),
+        schedules::rs_ring(),
+    ];
     for (program, world) in all
         .iter()
         .flat_map(|program| (1..=128).map(move |w| (program, w)))

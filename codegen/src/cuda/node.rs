@@ -21,9 +21,30 @@ impl Text<'_> {
         let (origin, more_loops) = (self.origin, self.more_loops);
         for (at, node) in nodes.iter().enumerate() {
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
-            self.node(node);
+            match at.checked_sub(1).map(|before| (&nodes[before], node)) {
+                Some((Node::If { test, .. }, Node::If { test: other, body }))
+                    if test.clone().negate() == *other =>
+                {
+                    self.otherwise(node, body);
+                }
+                _ => self.node(node),
+            }
         }
         (self.origin, self.more_loops) = (origin, more_loops);
+    }
+
+    /// What runs where the test of the block before does not hold.
+    fn otherwise(&mut self, node: &Node, body: &[Node]) {
+        let block = self.out.trim_end_matches('\n');
+        let Some(before) = block
+            .strip_suffix('}')
+            .map(|text| text.trim_end_matches(' ').len())
+        else {
+            return self.node(node);
+        };
+        self.out.truncate(before);
+        self.origins.pop();
+        self.block("} else", |text| text.list(body));
     }
 
     fn node(&mut self, node: &Node) {

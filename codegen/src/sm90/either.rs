@@ -27,6 +27,11 @@ pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>)
             nodes.push(looped);
             nodes.extend(either(test, then.split_off(1), otherwise.split_off(1)));
         }
+        // What is only said needs no question.
+        _ if then.iter().chain(&otherwise).all(is_note) => {
+            nodes.extend(then);
+            nodes.extend(otherwise);
+        }
         _ => {
             let branches = [(test.clone(), then), (test.clone().negate(), otherwise)];
             let has_work = branches.into_iter().filter(|(_, body)| !body.is_empty());
@@ -35,6 +40,10 @@ pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>)
     }
     nodes.extend(after);
     nodes
+}
+
+fn is_note(node: &Node) -> bool {
+    matches!(node, Node::Note(_))
 }
 
 fn names(node: &Node) -> bool {
