@@ -21,13 +21,13 @@ impl Text<'_> {
         let (origin, more_loops) = (self.origin, self.more_loops);
         for (at, node) in nodes.iter().enumerate() {
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
-            match at.checked_sub(1).map(|before| (&nodes[before], node)) {
-                Some((Node::If { test, .. }, Node::If { test: other, body }))
-                    if test.clone().negate() == *other =>
-                {
-                    self.otherwise(node, body);
-                }
-                _ => self.node(node),
+            if let Some(Node::If { test, .. }) = at.checked_sub(1).map(|before| &nodes[before])
+                && let Node::If { test: other, body } = node
+                && test.clone().negate() == *other
+            {
+                self.otherwise(node, body);
+            } else {
+                self.node(node);
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);

@@ -197,11 +197,12 @@ fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
         let (before, rest) = passes.split_at_mut(at);
         let pass = &mut rest[0];
         let stores = pass.stores.iter();
-        let used = stores.flat_map(|leaf| match leaf.op.kind {
-            OpKind::Store { value, .. } => kernel.values[usize::from(value.0)].accs(),
-            _ => Vec::new(),
-        });
-        let used: Vec<AccId> = used.collect();
+        let mut used: Vec<AccId> = Vec::new();
+        for leaf in stores {
+            if let OpKind::Store { value, .. } = leaf.op.kind {
+                used.extend(kernel.values[usize::from(value.0)].accs());
+            }
+        }
         let uses = |leaf: &Leaf<'_>| acc(leaf.op).is_some_and(|acc| used.contains(&acc));
         for earlier in before {
             let vectors = earlier.vectors.iter().filter(|leaf| uses(leaf));
