@@ -4,7 +4,7 @@
 use crate::epilogues;
 use crate::halves;
 use crate::sass::{all_pass, checked, nvidia};
-use crate::strangers::STRANGERS;
+use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers};
 use counterflow::codegen::cuda;
 use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
@@ -38,6 +38,25 @@ fn what_asks_about_ranks_passes_the_sass_checks() {
         let world = worlds[worlds.len() - 1];
         (program(), Variant::new(world).set("tiles", (128, 256)))
     });
+    all_pass(&cases);
+}
+
+/// Loops of one product and of two share registers and stages.
+#[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn layers_of_one_product_and_of_two_pass_the_sass_checks() {
+    let mut cases = Vec::new();
+    for program in [gated_layers, gated_at_the_end] {
+        for (tile, rows) in [
+            ((128, 128), 128),
+            ((128, 96), 128),
+            ((256, 64), 256),
+            ((104, 128), 104),
+        ] {
+            let variant = Variant::new(4).set("tiles", tile).set("rows", rows);
+            cases.push((program(), variant));
+        }
+    }
     all_pass(&cases);
 }
 

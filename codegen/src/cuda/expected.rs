@@ -3,9 +3,9 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::program::{StoreMode, TensorKind};
+use crate::program::{StoreMode, TensorKind, Var};
 use crate::sm90::cta::instruction_k;
-use crate::tiling::Major;
+use crate::tiling::{Major, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
@@ -85,7 +85,8 @@ struct Stands {
 impl Stands {
     /// Where every statement stands once.
     fn by_statements(pipeline: &Pipeline) -> Stands {
-        let (mut multiplied, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
+        let (mut products, mut operands) = (0, 0);
+        let (mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
         // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
         let (mut tiles, mut stored, mut read) = (0, 0, 0);
         let halves = |region: &Region| {
@@ -119,10 +120,10 @@ impl Stands {
         }
         // What an item stores in several places is written to subtiles once, unless it differs in value or type.
         for role in &pipeline.kernel.roles {
-            items(&role.body, &mut |body| {
-                let (mut subtiles, mut products) = (Vec::new(), 0);
+            items(&role.body, &mut |var, body| {
+                let (mut subtiles, mut multiplies) = (Vec::new(), false);
                 visit_ops(body, &mut |op| {
-                    products += u32::from(matches!(op.kind, OpKind::Dot { .. }));
+                    multiplies |= matches!(op.kind, OpKind::Dot { .. });
                     if let OpKind::Store { dst, value, .. } = &op.kind {
                         let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
                         let value = &pipeline.kernel.values[usize::from(value.0)];
@@ -132,14 +133,18 @@ impl Stands {
                         }
                     }
                 });
-                multiplied += products.min(1);
+                if multiplies {
+                    let tiling = &pipeline.cta.tilings()[pipeline.cta.tiling_of(var)];
+                    // One instruction may compute several of an item's products.
+                    products += tiling.multiplies().len() as u32;
+                    operands += of_operands(tiling);
+                }
             });
         }
         Stands {
-            // One instruction may compute several of an item's products.
-            products: multiplied * pipeline.tiling().multiplies().len() as u32,
+            products,
             // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
-            loads: operands(pipeline) * multiplied + sums + tiles + copies,
+            loads: operands + sums + tiles + copies,
             writes: writes + copies,
             adds,
             stored,
@@ -205,14 +210,14 @@ fn branches(pipeline: &Pipeline) -> bool {
 }
 
 /// Loads of a step: each operand's box, and a partial box of it if it has several.
-fn operands(pipeline: &Pipeline) -> u32 {
-    let each = pipeline.tiling().operands().iter();
+fn of_operands(tiling: &Tiling) -> u32 {
+    let each = tiling.operands().iter();
     each.map(|operand| 1 + u32::from(operand.major == Major::K && operand.boxes.partial))
         .sum()
 }
 
-/// Calls `f` with what each item of a role does.
-fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
+/// Calls `f` with each loop over items of a role, and what an item does.
+fn items(body: &[Block], f: &mut impl FnMut(Var, &[Op])) {
     for block in body {
         match block {
             Block::ForRanks { body, .. } => items(body, f),
@@ -222,7 +227,7 @@ fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
                 items(then, f);
                 items(otherwise, f);
             }
-            Block::Items { body, .. } => f(body),
+            Block::Items { var, body, .. } => f(*var, body),
             Block::Once { .. } | Block::Join => {}
         }
     }

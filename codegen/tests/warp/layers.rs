@@ -81,6 +81,26 @@ fn layers_share_their_stages() {
 }
 
 /// But for the last wait for stores, which have been signalled, and what brings a CTA's warps together at the end.
+/// Loops of one product and of two: with columns on the instruction's M side, too, and where one instruction has no room for
+/// two products.
+#[test]
+fn layers_of_one_product_and_of_two() {
+    for program in [strangers::gated_layers(), strangers::gated_at_the_end()] {
+        for (tile, rows) in [
+            ((128, 128), 128),
+            ((128, 96), 128),
+            ((256, 64), 256),
+            ((104, 128), 104),
+        ] {
+            let variant = Variant::new(3).set("tiles", tile).set("rows", rows);
+            let kernel = lower(&program, &variant).and_then(verify::kernel);
+            let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+            let checked = pipeline.and_then(verify::pipeline);
+            checked.unwrap_or_else(|found| panic!("{} {tile:?}: {found}", program.name));
+        }
+    }
+}
+
 #[test]
 fn nothing_of_it_can_be_left_out() {
     insta::assert_snapshot!(unnoticed(good), @"AwaitStores, SyncCta");
@@ -209,6 +229,10 @@ fn gated(s: &mut ScheduleBuilder, [z, v, g]: [TensorRef; 3], t: Item) -> Value {
     s.dot(z.at(t), g.at(t)).silu() * s.dot(z.at(t), v.at(t))
 }
 
+fn of_two_inputs(s: &mut ScheduleBuilder, [z, v, g]: [TensorRef; 3], t: Item) -> Value {
+    s.dot(z.at(t), v.at(t)).silu() * s.dot(g.at(t), v.at(t))
+}
+
 fn refused(program: &Program, layout: Layout) -> String {
     match built(program, layout) {
         Ok(_) => "accepted".into(),
@@ -229,9 +253,10 @@ fn loops_that_have_no_pipeline_together() {
     error[resources]: a product of f16, beside a loop of bf16
       help: operands of one type in all loops
     ");
-    insta::assert_snapshot!(said(plain(), (128, 128), gated, Bf16), @"
+    insta::assert_snapshot!(said(plain(), (128, 128), gated, Bf16), @"accepted");
+    insta::assert_snapshot!(said(plain(), (128, 128), of_two_inputs, Bf16), @"
     error[resources]: items of 2 products, beside a loop whose items have 1
-      help: as many products in each loop, which share operands alike: they have the same registers and stages
+      help: operands of the tile's rows that each item's products share, or as many products in each loop, which share operands alike: loops have the same stages
     ");
     let ping_pong = GemmOptions {
         ping_pong: Some(Tune::from(true)),

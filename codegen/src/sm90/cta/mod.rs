@@ -150,11 +150,12 @@ pub fn decide(kernel: &Kernel) -> Decision {
     let has_pipeline = asked.first().is_some_and(of_first) && all == asked.len();
     missing.extend(rules::of_loops(&asked));
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
-    for asked in asked {
+    // Loops with tiles of one shape share what the one with the most operands needs.
+    let needs: Vec<Needs> = asked.iter().map(|one| most_needed(one, &asked)).collect();
+    for (asked, needs) in asked.into_iter().zip(needs) {
         if !rules::find(&asked, Level::Fits, &mut misfits) {
             continue;
         }
-        let needs = asked.needs();
         let room =
             kernel.variant.arch.shared_memory() - spare_boxes(kernel).map_or(0, |it| it.0 * it.1);
         match needs.divide(&asked.kind, room) {
@@ -182,6 +183,17 @@ pub fn decide(kernel: &Kernel) -> Decision {
         misfits,
         missing,
     }
+}
+
+/// What the one of the loops that has the largest stages needs, of those whose tiles have this one's shape.
+fn most_needed(asked: &Asked<'_>, all: &[Asked<'_>]) -> Needs {
+    let one = |other: &&Asked<'_>| {
+        (other.wgmma.tile, other.wgmma.mode) == (asked.wgmma.tile, asked.wgmma.mode)
+    };
+    let needs = all.iter().filter(one).map(Asked::needs);
+    needs
+        .max_by_key(|needs| needs.stage)
+        .unwrap_or_else(|| asked.needs())
 }
 
 /// What each loop that multiplies asks for.
@@ -284,7 +296,8 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     // Where loops have tiles of several sizes, stages are those of the one that has the fewest.
     let fewest = divided.iter().min_by_key(|(.., division)| division.stages);
     let (asked, needs, division) = fewest?;
-    let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
+    let each = divided.iter().map(|(asked, ..)| asked.wgmma.accumulators());
+    let (comm, accumulators) = (staging(kernel), each.max().unwrap_or(0));
     let plain = kernel.counters.is_empty();
     let spare_boxes = spare_boxes(kernel);
     let moves = comm.is_some() || spare_boxes.is_some() || takes_tiles_between_products(kernel);

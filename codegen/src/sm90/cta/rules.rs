@@ -205,13 +205,16 @@ fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
         Some(asked.kernel.buffers[x.index()].columns)
     };
     let products = [first, other].map(|asked| asked.stages().1);
-    if products[0] != products[1] {
+    let common = products[0].len().min(products[1].len());
+    // What fewer products read lies where that of the first of several does.
+    if products[0][..common] != products[1][..common] || !within(first, other) {
         let [before, here] = products.map(|of| of.len());
         let message = match here == before {
             true => "products that share other operands than those of the loop before do".into(),
             false => format!("items of {here} products, beside a loop whose items have {before}"),
         };
-        let hint = "as many products in each loop, which share operands alike: they have the same registers and stages";
+        let hint = "operands of the tile's rows that each item's products share, or as many products in each loop, \
+            which share operands alike: loops have the same stages";
         return Some(refuse(other.at, message, hint));
     }
     if first.dtype != other.dtype {
@@ -228,6 +231,15 @@ fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
         return Some(refuse(other.at, message, hint));
     }
     None
+}
+
+/// Whether the operands of one of two loops have room where those of the other are: they have as many of the tile's rows.
+fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
+    let of_rows = |asked: &Asked<'_>| {
+        let (staged, _) = asked.stages();
+        staged.iter().filter(|(_, side)| *side == 0).count()
+    };
+    one.products.len() == other.products.len() || of_rows(one) == of_rows(other)
 }
 
 /// Products of an item go through the same steps: their operands are of one type and depth.
