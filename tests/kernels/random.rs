@@ -1,17 +1,21 @@
 //! Random schedules down to machine code: the first that the tile level accepts, but for the few that have no pipeline.
 //! `RANDOM_CASES` says how many, 3 by default; `.ci/run` takes 25.
 
-use crate::generator::warps::accepted;
-use crate::sass::all_pass;
-use counterflow::Variant;
-use counterflow::codegen::sm90;
+use crate::generator::warps::{Accepted, accepted};
+use crate::sass::{all_pass, nvidia};
+use counterflow::codegen::{cuda, sm90, verify};
+use counterflow::jit::{Compiler, sass_checks};
+use counterflow::{Variant, launch};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
 
 const SEED: u64 = 18;
 
 /// No spill, no slow code, and as many instructions of each sort as their statements ask for.
 #[test]
 fn random_schedules_pass_the_sass_checks() {
-    let count = std::env::var("RANDOM_CASES").map_or(3, |cases| cases.parse().expect("a number"));
+    let count = number("RANDOM_CASES", 3);
     let cases = accepted(SEED, |_, _| {}).take(count);
     let cases: Vec<_> = cases
         .filter(|found| sm90::build(&found.kernel).is_ok())
@@ -24,4 +28,83 @@ fn random_schedules_pass_the_sass_checks() {
         "{have} of {count} have a pipeline"
     );
     all_pass(&cases);
+}
+
+/// Adds to a report what becomes of the accepted schedules from number `RANDOM_FROM` to before `RANDOM_TO`, but for those that
+/// are in it, and prints what all of it says. So a long count may be made in parts. The report is
+/// `random_schedules.tsv` in the tests' folder for files; remove it when the compiler or the generator changed.
+#[test]
+#[ignore = "a second of compiling for each schedule"]
+fn how_far_random_schedules_get() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let report = concat!(env!("CARGO_TARGET_TMPDIR"), "/random_schedules.tsv");
+    let known = fs::read_to_string(report).unwrap_or_default();
+    let known: BTreeSet<usize> = known
+        .lines()
+        .filter_map(|line| line.split('\t').next()?.parse().ok())
+        .collect();
+    let (from, to) = (number("RANDOM_FROM", 0), number("RANDOM_TO", 1000));
+    let options = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(report);
+    let mut out = options.unwrap_or_else(|error| panic!("{report}: {error}"));
+    for (nth, found) in accepted(SEED, |_, _| {}).enumerate().take(to).skip(from) {
+        if !known.contains(&nth) {
+            let became = became(&compiler, &found);
+            writeln!(out, "{nth}\t{}\t{became}", found.number)
+                .unwrap_or_else(|error| panic!("{report}: {error}"));
+        }
+    }
+    let all = fs::read_to_string(report).unwrap_or_default();
+    let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
+    for became in all.lines().filter_map(|line| line.split('\t').nth(2)) {
+        *outcomes.entry(became).or_default() += 1;
+    }
+    println!("{report}:");
+    for (became, count) in &outcomes {
+        println!("{count:6}  {became}");
+    }
+    let wrong = outcomes.keys().find(|became| became.starts_with("wrong"));
+    assert_eq!(wrong, None);
+}
+
+/// What becomes of an accepted schedule, without the names and numbers of its own.
+fn became(compiler: &Compiler, found: &Accepted) -> String {
+    let pipeline = match sm90::build(&found.kernel) {
+        Ok(pipeline) => pipeline,
+        Err(refused) => return format!("refused: {}", plain(&refused.first().message)),
+    };
+    let pipeline = match verify::pipeline(pipeline) {
+        Ok(pipeline) => pipeline,
+        // It is legal in no world that warps are tried in.
+        Err(found) if found.first().rule == counterflow::Rule::Resources => {
+            return format!("refused: {}", plain(&found.first().message));
+        }
+        Err(found) => return format!("wrong warps: {}", plain(&found.first().message)),
+    };
+    match launch::compile(compiler, &cuda::emit(&pipeline)) {
+        Err(error) => format!("wrong text: {}", plain(&error.to_string())),
+        Ok(compiled) => match sass_checks::findings(&compiled, None).first() {
+            None => "compiled".into(),
+            Some(slow) => format!("compiled, slow: {}", plain(slow)),
+        },
+    }
+}
+
+/// One line, with other names and numbers.
+fn plain(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts = words.split('`').enumerate();
+    let words: String = parts
+        .map(|(at, words)| if at % 2 == 1 { "…" } else { words })
+        .collect();
+    let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    words.chars().map(number).take(200).collect()
+}
+
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |number| number.parse().expect("a number"))
 }

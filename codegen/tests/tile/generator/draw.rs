@@ -79,6 +79,19 @@ impl<'a> Draw<'a> {
         )
     }
 
+    /// All of some items, in one loop or in several that select some each.
+    pub fn some(&mut self, all: ItemsRef) -> Vec<ItemsRef> {
+        let (one, two) = (all.clone(), all.clone());
+        match self.of(8) {
+            1 => vec![one.first_half(), two.second_half()],
+            2 => vec![one.skip(1).step_by(2), two.step_by(2)],
+            3 => vec![one.take(me()), two.skip(me())],
+            4 if self.wrong() => vec![one.skip(1)],
+            5 if self.wrong() => vec![one.take(2), two.skip(1)],
+            _ => vec![all],
+        }
+    }
+
     /// Puts a hand-off under a condition: one whose branches are alike, or now and then one that leaves ranks out.
     pub fn perhaps(
         &mut self,

@@ -160,15 +160,17 @@ fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
     let Moved { x, from, .. } = moved;
     s.for_ranks("peer", draw.order(peers), |s, peer| {
         let chunk = draw.rank(me(), &peer);
-        s.for_items("p", moved.pieces.of(chunk), |s, p| {
-            let to = draw.rank(peer.clone(), &peer);
-            let whom = draw.rank(peer.clone(), &peer);
-            let parts: Vec<Part<'_>> = vec![
-                Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
-                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
-            ];
-            hand_off(draw, s, &peer, parts);
-        });
+        for some in draw.some(moved.pieces.of(chunk)) {
+            s.for_items("p", some, |s, p| {
+                let to = draw.rank(peer.clone(), &peer);
+                let whom = draw.rank(peer.clone(), &peer);
+                let parts: Vec<Part<'_>> = vec![
+                    Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
+                    Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+                ];
+                hand_off(draw, s, &peer, parts);
+            });
+        }
     });
 }
 

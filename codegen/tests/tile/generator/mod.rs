@@ -5,6 +5,7 @@
 mod draw;
 mod gather;
 pub mod judge;
+mod others;
 mod reduce;
 mod several;
 pub mod warps;
@@ -100,7 +101,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let world = [3, 2, 4, 5][draw.of(4)];
     let rows = [13, 13, 13, 40][draw.of(4)];
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
-    let kind = draw.of(10);
+    let kind = draw.of(16);
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
     let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
     let n = if kind < 3 { n } else { 8 };
@@ -116,6 +117,9 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
         5 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, true)),
         6 => meant = Some(reduce::add(&mut draw, &mut s, sizes)),
+        10 | 11 => others::exchange(&mut draw, &mut s, sizes),
+        12 | 13 => others::layers(&mut draw, &mut s, sizes),
+        14 | 15 => others::summed_beside(&mut draw, &mut s, sizes),
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
         _ => several::soup(&mut draw, &mut s),
     }
