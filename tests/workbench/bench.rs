@@ -43,7 +43,6 @@ fn bench_measures_every_schedule_of_one_product() {
         // It gets as far as asking for a GPU.
         let wanted: &[&str] = match &name[..] {
             "bulk" | "bulk_rs" => &["measuring bulk", "one output"],
-            "all_to_all" => &["measuring all_to_all", "exchanges its product"],
             "mlp" => &["measuring mlp", "schedules of one product"],
             "ag_swiglu" => &["measuring ag_swiglu", "schedules of one rank"],
             _ => &["cuda", "driver"],

@@ -4,6 +4,8 @@ use super::task::{Set, Task};
 use super::variants::Planned;
 use crate::cuda::{Matmul, Nccl, Operands};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::gpus::Memory;
@@ -18,8 +20,36 @@ pub(super) struct Written<'a> {
     pub rows: Extent,
     /// Whether those rows are at the start of the memory, whichever they are.
     pub at_front: bool,
-    /// Whether it is the sum of all ranks' products, not only this rank's product.
-    pub summed: bool,
+    pub holds: Holds,
+}
+
+/// What a result is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// This rank's product.
+    Own,
+    /// The sum of all ranks' products.
+    Sum,
+    /// All ranks' products, in a slot for each of so many rows.
+    Each { slot: u32 },
+}
+
+impl Holds {
+    pub(super) fn of(kernel: &Kernel, plan: &Plan, y: TensorId) -> Holds {
+        let buffer = &kernel.buffers[y.index()];
+        match buffer.kind {
+            TensorKind::Scattered | TensorKind::Reduced => Holds::Sum,
+            TensorKind::Exchanged => Holds::Each {
+                slot: plan.geometry.chunk_rows(buffer.rows),
+            },
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scratch { .. } => Holds::Own,
+        }
+    }
 }
 
 impl<'a> Written<'a> {
@@ -32,7 +62,7 @@ impl<'a> Written<'a> {
             memory,
             rows: plan.geometry.held(y, rank.rank()),
             at_front: y.chunk_only(),
-            summed: matches!(y.kind, TensorKind::Scattered | TensorKind::Reduced),
+            holds: Holds::of(kernel, plan, tensor),
         }
     }
 }
@@ -114,6 +144,7 @@ pub(super) struct Peer<'a> {
     like: &'a Planned<'a>,
     dtype: Dtype,
     rank: u32,
+    world: u32,
     /// Rows of a rank's chunk, and elements of each row that moves.
     moved: [u64; 2],
     how: How,
@@ -125,6 +156,7 @@ enum How {
     Gather,
     Scatter,
     Reduce,
+    Exchange,
 }
 
 impl<'a> Peer<'a> {
@@ -141,12 +173,12 @@ impl<'a> Peer<'a> {
         let (how, columns) = match y {
             TensorKind::Scattered => (How::Scatter, n),
             TensorKind::Reduced => (How::Reduce, n),
+            TensorKind::Exchanged => (How::Exchange, n),
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
-            | TensorKind::Exchanged
             | TensorKind::Scratch { .. } => (How::Gather, k),
         };
         Peer {
@@ -156,6 +188,7 @@ impl<'a> Peer<'a> {
             like,
             dtype: task.dtype,
             rank: rank.rank(),
+            world: rank.world(),
             moved: [m.div_ceil(u64::from(rank.world())), columns],
             how,
         }
@@ -184,6 +217,12 @@ impl<'a> Peer<'a> {
                 let all = u64::from(self.like.plan.shape.m) * columns;
                 let product = set.product.address();
                 self.nccl.all_reduce(product, y, all, self.dtype)
+            }
+            How::Exchange => {
+                self.product.run(&set.operands())?;
+                let product = set.product.address();
+                let each = (count, self.world);
+                self.nccl.all_to_all(product, y, each, self.dtype)
             }
         }
     }

@@ -167,12 +167,6 @@ impl FusedEpilogue {
                 help: help.into(),
             })
         };
-        if kernel.buffers[y.index()].kind == TensorKind::Exchanged {
-            return refuse(
-                format!("measuring {}, which exchanges its product", kernel.name),
-                "measure products that are gathered, summed or of one rank: no peer is run beside an all-to-all",
-            );
-        }
         if let Some(other) = other {
             let buffer = &kernel.buffers[other.index()];
             return refuse(

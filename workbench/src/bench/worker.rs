@@ -1,13 +1,14 @@
 //! One rank's part of a measurement: its operands, the candidates' samples, and the check that all compute the same.
 
 use super::baseline::{Baseline, Does, Exact};
-use super::contenders::{Peer, Ready, Written};
+use super::contenders::{Holds, Peer, Ready, Written};
 use super::interleaved::{Contender, Interleaved};
 use super::meter;
 use super::stats::{self, Spread};
 use super::task::{Measured, Set, Task};
 use crate::cuda::{Blas, Compare, Difference, Draw, Nccl, Numbers};
 use counterflow_codegen::program::TensorKind;
+use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::launch::Loaded;
@@ -157,15 +158,14 @@ impl Worker {
             .map(|tensor| needs(tensor).0)
             .sum();
         let count = (ROTATED.div_ceil(of_x + of_w + of_y + more) + 1).min(MOST_SETS);
-        // A sum over ranks is compared with all ranks' products.
-        let y_kind = kernel.buffers[roles.y.index()].kind;
-        let summed = matches!(y_kind, TensorKind::Scattered | TensorKind::Reduced);
+        // What comes of all ranks' products is compared with them.
+        let shared = Holds::of(kernel, &first.plan, roles.y) != Holds::Own;
         let mut heap: u64 = 0;
         for tensor in [roles.x, roles.w, roles.y] {
             let (bytes, in_heap) = needs(tensor);
             heap += if in_heap { bytes + 2048 } else { 0 } * count;
         }
-        heap += if summed { of_y + 2048 } else { 0 } * count;
+        heap += if shared { of_y + 2048 } else { 0 } * count;
         for planned in task.alone.into_iter().chain(task.ours) {
             heap += planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536;
         }
@@ -195,7 +195,7 @@ impl Worker {
                 whole: gathered
                     .then(|| Memory::new(rank, "whole", of_x, false))
                     .transpose()?,
-                product: Memory::new(rank, "product", of_y, summed)?,
+                product: Memory::new(rank, "product", of_y, shared)?,
                 more: roles
                     .epilogue
                     .operands()
@@ -268,25 +268,36 @@ impl Worker {
         rank.synchronize()?;
         rank.barrier()?;
         let n = u64::from(task.case.size[1]);
-        let before = u64::from(result.rows.start) * n * u64::from(task.dtype.bytes());
-        let (want, stride, parts) = match &set.product {
-            Memory::Heap(product) if result.summed => (product.on(0), rank.stride(), rank.world()),
-            own => (own.address(), 0, 1),
-        };
-        let found = self.numbers.differ(
-            task.dtype,
-            Compare {
-                got: result
-                    .memory
-                    .address()
-                    .plus(if result.at_front { 0 } else { before }),
+        let row = n * u64::from(task.dtype.bytes());
+        let before = u64::from(result.rows.start) * row;
+        let got = result.memory.address();
+        let got = got.plus(if result.at_front { 0 } else { before });
+        let compare = |got, want: Address, (stride, parts)| {
+            let compare = Compare {
+                got,
                 want: want.plus(before),
                 stride,
                 parts,
                 count: u64::from(result.rows.len()) * n,
                 depth: task.case.size[2],
-            },
-        )?;
+            };
+            self.numbers.differ(task.dtype, compare)
+        };
+        let found = match (&set.product, result.holds) {
+            (Memory::Heap(product), Holds::Sum) => {
+                compare(got, product.on(0), (rank.stride(), rank.world()))
+            }
+            (Memory::Heap(product), Holds::Each { slot }) => {
+                let of_slot = |of: u32| {
+                    let at = got.plus(u64::from(of) * u64::from(slot) * row);
+                    compare(at, product.on(of), (0, 1))
+                };
+                let all = (0..rank.world()).map(of_slot);
+                all.reduce(|all, one| Ok(all?.and(one?)))
+                    .unwrap_or_else(|| Ok(Difference::default()))
+            }
+            (own, _) => compare(got, own.address(), (0, 1)),
+        }?;
         rank.barrier()?;
         Ok(found)
     }

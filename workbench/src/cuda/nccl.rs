@@ -29,6 +29,8 @@ type Reduce = unsafe extern "C" fn(
     Comm,
     *mut c_void,
 ) -> Status;
+/// Arguments: what is sent or received, elements, type, peer, communicator, stream.
+type Exchange = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> Status;
 const SUM: c_int = 0;
 
 /// The library's functions.
@@ -41,6 +43,11 @@ struct Functions {
     all_gather: Gather,
     reduce_scatter: Reduce,
     all_reduce: Reduce,
+    send: Exchange,
+    receive: Exchange,
+    /// Between these, calls are one operation.
+    begin: unsafe extern "C" fn() -> Status,
+    end: unsafe extern "C" fn() -> Status,
 }
 
 /// One rank's communicator.
@@ -100,6 +107,10 @@ impl Nccl {
             all_gather: bind(&library, c"ncclAllGather")?,
             reduce_scatter: bind(&library, c"ncclReduceScatter")?,
             all_reduce: bind(&library, c"ncclAllReduce")?,
+            send: bind(&library, c"ncclSend")?,
+            receive: bind(&library, c"ncclRecv")?,
+            begin: bind(&library, c"ncclGroupStart")?,
+            end: bind(&library, c"ncclGroupEnd")?,
         };
         let ordinals: Vec<c_int> = ranks
             .iter()
@@ -185,6 +196,52 @@ impl Nccl {
         dtype: Dtype,
     ) -> Result<(), Error> {
         self.sum(self.functions.all_reduce, from, to, count, dtype)
+    }
+
+    /// Sends each rank its part of `from`, in their order, and receives one from each at `to`: `count` elements each, in one
+    /// operation, as newer releases' all-to-all does. Collective over `world` ranks.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub(crate) fn all_to_all(
+        &self,
+        from: Address,
+        to: Address,
+        (count, world): (u64, u32),
+        dtype: Dtype,
+    ) -> Result<(), Error> {
+        self.gpu.bind()?;
+        let functions = self.functions;
+        let part = count * u64::from(dtype.bytes());
+        let stream = self.stream.cu_stream().cast();
+        // SAFETY: it takes nothing.
+        check(functions, "exchange with NCCL", unsafe {
+            (functions.begin)()
+        })?;
+        let mut told = Ok(());
+        for peer in 0..world {
+            let at = u64::from(peer) * part;
+            for (call, address) in [(functions.send, from), (functions.receive, to)] {
+                // SAFETY: the caller's memory holds `count` elements for each rank, and the stream is of the GPU that the
+                // communicator was made for.
+                let status = unsafe {
+                    call(
+                        address.plus(at).get() as *mut c_void,
+                        count as usize,
+                        elements::nccl(dtype),
+                        peer as c_int,
+                        self.comm,
+                        stream,
+                    )
+                };
+                told = told.and(check(functions, "exchange with NCCL", status));
+            }
+        }
+        // SAFETY: it takes nothing. What was begun is ended, whatever came between.
+        let ended = check(functions, "exchange with NCCL", unsafe {
+            (functions.end)()
+        });
+        told.and(ended)
     }
 
     fn sum(

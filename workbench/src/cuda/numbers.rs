@@ -96,6 +96,16 @@ pub(crate) struct Difference {
     pub worst: f32,
 }
 
+impl Difference {
+    /// Those of two results together.
+    pub(crate) fn and(self, other: Difference) -> Difference {
+        Difference {
+            wrong: self.wrong.saturating_add(other.wrong),
+            worst: self.worst.max(other.worst),
+        }
+    }
+}
+
 impl Numbers {
     /// Compiles and loads the kernels that make and compare numbers.
     ///
