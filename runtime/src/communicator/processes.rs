@@ -156,7 +156,7 @@ impl Communicator {
                 .into(),
         })?;
         let deadline = Deadline::after(timeout()?);
-        let ranks = job.rendezvous(deadline.left())?;
+        let ranks = job.rendezvous(deadline.limit)?;
         Communicator::by(&ranks, || gpu(&job), sharing, deadline)
     }
 

@@ -207,8 +207,10 @@ fn other_world(theirs: Place, ours: Place) -> Error {
 
 /// Why somebody was not let in.
 enum Refused {
-    /// It may come again.
+    /// It may come again, and it is usual that nobody is there so far.
     NotYet(String),
+    /// It may come again, though something else is wrong.
+    Hindered(String),
     /// The other side does not know the secret, or this one does not. It may come again: it may have met another job.
     Unknown,
     Never(Error),
@@ -216,7 +218,11 @@ enum Refused {
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Refused {
-        Refused::NotYet(error.to_string())
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Refused::NotYet(text),
+            _ => Refused::Hindered(text),
+        }
     }
 }
 
@@ -229,7 +235,7 @@ pub(crate) fn knock<S: Read + Write>(
 ) -> Result<Wire<S>, Error> {
     /// Between two tries.
     const REST: Duration = Duration::from_millis(20);
-    let mut unknown = None;
+    let (mut unknown, mut hindered) = (None, None);
     loop {
         let tried = match open(deadline.until) {
             Ok((stream, secret)) => {
@@ -242,13 +248,14 @@ pub(crate) fn knock<S: Read + Write>(
             Ok(wire) => return Ok(wire),
             Err(Refused::Never(error)) => return Err(error),
             Err(Refused::NotYet(why)) => why,
+            Err(Refused::Hindered(why)) => hindered.insert(why).clone(),
             Err(Refused::Unknown) => {
                 const WHY: &str = "it does not know this job's secret, or this process does not";
                 unknown.insert(WHY).to_string()
             }
         };
         if deadline.is_over() {
-            let why = unknown.unwrap_or(&why);
+            let why = unknown.or(hindered.as_deref()).unwrap_or(&why);
             return Err(failed(
                 format!(
                     "rank {} did not reach rank {host} within {:?}: {why}",

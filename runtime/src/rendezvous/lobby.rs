@@ -118,11 +118,14 @@ fn hex(bytes: &[u8]) -> String {
 /// The port and the secret in a file, once they are there whole.
 fn read(path: &Path) -> io::Result<(SocketAddr, Secret)> {
     let nothing = || io::Error::new(ErrorKind::NotFound, "rank 0 has not said where it listens");
-    let about = path.metadata().map_err(|_| nothing())?;
-    if about.len() > LONGEST {
+    let why = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::InvalidData => nothing(),
+        _ => error,
+    };
+    if path.metadata().map_err(why)?.len() > LONGEST {
         return Err(nothing());
     }
-    let text = std::fs::read_to_string(path).map_err(|_| nothing())?;
+    let text = std::fs::read_to_string(path).map_err(why)?;
     let mut words = text.split(' ');
     let (port, secret, end) = (words.next(), words.next(), words.next());
     let port = port.and_then(|port| port.parse().ok());

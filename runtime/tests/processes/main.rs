@@ -7,6 +7,8 @@ mod children;
 #[path = "../common/groups.rs"]
 mod groups;
 
+mod faults;
+
 use children::Rank;
 use counterflow::op::Op;
 use counterflow::prelude::bf16;
@@ -24,26 +26,29 @@ const LAST: &str = "last words: ";
 #[ignore = "the other tests start it, once for every rank"]
 fn part() {
     let part = children::part();
-    let done = Communicator::emulated_from_env().and_then(|rank| match &part[..] {
-        "work" => work(&rank),
-        "barrier" => barrier(&rank),
-        "kernel" => kernel(&rank),
-        "differ" => rank
-            .allocate::<u8>("x", [rank.rank() as usize / 3])
-            .map(drop),
-        "leave" => leave(rank),
-        "scratch" => scratch(&rank),
-        "exit" => exit(rank),
-        "files" => files(&rank),
-        "split" => groups::layers(&rank, [256, 64], |rank, program| {
-            rank.op(program).up_to(256, 64, 64).build()
-        }),
-        "apart" => match rank.rank() {
-            2 => rank.barrier(),
-            _ => rank.split(0, 0).map(drop),
-        },
-        other => panic!("{other}"),
-    });
+    let joined = |part: &str| {
+        Communicator::emulated_from_env().and_then(|rank| match part {
+            "work" => work(&rank),
+            "barrier" => barrier(&rank),
+            "kernel" => kernel(&rank),
+            "differ" => rank
+                .allocate::<u8>("x", [rank.rank() as usize / 3])
+                .map(drop),
+            "leave" => leave(rank),
+            "scratch" => scratch(&rank),
+            "exit" => exit(rank),
+            "files" => files(&rank),
+            "split" => groups::layers(&rank, [256, 64], |rank, program| {
+                rank.op(program).up_to(256, 64, 64).build()
+            }),
+            "apart" => match rank.rank() {
+                2 => rank.barrier(),
+                _ => rank.split(0, 0).map(drop),
+            },
+            other => panic!("{other}"),
+        })
+    };
+    let done = faults::part(&part).unwrap_or_else(|| joined(&part));
     match done {
         Ok(()) => println!("\n{LAST}fine"),
         Err(error) => println!("\n{LAST}{}: {error}", error.kind()),
