@@ -27,6 +27,9 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
+#[path = "../common/outsiders.rs"]
+mod outsiders;
+
 #[path = "../../codegen/tests/tile/generator/mod.rs"]
 mod generator;
 

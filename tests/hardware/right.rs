@@ -3,7 +3,7 @@
 
 use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
 use crate::gpus;
-use crate::strangers::{STRANGERS, Stranger};
+use crate::strangers::{STRANGERS, Stranger, gated_at_the_end, gated_layers};
 use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
@@ -239,7 +239,14 @@ fn strangers((schedule, worlds): Stranger) {
 
 /// Their kernels, for what compiles them ahead.
 pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    let each = STRANGERS.into_iter().flat_map(|(schedule, worlds)| {
+    let gated: [Stranger; 2] = [
+        (gated_layers, &[1, 2, 3, 4, 5, 8]),
+        (gated_at_the_end, &[1, 2]),
+    ];
+    let has_kernel = |(schedule, _): &Stranger| !outsiders::REFUSED.contains(&&*schedule().name);
+    let outsiders = crate::outsiders::ALL.into_iter().filter(has_kernel);
+    let all = STRANGERS.into_iter().chain(gated).chain(outsiders);
+    let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
             .flat_map(|world| JITTERED.map(|kind| (*world, kind)));
@@ -379,6 +386,99 @@ fn strangers_one_shot() {
     strangers(STRANGERS[24]);
 }
 
+#[test]
+fn strangers_halves_by_role() {
+    strangers(STRANGERS[25]);
+}
+
+#[test]
+fn strangers_odd_tiles_first() {
+    strangers(STRANGERS[26]);
+}
+
+#[test]
+fn strangers_passed_in_turns() {
+    strangers(STRANGERS[27]);
+}
+
+#[test]
+fn strangers_rectified_in_part() {
+    strangers(STRANGERS[28]);
+}
+
+#[test]
+fn strangers_half_as_they_come() {
+    strangers(STRANGERS[29]);
+}
+
+#[test]
+fn strangers_gated_layers() {
+    strangers((gated_layers, &[1, 2, 3, 4, 5, 8]));
+}
+
+#[test]
+fn strangers_gated_at_the_end() {
+    strangers((gated_at_the_end, &[1, 2]));
+}
+
+/// What readers of papers write, but for what has no kernel.
+mod outsiders {
+    use super::{Stranger, strangers};
+    use crate::outsiders::ALL;
+
+    /// Those that have none.
+    pub const REFUSED: [&str; 2] = ["adapter", "dispatch"];
+
+    fn run(name: &str) {
+        let of = |(schedule, _): &Stranger| schedule().name == name;
+        strangers(
+            *ALL.iter()
+                .find(|stranger| of(stranger))
+                .expect("a schedule of that name"),
+        );
+    }
+
+    #[test]
+    fn micro_batches() {
+        run("micro_batches");
+    }
+
+    #[test]
+    fn expert_by_parity() {
+        run("expert_by_parity");
+    }
+
+    #[test]
+    fn adapter_in_two_loops() {
+        run("adapter_in_two_loops");
+    }
+
+    #[test]
+    fn owners_of_tiles() {
+        run("owners_of_tiles");
+    }
+
+    #[test]
+    fn doubling() {
+        run("doubling");
+    }
+
+    #[test]
+    fn gated_output() {
+        run("gated_output");
+    }
+
+    #[test]
+    fn pipeline_stage() {
+        run("pipeline_stage");
+    }
+
+    #[test]
+    fn two_paths() {
+        run("two_paths");
+    }
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {
@@ -439,4 +539,19 @@ fn emulated_tn(schedule: Schedule) {
 
 mod emulated_tn {
     crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
+}
+
+/// Kernels of strangers can be made ahead, also without a GPU.
+#[test]
+fn kernels_of_strangers_have_warps() {
+    let gated = of_strangers().filter(|(_, program, _)| program.name.starts_with("gated"));
+    let outsiders = of_strangers().filter(|(_, program, variant)| {
+        variant.world == 4
+            && crate::outsiders::ALL
+                .iter()
+                .any(|(it, _)| it().name == program.name)
+    });
+    for (_, program, variant) in gated.chain(outsiders) {
+        crate::case::checked(&program, &variant);
+    }
 }

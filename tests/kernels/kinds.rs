@@ -3,12 +3,14 @@
 
 use crate::epilogues;
 use crate::halves;
+use crate::outsiders;
 use crate::sass::{all_pass, checked, nvidia};
 use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers};
-use counterflow::codegen::cuda;
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
-use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
+use counterflow::{Dtype, Error, Layout, Program, Variant, launch, schedules};
 
 #[test]
 fn one_of_each_kind_passes_the_sass_checks() {
@@ -38,6 +40,23 @@ fn what_asks_about_ranks_passes_the_sass_checks() {
         let world = worlds[worlds.len() - 1];
         (program(), Variant::new(world).set("tiles", (128, 256)))
     });
+    all_pass(&cases);
+}
+
+/// What readers of papers write, but for what has no kernel.
+#[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn what_readers_of_papers_write_passes_the_sass_checks() {
+    let all = outsiders::ALL.map(|(program, worlds)| {
+        let world = worlds[worlds.len() - 1];
+        (program(), Variant::new(world))
+    });
+    let has_kernel = |case: &(Program, Variant)| {
+        let kernel = lower(&case.0, &case.1).and_then(verify::kernel);
+        kernel.and_then(|kernel| sm90::build(&kernel)).is_ok()
+    };
+    let cases: Vec<_> = all.into_iter().filter(has_kernel).collect();
+    assert!(cases.len() >= 8);
     all_pass(&cases);
 }
 

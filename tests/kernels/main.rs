@@ -7,6 +7,8 @@ mod generator;
 #[path = "../common/halves.rs"]
 mod halves;
 mod kinds;
+#[path = "../common/outsiders.rs"]
+mod outsiders;
 mod random;
 mod sass;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]

@@ -5,6 +5,7 @@ mod builder;
 mod library;
 mod macros;
 mod negative;
+mod outsiders;
 mod tuned;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

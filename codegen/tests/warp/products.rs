@@ -355,7 +355,7 @@ fn products_of_two_depths() {
     let found = built(&s.finish(), Layout::Nt).err().unwrap_or_default();
     insta::assert_snapshot!(found, @"
     error[resources]: products of another type or depth beside each other
-      help: operands of one type, whose K is the same: they come step by step, together
+      help: operands of one type, whose K is the same: they come step by step, together; or store one in a loop of its own, and add its tile: `+ z[t]`
     ");
 }
 

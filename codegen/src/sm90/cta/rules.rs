@@ -253,7 +253,8 @@ fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let other = dots.find(|dot| Some(dot.tensors.map(of)) != first);
     let refused = other.map(|dot| {
         let message = "products of another type or depth beside each other";
-        let hint = "operands of one type, whose K is the same: they come step by step, together";
+        let hint = "operands of one type, whose K is the same: they come step by step, together; or store one in a loop of its own, \
+            and add its tile: `+ z[t]`";
         refuse(dot.at, message, hint)
     });
     refused.into_iter().collect()
