@@ -264,6 +264,16 @@ pub struct GemmKind {
 }
 
 impl GemmKind {
+    /// That of a kernel without a GEMM, whose tiles are computed by CTAs that move data.
+    pub(crate) const NONE: GemmKind = GemmKind {
+        k: 64,
+        cluster: (1, 1),
+        split: 1,
+        stages: None,
+        subtiles: None,
+        ping_pong: false,
+    };
+
     /// CTAs of a cluster: its adjacent tiles, times the CTAs that share each tile's steps.
     pub const fn ctas(&self) -> u32 {
         self.cluster

@@ -387,6 +387,11 @@ fn strangers_one_shot() {
 }
 
 #[test]
+fn strangers_reduce_scatter_alone() {
+    strangers(STRANGERS[30]);
+}
+
+#[test]
 fn strangers_halves_by_role() {
     strangers(STRANGERS[25]);
 }

@@ -24,7 +24,10 @@ use std::collections::BTreeSet;
 pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let Some(cta) = kernel.decided().runs()? else {
         let at = kernel.roles.first().and_then(|role| first(kernel, role));
-        return Err(refuse(at, "it has no dot", "a pipeline feeds tensor cores").into());
+        let message = "a schedule that computes no tile";
+        let hint = "a `#[gemm]` loop beside it, or a `#[comm]` role that stores tiles: `r[t] = g[t] + partial[others()][t].sum()`; \
+                    copies alone run on emulated ranks";
+        return Err(refuse(at, message, hint).into());
     };
     let comm = comm(kernel);
     let counters = Counters::of(kernel);
@@ -113,7 +116,10 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             }
         }
         let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work.body);
-        if let Some(comm) = comm.as_ref().filter(|comm| !comm.join_late) {
+        let beside = comm
+            .as_ref()
+            .filter(|comm| !comm.join_late && !multiplied.is_empty());
+        if let Some(comm) = beside {
             let test = Test::AtLeast(Expr::Block, comm.count());
             let body = multiplied;
             multiplied = vec![why("The other CTAs multiply."), Node::If { test, body }];

@@ -216,7 +216,10 @@ fn a_spare_warp_does_not_compute() {
     });
     let found = sm90::build(&kernel(&s.finish(), 4)).expect_err("refused");
     let found = found.first();
-    assert_eq!(found.message, "a #[spare_warps] loop that computes");
+    insta::assert_snapshot!(found.text(&|_| String::new()), @"
+    error[resources]: a #[spare_warps] loop that computes
+      help: copies, waits and signals; `#[comm]` roles add and store tiles, `#[gemm]` loops do
+    ");
     assert!(found.at.is_some_and(|at| at.file().ends_with("control.rs")));
 }
 

@@ -30,6 +30,7 @@ mod split_k;
 mod staggered_epilogues;
 mod summing_roles;
 mod swapped_operands;
+mod without_gemm;
 mod without_product;
 mod worlds;
 /// Its tests stand beside it.

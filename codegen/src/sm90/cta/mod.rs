@@ -134,7 +134,11 @@ pub fn decide(kernel: &Kernel) -> Decision {
     let asked = match gemm {
         Some(gemm) if has_products => all_asked(kernel, gemm, &mut misfits),
         Some(gemm) => of_stores(kernel, gemm, &mut misfits),
-        None => Vec::new(),
+        // What such CTAs compute then decides.
+        None => (kernel.roles.iter())
+            .filter(|role| computes(role))
+            .flat_map(|role| of_stores(kernel, (role, GemmKind::NONE), &mut misfits))
+            .collect(),
     };
     let mut summing = Vec::new();
     for role in kernel.roles.iter().filter(|role| computes(role)) {

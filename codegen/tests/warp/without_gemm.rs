@@ -1,0 +1,88 @@
+//! Schedules without `#[gemm]`: `#[comm]` CTAs move and compute all there is.
+
+use crate::fixtures::strangers::reduce_scatter_alone;
+use crate::roles::right;
+use counterflow_codegen as codegen;
+
+use codegen::builder::*;
+use codegen::dtype::Dtype::Bf16;
+use codegen::lower::lower;
+use codegen::program::Program;
+use codegen::sm90;
+use codegen::variant::Variant;
+use codegen::verify;
+
+#[test]
+fn a_reduce_scatter_of_tiles() {
+    right(&reduce_scatter_alone());
+}
+
+/// The sums go to everybody.
+#[test]
+fn an_all_reduce_of_tiles() {
+    let mut s = ScheduleBuilder::new("all_reduce_alone");
+    let (g, y) = (s.local("g", Bf16), s.reduced("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    let done = s.counters("done", [tiles.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let part = s.load(g.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), part);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mine = s.load(g.at(t));
+            s.wait(landed.at(others()).at(t));
+            let sum = mine + s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), sum.clone());
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.store(y.on(&peer).at(t), sum.clone());
+                s.signal(done.on(&peer).at(t), 1);
+            });
+        });
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| s.wait(done.at(t)));
+        });
+    });
+    right(&s.finish());
+}
+
+fn refused(program: &Program) -> String {
+    let kernel = lower(program, &Variant::new(4)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
+    let found = sm90::build(&kernel).expect_err("refused");
+    assert!(
+        found
+            .first()
+            .at
+            .is_some_and(|at| at.file().ends_with("without_gemm.rs"))
+    );
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn copies_alone_are_refused() {
+    let mut s = ScheduleBuilder::new("all_gather");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 128);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
+        });
+    });
+    insta::assert_snapshot!(refused(&s.finish()), @"
+    error[resources]: a schedule that computes no tile
+      help: a `#[gemm]` loop beside it, or a `#[comm]` role that stores tiles: `r[t] = g[t] + partial[others()][t].sum()`; copies alone run on emulated ranks
+    ");
+}
