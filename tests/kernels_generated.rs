@@ -56,7 +56,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 20] = [
+const KERNELS: [Kind; 21] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -69,6 +69,7 @@ const KERNELS: [Kind; 20] = [
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
+    (schedules::fsdp_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::rs_ring, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),

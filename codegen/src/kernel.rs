@@ -8,6 +8,10 @@
 //! no data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order but are
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
+mod sides;
+
+pub(crate) use sides::WhichChunk;
+
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{

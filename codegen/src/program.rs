@@ -562,6 +562,28 @@ pub enum CellIndex {
     Rank(Pick),
     /// The item itself.
     Item(Var),
-    /// The items of another partition that hold the rows this item reads.
-    Rows(Var),
+    /// The items of another partition that hold this item's rows or columns.
+    Along(Var, Side),
+}
+
+/// Which of a rectangle's two dimensions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// Its rows.
+    Rows,
+    /// Its columns.
+    Columns,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Side; 2] = [Side::Rows, Side::Columns];
+
+    /// Its word in the language.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Side::Rows => "rows",
+            Side::Columns => "columns",
+        }
+    }
 }

@@ -4,7 +4,7 @@ mod sizes;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
-use crate::program::{CounterDim, CounterId, PartitionId, TensorKind};
+use crate::program::{CounterDim, CounterId, PartitionId, Side, TensorKind};
 use std::ops::Range;
 
 pub use sizes::Shape;
@@ -55,6 +55,8 @@ struct DimGeometry {
     /// Rows of a full chunk. The size itself if the dimension is not chunked.
     chunk: u32,
     chunked: bool,
+    /// Chunks but the last ones are a multiple of so many.
+    unit: u32,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
     /// Whether it is the union of all launches of up to that many rows, instead of one launch of `size` rows.
@@ -64,7 +66,7 @@ struct DimGeometry {
 /// An item of a partition: its chunk and its position in the chunk's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Item {
-    /// Which row chunk.
+    /// Which chunk.
     pub chunk: u32,
     /// Which row of the chunk's grid.
     pub row: u32,
@@ -130,7 +132,8 @@ impl Geometry {
         let dims: Vec<DimGeometry> = kernel
             .dims
             .iter()
-            .map(|dim| {
+            .zip(0..)
+            .map(|(dim, id)| {
                 let (size, most) = (shape.size(dim), most.size(dim));
                 if size == 0 || size > i32::MAX as u32 {
                     let message = format!("{} is {size}", dim.name);
@@ -140,9 +143,11 @@ impl Geometry {
                     let hint = format!("make the series for at least {} = {size}", dim.name);
                     found.push(shape_error(message).hint(hint));
                 }
+                let unit = kernel.chunk_unit(DimId(id));
                 let of_chunk = |size: u32| {
                     if dim.chunked {
-                        size.div_ceil(world.max(1))
+                        let chunk = size.div_ceil(world.max(1));
+                        chunk.checked_next_multiple_of(unit).unwrap_or(chunk)
                     } else {
                         size
                     }
@@ -151,6 +156,7 @@ impl Geometry {
                     size,
                     chunk: of_chunk(size),
                     chunked: dim.chunked,
+                    unit,
                     most: of_chunk(most.max(size)),
                     together: None,
                 }
@@ -215,7 +221,18 @@ impl Geometry {
                 .any(|counter| counter.dims.contains(&axis));
             let dim = &kernel.dims[usize::from(partition.columns.0)];
             let (size, most) = (self.size(partition.columns), most.size(dim));
-            let moves = |block| size < most && size.div_ceil(block) != most.div_ceil(block);
+            let divided = self.chunked_side(PartitionId(index as u16)) == Some(Side::Columns);
+            let of_chunk = match divided {
+                true => [
+                    self.chunk_rows(partition.columns),
+                    self.most_chunk_rows(partition.columns),
+                ],
+                false => [size, most],
+            };
+            let moves = |block| {
+                let [now, most] = of_chunk.map(|columns: u32| columns.div_ceil(block));
+                now != most
+            };
             if counted && partition.column_block.is_some_and(moves) {
                 let message = format!(
                     "{} is {size} in a series of {most}: every column of `{}` has counter cells, which would move",
@@ -319,10 +336,12 @@ impl Geometry {
     pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
         let dim = self.dims[usize::from(dim.0)];
         if let Some(most) = dim.together {
-            // With one row less per chunk, all chunks may be full, also those that are short or empty in the largest
+            // With one row less per chunk, or one unit of them, all chunks may be full, also those that are short or empty in the largest
             // launch.
             let start = dim.chunk.saturating_mul(chunk);
-            let rows = most.saturating_sub(start).clamp(dim.chunk - 1, dim.chunk);
+            let rows = most
+                .saturating_sub(start)
+                .clamp(dim.chunk.saturating_sub(dim.unit), dim.chunk);
             let end = start.saturating_add(rows);
             return Extent { start, end };
         }
@@ -342,25 +361,43 @@ impl Geometry {
         extent
     }
 
-    /// Rows and columns of the grid of items in one chunk: rows for a full chunk if `chunk` is `None`.
-    pub fn grid(&self, partition: PartitionId, chunk: Option<u32>) -> (u32, u32) {
-        let partition = &self.partitions[partition.index()];
-        let rows = match chunk {
-            Some(chunk) => self.chunk(partition.rows, chunk).len(),
-            None => self.chunk_rows(partition.rows),
-        };
-        let rows = partition
-            .row_block
-            .map_or(u32::from(rows > 0), |block| rows.div_ceil(block));
-        let columns = partition
-            .column_block
-            .map_or(1, |block| self.size(partition.columns).div_ceil(block));
-        (rows, columns)
+    /// What a partition's items of chunk `chunk` may have of a side: the chunk's part, or all that is not divided.
+    pub(crate) fn span(&self, partition: PartitionId, side: Side, chunk: u32) -> Extent {
+        let dim = self.partitions[partition.index()].dim(side);
+        if self.chunked_side(partition) == Some(side) {
+            return self.chunk(dim, chunk);
+        }
+        let end = self.size(dim);
+        Extent { start: 0, end }
     }
 
-    /// The chunks of a partition's rows.
+    /// As [`Kernel::chunked_side`].
+    fn chunked_side(&self, partition: PartitionId) -> Option<Side> {
+        let partition = &self.partitions[partition.index()];
+        partition.chunked_side(|dim| self.dims[usize::from(dim.0)].chunked)
+    }
+
+    /// Rows and columns of the grid of items in one chunk: of a full chunk if `chunk` is `None`.
+    pub fn grid(&self, partition: PartitionId, chunk: Option<u32>) -> (u32, u32) {
+        let blocks = |side: Side| {
+            let of = &self.partitions[partition.index()];
+            let divided = self.chunked_side(partition) == Some(side);
+            let size = match chunk {
+                None if divided => self.chunk_rows(of.dim(side)),
+                _ => self.span(partition, side, chunk.unwrap_or(0)).len(),
+            };
+            let block = of.block(side);
+            block.map_or(u32::from(size > 0), |block| size.div_ceil(block))
+        };
+        (blocks(Side::Rows), blocks(Side::Columns))
+    }
+
+    /// The chunks of a partition: of its rows or of its columns.
     pub fn partition_chunks(&self, partition: PartitionId) -> u32 {
-        self.chunks(self.partitions[partition.index()].rows)
+        match self.chunked_side(partition) {
+            Some(_) => self.world,
+            None => 1,
+        }
     }
 
     /// The cells of a counter axis over this partition. Every chunk has those of a full chunk of the largest launch, so
@@ -399,51 +436,38 @@ impl Geometry {
 
     /// The rows and columns of an item.
     pub fn item(&self, partition: PartitionId, item: Item) -> (Extent, Extent) {
-        let partition = &self.partitions[partition.index()];
-        let chunk = self.chunk(partition.rows, item.chunk);
-        let rows = match partition.row_block {
-            None => chunk,
-            Some(block) => {
-                let start = chunk.start + (item.row * block).min(chunk.len());
-                Extent {
-                    start,
-                    end: start.saturating_add(block).min(chunk.end),
-                }
+        let part = |side: Side, at: u32| {
+            let all = self.span(partition, side, item.chunk);
+            let Some(block) = self.partitions[partition.index()].block(side) else {
+                return all;
+            };
+            let start = all.start + at.saturating_mul(block).min(all.len());
+            Extent {
+                start,
+                end: start.saturating_add(block).min(all.end),
             }
         };
-        let size = self.size(partition.columns);
-        let columns = match partition.column_block {
-            None => Extent {
-                start: 0,
-                end: size,
-            },
-            Some(block) => {
-                let start = (item.column * block).min(size);
-                Extent {
-                    start,
-                    end: start.saturating_add(block).min(size),
-                }
-            }
-        };
-        (rows, columns)
+        (part(Side::Rows, item.row), part(Side::Columns, item.column))
     }
 
-    /// The items of `partition` in `chunk` that hold any of `rows`, as ranges of its grid.
+    /// The items of `partition` in `chunk` that hold any of an extent along a side, as ranges of its grid.
     pub fn overlapping(
         &self,
         partition: PartitionId,
         chunk: u32,
-        rows: Extent,
+        (side, extent): (Side, Extent),
     ) -> (Range<u32>, Range<u32>) {
-        let (_, columns) = self.grid(partition, Some(chunk));
-        let partition = &self.partitions[partition.index()];
-        let start = self.chunk(partition.rows, chunk).start;
-        let along = match partition.row_block {
-            _ if rows.is_empty() => 0..0,
+        let (rows, columns) = self.grid(partition, Some(chunk));
+        let start = self.span(partition, side, chunk).start;
+        let along = match self.partitions[partition.index()].block(side) {
+            _ if extent.is_empty() => 0..0,
             None => 0..1,
-            Some(block) => (rows.start - start) / block..(rows.end - start).div_ceil(block),
+            Some(block) => (extent.start - start) / block..(extent.end - start).div_ceil(block),
         };
-        (along, 0..columns)
+        match side {
+            Side::Rows => (along, 0..columns),
+            Side::Columns => (0..rows, along),
+        }
     }
 
     /// The extents of a counter's axes.
@@ -528,7 +552,8 @@ impl Geometry {
             let partition = PartitionId(index as u16);
             class.push(self.cell_grid(partition).0);
             let chunks = self.partition_chunks(partition);
-            class.extend((0..chunks).map(|chunk| self.grid(partition, Some(chunk)).0));
+            let grids = (0..chunks).map(|chunk| self.grid(partition, Some(chunk)));
+            class.extend(grids.flat_map(|(rows, columns)| [rows, columns]));
         }
         class
     }

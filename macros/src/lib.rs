@@ -98,7 +98,7 @@ use syn::ItemFn;
 /// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
 /// | conditions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
 /// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, and `y.on(rank)[me()][t]` for `Exchanged`; slots are ranks, `others()` or `everyone()` |
-/// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank or `t.rows()` |
+/// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.columns()` |
 /// | copies | `x.on(peer)[p] = x[p];` |
 /// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, and `grad[t] += value;` for `Accumulated` |
 /// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t], w[t]);` |

@@ -129,7 +129,7 @@ mistakes! {
     IndexRange => "a range is not an index", "index by the variable of a loop over a partition";
     OrderAsIndex => "this is an order, but an index is needed", "loop over it, and index by the loop's variable; several slots are `others()` or `everyone()`";
     PartitionAsIndex { partition } => "`{partition}` is all of its items, but one is needed", "loop over it: `for t in {partition}.of(rank)`, and index by `t`";
-    NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()`";
+    NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()` or `t.columns()`";
     Input { name, kind } => "`{name}` is {kind}: a schedule cannot write an input", "store to an output parameter or to `symmetric` scratch";
     StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
     AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; to overwrite it, make it `Out`";
@@ -143,7 +143,7 @@ mistakes! {
     MissingSlot { name } => "the slot of `{name}` is missing", "name it before the item: `{name}[me()][t]`";
     NoSlots { name } => "`{name}` has no slots", "index it by an item; to reach another rank's memory write `{name}.on(rank)[t]`";
     IndexOrder { name } => "`{name}` is indexed out of order", "write the slot, then the item, each at most once";
-    RowsOfTensor { var } => "`{var}.rows()` is for counters", "a tensor is indexed by the item itself: `x[{var}]`";
+    SideOfTensor { var, side } => "`{var}.{side}()` is for counters", "a tensor is indexed by the item itself: `x[{var}]`";
     WriteSeveral { word } => "a store writes one slot, but `{word}()` is several", "name the slot: `[me()]`";
     ReadSeveral { word } => "`{word}()` is several tiles, but one is needed", "add them up: `.sum()`";
     OperandPlace => "this is not data in memory", "name a tensor's item, such as `x[t]`";
@@ -151,8 +151,8 @@ mistakes! {
 
     // Counters.
     AxisCount { name, declared, wanted, found } => "`{name}` takes {wanted}, but this has {found}", "it is `{declared}`";
-    AxisPartition { name, wanted, found, var } => "`{name}` counts items of `{wanted}`, but `{var}` is one of `{found}`", "write `{var}.rows()`: the items of `{wanted}` that hold its rows";
-    AxisItem { name, wanted } => "`{name}` counts items of `{wanted}` here", "index it by an item of `{wanted}`, or by the rows of another item: `t.rows()`";
+    AxisPartition { name, wanted, found, var } => "`{name}` counts items of `{wanted}`, but `{var}` is one of `{found}`", "write `{var}.rows()`, the items of `{wanted}` that hold its rows, or `{var}.columns()`";
+    AxisItem { name, wanted } => "`{name}` counts items of `{wanted}` here", "index it by an item of `{wanted}`, or by the rows or columns of another item: `t.rows()`, `t.columns()`";
     AxisRank { name } => "`{name}` counts ranks or numbers here", "index it by a rank, `others()` or `everyone()`";
 
     // Values.

@@ -319,7 +319,7 @@ pub struct Index {
 pub enum IndexKind {
     Rank(Pick),
     Item { var: Ident, partition: Ident },
-    Rows { var: Ident },
+    Along { var: Ident, side: Ident },
 }
 
 /// Data: `partial.on(owner)[me()][t]`

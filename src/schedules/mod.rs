@@ -21,6 +21,8 @@ mod ag_swiglu;
 mod all_to_all;
 mod bulk;
 mod bulk_rs;
+mod experts;
+mod fsdp_gemm;
 mod gemm;
 mod gemm_ar;
 mod gemm_rs;
@@ -40,6 +42,8 @@ pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
 pub use all_to_all::{AllToAllOp, all_to_all};
 pub use bulk::{BulkOp, bulk};
 pub use bulk_rs::{BulkRsOp, bulk_rs};
+pub use experts::{ExpertsOp, experts};
+pub use fsdp_gemm::{FsdpGemmOp, fsdp_gemm};
 pub use gemm::{GemmOp, gemm};
 pub use gemm_ar::{GemmArOp, gemm_ar};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
@@ -52,17 +56,19 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 18] = [
+pub const ALL: [fn() -> crate::Program; 20] = [
     gemm,
     linear_gelu,
     linear_residual,
     swiglu,
+    experts,
     wgrad,
     ag_gemm,
     ag_gemm_pull,
     ag_gemm_ring,
     ag_gemm_double_ring,
     ag_swiglu,
+    fsdp_gemm,
     gemm_rs,
     gemm_rs_add,
     rs_ring,

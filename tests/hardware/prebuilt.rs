@@ -34,6 +34,10 @@ fn kernels_of_the_suite() {
                     if kind.2 == Layout::Tn && by_rows {
                         continue;
                     }
+                    // CTAs move rows of memory, and there a shard of the weight has none.
+                    if kind.2 != Layout::Nt && program.name == "fsdp_gemm" {
+                        continue;
+                    }
                     let (_, pipeline) = checked(&program, &variant_of(&program, world, *kind));
                     let kernel = (probes, cuda::emit(&pipeline));
                     if !wanted.contains(&kernel) {

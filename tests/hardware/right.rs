@@ -175,7 +175,7 @@ fn layout_nn(schedule: Schedule) {
 }
 
 mod layout_nn {
-    crate::each_schedule!(super::layout_nn);
+    crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, experts, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, mlp, bulk, bulk_rs);
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
@@ -190,7 +190,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -392,6 +392,16 @@ fn strangers_reduce_scatter_alone() {
 }
 
 #[test]
+fn strangers_shards_of_two_layers() {
+    strangers(STRANGERS[31]);
+}
+
+#[test]
+fn strangers_two_slots() {
+    strangers(STRANGERS[32]);
+}
+
+#[test]
 fn strangers_halves_by_role() {
     strangers(STRANGERS[25]);
 }
@@ -543,7 +553,7 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
 }
 
 /// Kernels of strangers can be made ahead, also without a GPU.

@@ -24,6 +24,7 @@ fn one_of_each_kind_passes_the_sass_checks() {
             Variant::new(4).set("tiles", (128, 128)),
         ),
         (schedules::ag_gemm(), variant.clone()),
+        (schedules::fsdp_gemm(), variant.clone()),
         (schedules::gemm_rs(), variant.clone()),
         (schedules::rs_ring(), variant.clone()),
         (schedules::gemm_ar(), variant.clone()),

@@ -124,13 +124,14 @@ fn launches_of_several_series_are_refused() {
     cpu::interleave(&series[0], &plans.iter().collect::<Vec<_>>(), 1).expect("runs");
 }
 
-/// Rings and an all-to-all are proved in every world that a plan may have, odd ones too.
+/// Rings, an all-to-all and a gathered weight are proved in every world that a plan may have, odd ones too.
 #[test]
 fn what_goes_by_ranks_is_proved_in_every_world() {
     let all = [
         schedules::ag_gemm_double_ring(),
         schedules::all_to_all(),
         schedules::rs_ring(),
+        schedules::fsdp_gemm(),
     ];
     for (program, world) in all
         .iter()
@@ -147,8 +148,11 @@ fn what_goes_by_ranks_is_proved_in_every_world() {
         }
         let kernel = lower(program, &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{world}: {error}"));
-        // The last ranks have fewer rows, or none.
-        let most = Shape::new(2 * world + 1, 8, 16);
+        // The last ranks have fewer rows, or none; or that of columns.
+        let most = match program.name.as_str() {
+            "fsdp_gemm" => Shape::new(5, 8 * (world + 2), 16),
+            _ => Shape::new(2 * world + 1, 8, 16),
+        };
         let series = verify::series(&kernel, &most, &Machine::h200());
         series.unwrap_or_else(|error| panic!("{world}: {error}"));
     }

@@ -43,6 +43,8 @@ fn bench_measures_every_schedule_of_one_product() {
         // It gets as far as asking for a GPU.
         let wanted: &[&str] = match &name[..] {
             "bulk" | "bulk_rs" => &["measuring bulk", "one output"],
+            "fsdp_gemm" => &["measuring fsdp_gemm", "gathers its weight"],
+            "experts" => &["measuring experts", "schedules of one product"],
             "mlp" => &["measuring mlp", "schedules of one product"],
             "ag_swiglu" => &["measuring ag_swiglu", "schedules of one rank"],
             _ => &["cuda", "driver"],

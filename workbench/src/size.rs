@@ -83,7 +83,7 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .map(|index| match index {
                 CellIndex::Rank(pick) => picked(pick, world),
                 // Tiles overlap at most two pieces of equal rows, and a few otherwise.
-                CellIndex::Rows(_) => 4,
+                CellIndex::Along(..) => 4,
                 CellIndex::Item(_) => 1,
             })
             .chain([homes(&cells.home, world)])

@@ -32,7 +32,7 @@ use crate::value::AccId;
 pub use crate::value::Value;
 use refs::Order;
 pub use refs::{
-    Axis, CellsRef, CountersRef, Item, ItemRows, ItemsRef, PartitionRef, PlaceRef, TensorIndex,
+    Axis, CellsRef, CountersRef, Item, ItemSide, ItemsRef, PartitionRef, PlaceRef, TensorIndex,
     TensorRef,
 };
 use std::panic::Location;

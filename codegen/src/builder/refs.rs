@@ -3,8 +3,8 @@
 use super::words::Tune;
 use crate::order::{Cut, TileOrder};
 use crate::program::{
-    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, ScratchRows, Slots,
-    TensorId, Var,
+    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, ScratchRows, Side,
+    Slots, TensorId, Var,
 };
 use crate::rank::RankExpr;
 
@@ -75,7 +75,7 @@ pub struct CountersRef(pub(super) CounterId);
 /// let arrived = s.counters("arrived", [pieces.into()]);
 /// s.gemm(GemmOptions::default(), |s| {
 ///     s.for_items("t", tiles.all(), |s, t: Item| {
-///         let rows: ItemRows = t.rows();
+///         let rows: ItemSide = t.rows();
 ///         s.wait(arrived.at(rows)); // both pieces that hold the tile's rows
 ///     });
 /// });
@@ -84,16 +84,20 @@ pub struct CountersRef(pub(super) CounterId);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item(pub(super) Var);
 
-/// An item's rows as an index: the items of another partition that hold them.
+/// An item's rows or columns as an index: the items of another partition that hold them.
 ///
 /// [`Item`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ItemRows(Var);
+pub struct ItemSide(Var, Side);
 
 impl Item {
     /// This item's rows, to index counters of another partition.
-    pub fn rows(self) -> ItemRows {
-        ItemRows(self.0)
+    pub fn rows(self) -> ItemSide {
+        ItemSide(self.0, Side::Rows)
+    }
+    /// This item's columns, to index counters of another partition: of the second operand's rows, which they are.
+    pub fn columns(self) -> ItemSide {
+        ItemSide(self.0, Side::Columns)
     }
 }
 
@@ -145,9 +149,9 @@ impl From<Item> for CellIndex {
         CellIndex::Item(item.0)
     }
 }
-impl From<ItemRows> for CellIndex {
-    fn from(rows: ItemRows) -> Self {
-        CellIndex::Rows(rows.0)
+impl From<ItemSide> for CellIndex {
+    fn from(ItemSide(item, side): ItemSide) -> Self {
+        CellIndex::Along(item, side)
     }
 }
 impl From<Pick> for CellIndex {

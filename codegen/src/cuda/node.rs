@@ -277,7 +277,7 @@ impl Text<'_> {
             }
             Node::PartialChunk { map, chunk } => {
                 let map_of = self.pipeline.map(*map);
-                let dim = self.pipeline.kernel.buffers[map_of.tensor.index()].rows;
+                let dim = map_of.divided(&self.pipeline.kernel);
                 let (map, chunk) = (&map_of.name, self.expr(chunk));
                 let partial_chunk = self.field(Field::PartialChunk(dim));
                 self.line(format!(

@@ -113,8 +113,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
         Node::PartialChunk { map, .. } => {
-            let buffer = &pipeline.kernel.buffers[pipeline.map(*map).tensor.index()];
-            used.insert(Field::PartialChunk(buffer.rows));
+            let divided = pipeline.map(*map).divided(&pipeline.kernel);
+            used.insert(Field::PartialChunk(divided));
         }
         Node::CounterWait { counter, .. }
         | Node::CounterAdvance { counter, .. }

@@ -14,6 +14,7 @@ pub(super) fn view(view: View) -> &'static str {
     match view {
         View::Flat => "mine, in one piece",
         View::Chunks => "mine, a chunk a rank",
+        View::ColumnChunks => "mine, a chunk of columns a rank",
         View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
         View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
         View::SharedSlotChunks => {

@@ -90,43 +90,55 @@ impl Pipeline {
         let geometry = &plan.geometry;
         let columns = u64::from(geometry.size(buffer.columns));
         let pitch = plan.pitch(&self.kernel, map.tensor);
-        let chunk_rows = u64::from(geometry.chunk_rows(buffer.rows));
+        let divided = map.divided(&self.kernel);
+        // Of what the ranks divide: elements of a full chunk, and how many chunks there are.
+        let of_chunk = u64::from(geometry.chunk_rows(divided));
         let (world, chunks) = (
             u64::from(geometry.world),
-            u64::from(geometry.chunks(buffer.rows)),
+            u64::from(geometry.chunks(divided)),
         );
         let held = u64::from(geometry.held(buffer, rank).len());
-        let (rows, middle, ranks) = match map.view {
+        let (long, middle, ranks) = match map.view {
             View::Flat => (held, 1, 1),
-            View::Chunks => (chunk_rows, chunks, 1),
-            View::SharedChunks => (chunk_rows, chunks, world),
-            View::SharedSlots => (chunk_rows, u64::from(buffer.slots(geometry.world)), world),
+            View::Chunks | View::ColumnChunks => (of_chunk, chunks, 1),
+            View::SharedChunks => (of_chunk, chunks, world),
+            View::SharedSlots => (of_chunk, u64::from(buffer.slots(geometry.world)), world),
             View::SharedSlotChunks => {
                 let slots = u64::from(buffer.slots(geometry.world));
-                (chunk_rows, slots * chunks, world)
+                (of_chunk, slots * chunks, world)
             }
-            View::SharedChunk => (chunk_rows, 1, world),
+            View::SharedChunk => (of_chunk, 1, world),
         };
-        let partial_chunk = partial_chunk(plan, buffer.rows);
-        let (rows, middle, first) =
+        let partial_chunk = partial_chunk(plan, divided);
+        let (long, middle, first) =
             match (map.partial_chunk, short && partial_chunk < geometry.world) {
-                (false, _) => (rows, middle, 0),
+                (false, _) => (long, middle, 0),
                 // Full chunks only: the last one's box must not spill over its end.
                 (true, false) => {
-                    let full = u64::from(geometry.size(buffer.rows)) / chunk_rows.max(1);
-                    (rows, full.min(middle), 0)
+                    let full = u64::from(geometry.size(divided)) / of_chunk.max(1);
+                    (long, full.min(middle), 0)
                 }
                 (true, true) => {
-                    let rows = geometry.chunk(buffer.rows, partial_chunk).len();
-                    (rows.into(), 1, u64::from(partial_chunk))
+                    let long = geometry.chunk(divided, partial_chunk).len();
+                    (long.into(), 1, u64::from(partial_chunk))
                 }
             };
-        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
-        let lines = if buffer.mn_major { columns } else { chunk_rows };
-        let plane = lines.max(1) * pitch;
+        let (rows, across, plane) = match map.view {
+            View::ColumnChunks => (held, long, of_chunk * u64::from(buffer.dtype.bytes())),
+            View::Flat
+            | View::Chunks
+            | View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk => {
+                // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
+                let lines = if buffer.mn_major { columns } else { of_chunk };
+                (long, columns, lines.max(1) * pitch)
+            }
+        };
         let mut shape = MapShape {
             // TMA's encoder rejects an empty map, so encode one row that nobody visits.
-            dims: [columns, rows.max(1), middle.max(1), ranks],
+            dims: [across.max(1), rows.max(1), middle.max(1), ranks],
             strides: [pitch, plane],
             boxed: [map.box_columns, map.box_rows, 1, 1],
             offset: first * plane,

@@ -3,26 +3,30 @@
 use crate::dtype::Dtype;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Stmt, StmtKind,
-    TensorId, TensorKind, Var,
+    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
+    StmtKind, TensorId, TensorKind, Var,
 };
 use crate::shape::Shape;
 use crate::variant::Variant;
 use std::collections::HashMap;
 use std::ops::Range;
 
-const ROWS: usize = 0;
-const COLUMNS: usize = 1;
+const ROWS: usize = Side::Rows as usize;
+const COLUMNS: usize = Side::Columns as usize;
 
 /// The sizes of a program's tensors and items for one variant and shape.
 pub(super) struct Sizes<'p> {
     program: &'p Program,
     variant: &'p Variant,
     pub world: u32,
+    /// Which sides have one size, by tensor and side.
+    labels: Vec<usize>,
     /// Rows and columns, by tensor.
     sides: Vec<[u32; 2]>,
-    /// Whether its rows are divided over the ranks, by tensor.
-    chunked: Vec<bool>,
+    /// Whether its rows and its columns are divided over the ranks, by tensor.
+    chunked: Vec<[bool; 2]>,
+    /// What chunks of them are multiples of.
+    units: Vec<[u32; 2]>,
 }
 
 impl<'p> Sizes<'p> {
@@ -83,20 +87,45 @@ impl<'p> Sizes<'p> {
             shape.dims.get(&name).copied().unwrap_or(otherwise)
         };
         let tensors = 0..program.tensors.len();
-        let chunked = |tensor: usize| {
-            let alike = |other: &usize| same.label(*other, ROWS) == same.label(tensor, ROWS);
+        let chunked = |tensor: usize, side: usize| {
+            let alike = |other: &usize| same.label(*other, ROWS) == same.label(tensor, side);
             let mut alike = (0..program.tensors.len()).filter(alike);
             alike.any(|other| program.tensors[other].kind.chunked())
+        };
+        // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
+        let unit = |tensor: usize, side: usize| {
+            let alike = |other: &usize| {
+                let vector = program.tensors[*other].kind == TensorKind::Vector;
+                !vector && same.label(*other, COLUMNS) == same.label(tensor, side)
+            };
+            let alike = (0..program.tensors.len()).filter(alike);
+            let bytes = alike.map(|other| {
+                let written = program.tensors[other].dtype;
+                let replaced = written == program.tensors[0].dtype;
+                variant
+                    .dtype
+                    .filter(|_| replaced)
+                    .unwrap_or(written)
+                    .bytes()
+            });
+            bytes.min().map_or(1, |bytes| 16 / bytes)
         };
         Sizes {
             program,
             variant,
             world: variant.world,
+            labels: same.labels.clone(),
             sides: tensors
                 .clone()
                 .map(|tensor| [size(tensor, ROWS), size(tensor, COLUMNS)])
                 .collect(),
-            chunked: tensors.map(chunked).collect(),
+            chunked: tensors
+                .clone()
+                .map(|tensor| [ROWS, COLUMNS].map(|side| chunked(tensor, side)))
+                .collect(),
+            units: tensors
+                .map(|tensor| [ROWS, COLUMNS].map(|side| unit(tensor, side)))
+                .collect(),
         }
     }
 
@@ -125,16 +154,31 @@ impl<'p> Sizes<'p> {
         self.sides[tensor][COLUMNS]
     }
 
-    /// How many chunks a tensor's rows are divided into.
+    /// How many chunks a tensor is divided into, by rows or by columns.
     pub fn chunks(&self, tensor: usize) -> u32 {
-        if self.chunked[tensor] { self.world } else { 1 }
+        let divided = self.chunked[tensor].contains(&true);
+        if divided { self.world } else { 1 }
     }
 
     /// The rows of a chunk: short or empty at the end.
     pub fn chunk(&self, tensor: usize, chunk: u32) -> Range<u32> {
-        let rows = self.sides[tensor][ROWS];
-        let full = rows.div_ceil(self.chunks(tensor).max(1));
-        let at = |chunk: u32| full.saturating_mul(chunk).min(rows);
+        self.part(tensor, ROWS, chunk)
+    }
+
+    /// What a chunk has of a side: all, if that is not divided.
+    fn part(&self, tensor: usize, side: usize, chunk: u32) -> Range<u32> {
+        let size = self.sides[tensor][side];
+        // Rows before columns: what is divided by both has whole columns in every chunk of its rows.
+        let other = side == COLUMNS && self.chunked[tensor][ROWS];
+        if other || !self.chunked[tensor][side] {
+            return 0..size;
+        }
+        let unit = self.units[tensor][side];
+        let full = size
+            .div_ceil(self.world.max(1))
+            .div_ceil(unit)
+            .saturating_mul(unit);
+        let at = |chunk: u32| full.saturating_mul(chunk).min(size);
         at(chunk)..at(chunk + 1)
     }
 
@@ -150,7 +194,7 @@ impl<'p> Sizes<'p> {
             | TensorKind::Accumulated
             | TensorKind::Reduced => false,
         };
-        if own && self.chunked[tensor] {
+        if own && self.chunked[tensor][ROWS] {
             self.chunk(tensor, rank)
         } else {
             0..self.sides[tensor][ROWS]
@@ -182,16 +226,33 @@ impl<'p> Sizes<'p> {
         }
     }
 
+    /// The side of a partition that is as long as that side of another: of one tensor, or of several.
+    pub fn side_of(&self, partition: PartitionId, like: PartitionId, side: Side) -> Option<Side> {
+        let tensor = |id: PartitionId| self.program.partitions[id.index()].tensor.index();
+        let label = |id: PartitionId, side: Side| self.labels[tensor(id) * 2 + side as usize];
+        let mut sides = Side::ALL.into_iter();
+        sides.find(|own| label(partition, *own) == label(like, side))
+    }
+
+    /// Whether a side of a partition is divided over the ranks.
+    pub fn divides(&self, partition: PartitionId, side: Side) -> bool {
+        let tensor = self.program.partitions[partition.index()].tensor;
+        let [rows, columns] = self.chunked[tensor.index()];
+        match side {
+            Side::Rows => rows,
+            Side::Columns => columns && !rows,
+        }
+    }
+
     /// The items of one chunk, as rows and columns of them.
     pub fn grid(&self, partition: PartitionId, chunk: u32) -> (u32, u32) {
         let tensor = self.program.partitions[partition.index()].tensor.index();
         let (rows, columns) = self.block(partition);
-        let held = self.chunk(tensor, chunk).len() as u32;
-        let across = columns.map_or(1, |block| self.columns(tensor).div_ceil(block));
-        (
-            rows.map_or(u32::from(held > 0), |block| held.div_ceil(block)),
-            across,
-        )
+        let count = |side: usize, block: Option<u32>| {
+            let size = self.part(tensor, side, chunk).len() as u32;
+            block.map_or(u32::from(size > 0), |block| size.div_ceil(block))
+        };
+        (count(ROWS, rows), count(COLUMNS, columns))
     }
 
     /// The rows and columns of an item.
@@ -206,8 +267,8 @@ impl<'p> Sizes<'p> {
             }
         };
         (
-            cut(self.chunk(tensor, item.chunk), rows, item.row),
-            cut(0..self.columns(tensor), columns, item.column),
+            cut(self.part(tensor, ROWS, item.chunk), rows, item.row),
+            cut(self.part(tensor, COLUMNS, item.chunk), columns, item.column),
         )
     }
 

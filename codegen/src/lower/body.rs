@@ -226,7 +226,9 @@ impl<'a> Placer<'a> {
             ));
             return None;
         };
-        let chunked = self.matched.dims[usize::from(partition.rows.0)].chunked;
+        let chunked = partition
+            .chunked_side(|dim| self.matched.is_chunked(dim))
+            .is_some();
         if let Some(chunk) = &items.chunk {
             self.rank_expr(chunk, at);
             if !chunked {

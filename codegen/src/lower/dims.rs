@@ -5,8 +5,8 @@ use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
-    Block, CounterDim, Loc, Place, Program, Slots, Stmt, StmtKind, Tensor, TensorId, TensorKind,
-    Var,
+    Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor, TensorId,
+    TensorKind, Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -18,10 +18,11 @@ pub(super) struct Matched {
     pub partitions: Vec<Partition>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Rows = 0,
-    Columns = 1,
+impl Matched {
+    /// Whether a dimension is divided over the ranks.
+    pub fn is_chunked(&self, dim: DimId) -> bool {
+        self.dims[usize::from(dim.0)].chunked
+    }
 }
 
 /// Sets of (tensor, side) that have one size.
@@ -87,7 +88,7 @@ pub(super) fn match_dims(
                 );
             }
             let id = TensorId(index as u16);
-            for side in [Side::Rows, Side::Columns] {
+            for side in Side::ALL {
                 if let Some(like) = like {
                     classes.join((id, side), (like, side));
                 }
@@ -246,12 +247,13 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
     };
     let known: Vec<usize> = tensors()
         .filter(|(tensor, _)| !matches!(tensor.kind, TensorKind::Scratch { .. }))
-        .flat_map(|(_, id)| [Side::Rows, Side::Columns].map(|side| classes.of(id, side)))
+        .flat_map(|(_, id)| Side::ALL.map(|side| classes.of(id, side)))
         .collect();
     let free = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scratch { like: None, .. });
     for (tensor, id) in tensors().filter(|(tensor, _)| free(tensor)) {
-        for (side, what) in [(Side::Rows, "rows"), (Side::Columns, "columns")] {
+        for side in Side::ALL {
             if !known.contains(&classes.of(id, side)) {
+                let what = side.word();
                 let message = format!("no parameter has as many {what} as `{}`", tensor.name);
                 let hint = "its shape is that of what is stored in it: a product, or a copy of a parameter; \
                     or give it a tensor's, as in `symmetric::<bf16>(y, slots = 1)`";
@@ -284,7 +286,8 @@ fn name_dims(
     let column = |class: usize| all().find(|tensor| classes.of(*tensor, Side::Columns) == class);
     let (mut dims, mut ids): (Vec<Dim>, HashMap<usize, DimId>) = (Vec::new(), HashMap::new());
     for (index, tensor) in program.tensors.iter().enumerate() {
-        for (side, suffix) in [(Side::Rows, "rows"), (Side::Columns, "columns")] {
+        for side in Side::ALL {
+            let suffix = side.word();
             let class = classes.of(TensorId(index as u16), side);
             let id = *ids.entry(class).or_insert_with(|| {
                 let name = names

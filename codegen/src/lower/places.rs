@@ -2,7 +2,7 @@
 
 use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
-use crate::kernel::{Axis, Buffer, Cells, Region};
+use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
 use crate::program::{
     self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, TensorKind,
 };
@@ -79,16 +79,29 @@ impl<'a> Placer<'a> {
                     );
                 }
             }
-            (CellIndex::Rows(var), CounterDim::Items(counted)) => {
+            (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
                 if let Some(partition) = self.item(*var, at) {
-                    let rows = |id: PartitionId| self.matched.partitions[id.index()].rows;
-                    if rows(partition) != rows(counted) {
-                        let (item, counted) =
-                            (self.name(*var), partition_name(counted).unwrap_or_default());
-                        self.found.push(mistake(
-                            at,
-                            format!("`{counted}` does not divide the rows of `{item}`"),
-                        ));
+                    let matched = self.matched;
+                    let of = &matched.partitions[partition.index()];
+                    let counted = &matched.partitions[counted.index()];
+                    let (item, what) = (self.name(*var), side.word());
+                    let several = || {
+                        let chunk = counted.chunk_of((of, *side), |dim| matched.is_chunked(dim));
+                        chunk == WhichChunk::Several
+                    };
+                    if counted.side_of(of.dim(*side)).is_none() {
+                        let message =
+                            format!("`{}` does not divide the {what} of `{item}`", counted.name);
+                        self.found.push(mistake(at, message));
+                    } else if several() {
+                        let message = format!(
+                            "the {what} of `{item}` are in several chunks of `{}`",
+                            counted.name
+                        );
+                        self.found.push(mistake(at, message).hint(format!(
+                            "ranks divide the rows of one operand of a product: gather the other in a launch before, or count pieces \
+                            that the ranks divide as they divide `{item}`"
+                        )));
                     }
                 }
             }
@@ -103,7 +116,7 @@ impl<'a> Placer<'a> {
                 );
             }
             (
-                CellIndex::Item(var) | CellIndex::Rows(var),
+                CellIndex::Item(var) | CellIndex::Along(var, _),
                 CounterDim::World | CounterDim::Count(_),
             ) => {
                 let item = self.name(*var);

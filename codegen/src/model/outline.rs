@@ -13,7 +13,7 @@ use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use crate::machine::Machine;
 use crate::order::Selection;
 use crate::plan::{Arrivals, Grid, Plan};
-use crate::program::PartitionId;
+use crate::program::{PartitionId, Side};
 use crate::shape::{Extent, Geometry, Shape};
 use crate::sm90::cta::decide;
 use crate::unroll::Span;
@@ -174,10 +174,10 @@ impl Loops<'_> {
         if tiles == 0 {
             return Work::default();
         }
-        let sizes = [
-            (geometry.chunk(item.rows, chunk).len(), item.row_block),
-            (geometry.size(item.columns), item.column_block),
-        ];
+        let sizes = Side::ALL.map(|side| {
+            let size = geometry.span(partition, side, chunk).len();
+            (size, item.block(side))
+        });
         let blocks = sizes.map(|(size, block)| block.unwrap_or(size).max(1));
         let whole = [0, 1].map(|side| u64::from(sizes[side].0 / blocks[side]));
         let last = [0, 1].map(|side| (sizes[side].0 - 1) % blocks[side] + 1);

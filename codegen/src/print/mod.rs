@@ -121,7 +121,7 @@ impl Names {
             let index = match index {
                 CellIndex::Rank(pick) => self.pick(pick),
                 CellIndex::Item(var) => self.var(*var),
-                CellIndex::Rows(var) => format!("{}.rows", self.var(*var)),
+                CellIndex::Along(var, side) => format!("{}.{}", self.var(*var), side.word()),
             };
             text.push_str(&format!("[{index}]"));
         }

@@ -11,7 +11,7 @@ use super::waiters::Counters;
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
-use crate::program::{Loc, PartitionId};
+use crate::program::Loc;
 use crate::tiling::{Tile, Tiling, first_step};
 use crate::verify::Checked;
 use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Test, Warp};
@@ -334,9 +334,10 @@ fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
     let (cta, tiling) = (b.cta, b.cta.tiling());
     let mut lets = Vec::new();
     if b.alike.columns {
+        let columns = b.kernel.partitions[tiling.partition().index()].columns;
         lets.push((
             "tiles_n".into(),
-            tiles_n(b, tiling.partition(), tiling.tile()),
+            tiles_n(b, Expr::Field(Field::Size(columns)), tiling.tile()),
         ));
     }
     let Some(steps) = steps(b, tiling).filter(|_| b.alike.steps) else {
@@ -358,11 +359,9 @@ fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
     lets
 }
 
-/// Columns of the grid of a partition's tiles.
-pub(super) fn tiles_n(b: &Builder<'_>, partition: PartitionId, tile: Tile) -> Expr {
-    let columns = b.kernel.partitions[partition.index()].columns;
-    let across = clustered("TILE_N", tile.columns, b.cta.cluster().1);
-    Expr::Field(Field::Size(columns)).ceil_div(across)
+/// Columns of the grid of tiles that have so many columns together.
+pub(super) fn tiles_n(b: &Builder<'_>, columns: Expr, tile: Tile) -> Expr {
+    columns.ceil_div(clustered("TILE_N", tile.columns, b.cta.cluster().1))
 }
 
 /// Steps of a loop's products, of all CTAs that share them.

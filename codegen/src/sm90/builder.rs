@@ -5,7 +5,7 @@ use super::waiters::Counters;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, Kernel};
 
-use crate::program::{CounterId, Loc};
+use crate::program::{CounterId, Loc, Side};
 use crate::tiling::Tiling;
 use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable};
 
@@ -29,7 +29,7 @@ pub(super) struct Builder<'a> {
 /// Which sizes all loops over tiles have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Alike {
-    /// Columns of their tiles' grids.
+    /// Columns of their tiles' grids, of every chunk.
     pub columns: bool,
     /// Steps of their products.
     pub steps: bool,
@@ -42,8 +42,11 @@ impl Alike {
             let first = sizes.next();
             sizes.all(|other| Some(other) == first)
         };
+        let columns = |tiling: &Tiling| kernel.partitions[tiling.partition().index()].columns;
+        let divided = |tiling: &Tiling| kernel.is_chunked_along(tiling.partition(), Side::Columns);
+        let divided = cta.tilings().iter().any(divided);
         Alike {
-            columns: one(&|tiling| Some(kernel.partitions[tiling.partition().index()].columns)),
+            columns: !divided && one(&|tiling| Some(columns(tiling))),
             steps: one(&|tiling| depth(kernel, tiling)),
         }
     }

@@ -2,8 +2,8 @@
 
 use super::cta::staging_rows;
 use super::walk::Walk;
-use crate::kernel::Cells;
-use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick};
+use crate::kernel::{Cells, WhichChunk};
+use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick, Side};
 use crate::warp::{Expr, Field, Node};
 
 impl Walk<'_, '_> {
@@ -13,7 +13,7 @@ impl Walk<'_, '_> {
             CounterDim::Count(count) => count.into(),
             CounterDim::Items(partition) => {
                 let rows = Expr::Field(Field::CellRows(partition));
-                self.chunks(partition) * rows * self.grid_columns(partition)
+                self.chunks(partition) * rows * self.cell_columns(partition)
             }
         }
     }
@@ -98,49 +98,59 @@ impl Walk<'_, '_> {
                 };
                 let row =
                     chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
-                let at = row * self.grid_columns(partition) + column;
+                let at = row * self.cell_columns(partition) + column;
                 self.along(rest, outer + at, leaf)
             }
-            (CellIndex::Rows(var), CounterDim::Items(counted)) => {
-                let Some((partition, chunk, row, _)) = self.item(*var) else {
+            (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
+                let Some((partition, chunk, row, column)) = self.item(*var) else {
                     return Vec::new();
                 };
-                let block = |id: PartitionId| self.b.kernel.partitions[id.index()].row_block;
-                let (Some(tile), Some(piece)) = (block(partition), block(*counted)) else {
+                let partitions = &self.b.kernel.partitions;
+                let (tiled, pieces) =
+                    (&partitions[partition.index()], &partitions[counted.index()]);
+                let Some(along) = pieces.side_of(tiled.dim(*side)) else {
+                    return Vec::new();
+                };
+                let (Some(tile), Some(piece)) = (tiled.block(*side), pieces.block(along)) else {
                     self.refuse(
                         "a counter over whole chunks",
                         "pieces with a number of rows",
                     );
                     return Vec::new();
                 };
-                if self.b.kernel.partitions[counted.index()]
-                    .column_block
-                    .is_some()
-                {
-                    self.refuse(
-                        "a wait for several columns of items",
-                        "pieces of whole rows",
-                    );
+                let (across, whole) = match along {
+                    Side::Rows => (Side::Columns, "pieces of whole rows"),
+                    Side::Columns => (Side::Rows, "pieces of whole columns"),
+                };
+                if pieces.block(across).is_some() {
+                    let message = format!("a wait for several {} of items", across.word());
+                    self.refuse(message, whole);
                 }
-                let start = row
+                let (first, symbol) = match side {
+                    Side::Rows => (row, "TILE_M"),
+                    Side::Columns => (column, "TILE_N"),
+                };
+                let start = first
                     * if self.is_of_tiles(partition) {
-                        Expr::symbol("TILE_M", tile)
+                        Expr::symbol(symbol, tile)
                     } else {
                         tile.into()
                     };
                 let piece_rows = self.piece(piece);
-                let chunk_at =
-                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(*counted));
+                let cells_of_chunk = match along {
+                    Side::Rows => Expr::Field(Field::CellRows(*counted)),
+                    Side::Columns => self.cell_columns(*counted),
+                };
+                let which = pieces.chunk_of((tiled, *side), |dim| self.b.kernel.is_chunked(dim));
+                let chunk_at = match (which, &chunk) {
+                    (WhichChunk::Items, Some(chunk)) => chunk.clone() * cells_of_chunk,
+                    // Lowering refuses several.
+                    (WhichChunk::Items | WhichChunk::Only | WhichChunk::Several, _) => 0.into(),
+                };
                 if piece % tile == 0 {
                     return self.along(rest, outer + chunk_at + start / piece_rows, leaf);
                 }
-                let dim = self.b.kernel.partitions[partition.index()].rows;
-                let whole = self
-                    .item(*var)
-                    .and_then(|(_, chunk, ..)| chunk)
-                    .map_or(Expr::Field(Field::Size(dim)), |chunk| {
-                        Expr::RowsOf(dim, Box::new(chunk))
-                    });
+                let whole = self.span(partition, *side, chunk.as_ref());
                 let last = Expr::Min(Box::new(start.clone() + tile), Box::new(whole))
                     .ceil_div(piece_rows.clone());
                 let body = self.along(rest, outer + chunk_at + Expr::var("piece"), leaf);
@@ -153,7 +163,7 @@ impl Walk<'_, '_> {
                     body,
                 }]
             }
-            (CellIndex::Rows(_), CounterDim::World | CounterDim::Count(_)) => {
+            (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => {
                 self.refuse("rows that index an axis of ranks", "a counter over items");
                 Vec::new()
             }

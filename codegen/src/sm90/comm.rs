@@ -11,9 +11,9 @@ use super::rings::STAGING;
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
-use crate::program::{CounterId, Pick, StoreMode, Var};
+use crate::program::{CounterId, Pick, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{At, BATCH, Expr, Field, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
+use crate::warp::{At, BATCH, Expr, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -41,6 +41,13 @@ impl Walk<'_, '_> {
             let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
             self.refuse(message, hint);
         }
+        if self.b.kernel.is_chunked_along(partition, Side::Columns) {
+            let message = format!(
+                "{role} moves items of `{}`, whose columns are divided over the ranks",
+                item.name
+            );
+            self.refuse(message, "pieces of what is divided by rows");
+        }
         let leaves = leaves(self.b.kernel, ops);
         let copies: Vec<&Leaf<'_>> = leaves
             .iter()
@@ -61,17 +68,15 @@ impl Walk<'_, '_> {
         }
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
-        let all = self
-            .rows(partition, chunk.as_ref())
-            .ceil_div(piece_rows.clone());
+        let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
+        let all = all.ceil_div(piece_rows.clone());
         let pieces = self.name(&mut nodes, "pieces", all);
         let some = self.chosen(&mut nodes, items, pieces);
         let name = self.ident(var);
         let (batch, row, items) = if copies.is_empty() {
             (None, some.at(Expr::Within), some.count)
         } else {
-            let boxes = Expr::Field(Field::Size(item.columns))
-                .ceil_div(Expr::symbol("STAGING_N", STAGING_COLUMNS));
+            let boxes = columns.ceil_div(Expr::symbol("STAGING_N", STAGING_COLUMNS));
             let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
             let batches = self.name(&mut nodes, "batches", batches);
             let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
@@ -323,18 +328,9 @@ impl Walk<'_, '_> {
                 None
             }
         };
-        let (row, chunk, rank) = self.place(region, map, var, start, slot);
         let column = (Expr::var("batch") * Expr::symbol("BATCH", BATCH) + Expr::var("i"))
             * Expr::symbol("STAGING_N", STAGING_COLUMNS);
-        (
-            map,
-            At {
-                column,
-                row,
-                chunk,
-                rank,
-            },
-        )
+        (map, self.place(region, map, var, (start, column), slot))
     }
 
     /// Rows of a box of this role.

@@ -12,11 +12,11 @@ use super::rings::{STAGES, SUBTILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{TensorId, Var};
+use crate::program::{Side, TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Binary, Value};
 use crate::warp::{
-    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
+    At, Elements, Epilogue, Expr, Field, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
     identifier,
 };
 
@@ -257,17 +257,8 @@ impl Walk<'_, '_> {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
         };
-        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let (row, chunk, rank) = self.place(from, map, var, row, slot);
-        Some((
-            map,
-            At {
-                column,
-                row,
-                chunk,
-                rank,
-            },
-        ))
+        let place = self.subtile_at(row, column, Expr::var("part"));
+        Some((map, self.place(from, map, var, place, slot)))
     }
 
     /// Turns accumulators into subtiles: reads the operands, computes, rounds and writes.
@@ -398,10 +389,16 @@ impl Walk<'_, '_> {
 
     /// Reads a subtile's columns of each vector.
     fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
-        let Some((_, _, row, column)) = self.item(var) else {
+        let Some((partition, chunk, row, column)) = self.item(var) else {
             return Vec::new();
         };
         let (_, column) = self.subtile_at(row, column, Expr::var("part"));
+        let dim = self.b.kernel.partitions[partition.index()].columns;
+        let column =
+            match chunk.filter(|_| self.b.kernel.is_chunked_along(partition, Side::Columns)) {
+                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + column,
+                None => column,
+            };
         let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
             OpKind::Load { acc, from } => Some((
                 *acc,

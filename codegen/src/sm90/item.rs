@@ -4,7 +4,7 @@ use super::nodes::why;
 use super::walk::{Bound, Walk};
 use crate::kernel::{Block, Cells, Kernel, Op, OpKind};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Var};
+use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::Cond;
 use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
@@ -275,22 +275,22 @@ impl Walk<'_, '_> {
         self.scope.push((var, bound));
     }
 
-    /// The rows of a chunk of a partition, or of all of it.
-    pub fn rows(&mut self, partition: PartitionId, chunk: Option<&Expr>) -> Expr {
-        let item = &self.b.kernel.partitions[partition.index()];
-        if chunk.is_none() && self.b.kernel.dims[usize::from(item.rows.0)].chunked {
-            let message = format!("all chunks of `{}` in one loop", item.name);
+    /// The rows and columns of a chunk of a partition, or of all of it.
+    pub fn chunk_sides(&mut self, partition: PartitionId, chunk: Option<&Expr>) -> [Expr; 2] {
+        if chunk.is_none() && self.b.kernel.chunked_side(partition).is_some() {
+            let name = &self.b.kernel.partitions[partition.index()].name;
+            let message = format!("all chunks of `{name}` in one loop");
             self.refuse(message, "one chunk at a time: `.of(rank)`");
         }
-        self.rows_in(partition, chunk)
+        Side::ALL.map(|side| self.span(partition, side, chunk))
     }
 
-    /// The same of a loop that is known to be legal.
-    pub fn rows_in(&self, partition: PartitionId, chunk: Option<&Expr>) -> Expr {
-        let rows = self.b.kernel.partitions[partition.index()].rows;
-        match chunk {
-            Some(chunk) => Expr::RowsOf(rows, Box::new(chunk.clone())),
-            None => Expr::Field(Field::Size(rows)),
+    /// What an item of a chunk may have of a side: the chunk's part, or all that is not divided.
+    pub fn span(&self, partition: PartitionId, side: Side, chunk: Option<&Expr>) -> Expr {
+        let dim = self.b.kernel.partitions[partition.index()].dim(side);
+        match chunk.filter(|_| self.b.kernel.is_chunked_along(partition, side)) {
+            Some(chunk) => Expr::RowsOf(dim, Box::new(chunk.clone())),
+            None => Expr::Field(Field::Size(dim)),
         }
     }
 }

@@ -15,11 +15,10 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{CellIndex, Pick};
+use crate::program::{CellIndex, Pick, Side};
 use crate::tiling::{self, Major};
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
-    identifier,
+    At, BLOCK_ROWS, Expr, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -239,14 +238,8 @@ impl Walk<'_, '_> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
         let map = self.subtile_map(from.buffer);
-        let (row, column) = self.subtile_at(row, column, subtile);
-        let (row, chunk, rank) = self.place(from, map, var, row, Some(Expr::var("from")));
-        let at = At {
-            column,
-            row,
-            chunk,
-            rank,
-        };
+        let place = self.subtile_at(row, column, subtile);
+        let at = self.place(from, map, var, place, Some(Expr::var("from")));
         let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
         Some((map, at, dtype))
     }
@@ -277,20 +270,17 @@ impl Walk<'_, '_> {
             Operand::Rows => TileSide {
                 tile: Expr::symbol("TILE_M", tile.rows),
                 from: row * Expr::symbol("TILE_M", tile.rows),
-                end: self.rows_in(partition, chunk.as_ref()),
+                end: self.span(partition, Side::Rows, chunk.as_ref()),
                 outside: down > 1,
                 ctas,
             },
-            Operand::Columns => {
-                let columns = self.b.kernel.partitions[partition.index()].columns;
-                TileSide {
-                    tile: Expr::symbol("TILE_N", tile.columns),
-                    from: column * Expr::symbol("TILE_N", tile.columns),
-                    end: Expr::Field(Field::Size(columns)),
-                    outside: across > 1,
-                    ctas,
-                }
-            }
+            Operand::Columns => TileSide {
+                tile: Expr::symbol("TILE_N", tile.columns),
+                from: column * Expr::symbol("TILE_N", tile.columns),
+                end: self.span(partition, Side::Columns, chunk.as_ref()),
+                outside: across > 1,
+                ctas,
+            },
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
         let (name, mn_major) = (identifier(&buffer.name), operand.major == Major::Mn);
@@ -304,7 +294,7 @@ impl Walk<'_, '_> {
         } else {
             0.into()
         };
-        let map = self.map(region.buffer, boxes.rows, boxes.k);
+        let map = self.operand_map(region.buffer, (boxes.rows, boxes.k), "_tiles");
         let (mut mine, mut k) = (
             tile_side.from.clone(),
             self.step() * Expr::symbol("TILE_K", tile.k),
@@ -324,7 +314,8 @@ impl Walk<'_, '_> {
             loads: Vec::new(),
         };
         let partial_boxes = (!mn_major && boxes.partial).then(|| {
-            let map = self.map_as(region.buffer, (PARTIAL_BOX_ROWS, tile.k), "_partial_box");
+            let boxed = (PARTIAL_BOX_ROWS, tile.k);
+            let map = self.operand_map(region.buffer, boxed, "_partial_box");
             let (come, mine) = self.rows_that_come(&name, &tile_side, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
             PartialBoxes {
@@ -340,22 +331,14 @@ impl Walk<'_, '_> {
             staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
         }
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
-        let (row, chunk, rank) = match axis {
-            Operand::Rows => self.place(region, map, var, start, None),
-            Operand::Columns => (start, 0.into(), 0.into()),
-        };
+        let at = self.place(region, map, var, (start, k), None);
         let load = Node::Load {
             ring: STAGES,
             part,
             index: block,
             slice: 0.into(),
             map,
-            at: At {
-                column: k,
-                row,
-                chunk,
-                rank,
-            },
+            at,
             multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
             partial_boxes,
         };

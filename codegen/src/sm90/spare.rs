@@ -8,6 +8,7 @@
 use super::chosen::ItemsOf;
 use super::walk::{Bound, Walk};
 use crate::kernel::{Op, OpKind, visit_ops};
+use crate::program::Side;
 use crate::warp::{Expr, Grid, LoopId, Node};
 
 impl Walk<'_, '_> {
@@ -21,17 +22,19 @@ impl Walk<'_, '_> {
             ..
         } = items;
         let chunk = chunk.map(|chunk| self.rank(chunk));
-        let block = self.b.kernel.partitions[partition.index()].row_block;
-        let rows = self.rows(partition, chunk.as_ref());
-        let rows = match block {
-            Some(block) => rows.ceil_div(block),
-            // All of a chunk is an item, if it has a row.
-            None => Expr::Min(rows.into(), Box::new(1.into())),
-        };
+        let divided = &self.b.kernel.partitions[partition.index()];
+        let blocks = Side::ALL.map(|side| divided.block(side));
+        let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
+        let [rows, columns] = [(rows, blocks[0]), (columns, blocks[1])].map(|(all, block)| {
+            match block {
+                Some(block) => all.ceil_div(block),
+                // All of a chunk is an item, if there is any of it.
+                None => Expr::Min(all.into(), Box::new(1.into())),
+            }
+        });
         let mut nodes = Vec::new();
         let name = self.ident(var);
         let rows = self.name(&mut nodes, &format!("{name}_rows"), rows);
-        let columns = self.grid_columns(partition);
         let all = self.name(&mut nodes, "items", rows.clone() * columns.clone());
         let some = self.chosen(&mut nodes, items, all);
         let bound = Bound::Item {

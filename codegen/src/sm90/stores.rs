@@ -107,8 +107,8 @@ impl Walk<'_, '_> {
             Some(Pick::One(slot)) => Some(self.rank(slot)),
             Some(Pick::All | Pick::Others) | None => None,
         };
-        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let (row, at_chunk, rank) = self.place(dst, map, var, row, slot);
+        let place = self.subtile_at(row, column, Expr::var("part"));
+        let at = self.place(dst, map, var, place, slot);
         if self.b.maps[usize::from(map.0)].partial_chunk
             && let Some(chunk) = chunk
         {
@@ -118,18 +118,18 @@ impl Walk<'_, '_> {
             });
         }
         let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
-        vec![self.each_slice(dtype, column, |slice, column| Node::Store {
-            ring: SUBTILES,
-            slice,
-            map,
-            at: At {
-                column,
-                row: row.clone(),
-                chunk: at_chunk.clone(),
-                rank: rank.clone(),
-            },
-            mode,
-        })]
+        vec![
+            self.each_slice(dtype, at.column.clone(), |slice, column| Node::Store {
+                ring: SUBTILES,
+                slice,
+                map,
+                at: At {
+                    column,
+                    ..at.clone()
+                },
+                mode,
+            }),
+        ]
     }
 
     /// How many a tile has.

@@ -11,7 +11,7 @@ use super::rings::{STAGES, TILES};
 use super::stores::amount;
 use super::walk::{Bound, Walk, Which};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
-use crate::program::PartitionId;
+use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::warp::{Expr, Grid, LoopId, Node, Phase};
 
@@ -41,10 +41,10 @@ impl Walk<'_, '_> {
         let mut passes = passes(self, &leaves);
         self.epilogues(&mut passes);
         let mut nodes = Vec::new();
-        let tiles_n = self.sizes(&mut nodes, partition, multiplies(body));
-        let rows = self
-            .rows(partition, chunk.as_ref())
-            .ceil_div(clustered("TILE_M", tile.rows, down));
+        let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
+        self.own_steps(&mut nodes, multiplies(body));
+        let tiles_n = self.own_columns(&mut nodes, partition, columns);
+        let rows = rows.ceil_div(clustered("TILE_M", tile.rows, down));
         let whose = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{whose}tiles_m"), rows);
         let all = match self.has_all_columns(partition) {
@@ -128,15 +128,20 @@ impl Walk<'_, '_> {
         let mut nodes = Vec::new();
         for each in cta::loops(body) {
             self.tiling = self.b.cta.tiling_of(each.items);
-            self.sizes(&mut nodes, each.partition, multiplies(each.body));
+            self.own_steps(&mut nodes, multiplies(each.body));
+            // Those of a chunk are known where its rank is.
+            let kernel = self.b.kernel;
+            if !kernel.is_chunked_along(each.partition, Side::Columns) {
+                let columns = self.span(each.partition, Side::Columns, None);
+                self.own_columns(&mut nodes, each.partition, columns);
+            }
         }
         self.tiles_n = None;
         nodes
     }
 
-    /// Names what is this loop's own of the columns of its grid, which it gives, and of the steps of its products: for those
-    /// who use it, as it takes registers.
-    fn sizes(&mut self, nodes: &mut Vec<Node>, partition: PartitionId, multiplies: bool) -> Expr {
+    /// Names the steps of this loop's products if they are its own: for those who use them, as they take registers.
+    fn own_steps(&mut self, nodes: &mut Vec<Node>, multiplies: bool) {
         let (b, tiling) = (&*self.b, self.tiling());
         let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);
         let multiplied = matches!(self.which, Which::Load | Which::Multiply);
@@ -145,11 +150,20 @@ impl Walk<'_, '_> {
             let name = format!("{x}_steps");
             self.steps = self.name(nodes, &name, own);
         }
+    }
+
+    /// Names the columns of this loop's grid, which it gives, if they are its own.
+    fn own_columns(
+        &mut self,
+        nodes: &mut Vec<Node>,
+        partition: PartitionId,
+        columns: Expr,
+    ) -> Expr {
         if self.has_all_columns(partition) {
             return Expr::var("tiles_n");
         }
         let name = format!("{}_n", self.b.kernel.partitions[partition.index()].name);
-        let columns = tiles_n(self.b, partition, tiling.tile());
+        let columns = tiles_n(self.b, columns, self.tiling().tile());
         let columns = self.name(nodes, &name, columns);
         self.tiles_n = Some((partition, columns.clone()));
         columns

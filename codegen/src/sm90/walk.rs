@@ -6,11 +6,11 @@ use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
 use super::scheduler::GEMM;
-use crate::kernel::{Block, Region};
-use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
+use crate::kernel::{Axis, Block, DimId, Region};
+use crate::program::{Home, Loc, PartitionId, Side, TensorId, TensorKind, Var};
 use crate::tiling::Tiling;
 use crate::warp::{
-    Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
+    At, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
 };
 use std::collections::BTreeSet;
 
@@ -287,11 +287,14 @@ impl<'b, 'a> Walk<'b, 'a> {
             })
     }
 
-    /// Columns of the grid of items.
-    pub fn grid_columns(&self, partition: PartitionId) -> Expr {
+    /// Columns of the grid of cells that every chunk of a partition has along a counter axis over it.
+    pub fn cell_columns(&self, partition: PartitionId) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
         match item.column_block {
             None => Expr::Const(1),
+            Some(block) if self.b.kernel.is_chunked_along(partition, Side::Columns) => {
+                Expr::Field(Field::ChunkRows(item.columns)).ceil_div(block)
+            }
             Some(block) => match &self.tiles_n {
                 Some((of, tiles_n)) if *of == partition => tiles_n.clone(),
                 None if self.b.alike.columns && partition == self.tiling().partition() => {
@@ -303,11 +306,9 @@ impl<'b, 'a> Walk<'b, 'a> {
     }
 
     pub(super) fn chunks(&self, partition: PartitionId) -> Expr {
-        let item = &self.b.kernel.partitions[partition.index()];
-        if self.b.kernel.dims[usize::from(item.rows.0)].chunked {
-            Expr::world()
-        } else {
-            Expr::Const(1)
+        match self.b.kernel.chunked_side(partition) {
+            Some(_) => Expr::world(),
+            None => Expr::Const(1),
         }
     }
 
@@ -322,15 +323,36 @@ impl<'b, 'a> Walk<'b, 'a> {
             | Which::Spare
             | Which::End => "_boxes",
         };
-        self.map_as(tensor, (rows, columns), what)
+        self.map_as(tensor, self.b.view(tensor), (rows, columns), what)
+    }
+
+    /// The map that an operand of a product is loaded by: K goes through all of its columns.
+    pub fn operand_map(&mut self, tensor: TensorId, boxed: (u32, u32), what: &str) -> MapId {
+        let view = match self.b.view(tensor) {
+            View::ColumnChunks => View::Flat,
+            view @ (View::Flat
+            | View::Chunks
+            | View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk) => view,
+        };
+        self.map_as(tensor, view, boxed, what)
     }
 
     /// The same, with what it is called where the tensor's name is taken.
-    pub fn map_as(&mut self, tensor: TensorId, (rows, columns): (u32, u32), what: &str) -> MapId {
-        let view = self.b.view(tensor);
+    fn map_as(
+        &mut self,
+        tensor: TensorId,
+        view: View,
+        (rows, columns): (u32, u32),
+        what: &str,
+    ) -> MapId {
         let maps = &mut self.b.maps;
-        let same =
-            |map: &Map| map.tensor == tensor && (map.box_rows, map.box_columns) == (rows, columns);
+        let same = |map: &Map| {
+            let boxed = (map.box_rows, map.box_columns);
+            (map.tensor, map.view, boxed) == (tensor, view, (rows, columns))
+        };
         if let Some(known) = maps.iter().position(same) {
             return MapId(known as u16);
         }
@@ -350,7 +372,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             self.b.kernel.buffers[tensor.index()].kind,
             TensorKind::Out | TensorKind::Accumulated
         );
-        let partial_chunk = view == View::Chunks && stored;
+        let partial_chunk = matches!(view, View::Chunks | View::ColumnChunks) && stored;
         maps.push(Map {
             name,
             tensor,
@@ -362,38 +384,76 @@ impl<'b, 'a> Walk<'b, 'a> {
         MapId((maps.len() - 1) as u16)
     }
 
-    /// Where a region's rows start in its map, in blocks of `block` rows: (row, chunk or slot, rank).
+    /// Where a region starts in its map, from the row and column in the item's chunk on.
     pub fn place(
         &mut self,
         region: &Region,
         map: MapId,
         item: Var,
-        row: Expr,
+        (row, column): (Expr, Expr),
         slot: Option<Expr>,
-    ) -> (Expr, Expr, Expr) {
+    ) -> At {
         let view = self.b.maps[usize::from(map.0)].view;
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
-        let (rows, held) = (buffer.rows, buffer.chunk_only());
-        let chunk = self.item(item).and_then(|(_, chunk, ..)| chunk);
+        let held = buffer.chunk_only();
+        let kernel = self.b.kernel;
+        let divided = self.item(item).and_then(|(partition, chunk, ..)| {
+            let side = kernel.chunked_side(partition)?;
+            let dim = kernel.partitions[partition.index()].dim(side);
+            Some((dim, chunk?))
+        });
+        let of = |dim: DimId| {
+            divided
+                .clone()
+                .filter(|(by, _)| *by == dim)
+                .map(|(_, chunk)| chunk)
+        };
+        let of_rows = of(buffer.rows);
+        // A product's K is no column of its items.
+        let of_columns = of(buffer.columns).filter(|_| region.columns != Axis::All);
+        let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
+        if !whole && !held && of_rows.is_none() && kernel.is_chunked(buffer.rows) {
+            let message = format!("a tile of `{}` in several of its chunks", buffer.name);
+            self.refuse(
+                message,
+                "items that the ranks divide as they divide its rows",
+            );
+        }
         let rank = self.home(&region.home);
-        let of_chunk = chunk.clone().unwrap_or(Expr::Const(0));
-        match view {
-            View::Flat => match chunk {
-                Some(chunk) if !held => (
-                    chunk * Expr::Field(Field::ChunkRows(rows)) + row,
-                    0.into(),
-                    0.into(),
-                ),
-                Some(_) | None => (row, 0.into(), 0.into()),
-            },
-            View::Chunks => (row, of_chunk, 0.into()),
-            View::SharedChunks => (row, of_chunk, rank),
-            View::SharedChunk => (row, 0.into(), rank),
-            View::SharedSlots => (row, slot.unwrap_or(Expr::Const(0)), rank),
-            View::SharedSlotChunks => {
-                let before = slot.unwrap_or(Expr::Const(0)) * Expr::world();
-                (row, before + of_chunk, rank)
+        let slot = slot.unwrap_or(Expr::Const(0));
+        let after = |chunk: Option<Expr>, dim: DimId, at: Expr| match chunk {
+            Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + at,
+            None => at,
+        };
+        let (rows, columns) = (buffer.rows, buffer.columns);
+        let chunk = of_rows.clone().unwrap_or(Expr::Const(0));
+        let nobody = || Expr::Const(0);
+        let (row, column, chunk, rank) = match view {
+            View::Flat => {
+                let row = after(of_rows.filter(|_| !held), rows, row);
+                (row, after(of_columns, columns, column), nobody(), nobody())
             }
+            View::Chunks => (row, column, chunk, nobody()),
+            View::ColumnChunks => (row, column, of_columns.unwrap_or(nobody()), nobody()),
+            View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
+                if of_columns.is_some() =>
+            {
+                let name = &self.b.kernel.buffers[region.buffer.index()].name;
+                let message =
+                    format!("tiles of `{name}`, whose columns are divided over the ranks");
+                self.refuse(message, "Out or Accumulated, which are this rank's alone");
+                (row, column, nobody(), rank)
+            }
+            View::SharedChunks => (row, column, chunk, rank),
+            View::SharedChunk => (row, column, nobody(), rank),
+            View::SharedSlots => (row, column, slot, rank),
+            View::SharedSlotChunks => (row, column, slot * Expr::world() + chunk, rank),
+        };
+        At {
+            column,
+            row,
+            chunk,
+            rank,
         }
     }
 }
@@ -401,12 +461,14 @@ impl<'b, 'a> Walk<'b, 'a> {
 impl Builder<'_> {
     fn view(&self, tensor: TensorId) -> View {
         let buffer = &self.kernel.buffers[tensor.index()];
-        let chunked = self.kernel.dims[usize::from(buffer.rows.0)].chunked;
+        let [chunked, by_columns] =
+            [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
         match buffer.kind {
             // Where an operand is MN-major, every chunk is a matrix of its own.
             TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
             TensorKind::Local | TensorKind::Vector => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
+            TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
             TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
             TensorKind::Scattered => View::SharedChunk,

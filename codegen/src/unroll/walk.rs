@@ -2,10 +2,10 @@
 
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
+use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, WhichChunk};
 use crate::order::{Chosen, RankOrder, Selection, left_out};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, TensorKind, Var,
 };
 use crate::rank::{Cond, RankError, RankExpr};
 use crate::shape::{self, Extent, Geometry};
@@ -461,7 +461,7 @@ impl Walker<'_> {
                     self.cells_of(op, cells, axis + 1, base + at, emit)?;
                 }
             }
-            CellIndex::Rows(var) => {
+            CellIndex::Along(var, side) => {
                 let CounterDim::Items(covered) =
                     self.kernel.counters[cells.counter.index()].dims[axis]
                 else {
@@ -470,18 +470,26 @@ impl Walker<'_> {
                 let Bound::Item { partition, item } = self.bound[var.index()] else {
                     return Ok(());
                 };
-                let rows = self.geometry.item(partition, item).0;
-                let (rows, columns) = self.geometry.overlapping(covered, item.chunk, rows);
+                let (rows, columns) = self.geometry.item(partition, item);
+                let extent = match side {
+                    Side::Rows => rows,
+                    Side::Columns => columns,
+                };
+                let [of, by] = [partition, covered].map(|id| &self.kernel.partitions[id.index()]);
+                let Some(along) = by.side_of(of.dim(*side)) else {
+                    return Ok(());
+                };
+                let chunk = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
+                    WhichChunk::Items => item.chunk,
+                    // Lowering refuses several.
+                    WhichChunk::Only | WhichChunk::Several => 0,
+                };
+                let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, extent));
                 for row in rows {
                     for column in columns.clone() {
-                        let at = self.geometry.cell(
-                            covered,
-                            shape::Item {
-                                chunk: item.chunk,
-                                row,
-                                column,
-                            },
-                        );
+                        let at = self
+                            .geometry
+                            .cell(covered, shape::Item { chunk, row, column });
                         self.cells_of(op, cells, axis + 1, base + at, emit)?;
                     }
                 }

@@ -7,6 +7,7 @@ use super::expr::{Expr, Test};
 use super::fragment::FragmentOp;
 use super::ring::{BarrierId, RingId};
 use super::scheduler::{LoopId, SchedulerId};
+use crate::kernel::{DimId, Kernel};
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
 
 /// An index into [`super::Pipeline::maps`].
@@ -394,6 +395,22 @@ pub struct Map {
     pub partial_chunk: bool,
 }
 
+impl Map {
+    /// The dimension whose chunks it may have, of its tensor's two.
+    pub(crate) fn divided(&self, kernel: &Kernel) -> DimId {
+        let buffer = &kernel.buffers[self.tensor.index()];
+        match self.view {
+            View::ColumnChunks => buffer.columns,
+            View::Flat
+            | View::Chunks
+            | View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk => buffer.rows,
+        }
+    }
+}
+
 /// How a tensor's rows are laid over a map's dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
@@ -401,6 +418,8 @@ pub enum View {
     Flat,
     /// A chunk a rank, of this rank alone: a box is clipped at its chunk's end.
     Chunks,
+    /// The same where its columns are what the ranks divide: chunks lie side by side.
+    ColumnChunks,
     /// A chunk a rank, on every rank.
     SharedChunks,
     /// Slots of one chunk each, on every rank.

@@ -4,6 +4,7 @@
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
+mod double_buffer;
 mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]

@@ -103,3 +103,36 @@ fn a_copy_moves_bytes_that_mean_the_same_on_both_sides() {
       help: a copy moves rows and columns unchanged
     ");
 }
+
+/// What lowering says of waits for what an item's rows and columns hold.
+#[test]
+fn a_side_indexes_what_is_divided_as_it_is() {
+    let mut s = ScheduleBuilder::new("sides");
+    let (x, w, y) = (
+        s.local("x", Dtype::Bf16),
+        s.gathered("w", Dtype::Bf16),
+        s.out("y", Dtype::Bf16),
+    );
+    let (pieces, tiles) = (s.pieces("pieces", w, 3), s.tiles("tiles", y, (4, 8)));
+    let [arrived, done] =
+        [("arrived", pieces), ("done", tiles)].map(|(name, of)| s.counters(name, [of.into()]));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("shard", ranks(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.signal(arrived.at(t.columns()), 1);
+                s.wait(arrived.at(t.rows()));
+                s.signal(done.at(t), 1);
+                s.wait(done.at(t.columns()));
+                s.wait(done.at(t.rows()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    let refused = lower(&s.finish(), &Variant::new(2)).expect_err("refused");
+    let told: Vec<String> = refused
+        .iter()
+        .map(|found| found.text(&|_| String::new()))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"));
+}

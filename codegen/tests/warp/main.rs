@@ -3,10 +3,12 @@
 mod accumulated;
 mod aliased_memory;
 mod cluster_split_k;
+mod columns;
 mod control;
 mod copies;
 mod cuda;
 mod dependent_launch;
+mod double_buffer;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;

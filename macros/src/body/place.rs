@@ -141,6 +141,6 @@ pub fn index(index: &Index) -> TokenStream {
             quote!(#several())
         }
         IndexKind::Item { var, .. } => var.to_token_stream(),
-        IndexKind::Rows { var } => quote!(#var.rows()),
+        IndexKind::Along { var, side } => quote!(#var.#side()),
     }
 }

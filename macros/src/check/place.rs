@@ -55,7 +55,7 @@ impl Checker<'_> {
         for (axis, index) in axes.iter().zip(indices) {
             let (name, mistake_at) = (name.clone(), &index.tokens);
             match (axis, &index.kind) {
-                (Axis::Items(_), IndexKind::Rows { .. })
+                (Axis::Items(_), IndexKind::Along { .. })
                 | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
                 (Axis::Items(wanted), IndexKind::Item { var, partition }) => {
                     if wanted != partition {
@@ -80,7 +80,7 @@ impl Checker<'_> {
                 }
                 (
                     Axis::World(_) | Axis::Count(_),
-                    IndexKind::Item { .. } | IndexKind::Rows { .. },
+                    IndexKind::Item { .. } | IndexKind::Along { .. },
                 ) => self.errors.at(mistake_at, Mistake::AxisRank { name }),
             }
         }
@@ -168,10 +168,10 @@ impl Checker<'_> {
                     item = true;
                     (1, None)
                 }
-                IndexKind::Rows { var, .. } => {
-                    let var = names::text(var);
+                IndexKind::Along { var, side } => {
+                    let (var, side) = (names::text(var), names::text(side));
                     item = true;
-                    (1, Some(Mistake::RowsOfTensor { var }))
+                    (1, Some(Mistake::SideOfTensor { var, side }))
                 }
             };
             if let Some(mistake) = mistake {

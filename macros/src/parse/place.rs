@@ -281,16 +281,16 @@ impl Parser<'_> {
         }
     }
 
-    /// `t` or `t.rows()`.
+    /// `t`, `t.rows()` or `t.columns()`.
     fn item_index(&mut self, var: &Ident, partition: Ident, links: &[Link]) -> Option<IndexKind> {
         let var = var.clone();
         let [first, rest @ ..] = links else {
             return Some(IndexKind::Item { var, partition });
         };
-        let rows = match first {
-            Link::Call(call) if call.method == "rows" => call,
+        let side = match first {
+            Link::Call(call) if call.method == "rows" || call.method == "columns" => call,
             Link::Call(call) => {
-                self.unknown_method(&call.method, "an item", &["rows"]);
+                self.unknown_method(&call.method, "an item", &["rows", "columns"]);
                 return None;
             }
             Link::Index(index) => {
@@ -298,11 +298,12 @@ impl Parser<'_> {
                 return None;
             }
         };
-        let [] = self.call_arguments(rows, NOTHING)?;
+        let [] = self.call_arguments(side, NOTHING)?;
+        let side = side.method.clone();
         match rest {
-            [] => Some(IndexKind::Rows { var }),
+            [] => Some(IndexKind::Along { var, side }),
             [Link::Call(call), ..] => {
-                self.unknown_method(&call.method, "an index by rows", &[]);
+                self.unknown_method(&call.method, &format!("an index by {side}"), &[]);
                 None
             }
             [Link::Index(index), ..] => {

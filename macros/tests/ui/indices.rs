@@ -13,7 +13,7 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         y[ranks().from_me()] = dot(x[t], w[t]);
         y[(me(), t)] = dot(x[t], w[t]);
         y[x] = dot(x[t], w[t]);
-        y[t.columns()] = dot(x[t], w[t]);
+        y[t.width()] = dot(x[t], w[t]);
         parts[me()][t] = dot(x[t], w[t]);
     }
     #[spare_warps]

@@ -11,6 +11,7 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, g: Gathered<bf16>, y: Out<bf16>) {
         y.on(0)[t] = dot(x[t], w[t]);
         y[me()][t] = dot(x[t], w[t]);
         y[t.rows()] = dot(x[t], w[t]);
+        y[t.columns()] = dot(x[t], w[t]);
         parts[t] = dot(x[t], w[t]);
         parts[others()][t] = dot(x[t], w[t]);
         parts[t][me()] = dot(x[t], w[t]);

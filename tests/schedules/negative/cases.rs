@@ -1,7 +1,9 @@
 //! All cases, each with its rule and the world that shows it: schedules, and kernels of which something was taken away
 //! that lowering inferred.
 
-use super::{accumulated, attribution, bounds, coverage, exchanged, progress, race, reuse, sums};
+use super::{
+    accumulated, attribution, bounds, columns, coverage, exchanged, progress, race, reuse, sums,
+};
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::StoreMode;
@@ -28,7 +30,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 58] = [
+    let rows: [Row; 62] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -78,6 +80,10 @@ fn schedules() -> Vec<Case> {
         (exchanged::sent_with_mine, Coverage, 3),
         (exchanged::one_slot_for_all, Race, 3),
         (exchanged::exchange_not_awaited, Reuse, 3),
+        (columns::shards_not_awaited, Race, 3),
+        (columns::another_shard_awaited, Race, 3),
+        (columns::without_my_shard, Coverage, 3),
+        (columns::a_shard_never_sent, Progress, 3),
         (reuse::bulk_no_wait, Reuse, 3),
         (reuse::done_first, Reuse, 3),
         (attribution::start_counted_together, Attribution, 4),

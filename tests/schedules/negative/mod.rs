@@ -7,6 +7,7 @@ mod accumulated;
 mod attribution;
 mod bounds;
 mod cases;
+mod columns;
 mod coverage;
 mod exchanged;
 mod progress;

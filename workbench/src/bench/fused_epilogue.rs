@@ -167,6 +167,12 @@ impl FusedEpilogue {
                 help: help.into(),
             })
         };
+        if kernel.is_chunked(kernel.buffers[y.index()].columns) {
+            return refuse(
+                format!("measuring {}, which gathers its weight", kernel.name),
+                "measure products whose rows are gathered: no peer is run beside a gathered weight",
+            );
+        }
         if let Some(other) = other {
             let buffer = &kernel.buffers[other.index()];
             return refuse(

@@ -3,8 +3,8 @@
 use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
-    CellIndex, Cells, CounterDim, Home, Pick, Place, Program, Stmt, StmtKind, StoreMode,
-    TensorKind, Var,
+    CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt, StmtKind,
+    StoreMode, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -81,6 +81,7 @@ enum Bound {
     Nothing,
     Rank(u32),
     Item {
+        partition: PartitionId,
         item: Item,
         rows: Range<u32>,
         columns: Range<u32>,
@@ -154,6 +155,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                         let item = Item { chunk, row, column };
                         let (rows, columns) = self.sizes.item(partition, item);
                         self.bound[var.index()] = Bound::Item {
+                            partition,
                             item,
                             rows,
                             columns,
@@ -367,21 +369,42 @@ impl<'a, 'p> Walk<'a, 'p> {
                     return Err("there is no item here".into());
                 }
             },
-            CellIndex::Rows(var) => {
-                let (CounterDim::Items(counted), Bound::Item { item, rows, .. }) =
-                    (dim, &self.bound[var.index()])
+            CellIndex::Along(var, side) => {
+                let bound = &self.bound[var.index()];
+                let (
+                    CounterDim::Items(counted),
+                    Bound::Item {
+                        partition,
+                        item,
+                        rows,
+                        columns,
+                    },
+                ) = (dim, bound)
                 else {
                     return Err("rows index what has none".into());
                 };
-                let (down, across) = self.sizes.grid(counted, item.chunk);
+                let Some(along) = self.sizes.side_of(counted, *partition, *side) else {
+                    return Err("a side indexes items of other tensors".into());
+                };
+                let extent = match side {
+                    Side::Rows => rows,
+                    Side::Columns => columns,
+                };
+                let chunk = match self.sizes.divides(counted, along) {
+                    true => item.chunk,
+                    false => 0,
+                };
+                let (down, across) = self.sizes.grid(counted, chunk);
                 let all = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
-                let candidates = all.map(|(row, column)| Item {
-                    chunk: item.chunk,
-                    row,
-                    column,
-                });
+                let candidates = all.map(|(row, column)| Item { chunk, row, column });
                 let meets = |a: &Range<u32>, b: &Range<u32>| a.start < b.end && b.start < a.end;
-                let holds = |candidate: &Item| meets(&self.sizes.item(counted, *candidate).0, rows);
+                let holds = |candidate: &Item| {
+                    let (rows, columns) = self.sizes.item(counted, *candidate);
+                    match along {
+                        Side::Rows => meets(&rows, extent),
+                        Side::Columns => meets(&columns, extent),
+                    }
+                };
                 candidates.filter(holds).map(of).collect()
             }
         })

@@ -246,7 +246,7 @@ impl<'a> Case<'a> {
         match at.view {
             // Without chunks each rank has all rows.
             _ if geometry.chunks(dim) == 1 => row,
-            View::Flat => row,
+            View::Flat | View::ColumnChunks => row,
             View::Chunks | View::SharedChunks => at.chunk * rows + row,
             // A chunk's owner is the rank whose memory it is in.
             View::SharedSlots | View::SharedChunk => at.rank * rows + row,
@@ -259,7 +259,11 @@ impl<'a> Case<'a> {
         match at.view {
             View::SharedSlots => at.chunk,
             View::SharedSlotChunks => at.chunk / self.world,
-            View::Flat | View::Chunks | View::SharedChunks | View::SharedChunk => 0,
+            View::Flat
+            | View::Chunks
+            | View::ColumnChunks
+            | View::SharedChunks
+            | View::SharedChunk => 0,
         }
     }
 
@@ -268,7 +272,7 @@ impl<'a> Case<'a> {
         let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
         let chunk = |chunk: u32| self.geometry(at.plan).chunk(rows, chunk).len();
         let limit = match at.view {
-            View::Flat => at.rows.1,
+            View::Flat | View::ColumnChunks => at.rows.1,
             View::Chunks | View::SharedChunks => chunk(at.chunk),
             View::SharedSlots | View::SharedChunk => chunk(at.rank),
             View::SharedSlotChunks => chunk(at.chunk % self.world),
@@ -276,43 +280,71 @@ impl<'a> Case<'a> {
         at.rows.1.min(limit).max(at.rows.0)
     }
 
-    /// A box with where it is in memory and among all rows.
+    /// A box with where it is in memory, and among all rows and columns.
     pub fn located(&self, at: Box4) -> Box4 {
-        let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let before = at.chunk * self.geometry(at.plan).chunk_rows(dim);
+        let buffer = &self.pipeline.kernel.buffers[at.tensor.index()];
+        let before = |dim| at.chunk * self.geometry(at.plan).chunk_rows(dim);
+        let (above, left) = match at.view {
+            View::ColumnChunks => (0, before(buffer.columns)),
+            View::Flat
+            | View::Chunks
+            | View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk => (before(buffer.rows), 0),
+        };
         let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
         Box4 {
-            lines: (before + at.rows.0, before + at.rows.1),
+            lines: (above + at.rows.0, above + at.rows.1),
+            columns: (left + at.columns.0, left + at.columns.1),
+            origin: (at.origin.0, at.origin.1.wrapping_add(left)),
             all: (all[0], all[1]),
             ..at
         }
     }
 
-    /// The rows that a plane of a tensor's map has in memory, and those of them that a store may touch.
-    pub fn rows(
+    /// The rows and columns that a plane of a tensor's map has in memory, and those of what is divided that a store may
+    /// touch.
+    pub fn plane(
         &self,
         plan: usize,
         tensor: TensorId,
         (view, chunk): (View, u32),
         rank: u32,
-    ) -> (u32, u32) {
+    ) -> Plane {
         let buffer = &self.pipeline.kernel.buffers[tensor.index()];
         let geometry = self.geometry(plan);
-        match view {
-            View::Flat => {
-                let held = geometry.held(buffer, rank).len();
-                (held, held)
+        let held = geometry.held(buffer, rank).len();
+        let columns = geometry.size(buffer.columns);
+        let full = |dim| geometry.chunk_rows(dim);
+        let (rows, columns, allowed) = match view {
+            View::Flat => (held, columns, held),
+            View::ColumnChunks => {
+                let allowed = geometry.chunk(buffer.columns, chunk).len();
+                (held, full(buffer.columns), allowed)
             }
-            View::Chunks => (
-                geometry.chunk_rows(buffer.rows),
-                geometry.chunk(buffer.rows, chunk).len(),
-            ),
+            View::Chunks => {
+                let allowed = geometry.chunk(buffer.rows, chunk).len();
+                (full(buffer.rows), columns, allowed)
+            }
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                let rows = geometry.chunk_rows(buffer.rows);
-                (rows, rows)
+                (full(buffer.rows), columns, full(buffer.rows))
             }
+        };
+        Plane {
+            rows,
+            columns,
+            allowed,
         }
     }
+}
+
+/// What a plane of a tensor's map has.
+pub(super) struct Plane {
+    pub rows: u32,
+    pub columns: u32,
+    /// Rows, or where those are divided columns, beyond which a store may not go.
+    pub allowed: u32,
 }
 
 /// How much two ranges have in common.

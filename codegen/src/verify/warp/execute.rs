@@ -97,8 +97,8 @@ impl Simulator<'_> {
             }
             Kind::Store { area, to } => {
                 let read = self.touch_shared(index, cta, area, false, true)?;
-                if to.rows.1 > to.allowed {
-                    return Err(Box::new(trace::spills(self, index, &to)));
+                if let Some(end) = to.spills {
+                    return Err(Box::new(trace::spills(self, index, &to, end)));
                 }
                 self.stored(index, area, &to)?;
                 let write = self.touch_global(index, to, true)?;

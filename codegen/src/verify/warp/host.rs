@@ -112,7 +112,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         rows: (first, last),
         columns: (span.columns.start, span.columns.end),
         origin: (first, span.columns.start),
-        allowed: last,
+        spills: None,
         view,
         lines: (before + first, before + last),
         all: (span.rows.start, span.rows.end),

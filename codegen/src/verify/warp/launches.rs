@@ -5,7 +5,7 @@ use crate::kernel::{Block, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::PartitionId;
+use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::Operand;
@@ -219,7 +219,11 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let copied_wide = (BATCH + 1) * STAGING_COLUMNS;
     // A row of an operand is whole 16 bytes.
     let few = 16 / pipeline.dtype().bytes();
-    let n = tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8;
+    let n = match kernel.is_chunked_along(pipeline.tiling().partition(), Side::Columns) {
+        // As the rows are, where ranks divide those; chunks of columns are whole 16 bytes.
+        true => (tile.columns + tile.columns / 2) * chunks - 8,
+        false => tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8,
+    };
     let (n, k) = (
         match copied.contains("n") {
             true => n.max(copied_wide),

@@ -181,23 +181,23 @@ impl Simulator<'_> {
             let chunks = match map.view {
                 View::SharedChunks => self.case.world,
                 // Nobody else can reach what is this rank's alone.
-                View::Flat | View::Chunks => 0,
+                View::Flat | View::Chunks | View::ColumnChunks => 0,
                 View::SharedSlots => buffer.slots(self.case.world),
                 View::SharedSlotChunks | View::SharedChunk => 1,
             };
             for chunk in 0..chunks {
                 // Before the first launch, and after one, it is where that launch has it.
                 let of = self.case.plan_of(launch.max(1));
-                let (rows, allowed) = self.case.rows(of, map.tensor, (map.view, chunk), rank);
+                let plane = self.case.plane(of, map.tensor, (map.view, chunk), rank);
                 let whereabouts = self.case.located(Box4 {
                     plan: of,
                     tensor: map.tensor,
                     rank,
                     chunk,
-                    rows: (0, rows),
-                    columns: (0, self.case.size(buffer.columns)),
+                    rows: (0, plane.rows),
+                    columns: (0, plane.columns),
                     origin: (0, 0),
-                    allowed,
+                    spills: None,
                     view: map.view,
                     lines: (0, 0),
                     all: (0, 0),

@@ -240,8 +240,8 @@ pub(super) struct Box4 {
     pub columns: (u32, u32),
     /// Its first row and column before it was clipped.
     pub origin: (u32, u32),
-    /// Rows beyond which a store may not go.
-    pub allowed: u32,
+    /// Where a short chunk ends that it goes beyond.
+    pub spills: Option<u32>,
     /// How the tensor's rows lie in the map.
     pub view: View,
     /// Its rows in the tensor's memory, counted from its start.

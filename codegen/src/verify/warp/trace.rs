@@ -3,7 +3,7 @@
 use super::simulator::{CALLER, Simulator, Touch, Who};
 use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
-use crate::warp::{Node, Side};
+use crate::warp::{Node, Side, View};
 
 impl Simulator<'_> {
     /// `store of block 1 on rank 2`.
@@ -246,13 +246,22 @@ pub(super) fn twice(
         .hint("a map whose rows end where the chunk ends")
 }
 
-pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4) -> Diagnostic {
+pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u32) -> Diagnostic {
+    let side = match at.view {
+        View::ColumnChunks => "columns",
+        View::Flat
+        | View::Chunks
+        | View::SharedChunks
+        | View::SharedSlots
+        | View::SharedSlotChunks
+        | View::SharedChunk => "rows",
+    };
     Diagnostic::new(Rule::Bounds, None, simulator.now(index))
         .note(
             None,
             format!(
-                "chunk {} ends after {} rows, and the map does not clip the box there",
-                at.chunk, at.allowed
+                "chunk {} ends after {end} {}, and the map does not clip the box there",
+                at.chunk, side
             ),
         )
         .hint("a map of its own for the partial chunk")

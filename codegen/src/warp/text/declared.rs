@@ -7,6 +7,7 @@ pub(super) fn map(map: &Map) -> Vec<String> {
     let view = match map.view {
         View::Flat => "mine, in one piece",
         View::Chunks => "mine, in chunks",
+        View::ColumnChunks => "mine, in chunks of columns",
         View::SharedChunks => "everyone's chunks",
         View::SharedSlots => "everyone's slots",
         View::SharedSlotChunks => "everyone's slots of all chunks",

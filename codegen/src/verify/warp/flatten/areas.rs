@@ -76,36 +76,36 @@ impl Flattener<'_> {
         let [column, row, chunk, rank] =
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
         let row = row.wrapping_add(below);
-        let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
         let home = match map.view {
-            View::Flat | View::Chunks => self.env.rank,
+            View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
                 rank
             }
         };
-        let (mut rows, allowed) =
-            self.case
-                .rows(self.env.plan, map.tensor, (map.view, chunk), home);
-        let partial_chunk = self
-            .partial_chunks
-            .iter()
-            .rev()
-            .find(|(known, _)| *known == id);
-        if let Some((_, of)) = partial_chunk
-            && *of == chunk
-        {
-            rows = rows.min(allowed);
+        let plane = self
+            .case
+            .plane(self.env.plan, map.tensor, (map.view, chunk), home);
+        let mut chosen = self.partial_chunks.iter().rev();
+        let partial_chunk = chosen.find(|(known, _)| *known == id);
+        let clipped = partial_chunk.is_some_and(|(_, of)| *of == chunk);
+        let (mut rows, mut columns) = (plane.rows, plane.columns);
+        let by_columns = map.view == View::ColumnChunks;
+        let divided = if by_columns { &mut columns } else { &mut rows };
+        if clipped {
+            *divided = plane.allowed.min(*divided);
         }
-        let columns = self.case.size(buffer.columns);
+        let rows = (row.min(rows), (row + map.box_rows).min(rows));
+        let columns = (column.min(columns), (column + map.box_columns).min(columns));
+        let end = if by_columns { columns.1 } else { rows.1 };
         self.case.located(Box4 {
             plan: self.env.plan,
             tensor: map.tensor,
             rank: home,
             chunk,
-            rows: (row.min(rows), (row + map.box_rows).min(rows)),
-            columns: (column.min(columns), (column + map.box_columns).min(columns)),
+            rows,
+            columns,
             origin: (row, column),
-            allowed,
+            spills: (end > plane.allowed).then_some(plane.allowed),
             view: map.view,
             lines: (0, 0),
             all: (0, 0),

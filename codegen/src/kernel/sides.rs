@@ -1,0 +1,97 @@
+//! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
+
+use super::{Axis, DimId, Kernel, Partition};
+use crate::program::{PartitionId, Side, TensorKind, Var};
+
+impl Partition {
+    /// The dimension that a side of it divides.
+    pub const fn dim(&self, side: Side) -> DimId {
+        match side {
+            Side::Rows => self.rows,
+            Side::Columns => self.columns,
+        }
+    }
+
+    /// Elements of an item along a side; `None`: all of the chunk.
+    pub const fn block(&self, side: Side) -> Option<u32> {
+        match side {
+            Side::Rows => self.row_block,
+            Side::Columns => self.column_block,
+        }
+    }
+
+    /// The side of it that divides a dimension.
+    pub fn side_of(&self, dim: DimId) -> Option<Side> {
+        Side::ALL.into_iter().find(|side| self.dim(*side) == dim)
+    }
+
+    /// Which side its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in every
+    /// chunk, also where ranks divide that elsewhere.
+    pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
+        let mut sides = Side::ALL.into_iter();
+        sides.find(|side| chunked(self.dim(*side)))
+    }
+
+    /// In which of its chunks the items are that hold a side of one of another partition's items.
+    pub(crate) fn chunk_of(
+        &self,
+        (items, side): (&Partition, Side),
+        chunked: impl Fn(DimId) -> bool,
+    ) -> WhichChunk {
+        let along = self.side_of(items.dim(side));
+        match self.chunked_side(&chunked) {
+            None => WhichChunk::Only,
+            own if own == along && items.chunked_side(&chunked) == Some(side) => WhichChunk::Items,
+            Some(_) => WhichChunk::Several,
+        }
+    }
+}
+
+/// In which chunk of a partition something is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WhichChunk {
+    /// There is only one.
+    Only,
+    /// In that of the item.
+    Items,
+    /// In several.
+    Several,
+}
+
+impl Axis {
+    /// That side of an item.
+    pub const fn of(var: Var, side: Side) -> Axis {
+        match side {
+            Side::Rows => Axis::RowsOf(var),
+            Side::Columns => Axis::ColumnsOf(var),
+        }
+    }
+}
+
+impl Kernel {
+    /// Whether a dimension is divided over the ranks.
+    pub fn is_chunked(&self, dim: DimId) -> bool {
+        self.dims[usize::from(dim.0)].chunked
+    }
+
+    /// The side that a partition's chunks divide: its rows, or else its columns. Its other side is whole in every chunk.
+    pub fn chunked_side(&self, partition: PartitionId) -> Option<Side> {
+        let partition = &self.partitions[partition.index()];
+        partition.chunked_side(|dim| self.is_chunked(dim))
+    }
+
+    /// Whether the chunks of a partition divide this side of it.
+    pub fn is_chunked_along(&self, partition: PartitionId, side: Side) -> bool {
+        self.chunked_side(partition) == Some(side)
+    }
+
+    /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
+    /// so that every chunk of a row starts where TMA can.
+    pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
+        let rows_of =
+            |buffer: &&super::Buffer| buffer.columns == dim && buffer.kind != TensorKind::Vector;
+        let units = self.buffers.iter().filter(rows_of);
+        let units = units.map(|buffer| 16 / buffer.dtype.bytes());
+        units.max().unwrap_or(1)
+    }
+}

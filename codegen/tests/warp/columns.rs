@@ -1,0 +1,325 @@
+//! Products whose columns the ranks divide: their chunks lie side by side in a row of the result, and a tile that crosses the
+//! end of one is clipped there.
+
+use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::strangers;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Expr, Node, Pipeline, View};
+
+/// What is done with a tile's product.
+#[derive(Clone, Copy, Debug)]
+enum After {
+    Nothing,
+    /// A vector along the columns, and a stored tile.
+    BiasAndResidual,
+    /// It is added to f32.
+    Added,
+    /// Another product's function is multiplied with it.
+    Gated,
+}
+
+/// y = x · all_gather(w)ᵀ, by CTAs that push or by copy engines that pull.
+fn fsdp(push: bool, after: After, tile: (u32, u32), ping_pong: bool) -> Program {
+    let mut s = ScheduleBuilder::new("fsdp");
+    let (x, w) = (s.local("x", Bf16), s.gathered("w", Bf16));
+    let y = match after {
+        After::Added => s.accumulated("y", F32),
+        After::Nothing | After::BiasAndResidual | After::Gated => s.out("y", Bf16),
+    };
+    let pieces = s.pieces("pieces", w, 128);
+    let tiles = s.tiles("tiles", y, tile);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    if push {
+        s.comm(2, |s| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(w.on(&peer).at(p), w.at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                });
+            });
+        });
+    } else {
+        s.copy_engine(|s| {
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.for_items("p", pieces.of(&peer), |s, p| {
+                    s.copy(w.at(p), w.on(&peer).at(p));
+                    s.signal(arrived.at(p), 1);
+                });
+            });
+        });
+    }
+    let extra = match after {
+        After::BiasAndResidual => Some((s.vector("bias", Bf16), s.local("z", Bf16))),
+        After::Nothing | After::Added | After::Gated => None,
+    };
+    let up = matches!(after, After::Gated).then(|| s.local("up", Bf16));
+    let options = GemmOptions {
+        ping_pong: Some(u32::from(ping_pong).into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard).grouped(8), |s, t| {
+                s.wait(arrived.at(t.columns()));
+                let product = s.dot(x.at(t), w.at(t));
+                match (extra, up) {
+                    (Some((bias, z)), _) => {
+                        let (bias, z) = (s.load(bias), s.load(z.at(t)));
+                        s.store(y.at(t), product.bias(bias) + z);
+                    }
+                    (None, Some(up)) => {
+                        let up = s.dot(x.at(t), up.at(t));
+                        s.store(y.at(t), product.silu() * up);
+                    }
+                    (None, None) if matches!(after, After::Added) => {
+                        s.store_add(y.at(t), product);
+                    }
+                    (None, None) => s.store(y.at(t), product),
+                }
+            });
+        });
+    });
+    s.finish()
+}
+
+fn built(program: &Program, layout: Layout) -> Result<Pipeline, String> {
+    let kernel = lower(program, &Variant::new(3).layout(layout)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    sm90::build(&kernel).map_err(|error| error.first().text(&|_| String::new()))
+}
+
+fn good() -> Pipeline {
+    let program = fsdp(true, After::Nothing, (128, 128), false);
+    built(&program, Layout::Nt).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn all_warps_agree_with_the_schedule() {
+    let plain = [
+        (128, 256),
+        (256, 128),
+        (128, 192),
+        (128, 160),
+        (128, 112),
+        (64, 80),
+        (160, 256),
+        (80, 128),
+    ];
+    let mut cases: Vec<_> = plain.map(|tile| (true, After::Nothing, tile, false)).into();
+    cases.extend([
+        (true, After::Nothing, (128, 160), true),
+        (true, After::BiasAndResidual, (128, 128), false),
+        (true, After::BiasAndResidual, (80, 128), false),
+        (true, After::Added, (128, 128), false),
+        (true, After::Gated, (128, 128), false),
+        (false, After::Nothing, (128, 256), false),
+    ]);
+    for (push, after, tile, ping_pong) in cases {
+        let program = fsdp(push, after, tile, ping_pong);
+        let pipeline = built(&program, Layout::Nt).unwrap_or_else(|error| {
+            panic!("{after:?} {tile:?} {ping_pong}: {error}");
+        });
+        let checked = verify::pipeline(pipeline);
+        checked.unwrap_or_else(|error| panic!("{after:?} {tile:?} {ping_pong}: {error}"));
+    }
+}
+
+/// Where the weight's rows are contiguous every shard is a matrix of its own, which copy engines move.
+#[test]
+fn shards_may_have_contiguous_rows() {
+    for layout in [Layout::Nn, Layout::Tn] {
+        for tile in [(128, 256), (128, 112), (256, 128)] {
+            let program = fsdp(false, After::Nothing, tile, false);
+            let pipeline = built(&program, layout).unwrap_or_else(|error| panic!("{error}"));
+            let checked = verify::pipeline(pipeline);
+            checked.unwrap_or_else(|error| panic!("{layout:?} {tile:?}: {error}"));
+        }
+    }
+    let program = fsdp(true, After::Nothing, (128, 128), false);
+    insta::assert_snapshot!(built(&program, Layout::Nn).expect_err("refused"));
+}
+
+#[test]
+fn nothing_of_it_can_be_left_out() {
+    insta::assert_snapshot!(unnoticed(good));
+}
+
+fn verdict(mut change: impl FnMut(&mut Node) -> bool) -> String {
+    let (mut pipeline, mut changed) = (good(), 0);
+    pipeline
+        .lists(&mut |list| changed += list.iter_mut().map(&mut change).filter(|it| *it).count());
+    assert!(changed > 0, "nothing to change");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+/// Without a map of its own for the short chunk, its last tile spills into the first row's next columns.
+#[test]
+fn a_short_chunk_without_a_map_of_its_own() {
+    let mut pipeline = good();
+    pipeline.lists(&mut |list| list.retain(|node| !matches!(node, Node::PartialChunk { .. })));
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()));
+}
+
+/// Every shard's columns are stored where mine are.
+#[test]
+fn columns_of_another_shard() {
+    let pipeline = good();
+    let by_columns = |map: usize| pipeline.maps[map].view == View::ColumnChunks;
+    insta::assert_snapshot!(verdict(|node| match node {
+        Node::Store { map, at, .. } if by_columns(usize::from(map.0)) => {
+            at.chunk = Expr::me();
+            true
+        }
+        _ => false,
+    }));
+}
+
+/// The shard is loaded before it has come.
+#[test]
+fn a_wait_for_other_columns() {
+    insta::assert_snapshot!(verdict(|node| match node {
+        Node::CounterWait { cell, .. } if *cell == Expr::var("arrived_cell") => {
+            *cell = 0.into();
+            true
+        }
+        _ => false,
+    }));
+}
+
+/// What others reach has no chunks of columns.
+#[test]
+fn tiles_that_others_reach_are_not_divided_by_columns() {
+    let mut s = ScheduleBuilder::new("hidden");
+    let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
+    let hidden = s.symmetric("hidden", Bf16, y.whole(), 1);
+    let pieces = s.pieces("pieces", w, 128);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    let ready = s.counters("ready", [tiles.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(w.on(&peer).at(p), w.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(arrived.at(t.columns()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(hidden.at(t), product);
+                s.signal(ready.at(t), 1);
+            });
+        });
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(ready.at(t));
+                let product = s.load(hidden.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    insta::assert_snapshot!(built(&s.finish(), Layout::Nt).expect_err("refused"));
+}
+
+/// A counter may have a cell for every tile: in the chunks of columns, too.
+#[test]
+fn tiles_of_columns_have_cells() {
+    let mut s = ScheduleBuilder::new("counted");
+    let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
+    let z = s.out("z", Bf16);
+    let pieces = s.pieces("pieces", w, 128);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    let ready = s.counters("ready", [tiles.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(w.on(&peer).at(p), w.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(arrived.at(t.columns()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+                s.signal(ready.at(t), 1);
+            });
+        });
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(ready.at(t));
+                let product = s.dot(x.at(t), w.at(t));
+                let first = s.load(y.at(t));
+                s.store(z.at(t), product + first);
+            });
+        });
+    });
+    let pipeline = built(&s.finish(), Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
+    verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A second layer's depth is what the first one's columns were: all shards of them.
+#[test]
+fn a_layer_may_read_what_was_divided() {
+    for layout in [Layout::Nt, Layout::Nn] {
+        let pipeline = built(&strangers::shards_of_two_layers(), layout);
+        if layout == Layout::Nn {
+            assert!(pipeline.expect_err("refused").contains("MN-major"));
+            continue;
+        }
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
+        verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Where the rows of both operands are divided, a tile has rows of one chunk and columns of all.
+#[test]
+fn a_tile_of_several_shards_has_no_kernel() {
+    let mut s = ScheduleBuilder::new("both");
+    let (x, w, y) = (
+        s.gathered("x", Bf16),
+        s.gathered("w", Bf16),
+        s.out("y", Bf16),
+    );
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let shards = [
+        (x, s.pieces("rows", x, 128)),
+        (w, s.pieces("shards", w, 128)),
+    ];
+    let [here, there] = ["here", "there"].map(|name| s.counters(name, []));
+    s.copy_engine(|s| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            for ((tensor, pieces), counter) in shards.into_iter().zip([here, there]) {
+                s.for_items("p", pieces.of(&peer), |s, p| {
+                    s.copy(tensor.at(p), tensor.on(&peer).at(p));
+                    s.signal(counter, 1);
+                });
+            }
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(here);
+                s.wait(there);
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    insta::assert_snapshot!(built(&s.finish(), Layout::Nt).expect_err("refused"));
+}
