@@ -8,6 +8,7 @@
 //! no data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order but are
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
+mod handed_over;
 mod sides;
 
 pub(crate) use sides::WhichChunk;
@@ -525,31 +526,6 @@ impl Kernel {
             visit(&role.body, &mut |op| {
                 if let OpKind::ForRanks { order, .. } = &op.kind {
                     found.push(order.clone());
-                }
-            });
-        }
-        found
-    }
-
-    /// Whether ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
-    ///
-    /// ```
-    /// # use counterflow_codegen::{kernel::{OpKind, visit}, lower::lower, variant::Variant};
-    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
-    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
-    /// visit(&kernel.roles[0].body, &mut |op| {
-    ///     if let OpKind::Copy { dst, .. } = &op.kind {
-    ///         assert!(kernel.is_handed_over(dst), "peers read it");
-    ///     }
-    /// });
-    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
-    /// ```
-    pub fn is_handed_over(&self, region: &Region) -> bool {
-        let mut found = region.home.is_remote();
-        for role in &self.roles {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Copy { dst, .. } | OpKind::Store { dst, .. } = &op.kind {
-                    found |= dst.buffer == region.buffer;
                 }
             });
         }

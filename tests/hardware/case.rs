@@ -7,6 +7,7 @@ use crate::memory::{Heap, Memory, Words};
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
+use counterflow::codegen::kernel::{OpKind, visit};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::sm90;
 use counterflow::codegen::value::{Binary, Unary, Value};
@@ -18,7 +19,7 @@ use counterflow::{
     Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Series, Shape,
     Variant,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -211,6 +212,19 @@ impl Case {
         Ok(outputs)
     }
 
+    /// Whether a product multiplies what another one made. Its sums are no small integers any more, whatever the inputs.
+    fn multiplies_products(&self) -> bool {
+        let (mut stored, mut multiplied) = (HashSet::new(), HashSet::new());
+        for role in &self.kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Store { dst, .. } => stored.extend([dst.buffer]),
+                OpKind::Dot { a, b, .. } => multiplied.extend([a.buffer, b.buffer]),
+                _ => {}
+            });
+        }
+        !stored.is_disjoint(&multiplied)
+    }
+
     /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them.
     pub fn is_exact(&self, fill: Fill) -> bool {
         let rounds = |value: &Value| {
@@ -224,7 +238,7 @@ impl Case {
                 _ => false,
             }
         };
-        let mut exact = matches!(fill, Fill::Integers(_));
+        let mut exact = matches!(fill, Fill::Integers(_)) && !self.multiplies_products();
         for value in &self.kernel.values {
             value.visit(&mut |part| exact &= !rounds(part));
         }

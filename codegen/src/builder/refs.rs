@@ -80,6 +80,16 @@ pub struct CountersRef(pub(super) CounterId);
 ///     });
 /// });
 /// # s.finish();
+/// # let mut s = ScheduleBuilder::new("columns");
+/// # let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
+/// # let (pieces, tiles) = (s.pieces("pieces", w, 64), s.tiles("tiles", y, (128, 128)));
+/// # let arrived = s.counters("arrived", [pieces.into()]);
+/// s.gemm(GemmOptions::default(), |s| {
+///     s.for_items("t", tiles.all(), |s, t| {
+///         s.wait(arrived.at(t.columns())); // the rows of `w` that are the tile's columns
+///     });
+/// });
+/// # s.finish();
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item(pub(super) Var);
@@ -95,6 +105,7 @@ impl Item {
     pub fn rows(self) -> ItemSide {
         ItemSide(self.0, Side::Rows)
     }
+
     /// This item's columns, to index counters of another partition: of the second operand's rows, which they are.
     pub fn columns(self) -> ItemSide {
         ItemSide(self.0, Side::Columns)

@@ -70,6 +70,17 @@ impl Axis {
 
 impl Kernel {
     /// Whether a dimension is divided over the ranks.
+    ///
+    /// ```
+    /// # use counterflow_codegen::{lower::lower, program::{PartitionId, Side}, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
+    /// let pieces = PartitionId(0);
+    /// assert_eq!(kernel.chunked_side(pieces), Some(Side::Rows), "each rank has some rows of x");
+    /// assert!(!kernel.is_chunked_along(pieces, Side::Columns));
+    /// assert!(kernel.is_chunked(kernel.partitions[0].rows));
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     pub fn is_chunked(&self, dim: DimId) -> bool {
         self.dims[usize::from(dim.0)].chunked
     }
