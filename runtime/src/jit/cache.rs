@@ -137,12 +137,16 @@ impl Cache {
             .map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
     }
 
-    /// The error if the cache lacks an entry and nothing can be compiled.
-    pub(super) fn lacks(&self, name: &str) -> Error {
-        let dir = self.dir().unwrap_or(Path::new("")).display();
-        unsealed(format!(
-            "{dir} has no {name} of this text and these options"
-        ))
+    /// The error if the cache has no intact entry and nothing can be compiled.
+    pub(super) fn lacks(&self, key: &Key, name: &str) -> Error {
+        let damaged = self.path(key).filter(|path| path.exists());
+        unsealed(match damaged {
+            Some(path) => format!("{}, which has {name}, is damaged", path.display()),
+            None => format!(
+                "{} has no {name} of this text and these options",
+                self.dir().unwrap_or(Path::new("")).display()
+            ),
+        })
     }
 
     /// Machine code and log, if there is an intact entry.
@@ -258,6 +262,10 @@ mod tests {
             fs::write(&path, &bad).expect("written");
             assert_eq!(cache.get(&of("a")), None, "damaged at {at}");
         }
+        let told = cache.lacks(&of("a"), "k").to_string();
+        assert!(told.ends_with(".cubin, which has k, is damaged"), "{told}");
+        let told = cache.lacks(&of("b"), "k").to_string();
+        assert!(told.ends_with(" has no k of this text and these options"), "{told}");
         // Another entry under this name.
         fs::write(cache.path(&of("b")).expect("on"), &good).expect("written");
         assert_eq!(cache.get(&of("b")), None);

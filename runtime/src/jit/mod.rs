@@ -174,7 +174,7 @@ impl Compiler {
             });
         }
         let With::Nvrtc(nvrtc) = &self.with else {
-            return Err(self.cache.lacks(source.name));
+            return Err(self.cache.lacks(&key, source.name));
         };
         let (cubin, log) = nvrtc.compile(source, &options)?;
         let facts = facts::read(&cubin)?;
