@@ -1,13 +1,24 @@
 //! The table of faults: what every rank says of each, and after how long.
+//!
+//! What no process of the table can show has tests of its own: `jit::cache` damages each byte of an entry and cuts it
+//! at each length; `jit::libraries` searches for NVRTC; `rendezvous::lobby` has two jobs of one name and folders that
+//! others can enter; `rendezvous::tcp` has strangers who send garbage, half messages or nothing, and worlds of two
+//! sizes; `rendezvous::secret` has files that others can read; `cuda::gpu` refuses GPUs without peer access or atomics.
+//! A full `/dev/shm` is no fault here: processes share memory that is in no file system.
+
+mod parts;
+
+pub use parts::done;
 
 use super::children::{self, Rank};
-use super::{LAST, READY, WORLD, exit, launched, made, ready, sleep};
-use counterflow::prelude::bf16;
-use counterflow::rendezvous::{Job, Rendezvous, Secret, Tcp};
-use counterflow::schedules::{AgGemmOp, GemmRsOp};
-use counterflow::{Communicator, Error};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use super::{HELP, LAST, READY, WORLD, common};
+use counterflow::Error;
+use counterflow::rendezvous::{Rendezvous, Secret, Tcp};
+use counterflow_runtime::jit::{Cache, Source, Target};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 /// The port at which rank 0 listens, where a fault is about that.
@@ -16,6 +27,9 @@ const PORT: &str = "COUNTERFLOW_TEST_PORT";
 const SHORT: u32 = 3;
 /// The time limit of those that end earlier.
 const LONG: u32 = 110;
+
+/// A kernel to compile.
+const ONE: &str = "extern \"C\" __global__ void one(float* x) { x[threadIdx.x] = 1; }";
 
 /// What a rank says that has launched in a new communicator.
 const REBUILT: &str = "rank is in a new communicator";
@@ -57,9 +71,10 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 18] = {
+const FAULTS: [Fault; 23] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
+    const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
     const CALLS: &str = "mismatch: the ranks make different calls: rank 0";
     const LAUNCH: &str = "mismatch: the ranks differ in launch 0: rank";
     const LATE: &str = "rank 3 did not join within 3s";
@@ -141,7 +156,42 @@ const FAULTS: [Fault; 18] = {
             LATE,
         ),
         fault(
-            "another job on the port",
+            "another version",
+            "version",
+            (Nothing, LONG),
+            Some("mismatch: rank 3 is counterflow"),
+            "and rank 3 is counterflow 0.0.1-other on host",
+        ),
+        fault(
+            "its job wants another's port",
+            "jobs",
+            (Nothing, SHORT),
+            Some("it does not know this job's secret"),
+            "it does not know this job's secret",
+        ),
+        fault(
+            "a damaged cache",
+            "cache",
+            (Nothing, LONG),
+            Some("fine"),
+            "fine",
+        ),
+        fault(
+            "a damaged cache, no compiler",
+            "sealed",
+            (Nothing, LONG),
+            Some(".cubin, which has one, is damaged"),
+            LEFT,
+        ),
+        fault(
+            "no NVRTC",
+            "compiler",
+            (Nothing, LONG),
+            Some("nvidia-cuda-nvrtc"),
+            LEFT,
+        ),
+        fault(
+            "something else at the port",
             "port",
             (Nothing, SHORT),
             Some("rank 3 did not reach rank 0 within 3s"),
@@ -164,136 +214,82 @@ const FAULTS: [Fault; 18] = {
     ]
 };
 
-/// What a rank does for one of them, if it is one of these.
-pub fn part(part: &str) -> Option<Result<(), Error>> {
-    let last = || Job::from_env().map(|job| job.is_some_and(|job| job.rank == 3));
-    Some(match part {
-        "absent" => last().and_then(|last| match last {
-            true => std::process::exit(0),
-            false => Communicator::emulated_from_env().map(drop),
-        }),
-        "secret" | "port" => by_tcp(part == "secret"),
-        "descriptors" | "addresses" => last().and_then(|last| {
-            let (resource, most) = match part {
-                "descriptors" => (Resource::Nofile, 3),
-                _ => (Resource::As, 6 << 30),
-            };
-            if last {
-                let before = getrlimit(resource);
-                let few = Rlimit {
-                    current: Some(most),
-                    ..before
-                };
-                setrlimit(resource, few).expect("set");
-            }
-            Communicator::emulated_from_env().map(drop)
-        }),
-        "rows" | "order" | "schedule" | "size" => {
-            let told = Communicator::emulated_from_env().and_then(|rank| differs(&rank, part));
-            let told = told.expect_err("rank 3 differs");
-            println!("\n{LAST}{}: {told}", told.kind());
-            // Nothing of it is left: the same processes make another one.
-            let again = Communicator::emulated_from_env().and_then(|rank| launched(&rank, || {}));
-            again.map(|()| println!("\n{REBUILT}"))
+/// Who has the port, or where kernels lie, before the ranks start.
+struct Prepared {
+    port: u16,
+    folder: PathBuf,
+    _taken: Option<TcpListener>,
+    /// Another job, of which one rank listens.
+    other: Option<JoinHandle<Result<(), Error>>>,
+}
+
+/// The other job of two.
+fn other_job(rank: u32, port: u16) -> Result<(), Error> {
+    let limit = Duration::from_secs(LONG.into());
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let job = Tcp::join(rank, 2, address, &Secret::of(b"the other job's"), limit)?;
+    job.barrier(limit)
+}
+
+/// None where there is no compiler to fill a cache.
+fn prepared(part: &str) -> Option<Prepared> {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = taken.local_addr().expect("bound").port();
+    let taken = (part == "port").then_some(taken);
+    let other = (part == "jobs").then(|| {
+        let other = std::thread::spawn(move || other_job(0, port));
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(!other.is_finished(), "it listens");
+            sleep(Duration::from_millis(1));
         }
-        "allocates" | "idle" | "ends" | "panics" | "drops" => {
-            Communicator::emulated_from_env().and_then(|rank| ends(rank, part))
-        }
-        _ => return None,
+        other
+    });
+    let folder = common::folder("faults");
+    if ["cache", "sealed"].contains(&part) {
+        filled_and_damaged(&folder)?;
+    }
+    Some(Prepared {
+        port,
+        folder,
+        _taken: taken,
+        other,
     })
 }
 
-fn by_tcp(other_secret: bool) -> Result<(), Error> {
-    let job = Job::from_env()?.expect("as torchrun says");
-    let port = std::env::var(PORT).expect("a port");
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().expect("a number")));
-    let word: &[u8] = match other_secret && job.rank == 3 {
-        true => b"another job's secret",
-        false => b"this job's secret",
-    };
-    let limit = Duration::from_secs(SHORT.into());
-    ready();
-    let ranks = Tcp::join(job.rank, job.world, address, &Secret::of(word), limit)?;
-    ranks.barrier(limit)
+fn filled_and_damaged(folder: &Path) -> Option<()> {
+    let compiler = common::compiler()?.with_cache(Cache::at(folder));
+    let compiled = compiler.compile(&Source::new("one", ONE), Target::Sm90a);
+    compiled.expect("compiled");
+    compiler.seal().expect("sealed");
+    for entry in std::fs::read_dir(folder).expect("there") {
+        let path = entry.expect("readable").path();
+        if path.extension().is_some_and(|end| end == "cubin") {
+            let mut bytes = std::fs::read(&path).expect("read");
+            *bytes.last_mut().expect("some") ^= 1;
+            std::fs::write(&path, bytes).expect("written");
+        }
+    }
+    Some(())
 }
 
-/// Rank 3 does something else than the others.
-fn differs(rank: &Communicator, part: &str) -> Result<(), Error> {
-    let other = rank.rank() == 3;
-    if part == "size" {
-        ready();
-        return rank.allocate::<u8>("x", [1 + usize::from(other)]).map(drop);
-    }
-    let (op, x, w, mut y) = made(rank)?;
-    if part == "schedule" {
-        ready();
-        return match other {
-            true => rank
-                .op_of::<GemmRsOp>()
-                .up_to(256, 64, 64)
-                .build()
-                .map(drop),
-            false => rank
-                .op_of::<AgGemmOp>()
-                .up_to(256, 64, 64)
-                .build()
-                .map(drop),
-        };
-    }
-    let second = rank.op_of::<AgGemmOp>().up_to(256, 64, 64).build()?;
-    rank.synchronize().and_then(|()| rank.barrier())?;
-    ready();
-    let (op, rows) = match (part, other) {
-        ("rows", true) => (&op, 100),
-        ("order", true) => (&second, 256),
-        _ => (&op, 256),
-    };
-    let launch = op.on(rank).x(&x).w(&w).y(&mut y).rows(rows);
-    launch.launch()?.wait()
-}
-
-/// Rank 3 ends, or is ended.
-fn ends(rank: Communicator, part: &str) -> Result<(), Error> {
-    let last = rank.rank() == 3;
-    rank.reserve(4 << 20)?;
-    rank.barrier()?;
-    match part {
-        "allocates" | "idle" if last => sleep(),
-        "allocates" => {
-            ready();
-            rank.allocate::<bf16>("x", [64]).map(drop)
-        }
-        "idle" => {
-            ready();
-            loop {
-                std::thread::sleep(Duration::from_millis(20));
-                rank.synchronize()?;
-            }
-        }
-        "ends" => exit(rank),
-        _ => {
-            ready();
-            match (last, part) {
-                (true, "panics") => panic!("as a test wants"),
-                (true, _) => Ok(()),
-                (false, _) => rank.barrier(),
-            }
-        }
-    }
-}
+/// What a rank said, what to do about it, and when after the fault.
+type Told = (String, String, Duration);
 
 /// Starts it, does what happens from outside, and says what each rank said, and when after that.
-fn told(fault: &Fault) -> Vec<(Option<String>, Duration)> {
-    // Another job listens there, or nobody does any more.
-    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let port = taken.local_addr().expect("bound").port().to_string();
-    let _taken = (fault.part == "port").then_some(taken);
-    let seconds = fault.limit.to_string();
-    let set = [
+fn told(fault: &Fault, before: &Prepared) -> Vec<Option<Told>> {
+    let (port, seconds) = (before.port.to_string(), fault.limit.to_string());
+    let folder = before.folder.to_str().expect("a name");
+    let mut set = vec![
         ("CUDA_VISIBLE_DEVICES", ""),
         ("UB_TIMEOUT", &seconds),
         (PORT, &port),
+        ("COUNTERFLOW_CACHE", folder),
     ];
+    match fault.part {
+        "sealed" => set.push(("COUNTERFLOW_NVRTC", "off")),
+        "compiler" => set.push(("COUNTERFLOW_NVRTC", folder)),
+        _ => {}
+    }
     let begun = Instant::now();
     let mut ranks = children::started("part", fault.part, WORLD, &set);
     let ready = |rank: &Rank| rank.next(READY).0;
@@ -315,10 +311,14 @@ fn told(fault: &Fault) -> Vec<(Option<String>, Duration)> {
     }
     let said = ranks.iter().enumerate().map(|(rank, process)| {
         if rank == 3 && fault.last.is_none() {
-            return (None, Duration::ZERO);
+            return None;
         }
         let (at, told) = process.next(LAST);
-        (Some(told), at.saturating_duration_since(since))
+        let help = match &told[..] {
+            "fine" => String::new(),
+            _ => process.next(HELP).1,
+        };
+        Some((told, help, at.saturating_duration_since(since)))
     });
     let said = said.collect();
     if ["rows", "order", "schedule", "size"].contains(&fault.part) {
@@ -331,30 +331,49 @@ fn told(fault: &Fault) -> Vec<(Option<String>, Duration)> {
 fn each_fault_is_told_to_every_rank_in_time() {
     println!("| fault of rank 3 | what each rank says | seconds |\n|---|---|---|");
     for fault in &FAULTS {
-        let told = told(fault);
-        for (rank, (told, took)) in told.iter().enumerate() {
-            let Some(told) = told else { continue };
-            let name = fault.name;
+        let name = fault.name;
+        let Some(before) = prepared(fault.part) else {
+            println!("| {name} | not shown: there is no NVRTC | |");
+            continue;
+        };
+        let told = told(fault, &before);
+        // The job that was there first goes on.
+        if let Some(first) = before.other {
+            other_job(1, before.port).expect("it joins");
+            let first = first.join().expect("no panic");
+            first.expect("it is joined");
+        }
+        for (rank, told) in told.iter().enumerate() {
+            let Some((told, help, took)) = told else {
+                continue;
+            };
             println!(
                 "| {name} | rank {rank}: {told} | {:.1} |",
                 took.as_secs_f64()
             );
+            assert!(told == "fine" || !help.is_empty(), "{name}: what to do");
             let wanted = if rank == 3 {
                 fault.last.unwrap_or_default()
             } else {
                 fault.others
             };
             // Rank 0 of a job whose port is taken says so itself.
-            let own = fault.part == "port" && rank == 0 && told.contains("rank 0 cannot listen at");
-            assert!(own || told.contains(wanted), "{name}, rank {rank}: {told}");
+            let own = ["port", "jobs"].contains(&fault.part)
+                && rank == 0
+                && told.contains("rank 0 cannot listen at");
+            assert!(
+                own || [told, help].iter().any(|said| said.contains(wanted)),
+                "{name}, rank {rank}: {told}"
+            );
             // A closed socket is seen at once; else the limit ends it, and who waits for the record of another.
             let most = match fault.limit {
                 SHORT => Duration::from_secs(u64::from(SHORT) + 3),
                 _ => Duration::from_secs(1),
             };
-            // Processes take their time to start.
-            let starts = fault.part == "addresses";
+            // Processes take their time to start, and a compiler its own.
+            let starts = ["addresses", "cache"].contains(&fault.part);
             assert!(starts || *took < most, "{name}, rank {rank}: {took:?}");
         }
+        let _ = std::fs::remove_dir_all(&before.folder);
     }
 }

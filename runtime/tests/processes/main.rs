@@ -7,6 +7,9 @@ mod children;
 #[path = "../common/groups.rs"]
 mod groups;
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod faults;
 
 use children::Rank;
@@ -20,6 +23,8 @@ const WORLD: usize = 4;
 /// What a rank says before its last words.
 const READY: &str = "rank is ready";
 const LAST: &str = "last words: ";
+/// Behind them, what to do.
+const HELP: &str = "help: ";
 
 /// One rank of the tests below.
 #[test]
@@ -48,11 +53,16 @@ fn part() {
             other => panic!("{other}"),
         })
     };
-    let done = faults::part(&part).unwrap_or_else(|| joined(&part));
+    let done = faults::done(&part).unwrap_or_else(|| joined(&part));
     match done {
         Ok(()) => println!("\n{LAST}fine"),
-        Err(error) => println!("\n{LAST}{}: {error}", error.kind()),
+        Err(error) => says(&error),
     }
+}
+
+fn says(error: &Error) {
+    let help = error.help().unwrap_or_default();
+    println!("\n{LAST}{}: {error}\n{HELP}{help}", error.kind());
 }
 
 fn ready() {
