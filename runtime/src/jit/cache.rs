@@ -265,7 +265,10 @@ mod tests {
         let told = cache.lacks(&of("a"), "k").to_string();
         assert!(told.ends_with(".cubin, which has k, is damaged"), "{told}");
         let told = cache.lacks(&of("b"), "k").to_string();
-        assert!(told.ends_with(" has no k of this text and these options"), "{told}");
+        assert!(
+            told.ends_with(" has no k of this text and these options"),
+            "{told}"
+        );
         // Another entry under this name.
         fs::write(cache.path(&of("b")).expect("on"), &good).expect("written");
         assert_eq!(cache.get(&of("b")), None);
