@@ -67,9 +67,8 @@ impl Group {
                 })
                 .collect(),
         };
+        // Nobody enqueues anything before all ranks have mapped and cleared all memory: this waits for them.
         let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers, deadline)?);
-        // Nobody enqueues anything before all ranks have mapped and cleared all memory.
-        peers.exchange("makes a communicator", Vec::new(), Vec::new(), deadline)?;
         Ok(Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,

@@ -17,26 +17,28 @@ impl Heap {
         bytes: u64,
         deadline: Deadline,
     ) -> Result<(), Error> {
+        const WHAT: &str = "reserves memory";
         let offer = match self.state().slots.offer(bytes) {
             Ok(None) => return Ok(()),
             Ok(Some(fd)) => Ok(vec![fd]),
             Err(refused) => Err(refused),
         };
-        let added = agreed(peers, deadline, offer).and_then(|offers| {
+        let added = agreed(peers, WHAT, deadline, offer).and_then(|offers| {
             let mapped = self.state().slots.take(offers);
-            agreed(peers, deadline, mapped.map(|()| Vec::new()))
+            agreed(peers, WHAT, deadline, mapped.map(|()| Vec::new()))
         });
         self.state().slots.settle(added.is_ok());
         added.map(drop)
     }
 }
 
-/// Hands something over, or says why not, and gives what all ranks handed over.
+/// Hands something over, or says why not, and gives what all ranks handed over. `what` says what this rank does.
 ///
 /// # Errors
 /// On every rank: what the first rank was refused that could not.
-fn agreed(
+pub(super) fn agreed(
     peers: &Peers,
+    what: &str,
     deadline: Deadline,
     mine: Result<Vec<OwnedFd>, Error>,
 ) -> Result<Vec<Option<OwnedFd>>, Error> {
@@ -45,7 +47,7 @@ fn agreed(
         Err(error) => (Err(Refusal::from(error)), Vec::new()),
     };
     let text = serde_json::to_vec(&said).unwrap_or_default();
-    let all = peers.exchange("reserves memory", text, fds, deadline)?;
+    let all = peers.exchange(what, text, fds, deadline)?;
     let each = all.into_iter().zip(0..).map(|(parcel, rank)| {
         let said = serde_json::from_slice::<Result<(), Refusal>>(&parcel.text);
         let said = said.map_err(|_| peers.misled(rank))?;

@@ -1,5 +1,6 @@
 //! The symmetric heap: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
 
+use super::grow::agreed;
 use super::peers::{Dropped, Peers};
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
@@ -85,7 +86,7 @@ impl Heap {
         };
         heap.grow_together(peers, end, deadline)?;
         heap.has_grown();
-        heap.state().slots.clear(peers.rank(), &(0..cells.start))?;
+        heap.clear_together(peers, &(0..cells.start), deadline)?;
         Ok(heap)
     }
 
@@ -244,10 +245,10 @@ impl Heap {
     /// matter, and the host waits for none of it.
     fn clear(&self, range: &Range<u64>) -> Result<Vec<Event>, Error> {
         if let Some(peers) = &self.peers {
-            // All ranks have agreed that nobody uses it, and nobody gets it before all are here.
-            self.state().slots.clear(peers.rank(), range)?;
-            peers.gather("clears new memory", &[])?;
-            return Ok(Vec::new());
+            let deadline = Deadline::after(peers.limit());
+            return self
+                .clear_together(peers, range, deadline)
+                .map(|()| Vec::new());
         }
         let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
         let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
@@ -263,6 +264,19 @@ impl Heap {
             Ok(event)
         };
         ranks.map(clear).collect()
+    }
+
+    /// The same of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it before all
+    /// are here. Who could not clear it is here too, and says why.
+    fn clear_together(
+        &self,
+        peers: &Peers,
+        range: &Range<u64>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        let cleared = self.state().slots.clear(peers.rank(), range);
+        let cleared = cleared.map(|()| Vec::new());
+        agreed(peers, "clears new memory", deadline, cleared).map(drop)
     }
 }
 
@@ -359,5 +373,41 @@ impl Drop for Allocation {
         } else {
             state.retired.push(self.range.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Group;
+    use crate::emulated::{self, Machine};
+    use crate::rendezvous::{Deadline, Threads};
+    use crate::shared::Links;
+    use std::thread::scope;
+    use std::time::Duration;
+
+    #[test]
+    fn what_one_process_cannot_clear_all_hear_of_and_go_on() {
+        scope(|scope| {
+            for seat in Threads::of(2) {
+                scope.spawn(move || {
+                    let deadline = Deadline::after(Duration::from_secs(60));
+                    let links = Links::make(&seat, deadline).expect("connected");
+                    let rank = links.rank();
+                    let machine = Machine::new(1, 0, u64::MAX);
+                    let open = || Ok(emulated::Gpu::of(&machine, 0).into());
+                    let group = Group::apart(open, true, links, deadline).expect("a group");
+                    let heap = &group.heap;
+                    heap.reserve(1 << 20).expect("memory");
+                    // Rank 1 has no memory there.
+                    let end = heap.state().slots.backed();
+                    let start = [end - 1024, end][rank as usize];
+                    let error = heap.clear(&(start..start + 1024)).expect_err("refused");
+                    assert_eq!(error.kind(), "driver", "{error}");
+                    assert!(error.to_string().contains("rank 1: "), "{error}");
+                    let after = heap.on_all(&[true, rank == 0]).expect("all go on");
+                    assert_eq!(after, [true, false]);
+                });
+            }
+        });
     }
 }

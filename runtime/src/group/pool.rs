@@ -114,7 +114,11 @@ impl Pool {
         let bytes = u64::from(needs.cells) * LINE;
         let mut places = places(&needs.scratch);
         let near = match places.iter().any(Option::is_some) {
-            true => heap.allocate(&name, bytes, Room::Cells, patience).ok(),
+            true => match heap.allocate(&name, bytes, Room::Cells, patience) {
+                Ok(cells) => Some(cells),
+                Err(Error::TooLarge { .. }) => None,
+                Err(error) => return Err(error),
+            },
             false => None,
         };
         let (cells, base) = match near {
