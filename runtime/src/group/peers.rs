@@ -184,11 +184,18 @@ impl Peers {
                     "rank {gone} ended early: its communicator was dropped while rank {} {what}",
                     self.rank
                 ))
-            } else if let Err(Lost { rank, .. }) = looked {
-                Verdict::Aborted(format!(
-                    "rank {rank} ended early: its process closed its connections while rank {} {what}",
-                    self.rank
-                ))
+            } else if let Err(lost) = looked {
+                let Lost { rank, why } = &lost;
+                Verdict::Aborted(match lost.is_closed() {
+                    true => format!(
+                        "rank {rank} ended early: its process closed its connections while rank {} {what}",
+                        self.rank
+                    ),
+                    false => format!(
+                        "rank {} ended early: it {what} and cannot use its connection to rank {rank}: {why}",
+                        self.rank
+                    ),
+                })
             } else if deadline.is_over() {
                 let named: Vec<String> = missing.iter().map(u32::to_string).collect();
                 Verdict::Stalled(Stall {
@@ -288,7 +295,36 @@ fn watch(mut sockets: Vec<(u32, UnixStream)>, own: u32, end: &End, over: &Atomic
     reason = "ranks give lists of ranges, of one too"
 )]
 mod tests {
+    use super::super::board::Board;
     use super::*;
+    use crate::driver::Address;
+    use crate::rendezvous::Threads;
+    use crate::shared::Segment;
+    use std::io::Write;
+
+    #[test]
+    fn a_peer_that_lives_is_not_said_to_be_gone() {
+        let limit = Duration::from_secs(60);
+        let deadline = Deadline::after(limit);
+        let all = std::thread::scope(|scope| {
+            let connect = |rank| scope.spawn(move || Links::make(&rank, deadline));
+            let each: Vec<_> = Threads::of(2).into_iter().map(connect).collect();
+            each.into_iter()
+                .map(|one| one.join().expect("no panic").expect("connected"))
+                .collect::<Vec<_>>()
+        });
+        let [first, second]: [Links; 2] = all.try_into().expect("two");
+        let (_, mut to_first) = second.sockets().expect("sockets").remove(0);
+        // No message is so long.
+        to_first.write_all(&u32::MAX.to_le_bytes()).expect("sent");
+        let segment = Segment::create("test", Board::ledger(2)).expect("made");
+        let board = Board::new(Arc::new(segment), 2);
+        let end = Arc::new(End::apart(board, 0, 2, Address::of(0)));
+        let peers = Peers::new(first, &end, limit).expect("peers");
+        let told = peers.gather("is at a barrier", &[]).expect_err("nonsense");
+        let told = told.to_string();
+        assert!(told.starts_with("rank 0 ended early: it is at a barrier and cannot use its connection to rank 1: a message of 4294967295 bytes"), "{told}");
+    }
 
     #[test]
     fn free_is_what_all_ranks_have_dropped_and_come_past() {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::rendezvous::door::{Listen, Place, admit, knock};
 use crate::rendezvous::wire::{PAUSE, Wire};
 use crate::rendezvous::{Deadline, Rendezvous, Secret, absent, failed, random};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
@@ -38,6 +39,24 @@ pub(crate) struct Parcel {
 pub(crate) struct Lost {
     pub rank: u32,
     pub why: io::Error,
+}
+
+impl Lost {
+    /// Whether the peer closed it. Otherwise this process could not use it.
+    pub fn is_closed(&self) -> bool {
+        matches!(
+            self.why.kind(),
+            ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+        )
+    }
+}
+
+/// What was sent. Too little memory, and too many file descriptors that are on their way, pass.
+fn sent(result: Result<usize, Errno>) -> io::Result<usize> {
+    result.map_err(|why| match why {
+        Errno::NOBUFS | Errno::TOOMANYREFS => ErrorKind::WouldBlock.into(),
+        why => why.into(),
+    })
 }
 
 /// A socket, the file descriptors that came by it, and those that go with the next bytes.
@@ -97,9 +116,14 @@ impl Write for Post {
             return Err(ErrorKind::InvalidInput.into());
         }
         let bytes = [IoSlice::new(bytes)];
-        let sent = sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        let bytes = sent(sendmsg(
+            &self.socket,
+            &bytes,
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ))?;
         self.going = None;
-        Ok(sent)
+        Ok(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -316,11 +340,18 @@ impl Links {
         self.post(&text, fds)?;
         let mut came = BTreeMap::new();
         loop {
-            let done = self.look(&mut came).map_err(|Lost { rank, why }| {
-                failed(
-                    format!("rank {rank} is gone: {why}"),
+            let done = self.look(&mut came).map_err(|lost| match lost.is_closed() {
+                true => failed(
+                    format!("rank {} is gone: {}", lost.rank, lost.why),
                     "see what that rank's process said",
-                )
+                ),
+                false => failed(
+                    format!(
+                        "rank {} cannot use its connection to rank {}: {}",
+                        self.place.rank, lost.rank, lost.why
+                    ),
+                    "free memory or file descriptors, as that says; run one version of counterflow in all processes",
+                ),
             })?;
             if done {
                 let fds = Vec::new();
@@ -393,6 +424,15 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn too_little_memory_for_a_message_passes() {
+        let kind = |why| sent(Err(why)).expect_err("nothing sent").kind();
+        assert_eq!(kind(Errno::NOBUFS), ErrorKind::WouldBlock);
+        assert_eq!(kind(Errno::TOOMANYREFS), ErrorKind::WouldBlock);
+        assert_eq!(kind(Errno::PIPE), ErrorKind::BrokenPipe);
+        assert_eq!(sent(Ok(3)).expect("sent"), 3);
     }
 
     #[test]
