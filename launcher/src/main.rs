@@ -1,7 +1,8 @@
 //! `counterflow-run -n 4 -- program arguments`: one process for each rank, on this host.
 //!
 //! A rank gets the variables that torchrun sets, so a program that runs under torchrun runs under this. The job ends as
-//! one: when a rank fails, or somebody interrupts the launcher or kills it, no rank stays behind, nor what a rank started.
+//! one: when a rank fails, or somebody interrupts the launcher, no rank stays behind, nor what a rank started in its
+//! process group. If the launcher itself is killed, the system kills the ranks, and what a rank started may stay.
 
 #![forbid(unsafe_code)]
 

@@ -74,9 +74,12 @@ impl Communicator {
     /// of this host and this user, with a GPU of its own.
     ///
     /// Every call is as on ranks of one process. Each process maps the others' part of the heap at addresses of its own,
-    /// and the driver keeps that memory until the last of them has let go of it. A process that ends without dropping
-    /// its communicator, or before its launches have ended, ends the communicator for all: the others get
-    /// [`Error::Aborted`] within a second.
+    /// and the driver keeps that memory until the last of them has let go of it.
+    ///
+    /// A rank leaves by dropping its communicator. Then calls of the others that need it, and launches that wait for one
+    /// that it has not made, end the communicator: they get [`Error::Aborted`]. Others go on. Its process lives until its
+    /// launches have ended and nothing has the communicator any more: one that ends before, or without leaving, ends the
+    /// communicator for all that have it, who are told within a second.
     ///
     /// ```no_run
     /// use counterflow::Communicator;

@@ -11,7 +11,8 @@ impl Communicator {
     /// A group has a heap of its own, and launches, ends and is dropped by itself. A rank may be in several groups, as of
     /// tensor-parallel ranks and of data-parallel ones. Launches of two groups on one GPU that do not fit there together
     /// run one after another: let all ranks that two groups share launch on them in the same order. Ranks of one process
-    /// are refused otherwise. Processes do not see each other's order; there a wait ends at its limit.
+    /// are refused otherwise. Nobody refuses two other cases of opposite orders: launches of two groups in one stream of
+    /// the caller's, and ranks that are processes, which do not see each other's order. There a wait ends at its limit.
     ///
     /// ```
     /// use counterflow::Communicator;
