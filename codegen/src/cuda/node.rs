@@ -5,7 +5,7 @@ use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
 use crate::tiling::Multiply;
-use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Warp};
+use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Test, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
@@ -19,15 +19,20 @@ impl Text<'_> {
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
         let (origin, more_loops) = (self.origin, self.more_loops);
+        // What the node before asked, if it has no `else` yet and is none itself.
+        let mut asked: Option<&Test> = None;
         for (at, node) in nodes.iter().enumerate() {
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
-            if let Some(Node::If { test, .. }) = at.checked_sub(1).map(|before| &nodes[before])
-                && let Node::If { test: other, body } = node
-                && test.clone().negate() == *other
-            {
-                self.otherwise(node, body);
-            } else {
-                self.node(node);
+            let before = asked.take();
+            match (before, node) {
+                (Some(test), Node::If { test: other, body }) if test.clone().negate() == *other => {
+                    self.otherwise(node, body);
+                }
+                (_, Node::If { test, .. }) => {
+                    self.node(node);
+                    asked = Some(test);
+                }
+                _ => self.node(node),
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);

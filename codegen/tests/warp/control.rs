@@ -108,6 +108,36 @@ fn loops_after_branches_know_what_both_named() {
     verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
 }
 
+/// Branches that follow each other and ask the same: what does not hold belongs to the one before, and to no other.
+#[test]
+fn branches_that_follow_each_other_have_one_else_each() {
+    let mut s = ScheduleBuilder::new("alternately");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let outs = ["a", "b", "c"].map(|name| s.out(name, Bf16));
+    let tiles = s.tiles("tiles", outs[0], (128, 256));
+    s.gemm(GemmOptions::default(), |s| {
+        for out in outs {
+            let all = |s: &mut ScheduleBuilder, relu: bool| {
+                s.for_items("t", tiles.all(), |s, t| {
+                    let product = s.dot(x.at(t), w.at(t));
+                    s.store(out.at(t), if relu { product.relu() } else { product });
+                });
+            };
+            let even = Cond::compare(Comparison::Eq, me() % 2, 0);
+            s.when_else(even, |s| all(s, true), |s| all(s, false));
+        }
+    });
+    let checked = verify::pipeline(pipeline(&s.finish(), 2));
+    let text = cuda::emit(&checked.unwrap_or_else(|found| panic!("{found}"))).text;
+    let lines = text.lines().map(str::trim);
+    let asked = lines.filter(|line| line.starts_with("if (me % 2") || *line == "} else {");
+    let asked: Vec<_> = asked.collect();
+    assert!(asked.len() >= 12, "{text}");
+    for pair in asked.chunks(2) {
+        assert_eq!(pair, ["if (me % 2 == 0) {", "} else {"], "{text}");
+    }
+}
+
 /// What the verifier says of warps of which one is changed.
 #[track_caller]
 fn found(mut pipeline: Pipeline, change: impl Fn(&mut Node) -> bool) -> Rule {
