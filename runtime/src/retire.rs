@@ -114,13 +114,16 @@ pub(crate) fn sweep() {
     let gone = {
         let mut needed = NEEDED.lock().unwrap_or_else(PoisonError::into_inner);
         needed.sweep(
-            |needed| Mark::of([(&needed.gpu, &needed.stream)]).ok(),
+            |needed| {
+                let mark = || Mark::of([(&needed.gpu, &needed.stream)]).ok();
+                needed.gpu.aside(mark)
+            },
             Mark::passed,
         )
     };
     // Not under the lock: a drop may put other things on the list.
-    for Needed { thing, .. } in gone {
-        drop(thing);
+    for Needed { gpu, stream, thing } in gone {
+        gpu.aside(move || drop((thing, stream)));
     }
 }
 

@@ -4,8 +4,8 @@ use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use cudarc::driver::result::ctx;
-use cudarc::driver::sys::CUresult;
-use std::fmt;
+use cudarc::driver::sys::{self, CUresult};
+use std::{fmt, ptr};
 
 pub(super) fn none(why: &str, help: &str) -> Error {
     Error::NoDevice {
@@ -50,17 +50,46 @@ pub(super) fn checked<T>(
 /// are relies on its own.
 pub(super) fn on<T>(context: &CudaContext, ask: impl FnOnce() -> T) -> Result<T, Error> {
     const WHAT: &str = "select the GPU";
-    let before = checked(WHAT, ctx::get_current())?;
-    if before == Some(context.cu_ctx()) {
+    let before = Before::now(WHAT)?;
+    if before.0 == context.cu_ctx() {
+        // Nothing is to be selected again.
+        std::mem::forget(before);
         return Ok(ask());
     }
-    checked(WHAT, context.bind_to_thread())?;
-    let answer = ask();
-    if let Some(before) = before {
-        // SAFETY: it was current until now, and whoever made it so keeps it.
-        checked(WHAT, unsafe { ctx::set_current(before) })?;
+    // SAFETY: whoever asks has it, so it is alive.
+    checked(WHAT, unsafe { ctx::set_current(context.cu_ctx()) })?;
+    Ok(ask())
+}
+
+/// Acts, and drops what it acts on. Afterwards the thread's current context is what it was, whatever that selected.
+pub(crate) fn aside<T>(act: impl FnOnce() -> T) -> T {
+    let _before = Before::now("ask which GPU is selected");
+    act()
+}
+
+/// The thread's current context until this is dropped, if there was one: then it is current again, after a panic too.
+struct Before(sys::CUcontext);
+
+impl Before {
+    fn now(what: &str) -> Result<Before, Error> {
+        let now = checked(what, ctx::get_current())?;
+        Ok(Before(now.unwrap_or(ptr::null_mut())))
     }
-    Ok(answer)
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        let now = ctx::get_current().map(|now| now.unwrap_or(ptr::null_mut()));
+        if now == Ok(self.0) {
+            return;
+        }
+        // SAFETY: it was current until now, and whoever made it so keeps it; null is none.
+        if unsafe { ctx::set_current(self.0) }.is_err() {
+            // What relies on it is refused then, and not done on another GPU. The answer was given all the same.
+            // SAFETY: null is none.
+            let _ = unsafe { ctx::set_current(ptr::null_mut()) };
+        }
+    }
 }
 
 /// Whether a GPU came past a point, by the code of a query for it.

@@ -5,7 +5,7 @@
 //! keeps them, and they go with its last handle: an event holds the GPU's context.
 
 use super::Gpu;
-use super::driver::{check, checked, on, passed};
+use super::driver::{aside, check, checked, on, passed};
 use super::unused::Unused;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUevent_flags};
@@ -96,8 +96,10 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the event is taken once, here, where nobody has the place any more.
         let event = unsafe { ManuallyDrop::take(&mut self.event) };
-        if let Some(unused) = self.again.as_ref().and_then(Weak::upgrade) {
-            unused.put(event);
+        match self.again.as_ref().and_then(Weak::upgrade) {
+            Some(unused) => unused.put(event),
+            // To destroy one selects its GPU, and a launch on another may be what drops it.
+            None => aside(|| drop(event)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Events that nobody has, for those who need one next.
 
+use super::driver::aside;
 use cudarc::driver::CudaEvent;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,5 +16,15 @@ impl Unused {
     pub fn put(&self, event: CudaEvent) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(event);
+    }
+}
+
+/// To destroy events selects their GPU.
+impl Drop for Unused {
+    fn drop(&mut self) {
+        let all = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !all.is_empty() {
+            aside(|| all.clear());
+        }
     }
 }

@@ -30,6 +30,17 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// Acts on what belongs to it, and leaves this thread's current context as it was. A launch on another GPU may be what
+    /// does so.
+    pub(crate) fn aside<T>(&self, act: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            GpuKind::Cuda(_) => cuda::aside(act),
+            GpuKind::Emulated(_) => act(),
+        }
+    }
+}
+
 impl Current<'_> {
     /// Whether a stream's work is recorded into a graph instead of done.
     pub fn is_capturing(self, stream: &Stream) -> bool {
