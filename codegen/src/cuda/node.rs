@@ -24,15 +24,15 @@ impl Text<'_> {
         for (at, node) in nodes.iter().enumerate() {
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
             let before = asked.take();
-            match (before, node) {
-                (Some(test), Node::If { test: other, body }) if test.clone().negate() == *other => {
-                    self.otherwise(node, body);
-                }
-                (_, Node::If { test, .. }) => {
-                    self.node(node);
-                    asked = Some(test);
-                }
-                _ => self.node(node),
+            if let (Some(before), Node::If { test, body }) = (before, node)
+                && before.clone().negate() == *test
+            {
+                self.otherwise(node, body);
+                continue;
+            }
+            self.node(node);
+            if let Node::If { test, .. } = node {
+                asked = Some(test);
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);

@@ -3,10 +3,9 @@
 
 use super::heap::Heap;
 use super::peers::Peers;
-use super::request::Refusal;
+use super::refusal::agreed;
 use crate::error::Error;
 use crate::rendezvous::Deadline;
-use std::os::fd::OwnedFd;
 
 impl Heap {
     /// Lets every slot have at least so many bytes. All ranks have as much, and ask for as much. Nothing is locked while
@@ -30,29 +29,4 @@ impl Heap {
         self.state().slots.settle(added.is_ok());
         added.map(drop)
     }
-}
-
-/// Hands something over, or says why not, and gives what all ranks handed over. `what` says what this rank does.
-///
-/// # Errors
-/// On every rank: what the first rank was refused that could not.
-pub(super) fn agreed(
-    peers: &Peers,
-    what: &str,
-    deadline: Deadline,
-    mine: Result<Vec<OwnedFd>, Error>,
-) -> Result<Vec<Option<OwnedFd>>, Error> {
-    let (said, fds) = match mine {
-        Ok(fds) => (Ok(()), fds),
-        Err(error) => (Err(Refusal::from(error)), Vec::new()),
-    };
-    let text = serde_json::to_vec(&said).unwrap_or_default();
-    let all = peers.exchange(what, text, fds, deadline)?;
-    let each = all.into_iter().zip(0..).map(|(parcel, rank)| {
-        let said = serde_json::from_slice::<Result<(), Refusal>>(&parcel.text);
-        let said = said.map_err(|_| peers.misled(rank))?;
-        said.map_err(|refusal| refusal.of(rank))?;
-        Ok(parcel.fds.into_iter().next())
-    });
-    each.collect()
 }

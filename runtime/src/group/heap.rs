@@ -1,7 +1,7 @@
 //! The symmetric heap: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
 
-use super::grow::agreed;
 use super::peers::{Dropped, Peers};
+use super::refusal::agreed;
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
 use crate::rendezvous::Deadline;

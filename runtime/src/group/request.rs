@@ -2,8 +2,6 @@
 
 use super::heap::Allocation;
 use super::pool::{Needs, Placed, Scratch};
-use crate::error::Error;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -87,67 +85,6 @@ impl fmt::Display for Request {
                 }
                 Ok(())
             }
-        }
-    }
-}
-
-/// An error that every rank gets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Refusal {
-    Mismatch(String),
-    Full {
-        what: String,
-        help: String,
-    },
-    Driver {
-        what: String,
-        code: String,
-        help: String,
-    },
-}
-
-impl Refusal {
-    /// What that rank was refused, for all ranks.
-    pub fn of(self, rank: u32) -> Refusal {
-        let named = |what| format!("rank {rank}: {what}");
-        match self {
-            Refusal::Mismatch(what) => Refusal::Mismatch(named(what)),
-            Refusal::Full { what, help } => Refusal::Full {
-                what: named(what),
-                help,
-            },
-            Refusal::Driver { what, code, help } => Refusal::Driver {
-                what: named(what),
-                code,
-                help,
-            },
-        }
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Error {
-        match refusal {
-            Refusal::Mismatch(what) => Error::Mismatch {
-                what,
-                help: "make the same calls with the same sizes in the same order on every rank"
-                    .into(),
-            },
-            Refusal::Full { what, help } => Error::TooLarge { what, help },
-            Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
-        }
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        match error {
-            Error::Driver { what, code, help } => Refusal::Driver { what, code, help },
-            Error::TooLarge { what, help } => Refusal::Full { what, help },
-            other => Refusal::Full {
-                what: other.to_string(),
-                help: other.help().unwrap_or_default().into(),
-            },
         }
     }
 }

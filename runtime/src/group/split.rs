@@ -1,7 +1,8 @@
 //! Groups of some of the ranks: each is a communicator of its own, with a heap, a ledger and an end of its own.
 
 use super::peers::Peers;
-use super::request::{Granted, Refusal, Request};
+use super::refusal::Refusal;
+use super::request::{Granted, Request};
 use super::{Answer, Group, Part, differing, lock};
 use crate::error::Error;
 use crate::rendezvous::{Deadline, Rendezvous};
