@@ -287,8 +287,11 @@ pub fn two_paths(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// A schedule, and the worlds that it is legal in.
+type Outsider = (fn() -> Program, &'static [u32]);
+
 /// The worlds that each is for.
-pub const ALL: [(fn() -> Program, &[u32]); 10] = [
+pub const ALL: [Outsider; 10] = [
     (micro_batches, &[1, 2, 3, 4, 5, 6, 7, 8]),
     (expert_by_parity, &[1, 2, 3, 4, 5, 6, 7, 8]),
     (adapter, &[1, 2, 3, 4, 5, 6, 7, 8]),
