@@ -94,7 +94,7 @@ impl Shape {
     }
 
     /// The size of a dimension of some kernel.
-    pub(super) fn size(&self, dim: &Dim) -> u32 {
+    pub(crate) fn size(&self, dim: &Dim) -> u32 {
         match dim.name.as_str() {
             _ if dim.unit => 1,
             "m" => self.m,
@@ -107,6 +107,19 @@ impl Shape {
                     self.k
                 };
                 self.dims.get(name).copied().unwrap_or(alike)
+            }
+        }
+    }
+
+    /// Gives a dimension a size.
+    pub(crate) fn set(&mut self, dim: &Dim, size: u32) {
+        match dim.name.as_str() {
+            _ if dim.unit => {}
+            "m" => self.m = size,
+            "n" => self.n = size,
+            "k" => self.k = size,
+            name => {
+                self.dims.insert(name.into(), size);
             }
         }
     }

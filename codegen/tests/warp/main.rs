@@ -27,6 +27,7 @@ mod products;
 mod queues;
 mod reach;
 mod roles;
+mod selected;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

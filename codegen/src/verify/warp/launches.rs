@@ -1,11 +1,12 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
+use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, Kernel, OpKind, visit};
+use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{PartitionId, Side};
+use crate::program::{CounterDim, PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::Operand;
@@ -13,16 +14,14 @@ use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;
 /// Otherwise so many.
 const EVEN: u32 = 4;
-/// Otherwise as many as the schedule is compiled for, up to so many.
-const MOST: u32 = 8;
-/// Items of a chunk at most, where loops select some of them by numbers.
-const MOST_CHOSEN_FROM: u32 = 8;
+/// Up to so many items there is one more than the largest number in a selection, so that a later one is selected, too.
+const MOST_BEHIND: u32 = 8;
 
 /// Why a pipeline is refused.
 pub(crate) enum Refused {
@@ -52,28 +51,45 @@ pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
     let own = kernel.variant.world;
     // A kernel that is for one rank and has counters has no credits.
     if own == 1 && !kernel.counters.is_empty() {
-        return of_ranks(pipeline, 1, None).map_err(Refused::Wrong);
+        let launches = of_ranks(pipeline, 1, None).map_err(Refused::Wrong)?;
+        return complete(pipeline, launches);
     }
-    let found = match legal(pipeline, RANKS) {
+    let case_of = |world| {
+        let legal =
+            legal(pipeline, world).map_err(|found| Refused::NoCase(no_world(&found).into()));
+        legal.and_then(|launches| complete(pipeline, launches))
+    };
+    let refused = match case_of(RANKS) {
         Ok(launches) => return Ok(launches),
-        Err(found) => found,
+        Err(refused) => refused,
     };
     let others = [EVEN]
         .into_iter()
         .chain(Some(own).filter(|own| *own <= MOST));
-    let mut legal = others.filter_map(|world| legal(pipeline, world).ok());
-    legal.next().ok_or_else(|| {
-        let why = found.first();
-        let message = format!(
-            "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
-            why.message
-        );
-        let refused = Diagnostic::new(Rule::Resources, why.at, message)
-            .hint(format!(
-                "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
-            ));
-        Refused::NoCase(refused.into())
-    })
+    let mut cases = others.filter_map(|world| case_of(world).ok());
+    cases.next().ok_or(refused)
+}
+
+/// Why there is no case, if the schedule is legal for no small world.
+fn no_world(found: &Diagnostics) -> Diagnostic {
+    let why = found.first();
+    let message = format!(
+        "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
+        why.message
+    );
+    Diagnostic::new(Rule::Resources, why.at, message).hint(format!(
+        "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
+    ))
+}
+
+/// A case whose ranks come by all that those of the kernel's own world do.
+fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Refused> {
+    let kernel = &pipeline.kernel;
+    let shape = shape(pipeline, kernel.variant.world, None);
+    match visited::left_out(&launches.plans, kernel, &shape) {
+        None => Ok(launches),
+        Some(left_out) => Err(Refused::NoCase(left_out.into())),
+    }
 }
 
 /// The launches of so many ranks, if each keeps every rule of the tile level.
@@ -104,28 +120,21 @@ pub(super) fn of_ranks(
         world,
         ..kernel.variant
     };
-    let shape = shape(pipeline, world, steps);
-    let m = shape.m;
-    let (_, rows) = chosen_from(pipeline);
-    let fewer = Shape {
-        m: m.saturating_sub(rows * world).max(1),
-        ..shape.clone()
-    };
+    let largest = shape(pipeline, world, steps);
+    let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
     let tiny = Shape {
         m: world + 1,
-        ..shape.clone()
+        ..largest.clone()
     };
-    let (shapes, order) = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
-        true => (vec![shape], vec![0, 0]),
-        false if rows > 0 => (
-            vec![shape.up_to(m), fewer.up_to(m), tiny.up_to(m)],
-            vec![0, 1, 2, 0],
-        ),
-        false => (vec![shape.up_to(m), tiny.up_to(m)], vec![0, 1, 0]),
+    let most = largest.most(&kernel);
+    let (shapes, order) = match (kernel.counters.is_empty() || undone(Fix::WarpOrder), fewer) {
+        (true, _) => (vec![largest], vec![0, 0]),
+        (false, Some(fewer)) => (vec![largest, fewer, tiny], vec![0, 1, 2, 0]),
+        (false, None) => (vec![largest, tiny], vec![0, 1, 0]),
     };
     let plans = shapes
         .iter()
-        .map(|shape| Plan::new(&kernel, shape, &Machine::h200()));
+        .map(|shape| Plan::within(&kernel, shape, &most, &Machine::h200()));
     let plans = plans.collect::<Result<_, _>>()?;
     Ok(Launches {
         kernel,
@@ -134,24 +143,81 @@ pub(super) fn of_ranks(
     })
 }
 
-/// How many items a chunk must have to show which of them loops select, and the rows of one: none and 0 if they visit all.
-fn chosen_from(pipeline: &Pipeline) -> (u32, u32) {
-    let (mut items, mut rows) = (0, 0);
-    for role in &pipeline.kernel.roles {
+/// The largest launch with an item less in each chunk, where loops select some of them. Columns whose blocks have counter
+/// cells are as many in every launch of a series.
+fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> Option<Shape> {
+    let world = kernel.variant.world;
+    let has_cells = |dim: DimId| {
+        kernel
+            .counters
+            .iter()
+            .flat_map(|counter| &counter.dims)
+            .any(|axis| match axis {
+                CounterDim::Items(partition) => {
+                    let partition = &kernel.partitions[partition.index()];
+                    partition.columns == dim && partition.column_block.is_some()
+                }
+                CounterDim::World | CounterDim::Count(_) => false,
+            })
+    };
+    let mut shape = largest.clone();
+    for (dim, chosen) in chosen.iter().filter(|(dim, _)| !has_cells(**dim)) {
+        let dim = &kernel.dims[usize::from(dim.0)];
+        let chunks = if dim.chunked { world } else { 1 };
+        let size = shape.size(dim).saturating_sub(chosen.item * chunks).max(1);
+        shape.set(dim, size);
+    }
+    (shape != *largest).then_some(shape)
+}
+
+/// The least that chunks of a dimension must have to show which items loops select.
+#[derive(Default)]
+struct Chosen {
+    /// Elements along the dimension; 0 where every loop visits all.
+    elements: u32,
+    /// Elements of one item.
+    item: u32,
+}
+
+/// Of each dimension that chunks divide, or whose blocks are items.
+fn chosen(pipeline: &Pipeline, world: u32) -> BTreeMap<DimId, Chosen> {
+    let kernel = &pipeline.kernel;
+    let mut found: BTreeMap<DimId, Chosen> = BTreeMap::new();
+    for role in &kernel.roles {
         selections(&role.body, &mut |partition, selection| {
-            let numbers = selection.cuts().iter().filter_map(Cut::number);
-            let constant = |n: &RankExpr| match n {
-                RankExpr::Const(n) => u32::try_from(*n).unwrap_or(0).min(MOST_CHOSEN_FROM),
-                RankExpr::Me | RankExpr::World | RankExpr::Var(_) | RankExpr::Binary(..) => 0,
+            let side = kernel.chunked_side(partition).unwrap_or(Side::Rows);
+            let partition = &kernel.partitions[partition.index()];
+            let Some(item) = partition.block(side) else {
+                return;
             };
-            let largest = numbers.map(constant).max().unwrap_or(0);
-            let block = pipeline.kernel.partitions[partition.index()].row_block;
-            // Halves of two items and of one take the same turns; of three they do not.
-            items = items.max(3).max((largest + 1).min(MOST_CHOSEN_FROM));
-            rows = rows.max(block.unwrap_or(0));
+            let elements = (items(selection, world) - 1) * item + item / 2;
+            let chosen = found.entry(partition.dim(side)).or_default();
+            chosen.elements = chosen.elements.max(elements);
+            chosen.item = chosen.item.max(item);
         });
     }
-    (items, rows)
+    found
+}
+
+/// How many items a chunk must have to show which of them a selection leaves: on some rank one is left and one is not, if
+/// there are numbers for which this is so.
+fn items(selection: &Selection, world: u32) -> u32 {
+    let numbers = selection.cuts().iter().filter_map(Cut::number);
+    let constant = |n: &RankExpr| match n {
+        RankExpr::Const(n) => u32::try_from(*n).unwrap_or(0).min(MOST_BEHIND),
+        RankExpr::Me | RankExpr::World | RankExpr::Var(_) | RankExpr::Binary(..) => 0,
+    };
+    let behind = (numbers.map(constant).max().unwrap_or(0) + 1).min(MOST_BEHIND);
+    let ranks = || (0..world).flat_map(|me| (0..world).map(move |other| (me, other)));
+    let some_of = |count: u32| {
+        ranks().any(|(me, other)| {
+            let left = selection.of(count, me, world, &|_| Some(i64::from(other)));
+            left.is_ok_and(|left| (1..count).contains(&left.count))
+        })
+    };
+    let least = (2..=MOST_CHOSEN_FROM).find(|count| some_of(*count));
+    // Halves of two items and of one take the same turns; of three they do not.
+    behind.max(3).max(least.unwrap_or(0))
 }
 
 /// Calls `f` with what each loop selects, if it does not visit all.
@@ -202,8 +268,6 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
     // last has more than one half. A copied piece has two batches, whoever copies it.
     let rows = tile.rows + tile.rows / 2;
-    let (items, block) = chosen_from(pipeline);
-    let rows = rows.max((items.max(1) - 1) * block + block / 2);
     let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
         let [x_rows, w_rows] = kernel.variant.layout.mn_major();
@@ -253,11 +317,20 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
             }
         }
     }
+    for (dim, chosen) in chosen(pipeline, world) {
+        let dim = &kernel.dims[usize::from(dim.0)];
+        let chunks = if dim.chunked { chunks } else { 1 };
+        // Chunks of columns are whole 16 bytes.
+        let short = if dim.name == "m" { short } else { 8 };
+        let size = chosen.elements * chunks - short;
+        shape.set(dim, shape.size(dim).max(size));
+    }
     for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
-        shape
-            .ld
-            .insert(buffer.name.clone(), m.max(n).next_multiple_of(few));
+        shape.ld.insert(
+            buffer.name.clone(),
+            shape.m.max(shape.n).next_multiple_of(few),
+        );
     }
     shape
 }

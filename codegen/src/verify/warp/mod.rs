@@ -1,7 +1,7 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case has three ranks, or as many as the schedule is legal for ([`launches::launches`]). Its chunks, tiles and pieces
-//! are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
+//! The case has three ranks, or as many as the schedule is legal for and come by all that its own do
+//! ([`launches::launches`]). Its chunks, tiles and pieces are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
 //! launches the caller fills and takes every tensor that others reach. Where warpgroups stagger the epilogues of a tile
 //! there are more cases, of fewer steps. Control does not depend on timing, and orderings are tracked by what each agent
@@ -24,7 +24,7 @@
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, and time.
 //!
-//! Files, each of which needs only those before it: `launches` and `case` are what is tried; `step`, `flatten`, `host` and
+//! Files, each of which needs only those before it: `visited`, `launches` and `case` are what is tried; `step`, `flatten`, `host` and
 //! `programs` what each agent does; `held`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
 //! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
@@ -49,6 +49,7 @@ mod simulator;
 mod step;
 mod trace;
 mod values;
+mod visited;
 
 use crate::diag::Diagnostics;
 use crate::sm90::cta::dependent_launch;
