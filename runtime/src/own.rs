@@ -1,10 +1,11 @@
 //! A rank's own stream, and who may put work into it when.
 
 use crate::done::Latest;
-use crate::driver::{Current, Gpu, Stream};
+use crate::driver::{Current, Gpu, Stream, is_done};
 use crate::error::Error;
+use crate::retire::Mark;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use tracing::debug;
 
 /// A rank's own stream.
@@ -65,6 +66,26 @@ impl Own {
     /// What the driver refuses.
     pub fn settled(&self) -> Result<MutexGuard<'_, ()>, Error> {
         self.turn(self.gpu.current()?)
+    }
+
+    /// Does that if nothing is in the stream, while nobody launches.
+    pub fn while_idle(&self, act: impl FnOnce()) {
+        let turn = match self.turn.try_lock() {
+            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Ok(turn) => turn,
+        };
+        let idle = || !self.stream.is_capturing() && is_done(&self.stream).unwrap_or(false);
+        if self.gpu.aside(idle) {
+            act();
+        }
+        drop(turn);
+    }
+
+    /// After everything that is in the stream now. None if the driver refuses, as where it records a graph.
+    pub fn mark(&self) -> Option<Mark> {
+        let mark = || Mark::of([(&self.gpu, &self.stream)]).ok();
+        self.gpu.aside(mark)
     }
 
     /// From now on the stream may get others' work at any time.

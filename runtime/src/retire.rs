@@ -197,7 +197,7 @@ mod tests {
         done.map(drop).expect("launches");
         assert!(left.upgrade().is_some());
         drop(ranks);
-        // A thread that watches copies looks ten times a second whether they are over.
+        // Its streams may take a moment to say that they are empty.
         let start = Instant::now();
         while left.upgrade().is_some() && start.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(5));

@@ -78,8 +78,9 @@ impl Communicator {
     ///
     /// A rank leaves by dropping its communicator. Then calls of the others that need it, and launches that wait for one
     /// that it has not made, end the communicator: they get [`Error::Aborted`]. Others go on. Its process lives until its
-    /// launches have ended and nothing has the communicator any more: one that ends before, or without leaving, ends the
-    /// communicator for all that have it, who are told within a second.
+    /// launches have ended, whatever else it has of the communicator by then: one that ends before, or without leaving,
+    /// ends the communicator for all that have it, who are told within a second. Once nothing of its own uses the heap, a
+    /// rank keeps its memory until no peer's work does, and at most for the time limit.
     ///
     /// ```no_run
     /// use counterflow::Communicator;

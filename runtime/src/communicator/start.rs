@@ -166,9 +166,11 @@ impl Communicator {
         stream: &Stream,
         proven: &Arc<Proven>,
     ) -> Communicator {
+        let own = Arc::new(Own::new(group.gpu(rank), stream));
+        group.seated(&own);
         Communicator {
             rank,
-            own: Arc::new(Own::new(group.gpu(rank), stream)),
+            own,
             copies: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),

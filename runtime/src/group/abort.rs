@@ -230,6 +230,19 @@ impl End {
         self.roll.is_over(rank)
     }
 
+    /// Whether nothing of a rank uses what another one had, which left. Ranks of one process have all in common.
+    pub(crate) fn is_through(&self, rank: u32, with: u32) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_none_or(|(board, _)| board.is_through(rank, with))
+    }
+
+    /// Says that.
+    pub(crate) fn gets_through(&self, rank: u32, with: u32) {
+        if let Some((board, _)) = &self.shared {
+            board.gets_through(rank, with);
+        }
+    }
+
     /// How many launches a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
         self.roll.launched(rank)

@@ -5,6 +5,7 @@ use super::roll::Counts;
 use super::verdict::Verdict;
 use crate::cuda::Told;
 use crate::shared::Segment;
+use counterflow_codegen::shape::MAX_WORLD;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,9 @@ const RANKS: u64 = 4 << 10;
 const RANK: u64 = 1 << 10;
 const LAUNCHED: u64 = 0;
 const LEFT: u64 = 128;
+/// A bit for each rank that left and that this one is through with.
+const THROUGH: u64 = 192;
+const _: () = assert!(MAX_WORLD <= 128 && THROUGH + 16 <= WROTE);
 const WROTE: u64 = 256;
 const COMPARED: u64 = 384;
 const RECORD: u64 = 512;
@@ -70,6 +74,24 @@ impl Board {
     /// How many of them it has compared with its peers'.
     pub fn compared(&self, rank: u32) -> &AtomicU64 {
         self.of(rank, COMPARED)
+    }
+
+    /// Where a rank says that it is through with another, and by which bit.
+    fn through(&self, rank: u32, with: u32) -> (&AtomicU64, u64) {
+        let word = self.of(rank, THROUGH + u64::from(with) / 64 * 8);
+        (word, 1 << (with % 64))
+    }
+
+    /// Whether nothing of a rank uses what another one had, which left.
+    pub fn is_through(&self, rank: u32, with: u32) -> bool {
+        let (word, bit) = self.through(rank, with);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Says that.
+    pub fn gets_through(&self, rank: u32, with: u32) {
+        let (word, bit) = self.through(rank, with);
+        word.fetch_or(bit, Ordering::AcqRel);
     }
 
     /// The verdict, if there is one.

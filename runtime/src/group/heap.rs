@@ -296,7 +296,26 @@ impl State {
 impl Drop for Heap {
     fn drop(&mut self) {
         for (gpu, stream) in self.gpus.iter().zip(&self.streams) {
-            retire::later(gpu, stream, self.state.clone());
+            let last = Last {
+                state: Some(self.state.clone()),
+                peers: self.peers.clone(),
+            };
+            retire::later(gpu, stream, last);
+        }
+    }
+}
+
+/// What is left of a heap until its streams are done. Ranks that are processes then keep their memory until their peers
+/// are done, too.
+struct Last {
+    state: Option<Arc<Mutex<State>>>,
+    peers: Option<Arc<Peers>>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let (Some(state), Some(peers)) = (self.state.take(), &self.peers) {
+            peers.keep(state);
         }
     }
 }

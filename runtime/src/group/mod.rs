@@ -15,6 +15,7 @@ mod request;
 mod rings;
 mod roll;
 mod seats;
+mod signs;
 mod split;
 pub(crate) mod threads;
 mod verdict;
@@ -38,6 +39,7 @@ pub(crate) use verdict::Verdict;
 use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
+use crate::own::Own;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
@@ -274,9 +276,19 @@ impl Group {
         &self.end
     }
 
+    /// A rank's user has its communicator, with this stream.
+    pub(crate) fn seated(&self, own: &Arc<Own>) {
+        if let Some(peers) = &self.peers {
+            peers.seated(own);
+        }
+    }
+
     /// A rank's communicator is dropped.
     pub(crate) fn leaves(&self, rank: u32) {
         self.end.leaves(rank);
+        if let Some(peers) = &self.peers {
+            peers.left();
+        }
         self.meeting.wake();
     }
 

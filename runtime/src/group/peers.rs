@@ -2,17 +2,16 @@
 //! they live.
 
 use super::abort::End;
+use super::signs::Signs;
 use super::verdict::Verdict;
 use crate::error::{Error, Stall};
+use crate::own::Own;
 use crate::rendezvous::Deadline;
-use crate::retire;
 use crate::shared::{Links, Lost, Parcel};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
@@ -28,8 +27,8 @@ pub(crate) struct Peers {
     links: Mutex<Links>,
     end: Arc<End>,
     limit: Duration,
-    /// Ends the thread that sees who is gone.
-    over: Arc<AtomicBool>,
+    /// What the thread knows that sees who is gone.
+    signs: Arc<Signs>,
 }
 
 /// Ranges of the heap that a rank has dropped.
@@ -104,28 +103,42 @@ impl Peers {
     /// Over these connections. A thread sees which of them are closed: a process that ends without leaving ends the
     /// communicator.
     pub fn new(links: Links, end: &Arc<End>, limit: Duration) -> Result<Peers, Error> {
+        let (rank, world) = (links.rank(), links.world());
         let refused = |error: std::io::Error| Error::TooLarge {
-            what: format!(
-                "a thread that sees whether the peers of rank {} live: {error}",
-                links.rank()
-            ),
+            what: format!("a thread that sees whether the peers of rank {rank} live: {error}"),
             help: "end what uses so many threads or file descriptors".into(),
         };
         let sockets = links.sockets().map_err(refused)?;
-        let over = Arc::new(AtomicBool::new(false));
-        let (watched, ends, own) = (over.clone(), end.clone(), links.rank());
-        let thread = std::thread::Builder::new().name(format!("peers of rank {}", links.rank()));
+        let signs = Signs::new((rank, world), end, limit).map_err(refused)?;
+        let signs = Arc::new(signs);
+        let watched = signs.clone();
+        let thread = std::thread::Builder::new().name(format!("peers of rank {rank}"));
         thread
-            .spawn(move || watch(sockets, own, &ends, &watched))
+            .spawn(move || watched.watch(sockets))
             .map_err(refused)?;
         Ok(Peers {
-            rank: links.rank(),
-            world: links.world(),
+            rank,
+            world,
             links: Mutex::new(links),
             end: end.clone(),
             limit,
-            over,
+            signs,
         })
+    }
+
+    /// This rank's user has it, with this stream.
+    pub fn seated(&self, own: &Arc<Own>) {
+        self.signs.seated(own);
+    }
+
+    /// This rank's communicator was dropped.
+    pub fn left(&self) {
+        self.signs.left();
+    }
+
+    /// Drops that once no peer uses it any more, or the time limit is over. This rank's stream is done.
+    pub fn keep(&self, memory: impl Any + Send) {
+        self.signs.keep(memory);
     }
 
     pub fn rank(&self) -> u32 {
@@ -244,48 +257,11 @@ impl Peers {
 /// Nobody has the communicator any more, and its work is done.
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
         // Before the connections close: a peer that sees them closed looks.
         self.end.leaves_nothing(self.rank);
-    }
-}
-
-/// Looks which sockets are closed until it is over.
-fn watch(mut sockets: Vec<(u32, UnixStream)>, own: u32, end: &End, over: &AtomicBool) {
-    const TICK: Timespec = Timespec {
-        tv_sec: 0,
-        tv_nsec: 50_000_000,
-    };
-    while !over.load(Ordering::Acquire) && !sockets.is_empty() {
-        let each = sockets
-            .iter()
-            .map(|(_, socket)| PollFd::new(socket, PollFlags::RDHUP));
-        let mut each: Vec<PollFd<'_>> = each.collect();
-        // An interrupted look is followed by another.
-        let _ = poll(&mut each, Some(&TICK));
-        let closed = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        let is_closed: Vec<bool> = each
-            .iter()
-            .map(|one| one.revents().intersects(closed))
-            .collect();
-        let mut is_closed = is_closed.into_iter();
-        sockets.retain(|(rank, _)| {
-            let gone = is_closed.next().unwrap_or(false);
-            if gone && !end.is_over(*rank) && !over.load(Ordering::Acquire) {
-                let how = match end.has_left(*rank) {
-                    true => "before its launches had ended",
-                    false => "without leaving the communicator",
-                };
-                end.end(Verdict::Aborted(format!(
-                    "rank {rank} ended early: its process ended {how}"
-                )));
-            }
-            !gone
-        });
-        if end.has_left(own) {
-            // Peers hear soon that nothing of this rank runs any more, whatever its program does meanwhile.
-            retire::sweep();
-        }
+        self.signs.ends();
+        let links = self.links.get_mut().unwrap_or_else(PoisonError::into_inner);
+        links.close();
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::net::{
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -285,6 +286,14 @@ impl Links {
         let each = self.others.iter();
         each.map(|(rank, wire)| Ok((*rank, wire.stream.socket.try_clone()?)))
             .collect()
+    }
+
+    /// Lets the peers see that nothing more comes, whoever still looks at the sockets here.
+    pub fn close(&self) {
+        for wire in self.others.values() {
+            // One that is closed already says as much.
+            let _ = wire.stream.socket.shutdown(Shutdown::Write);
+        }
     }
 
     /// Begins to send something to all others. [`Links::look`] sends it, and finds what they send.

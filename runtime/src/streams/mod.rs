@@ -7,6 +7,7 @@ pub(crate) use waits::{Wait, Waits};
 use crate::driver::{Event, Gpu, Stream};
 use crate::error::Error;
 use crate::group::Group;
+use crate::retire;
 use std::sync::Arc;
 
 /// A rank's stream of copies.
@@ -19,9 +20,11 @@ pub(crate) struct CopyStream {
     pub waits: Arc<Waits>,
 }
 
+/// Waits may still be in the stream: they are watched until they are over.
 impl Drop for CopyStream {
     fn drop(&mut self) {
         self.waits.close();
+        retire::later(self.waits.gpu(), &self.stream, self.waits.clone());
     }
 }
 

@@ -15,10 +15,11 @@ use crate::cuda::Aside;
 use crate::driver::{Address, Gpu, MemoryOp, Pinned, Stream, is_done, read_words};
 use crate::error::{Error, Stall};
 use crate::group::Group;
+use crate::retire;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The longest time between two looks of the thread.
@@ -72,7 +73,7 @@ struct Queue {
 }
 
 impl Waits {
-    /// No waits yet, and a thread that watches until they are closed and over.
+    /// No waits yet, and a thread that watches until they are closed and over. Keep them until then.
     pub fn watched(
         stream: Stream,
         gpu: &Gpu,
@@ -101,7 +102,7 @@ impl Waits {
             stream,
             rescue,
         });
-        let (watched, limit) = (waits.clone(), group.timeout());
+        let (watched, limit) = (Arc::downgrade(&waits), group.timeout());
         let thread = std::thread::Builder::new().name(format!("waits of rank {rank}"));
         let started = thread.spawn(move || watch(&watched, limit));
         started.map(|_| waits).map_err(|error| Error::TooLarge {
@@ -142,6 +143,11 @@ impl Waits {
     fn alive(&self) -> Result<(), Error> {
         self.group.alive()?;
         is_done(&self.stream).map(drop)
+    }
+
+    /// The GPU of their stream.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// Nothing more is enqueued: once all waits are over, they need no watching.
@@ -295,11 +301,20 @@ impl Door {
     }
 }
 
-/// Watches until the waits are closed and over, or the driver no longer answers.
-fn watch(waits: &Waits, limit: Duration) {
+/// Watches until the waits are closed and over, or the driver no longer answers. The thread has them only while it looks:
+/// what they need is not kept by a pause.
+fn watch(watched: &Weak<Waits>, limit: Duration) {
     let mut since: Option<(u64, Instant)> = None;
-    while !waits.over() {
+    loop {
         std::thread::sleep(TICK.min(limit / 16));
+        let Some(waits) = watched.upgrade() else {
+            return;
+        };
+        if waits.over() {
+            drop(waits);
+            // They may have been all that had yet to come past something.
+            return retire::sweep();
+        }
         let standing = waits.standing();
         match (standing, since) {
             (Some(mark), Some((known, start))) if mark == known => {

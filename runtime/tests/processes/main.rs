@@ -11,6 +11,7 @@ mod groups;
 mod common;
 
 mod faults;
+mod leaves;
 
 use children::Rank;
 use counterflow::op::Op;
@@ -53,7 +54,8 @@ fn part() {
             other => panic!("{other}"),
         })
     };
-    let done = faults::done(&part).unwrap_or_else(|| joined(&part));
+    let done = faults::done(&part).or_else(|| leaves::done(&part));
+    let done = done.unwrap_or_else(|| joined(&part));
     match done {
         Ok(()) => println!("\n{LAST}fine"),
         Err(error) => says(&error),
