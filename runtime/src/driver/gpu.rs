@@ -46,7 +46,7 @@ pub(crate) struct About {
 #[derive(Debug)]
 pub(crate) enum Reached {
     Cuda(cuda::Registered),
-    Emulated(Address),
+    Emulated(emulated::Reached),
 }
 
 impl Reached {
@@ -54,7 +54,7 @@ impl Reached {
     pub fn address(&self) -> Address {
         match self {
             Reached::Cuda(registered) => registered.address(),
-            Reached::Emulated(address) => *address,
+            Reached::Emulated(reached) => reached.address(),
         }
     }
 }
@@ -158,11 +158,26 @@ impl Gpu {
         }
     }
 
-    /// Lets its work reach the first bytes of memory that processes share.
-    pub(crate) fn reach(&self, segment: &Arc<Segment>, bytes: u64) -> Result<Reached, Error> {
+    /// Lets its work reach the first bytes of memory that processes share, which has that number in all of them.
+    pub(crate) fn reach(
+        &self,
+        (number, segment): (u64, &Arc<Segment>),
+        bytes: u64,
+    ) -> Result<Reached, Error> {
         match &self.0 {
             Kind::Emulated(gpu) => Ok(Reached::Emulated(gpu.reach(segment, bytes))),
-            Kind::Cuda(gpu) => cuda::Registered::new(gpu, segment, bytes).map(Reached::Cuda),
+            Kind::Cuda(gpu) => {
+                cuda::Registered::new(gpu, (number, segment), bytes).map(Reached::Cuda)
+            }
+        }
+    }
+
+    /// Memory of so many bytes that was reached before and that nobody here uses, by its numbers. An emulated GPU keeps
+    /// none.
+    pub(crate) fn unused(&self, bytes: u64) -> Vec<(u64, Arc<Segment>)> {
+        match &self.0 {
+            Kind::Emulated(_) => Vec::new(),
+            Kind::Cuda(gpu) => cuda::Registered::unused(gpu, bytes),
         }
     }
 

@@ -185,11 +185,36 @@ impl Gpu {
         MEMORY
     }
 
-    /// Has the first bytes of memory that processes share among its own. Gives where.
-    pub fn reach(&self, segment: &Arc<Segment>, bytes: u64) -> Address {
+    /// Has the first bytes of memory that processes share among its own.
+    pub fn reach(&self, segment: &Arc<Segment>, bytes: u64) -> Reached {
         let mut state = self.machine.lock();
         let at = state.memory.reserve(bytes);
         state.memory.share(at, segment, bytes);
-        Address::of(at)
+        drop(state);
+        Reached {
+            machine: self.machine.clone(),
+            at,
+        }
+    }
+}
+
+/// Memory that processes share, among a machine's own.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    machine: Arc<Machine>,
+    at: u64,
+}
+
+impl Reached {
+    /// Where.
+    pub fn address(&self) -> Address {
+        Address::of(self.at)
+    }
+}
+
+impl Drop for Reached {
+    fn drop(&mut self) {
+        // It was put there, and nobody else takes it away.
+        let _ = self.machine.lock().memory.free(self.at);
     }
 }

@@ -3,7 +3,7 @@
 use super::machine::{Gpu, Machine};
 use crate::cuda::{Address, not_offered, too_large};
 use crate::error::Error;
-use crate::shared::Segment;
+use crate::shared::{Segment, another};
 use counterflow_codegen::interp::open::Memory as _;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub(crate) struct Slots {
 struct Shared {
     rank: u32,
     slots: Vec<Option<Arc<Segment>>>,
+    /// What hands this rank's to its peers.
+    own: Option<OwnedFd>,
     /// What `settle` decides about.
     adding: Option<u64>,
 }
@@ -65,6 +67,7 @@ impl Slots {
         slots.shared = Some(Shared {
             rank,
             slots: vec![None; world as usize],
+            own: None,
             adding: None,
         });
         Ok(slots)
@@ -129,12 +132,15 @@ impl Slots {
         let (Some(wanted), Some(shared)) = (wanted, &mut self.shared) else {
             return Ok(None);
         };
-        let own = &mut shared.slots[shared.rank as usize];
-        let segment = match own {
-            Some(segment) => segment,
-            None => own.insert(Arc::new(Segment::create("counterflow heap", stride)?)),
+        let own = match &shared.own {
+            Some(own) => own,
+            None => {
+                let (segment, own) = Segment::create("counterflow heap", stride)?;
+                shared.slots[shared.rank as usize] = Some(Arc::new(segment));
+                shared.own.insert(own)
+            }
         };
-        let fd = segment.hand_over()?;
+        let fd = another(own)?;
         shared.adding = Some(wanted);
         Ok(Some(fd))
     }
@@ -149,7 +155,7 @@ impl Slots {
         for ((slot, fd), rank) in shared.slots.iter_mut().zip(offered).zip(0..) {
             if slot.is_none() {
                 let fd = fd.ok_or_else(|| not_offered(rank))?;
-                *slot = Some(Arc::new(Segment::of(fd, stride)?));
+                *slot = Some(Arc::new(Segment::of(&fd, stride)?));
             }
         }
         self.map(wanted);

@@ -13,7 +13,7 @@ use super::{Book, CONTROL, Group, cells};
 use crate::driver::{About, Gpu, Slots};
 use crate::error::Error;
 use crate::gpu_order::Member;
-use crate::rendezvous::Deadline;
+use crate::rendezvous::{Deadline, random};
 use crate::shared::{Links, Segment};
 use counterflow_codegen::host::Queues;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,14 @@ struct Has {
     process: u32,
     /// Whether it may share the GPU with other processes.
     sharing: bool,
+    /// A number that no other memory has. Rank 0's is that of what it hands out.
+    number: u64,
+    /// Numbers of memory that it has from before, and that nobody there uses.
+    unused: Vec<u64>,
 }
+
+/// Memory with the number that it has in all processes.
+type Numbered = (u64, Arc<Segment>);
 
 impl Group {
     /// Ranks that are processes, for one of them, on the GPU that `open` gives.
@@ -52,8 +59,9 @@ impl Group {
         let page = most(|has| has.gpu.page);
         let stride = most(|has| has.gpu.memory).max(cells.end);
 
+        let (number, control) = control;
         let board = Board::new(control, world);
-        let at = gpu.reach(board.segment(), Board::for_kernels(world))?;
+        let at = gpu.reach((number, board.segment()), Board::for_kernels(world))?;
         let end = Arc::new(End::apart(board.clone(), rank, world, at.address()));
         let peers = Arc::new(Peers::new(links, &end, timeout)?);
         let slots = Slots::apart(&gpu, (rank, world), stride, page)?;
@@ -96,33 +104,40 @@ fn introduced(
     sharing: bool,
     links: &mut Links,
     deadline: Deadline,
-) -> Result<(Gpu, Arc<Segment>, Vec<Has>), Error> {
+) -> Result<(Gpu, Numbered, Vec<Has>), Error> {
     let bytes = Rings::bytes(links.world());
     let first = links.rank() == 0;
     let prepared = (|| {
         let gpu = open()?;
+        // Nobody else here gets these before it is known which of them serves.
+        let unused = gpu.unused(bytes);
+        let mut number = [0; 8];
+        number.copy_from_slice(&random()?[..8]);
         let has = Has {
             gpu: gpu.about()?,
             process: std::process::id(),
             sharing,
+            number: u64::from_le_bytes(number),
+            unused: unused.iter().map(|(number, _)| *number).collect(),
         };
         let board = first.then(|| Segment::create("counterflow control", bytes));
-        let board = board.transpose()?;
-        let fd = board.as_ref().map(Segment::hand_over).transpose()?;
-        Ok((gpu, has, board, fd))
+        Ok((gpu, has, unused, board.transpose()?))
     })();
     let (prepared, fd) = match prepared {
-        Ok((gpu, has, board, fd)) => (Ok((gpu, has, board)), fd),
+        Ok((gpu, has, unused, board)) => {
+            let (board, fd) = board.unzip();
+            (Ok((gpu, has, unused, board)), fd)
+        }
         Err(error) => (Err(error), None),
     };
-    let said = prepared.as_ref().map(|(_, has, _)| has.clone());
+    let said = prepared.as_ref().map(|(_, has, ..)| has.clone());
     let said = said.map_err(|error: &Error| {
         let help = error.help().unwrap_or_default().to_owned();
         (error.to_string(), help)
     });
     let text = serde_json::to_vec(&Introduction { has: said }).unwrap_or_default();
     let all = links.share(text, fd.into_iter().collect(), deadline)?;
-    let (gpu, _, board) = prepared?;
+    let (gpu, _, unused, board) = prepared?;
     let mut control = board.map(Arc::new);
     let mut each = Vec::new();
     for (parcel, rank) in all.into_iter().zip(0..) {
@@ -136,11 +151,30 @@ fn introduced(
         if rank == 0 && control.is_none() {
             let fd = parcel.fds.into_iter().next();
             let fd = fd.ok_or_else(|| misshared(rank))?;
-            control = Some(Arc::new(Segment::of(fd, bytes)?));
+            control = Some(Arc::new(Segment::of(&fd, bytes)?));
         }
     }
     let control = control.ok_or_else(|| misshared(0))?;
-    Ok((gpu, control, each))
+    let before = serves_again(&each).and_then(|number| {
+        let mut unused = unused.into_iter();
+        unused.find(|(known, _)| *known == number)
+    });
+    let Some((number, control)) = before else {
+        return Ok((gpu, (each[0].number, control), each));
+    };
+    if first {
+        control.clear();
+    }
+    // Nobody goes on before that.
+    links.share(Vec::new(), Vec::new(), deadline)?;
+    Ok((gpu, (number, control), each))
+}
+
+/// The number of memory that all ranks have from before, and that none of them uses. As many ranks had it, so nobody else
+/// does. All ranks find the same.
+fn serves_again(all: &[Has]) -> Option<u64> {
+    let in_all = |number: &&u64| all.iter().all(|has| has.unused.contains(number));
+    all.first()?.unused.iter().filter(in_all).min().copied()
 }
 
 /// Rejects ranks whose GPUs do not go together. All ranks find the same.
@@ -209,7 +243,20 @@ mod tests {
             },
             process,
             sharing,
+            number: 0,
+            unused: Vec::new(),
         }
+    }
+
+    #[test]
+    fn memory_serves_again_that_all_ranks_have_and_none_uses() {
+        let unused = |numbers: &[u64]| Has {
+            unused: numbers.to_vec(),
+            ..has(None, 1, true)
+        };
+        let all = [unused(&[9, 5, 7]), unused(&[7, 1, 5]), unused(&[5, 7])];
+        assert_eq!(serves_again(&all), Some(5));
+        assert_eq!(serves_again(&[unused(&[9]), unused(&[])]), None);
     }
 
     #[test]

@@ -173,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     fn board() -> Board {
-        let segment = Segment::create("test", Board::ledger(4)).expect("made");
+        let (segment, _) = Segment::create("test", Board::ledger(4)).expect("made");
         Board::new(Arc::new(segment), 4)
     }
 

@@ -293,7 +293,7 @@ mod tests {
         let (_, mut to_first) = second.sockets().expect("sockets").remove(0);
         // No message is so long.
         to_first.write_all(&u32::MAX.to_le_bytes()).expect("sent");
-        let segment = Segment::create("test", Board::ledger(2)).expect("made");
+        let (segment, _) = Segment::create("test", Board::ledger(2)).expect("made");
         let board = Board::new(Arc::new(segment), 2);
         let end = Arc::new(End::apart(board, 0, 2, Address::of(0)));
         let peers = Peers::new(first, &end, limit).expect("peers");

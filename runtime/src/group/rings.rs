@@ -87,7 +87,7 @@ mod tests {
     use std::sync::Arc;
 
     fn rings(world: u32) -> Rings {
-        let segment = Segment::create("test", Rings::bytes(world)).expect("made");
+        let (segment, _) = Segment::create("test", Rings::bytes(world)).expect("made");
         Rings::new(Board::new(Arc::new(segment), world), world)
     }
 

@@ -404,9 +404,8 @@ mod tests {
                     let deadline = Deadline::after(LONG);
                     let mut links = Links::make(&rank, deadline).expect("connected");
                     let me = links.rank();
-                    let memory = Segment::create("test", 64).expect("made");
+                    let (memory, own) = Segment::create("test", 64).expect("made");
                     memory.write(0, &[me as u8 + 1]);
-                    let own = memory.hand_over().expect("a descriptor");
                     let all = links.share(vec![me as u8], vec![own], deadline);
                     for (peer, mut parcel) in all.expect("shared").into_iter().enumerate() {
                         assert_eq!(parcel.text, [peer as u8]);
@@ -414,7 +413,7 @@ mod tests {
                             assert!(parcel.fds.is_empty());
                             continue;
                         }
-                        let theirs = Segment::of(parcel.fds.remove(0), 64).expect("memory");
+                        let theirs = Segment::of(&parcel.fds.remove(0), 64).expect("memory");
                         let mut first = [0];
                         theirs.read(0, &mut first);
                         assert_eq!((usize::from(first[0]), parcel.fds.len()), (peer + 1, 0));

@@ -4,4 +4,4 @@ mod links;
 mod segment;
 
 pub(crate) use links::{Links, Lost, Parcel};
-pub(crate) use segment::Segment;
+pub(crate) use segment::{Segment, another};

@@ -19,7 +19,6 @@ const WORD: usize = 8;
 pub(crate) struct Segment {
     start: NonNull<AtomicU64>,
     bytes: usize,
-    fd: OwnedFd,
 }
 
 // SAFETY: the mapping is of no thread, and is accessed by atomic words alone.
@@ -35,8 +34,8 @@ fn refused(what: &str, bytes: u64, why: Errno) -> Error {
 }
 
 impl Segment {
-    /// New memory. It is taken from the system as it is touched.
-    pub fn create(name: &str, bytes: u64) -> Result<Segment, Error> {
+    /// New memory, and what hands it to peers. It is taken from the system as it is touched.
+    pub fn create(name: &str, bytes: u64) -> Result<(Segment, OwnedFd), Error> {
         let bytes = bytes.next_multiple_of(WORD as u64);
         let made = || {
             let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -46,14 +45,14 @@ impl Segment {
             Ok(fd)
         };
         let fd = made().map_err(|why| refused("make", bytes, why))?;
-        Segment::of(fd, bytes)
+        Ok((Segment::of(&fd, bytes)?, fd))
     }
 
-    /// Memory that a peer made.
-    pub fn of(fd: OwnedFd, bytes: u64) -> Result<Segment, Error> {
+    /// Memory that a peer made. It needs no file descriptor any more.
+    pub fn of(fd: &OwnedFd, bytes: u64) -> Result<Segment, Error> {
         let bytes = bytes.next_multiple_of(WORD as u64);
-        let sealed = fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        let long = fstat(&fd).is_ok_and(|about| u64::try_from(about.st_size) == Ok(bytes));
+        let sealed = fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        let long = fstat(fd).is_ok_and(|about| u64::try_from(about.st_size) == Ok(bytes));
         if !sealed || !long {
             return Err(Error::Mismatch {
                 what: format!("a peer shares something else than memory of {bytes} bytes"),
@@ -67,7 +66,7 @@ impl Segment {
                 bytes as usize,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &fd,
+                fd,
                 0,
             )
         };
@@ -77,7 +76,6 @@ impl Segment {
         Ok(Segment {
             start,
             bytes: bytes as usize,
-            fd,
         })
     }
 
@@ -86,16 +84,16 @@ impl Segment {
         self.start.cast()
     }
 
-    /// A file descriptor to hand to a peer.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] if there is none left.
-    pub fn hand_over(&self) -> Result<OwnedFd, Error> {
-        let fd = self.fd.try_clone();
-        fd.map_err(|error| Error::TooLarge {
-            what: format!("a file descriptor for memory that processes share: {error}"),
-            help: "allow more of them: `ulimit -n` says how many there may be".into(),
-        })
+    /// How many bytes it has.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Makes all of it zero. Nobody else uses it.
+    pub fn clear(&self) {
+        for at in (0..self.bytes).step_by(WORD) {
+            self.word(at as u64).store(0, Ordering::Relaxed);
+        }
     }
 
     /// The word at that distance from the start.
@@ -173,6 +171,17 @@ fn changed(word: &AtomicU64, mut change: impl FnMut(&mut [u8; WORD])) {
     }
 }
 
+/// Another file descriptor of that memory, to hand to peers.
+///
+/// # Errors
+/// [`Error::TooLarge`] if there is none left.
+pub(crate) fn another(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone().map_err(|error| Error::TooLarge {
+        what: format!("a file descriptor for memory that processes share: {error}"),
+        help: "allow more of them: `ulimit -n` says how many there may be".into(),
+    })
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: exactly this was mapped, and nothing borrows it any more. If the system refuses, it stays mapped.
@@ -186,9 +195,8 @@ mod tests {
 
     #[test]
     fn two_mappings_are_one_memory_byte_by_byte() {
-        let one = Segment::create("test", 4097).expect("made");
-        let fd = one.hand_over().expect("a descriptor");
-        let other = Segment::of(fd, 4104).expect("mapped");
+        let (one, fd) = Segment::create("test", 4097).expect("made");
+        let other = Segment::of(&fd, 4104).expect("mapped");
         one.write(3, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
         let mut read = [0; 16];
         other.read(2, &mut read);
@@ -206,14 +214,16 @@ mod tests {
                 0, 1, 2, 100, 101, 102, 103, 104, 105, 9, 10, 11, 12, 13, 14, 0
             ]
         );
-        assert!(ftruncate(&one.fd, 8).is_err(), "nobody takes it away");
-        let fd = one.hand_over().expect("a descriptor");
-        assert!(Segment::of(fd, 8192).is_err(), "it is shorter");
+        one.clear();
+        other.read(2, &mut read);
+        assert_eq!(read, [0; 16]);
+        assert!(ftruncate(&fd, 8).is_err(), "nobody takes it away");
+        assert!(Segment::of(&fd, 8192).is_err(), "it is shorter");
     }
 
     #[test]
     fn no_change_is_lost_between_threads() {
-        let memory = Segment::create("test", 64).expect("made");
+        let (memory, _) = Segment::create("test", 64).expect("made");
         std::thread::scope(|scope| {
             for byte in 0..4 {
                 let memory = &memory;

@@ -2,6 +2,7 @@
 
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Op, Program, schedules};
+use std::time::Duration;
 
 /// What every rank of four does. `build` makes an op of so many rows and columns, which are the depth as well.
 pub fn layers(
@@ -65,5 +66,28 @@ pub fn layers(
     drop((gather, x, w, y));
     drop(tensor);
     data.barrier()?;
+    // Groups that come and go leave nothing behind. A place may serve another one only a moment later.
+    let before = controls();
+    for _ in 0..12 {
+        let group = rank.split(me / 2, 0)?;
+        group.barrier()?;
+        drop(group);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let after = controls();
+    assert!(after <= before + 4, "{before} and then {after}");
     rank.barrier()
+}
+
+/// How many mappings and file descriptors this process has of what communicators share beside their heaps.
+fn controls() -> usize {
+    const NAME: &str = "counterflow control";
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let mapped = maps.lines().filter(|line| line.contains(NAME)).count();
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let open = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    mapped
+        + open
+            .filter(|to| to.to_string_lossy().contains(NAME))
+            .count()
 }
