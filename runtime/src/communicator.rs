@@ -13,7 +13,8 @@ use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Request, Verdict,
+    Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Refusal, Request,
+    Verdict,
 };
 use crate::own::Own;
 use crate::proof::Proven;
@@ -89,6 +90,15 @@ impl Communicator {
             let told = format!("rank {} ended early: {why}", self.rank);
             self.group.die(Verdict::Aborted(told));
         }
+    }
+
+    /// Tells the others, who come to do it, that this rank cannot do something, and why. All go on. Gives the error.
+    pub(crate) fn refuses(&self, error: Error) -> Error {
+        if self.world() > 1 {
+            // What they do about it is not this rank's error.
+            let _ = self.meet(&Request::Refuse(Refusal::own(&error)));
+        }
+        error
     }
 
     /// This rank.

@@ -9,8 +9,9 @@ use super::meeting::Meeting;
 use super::peers::Peers;
 use super::pool::Pool;
 use super::rings::Rings;
+use super::verdict::Verdict;
 use super::{Book, CONTROL, Group, cells};
-use crate::driver::{About, Gpu, Slots};
+use crate::driver::{About, Gpu, Reached, Slots, Stream};
 use crate::error::Error;
 use crate::gpu_order::Member;
 use crate::rendezvous::{Deadline, random};
@@ -53,33 +54,41 @@ impl Group {
         let (rank, world) = (links.rank(), links.world());
         let (gpu, control, all) = introduced(open, sharing, &mut links, deadline)?;
         must_fit(&all)?;
-        gpu.must_reach(all.iter().map(|has| &has.gpu))?;
         let cells = cells(world);
-        let most = |of: fn(&Has) -> u64| all.iter().map(of).max().unwrap_or(0);
-        let page = most(|has| has.gpu.page);
-        let stride = most(|has| has.gpu.memory).max(cells.end);
+        let prepared = Prepared::new(&gpu, &control, &all, (rank, cells.end));
+        let Prepared {
+            slots,
+            stream,
+            queues,
+            at,
+        } = all_can(&mut links, prepared, deadline)?;
 
-        let (number, control) = control;
-        let board = Board::new(control, world);
-        let at = gpu.reach((number, board.segment()), Board::for_kernels(world))?;
+        let board = Board::new(control.1, world);
         let end = Arc::new(End::apart(board.clone(), rank, world, at.address()));
-        let peers = Arc::new(Peers::new(links, &end, timeout)?);
-        let slots = Slots::apart(&gpu, (rank, world), stride, page)?;
+        // From here on the others hear of the end.
+        let tell = |error: Error| {
+            end.end(Verdict::Aborted(format!(
+                "rank {rank} ended early: {error}"
+            )));
+            error
+        };
+        let peers = Arc::new(Peers::new(links, &end, timeout).map_err(tell)?);
+        // Nobody enqueues anything before all ranks have mapped and cleared all memory: this waits for them.
+        let heap = Heap::apart((gpu, stream), slots, cells, &peers, deadline)?;
+        let heap = Arc::new(heap);
         let queues = Queues {
-            count: gpu.queues()?,
+            count: queues,
             // Others have contexts of their own, whose queues are not among these.
             gpus: (0..world)
                 .map(|other| match other == rank {
-                    true => gpu.ordinal(),
+                    true => heap.gpus()[0].ordinal(),
                     false => u32::MAX - other,
                 })
                 .collect(),
         };
-        // Nobody enqueues anything before all ranks have mapped and cleared all memory: this waits for them.
-        let heap = Arc::new(Heap::apart(gpu, slots, cells, &peers, deadline)?);
         Ok(Group {
-            order: Member::join(heap.gpus(), heap.streams())?,
-            end,
+            order: Member::join(heap.gpus(), heap.streams()).map_err(tell)?,
+            end: end.clone(),
             ledger: Book::Shared(Rings::new(board, world)),
             callers: Callers::default(),
             meeting: Meeting::new(world as usize),
@@ -92,6 +101,64 @@ impl Group {
             parts: Mutex::default(),
             reached: Some(at),
         })
+    }
+}
+
+/// What a rank has by itself once it knows the others.
+struct Prepared {
+    slots: Slots,
+    stream: Stream,
+    /// How many hardware queues its context has.
+    queues: u32,
+    at: Reached,
+}
+
+impl Prepared {
+    fn new(
+        gpu: &Gpu,
+        (number, control): &Numbered,
+        all: &[Has],
+        (rank, least): (u32, u64),
+    ) -> Result<Prepared, Error> {
+        gpu.must_reach(all.iter().map(|has| &has.gpu))?;
+        let world = all.len() as u32;
+        let most = |of: fn(&Has) -> u64| all.iter().map(of).max().unwrap_or(0);
+        let page = most(|has| has.gpu.page);
+        let stride = most(|has| has.gpu.memory).max(least);
+        Ok(Prepared {
+            at: gpu.reach((*number, control), Board::for_kernels(world))?,
+            slots: Slots::apart(gpu, (rank, world), stride, page)?,
+            stream: gpu.stream()?,
+            queues: gpu.queues()?,
+        })
+    }
+}
+
+/// What this rank has, if no rank was refused what it needs. All ranks hear of that at once.
+fn all_can<T>(links: &mut Links, mine: Result<T, Error>, deadline: Deadline) -> Result<T, Error> {
+    let said = mine.as_ref().map(|_| ()).map_err(told);
+    let text = serde_json::to_vec(&said).unwrap_or_default();
+    let all = links.share(text, Vec::new(), deadline)?;
+    let mine = mine?;
+    for (parcel, rank) in all.into_iter().zip(0..) {
+        let said = serde_json::from_slice::<Result<(), (String, String)>>(&parcel.text);
+        said.map_err(|_| misshared(rank))?
+            .map_err(|why| refused(rank, why))?;
+    }
+    Ok(mine)
+}
+
+/// An error as others hear it, with what helps.
+fn told(error: &Error) -> (String, String) {
+    let help = error.help().unwrap_or_default().to_owned();
+    (error.to_string(), help)
+}
+
+/// What another rank could not do.
+fn refused(rank: u32, (what, help): (String, String)) -> Error {
+    Error::Aborted {
+        what: format!("rank {rank} ended early: {what}"),
+        help,
     }
 }
 
@@ -131,10 +198,7 @@ fn introduced(
         Err(error) => (Err(error), None),
     };
     let said = prepared.as_ref().map(|(_, has, ..)| has.clone());
-    let said = said.map_err(|error: &Error| {
-        let help = error.help().unwrap_or_default().to_owned();
-        (error.to_string(), help)
-    });
+    let said = said.map_err(told);
     let text = serde_json::to_vec(&Introduction { has: said }).unwrap_or_default();
     let all = links.share(text, fd.into_iter().collect(), deadline)?;
     let (gpu, _, unused, board) = prepared?;
@@ -143,10 +207,7 @@ fn introduced(
     for (parcel, rank) in all.into_iter().zip(0..) {
         let said = serde_json::from_slice::<Introduction>(&parcel.text);
         let said = said.map_err(|_| misshared(rank))?;
-        let has = said.has.map_err(|(what, help)| Error::Aborted {
-            what: format!("rank {rank} ended early: {what}"),
-            help,
-        })?;
+        let has = said.has.map_err(|why| refused(rank, why))?;
         each.push(has);
         if rank == 0 && control.is_none() {
             let fd = parcel.fds.into_iter().next();
@@ -163,10 +224,9 @@ fn introduced(
         return Ok((gpu, (each[0].number, control), each));
     };
     if first {
+        // Before it says that it has all it needs. Nobody looks there until all have.
         control.clear();
     }
-    // Nobody goes on before that.
-    links.share(Vec::new(), Vec::new(), deadline)?;
     Ok((gpu, (number, control), each))
 }
 
@@ -233,6 +293,8 @@ fn misshared(rank: u32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rendezvous::Threads;
+    use std::time::{Duration, Instant};
 
     fn has(uuid: Option<&str>, process: u32, sharing: bool) -> Has {
         Has {
@@ -246,6 +308,36 @@ mod tests {
             number: 0,
             unused: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_one_rank_is_refused_all_hear_at_once() {
+        let limit = Duration::from_secs(60);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for seat in Threads::of(3) {
+                scope.spawn(move || {
+                    let deadline = Deadline::after(limit);
+                    let mut links = Links::make(&seat, deadline).expect("connected");
+                    let own = links.rank() == 1;
+                    let mine = match own {
+                        true => Err(misshared(7)),
+                        false => Ok(()),
+                    };
+                    let error = all_can(&mut links, mine, deadline).expect_err("told");
+                    let wanted = "rank 7 does not share its memory as this version does";
+                    match own {
+                        true => assert_eq!(error.to_string(), wanted),
+                        false => {
+                            assert_eq!(error.to_string(), format!("rank 1 ended early: {wanted}"));
+                            let help = "run one version of counterflow in all processes";
+                            assert_eq!(error.help(), Some(help));
+                        }
+                    }
+                });
+            }
+        });
+        assert!(start.elapsed() < Duration::from_secs(1));
     }
 
     #[test]

@@ -68,9 +68,9 @@ impl Heap {
         Ok(heap)
     }
 
-    /// The heap of ranks that are processes, for the one that has this GPU.
+    /// The heap of ranks that are processes, for the one that has this GPU and this stream.
     pub fn apart(
-        gpu: Gpu,
+        (gpu, stream): (Gpu, Stream),
         slots: Slots,
         cells: Range<u64>,
         peers: &Arc<Peers>,
@@ -78,7 +78,7 @@ impl Heap {
     ) -> Result<Heap, Error> {
         let end = cells.end;
         let heap = Heap {
-            streams: vec![gpu.stream()?],
+            streams: vec![stream],
             gpus: vec![gpu],
             state: Arc::new(Mutex::new(State::new(slots, cells.clone()))),
             world: peers.world(),

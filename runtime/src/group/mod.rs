@@ -33,6 +33,7 @@ pub(crate) use callers::Passage;
 pub(crate) use heap::{ALIGN, Allocation};
 pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
+pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use verdict::Verdict;
 
@@ -47,7 +48,7 @@ use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use peers::Peers;
 use pool::{Pool, credit_bytes};
-use refusal::Refusal;
+use request::refused;
 use rings::Rings;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -392,14 +393,16 @@ impl Group {
     pub(crate) fn meet(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
         if let Some(peers) = &self.peers {
             let _one = lock(&self.calling);
-            // All of a request, and what a person reads of it.
-            let texts = [format!("{request:?}"), request.to_string()];
-            let mine = texts.join("\0");
-            let asked = peers.gather(&texts[1], mine.as_bytes())?;
-            if asked.iter().any(|other| other != mine.as_bytes()) {
-                let texts = asked.iter().map(|other| String::from_utf8_lossy(other));
-                let texts = texts.map(|text| text.split('\0').next_back().unwrap_or("").to_owned());
-                return Err(differing(texts).into());
+            let mine = request.said();
+            let asked = peers.gather(&request.to_string(), mine.as_bytes())?;
+            let texts = asked.iter().map(|other| String::from_utf8_lossy(other));
+            let texts: Vec<_> = texts.collect();
+            if let Some(refusal) = refused(texts.iter().map(AsRef::as_ref)) {
+                return Err(refusal.into());
+            }
+            if texts.iter().any(|other| *other != mine) {
+                let texts = texts.iter().map(|text| text.split('\0').next_back());
+                return Err(differing(texts.map(|text| text.unwrap_or("").to_owned())).into());
             }
             return self.grant(request).map_err(Error::from);
         }
@@ -416,6 +419,15 @@ impl Group {
         if let Some(split) = split {
             return self.parts_of(&split);
         }
+        let refusal = asked.iter().zip(0..).find_map(|(asked, rank)| match asked {
+            Request::Refuse(why) => Some(why.clone().of(rank)),
+            Request::Meet
+            | Request::Reserve(_)
+            | Request::Allocate(_)
+            | Request::Load(_)
+            | Request::Split { .. } => None,
+        });
+        refusal.map_or(Ok(()), Err)?;
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
             return Err(differing(asked.iter().map(ToString::to_string)));
@@ -427,7 +439,9 @@ impl Group {
     fn grant(&self, request: &Request) -> Answer {
         match request {
             Request::Meet => Ok(Granted::Done),
-            Request::Split { .. } => Err(differing([request.to_string()].into_iter())),
+            Request::Split { .. } | Request::Refuse(_) => {
+                Err(differing([request.to_string()].into_iter()))
+            }
             Request::Load(needs) => {
                 let placed = lock(&self.pool).place(&self.heap, needs, self.timeout);
                 Ok(Granted::Kernel(Arc::new(placed.map_err(Refusal::from)?)))

@@ -174,7 +174,11 @@ impl Peers {
     ) -> Result<Vec<Parcel>, Error> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         self.end.alive()?;
-        links.post(&text, fds)?;
+        links.post(&text, fds).inspect_err(|error| {
+            // The others wait for it.
+            let told = format!("rank {} ended early: it {what}: {error}", self.rank);
+            self.end.end(Verdict::Aborted(told));
+        })?;
         let own = Parcel {
             text,
             fds: Vec::new(),
@@ -277,11 +281,12 @@ mod tests {
     use crate::rendezvous::Threads;
     use crate::shared::Segment;
     use std::io::Write;
+    use std::time::Instant;
 
-    #[test]
-    fn a_peer_that_lives_is_not_said_to_be_gone() {
-        let limit = Duration::from_secs(60);
-        let deadline = Deadline::after(limit);
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn connected() -> [Links; 2] {
+        let deadline = Deadline::after(LIMIT);
         let all = std::thread::scope(|scope| {
             let connect = |rank| scope.spawn(move || Links::make(&rank, deadline));
             let each: Vec<_> = Threads::of(2).into_iter().map(connect).collect();
@@ -289,17 +294,48 @@ mod tests {
                 .map(|one| one.join().expect("no panic").expect("connected"))
                 .collect::<Vec<_>>()
         });
-        let [first, second]: [Links; 2] = all.try_into().expect("two");
+        all.try_into().expect("two")
+    }
+
+    fn board() -> Board {
+        let (segment, _) = Segment::create("test", Board::ledger(2)).expect("made");
+        Board::new(Arc::new(segment), 2)
+    }
+
+    fn peers(links: Links, board: &Board) -> Peers {
+        let end = End::apart(board.clone(), links.rank(), 2, Address::of(0));
+        Peers::new(links, &Arc::new(end), LIMIT).expect("peers")
+    }
+
+    #[test]
+    fn a_peer_that_lives_is_not_said_to_be_gone() {
+        let [first, second] = connected();
         let (_, mut to_first) = second.sockets().expect("sockets").remove(0);
         // No message is so long.
         to_first.write_all(&u32::MAX.to_le_bytes()).expect("sent");
-        let (segment, _) = Segment::create("test", Board::ledger(2)).expect("made");
-        let board = Board::new(Arc::new(segment), 2);
-        let end = Arc::new(End::apart(board, 0, 2, Address::of(0)));
-        let peers = Peers::new(first, &end, limit).expect("peers");
+        let peers = peers(first, &board());
         let told = peers.gather("is at a barrier", &[]).expect_err("nonsense");
         let told = told.to_string();
         assert!(told.starts_with("rank 0 ended early: it is at a barrier and cannot use its connection to rank 1: a message of 4294967295 bytes"), "{told}");
+    }
+
+    #[test]
+    fn what_is_too_long_to_say_all_are_told_at_once() {
+        let ([first, second], board) = (connected(), board());
+        let (first, second) = (peers(first, &board), peers(second, &board));
+        let start = Instant::now();
+        let other = std::thread::scope(|scope| {
+            let other = scope.spawn(|| second.gather("looks for room", &[]).expect_err("told"));
+            let long = vec![0; 2 << 20];
+            let own = first.gather("looks for room", &long).expect_err("too long");
+            assert_eq!(own.kind(), "too_large");
+            other.join().expect("no panic")
+        });
+        assert!(start.elapsed() < Duration::from_secs(1));
+        assert_eq!(
+            other.to_string(),
+            "rank 0 ended early: it looks for room: a message of 2097152 bytes to the other ranks"
+        );
     }
 
     #[test]

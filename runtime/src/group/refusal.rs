@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 
 /// An error that every rank gets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Refusal {
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Refusal {
     Mismatch(String),
     Full {
         what: String,
@@ -19,9 +19,53 @@ pub(super) enum Refusal {
         code: String,
         help: String,
     },
+    Other {
+        what: String,
+        help: String,
+    },
 }
 
+/// So many bytes of a text are enough for others: who was refused has all of it.
+const MOST: usize = 4096;
+
 impl Refusal {
+    /// Of an error that only this rank has.
+    pub fn own(error: &Error) -> Refusal {
+        let cut = |text: &str| {
+            let mut end = MOST.min(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text[..end].to_owned()
+        };
+        let help = cut(error.help().unwrap_or_default());
+        match error {
+            Error::Driver { what, code, .. } => Refusal::Driver {
+                what: cut(what),
+                code: cut(code),
+                help,
+            },
+            Error::TooLarge { what, .. } => Refusal::Full {
+                what: cut(what),
+                help,
+            },
+            other => Refusal::Other {
+                what: cut(&other.to_string()),
+                help,
+            },
+        }
+    }
+
+    /// What was refused.
+    pub fn what(&self) -> &str {
+        match self {
+            Refusal::Mismatch(what)
+            | Refusal::Full { what, .. }
+            | Refusal::Driver { what, .. }
+            | Refusal::Other { what, .. } => what,
+        }
+    }
+
     /// What that rank was refused, for all ranks.
     pub fn of(self, rank: u32) -> Refusal {
         let named = |what| format!("rank {rank}: {what}");
@@ -34,6 +78,10 @@ impl Refusal {
             Refusal::Driver { what, code, help } => Refusal::Driver {
                 what: named(what),
                 code,
+                help,
+            },
+            Refusal::Other { what, help } => Refusal::Other {
+                what: named(what),
                 help,
             },
         }
@@ -50,20 +98,14 @@ impl From<Refusal> for Error {
             },
             Refusal::Full { what, help } => Error::TooLarge { what, help },
             Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
+            Refusal::Other { what, help } => Error::Aborted { what, help },
         }
     }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
-        match error {
-            Error::Driver { what, code, help } => Refusal::Driver { what, code, help },
-            Error::TooLarge { what, help } => Refusal::Full { what, help },
-            other => Refusal::Full {
-                what: other.to_string(),
-                help: other.help().unwrap_or_default().into(),
-            },
-        }
+        Refusal::own(&error)
     }
 }
 
@@ -90,4 +132,55 @@ pub(super) fn agreed(
         Ok(parcel.fds.into_iter().next())
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::communicator::Communicator;
+    use crate::error::Error;
+    use crate::rendezvous::Threads;
+    use std::time::{Duration, Instant};
+
+    /// Rank 1 cannot do what the others come to do. All go on.
+    fn refuses(rank: &Communicator) {
+        let start = Instant::now();
+        if rank.rank() == 1 {
+            let error = rank.refuses(Error::Toolkit {
+                what: "there is no compiler".into(),
+                help: "install one".into(),
+            });
+            assert_eq!(error.kind(), "toolkit");
+        } else {
+            let error = rank.allocate::<u8>("x", [1]).expect_err("told");
+            assert_eq!(error.to_string(), "rank 1: there is no compiler");
+            assert_eq!(error.help(), Some("install one"));
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+        rank.barrier().expect("it lives");
+        // All cannot: each knows.
+        assert_eq!(
+            rank.refuses(Error::Mismatch {
+                what: "a".into(),
+                help: String::new()
+            })
+            .kind(),
+            "mismatch"
+        );
+        rank.barrier().expect("it lives");
+    }
+
+    #[test]
+    fn what_one_rank_cannot_do_all_are_told_with_the_cause_and_go_on() {
+        let ranks = Communicator::emulated(3).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            refuses(rank);
+            Ok(())
+        });
+        done.map(drop).expect("fine");
+        std::thread::scope(|scope| {
+            for seat in Threads::of(3) {
+                scope.spawn(move || refuses(&Communicator::join_emulated(&seat).expect("joined")));
+            }
+        });
+    }
 }

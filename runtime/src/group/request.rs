@@ -2,8 +2,22 @@
 
 use super::heap::Allocation;
 use super::pool::{Needs, Placed, Scratch};
+use super::refusal::Refusal;
 use std::fmt;
 use std::sync::Arc;
+
+/// What a rank says first that refuses: other requests say something else.
+const REFUSED: &str = "refused ";
+
+/// What the first rank refuses that does, if those said this.
+pub(super) fn refused<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal> {
+    let mut each = said.zip(0..).filter_map(|(said, rank)| {
+        let (why, _) = said.strip_prefix(REFUSED)?.split_once('\0')?;
+        let why = serde_json::from_str::<Refusal>(why).ok()?;
+        Some(why.of(rank))
+    });
+    each.next()
+}
 
 /// What a rank asks for. All must ask the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +27,8 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
+    /// What others do, this rank cannot: why.
+    Refuse(Refusal),
     /// A group of all ranks that ask for the same color, in the order of their keys.
     Split {
         color: u32,
@@ -25,8 +41,26 @@ impl Request {
     pub fn split(&self) -> Option<(u32, u32)> {
         match self {
             Request::Split { color, key } => Some((*color, *key)),
-            Request::Meet | Request::Reserve(_) | Request::Allocate(_) | Request::Load(_) => None,
+            Request::Meet
+            | Request::Reserve(_)
+            | Request::Allocate(_)
+            | Request::Load(_)
+            | Request::Refuse(_) => None,
         }
+    }
+
+    /// As a rank that is a process says it to the others: all of it, and what a person reads of it.
+    pub(super) fn said(&self) -> String {
+        let all = match self {
+            Request::Refuse(why) => {
+                format!(
+                    "{REFUSED}{}",
+                    serde_json::to_string(why).unwrap_or_default()
+                )
+            }
+            other => format!("{other:?}"),
+        };
+        format!("{all}\0{self}")
     }
 }
 
@@ -55,6 +89,7 @@ impl fmt::Display for Request {
         match self {
             Request::Meet => write!(f, "is at a barrier"),
             Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
+            Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Allocate(wanted) => {
                 let Wanted {

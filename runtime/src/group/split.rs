@@ -2,7 +2,7 @@
 
 use super::peers::Peers;
 use super::refusal::Refusal;
-use super::request::{Granted, Request};
+use super::request::{Granted, Request, refused};
 use super::{Answer, Group, Part, differing, lock};
 use crate::error::Error;
 use crate::rendezvous::{Deadline, Rendezvous};
@@ -82,6 +82,9 @@ impl Group {
             .iter()
             .map(|one| String::from_utf8_lossy(one))
             .collect();
+        if let Some(refusal) = refused(said.iter().map(AsRef::as_ref)) {
+            return Err(refusal.into());
+        }
         let asked: Option<Vec<(u32, u32)>> = said.iter().map(|one| asked_for(one)).collect();
         let asked = asked.ok_or_else(|| {
             let each = said.iter().map(|one| one.split('\0').next_back());

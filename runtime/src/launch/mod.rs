@@ -107,7 +107,9 @@ impl Loaded {
         series: &Series,
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
-        let code = Code::load(rank, compiler.into(), pipeline)?;
+        // What only this rank cannot do, its peers would wait for.
+        let code = Code::load(rank, compiler.into(), pipeline);
+        let code = code.map_err(|error| rank.refuses(error))?;
         let copies = pipeline
             .kernel
             .roles
@@ -115,7 +117,7 @@ impl Loaded {
             .any(|role| role.kind.sequential());
         let mut limit = rank.timeout();
         if copies && rank.world() > 1 {
-            rank.copies()?;
+            rank.copies().map_err(|error| rank.refuses(error))?;
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
@@ -130,11 +132,17 @@ impl Loaded {
             limit,
             cells.count(),
         );
-        // The driver may let the stream wait for memory that another stream frees.
-        let turn = rank.own().settled()?;
-        let finished = Local::zeros(rank.own_stream(), FINISHED)?;
-        let tables = Tables::new(rank, cells.end() as usize)?;
-        drop(turn);
+        let made = || {
+            // The driver may let the stream wait for memory that another stream frees.
+            let _turn = rank.own().settled()?;
+            let finished = Local::zeros(rank.own_stream(), FINISHED)?;
+            Ok((finished, Tables::new(rank, cells.end() as usize)?))
+        };
+        let (finished, tables) = made().inspect_err(|error: &Error| {
+            // The others have it by now, and will launch it.
+            let name = &pipeline.kernel.name;
+            rank.ended_early(&format!("it does not load {name}: {error}"));
+        })?;
         Ok(Loaded {
             machine: Machine::h200(),
             finished,

@@ -27,6 +27,8 @@ const LONGEST: usize = 1 << 20;
 const MOST_FDS: usize = 4;
 /// Bytes of a random number.
 const BYTES: usize = 32;
+/// What nobody draws in place of two of them.
+const NONE: [u8; 2 * BYTES] = [0; 2 * BYTES];
 
 /// What a rank sends to all others: a message, and file descriptors that come with it.
 #[derive(Debug)]
@@ -203,6 +205,16 @@ impl Card {
     }
 }
 
+/// What a rank says that has no card: no random numbers, and why.
+fn refusal(why: &Error) -> Vec<u8> {
+    [&NONE[..], why.to_string().as_bytes()].concat()
+}
+
+fn refused(said: &[u8]) -> Option<String> {
+    let text = said.strip_prefix(&NONE)?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
 impl Links {
     /// Connects all ranks of a rendezvous: those of one user on one host, of one version.
     pub fn make(ranks: &dyn Rendezvous, deadline: Deadline) -> Result<Links, Error> {
@@ -211,29 +223,42 @@ impl Links {
             world: ranks.world(),
         };
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mine = Card {
-            version: format!(
-                "counterflow {} on host {}",
-                env!("CARGO_PKG_VERSION"),
-                boot.trim()
-            ),
-            name: random()?,
-            token: random()?,
+        let ready = || {
+            let mine = Card {
+                version: format!(
+                    "counterflow {} on host {}",
+                    env!("CARGO_PKG_VERSION"),
+                    boot.trim()
+                ),
+                name: random()?,
+                token: random()?,
+            };
+            let door = mine.listen().map_err(|error| {
+                failed(
+                    format!("rank {} cannot listen on a socket: {error}", place.rank),
+                    "free file descriptors: `ulimit -n` says how many there are",
+                )
+            })?;
+            Ok((mine, door))
         };
-        // Who cannot go on says so, and nobody waits for it.
-        let door = mine.listen();
-        let said = door.as_ref().map_or(Vec::new(), |_| mine.bytes());
+        // Who cannot go on says why, and nobody waits for it.
+        let ready = ready();
+        let said = match &ready {
+            Ok((mine, _)) => mine.bytes(),
+            Err(error) => refusal(error),
+        };
         let cards = ranks.all_gather(&said, deadline.left())?;
-        let door = door.map_err(|error| {
-            failed(
-                format!("rank {} cannot listen on a socket: {error}", place.rank),
-                "free file descriptors: `ulimit -n` says how many there are",
-            )
-        })?;
+        let (mine, door) = ready?;
         let cards = cards.iter().zip(0..).map(|(bytes, rank)| {
+            if let Some(why) = refused(bytes) {
+                return Err(failed(
+                    format!("rank {rank} ended early: {why}"),
+                    "see what that rank's process said",
+                ));
+            }
             Card::of(bytes).ok_or_else(|| {
                 failed(
-                    format!("rank {rank} said no address: it cannot listen, or it is another version"),
+                    format!("rank {rank} said no address: it is another version"),
                     "see what that rank's process said; run one version of counterflow in all processes",
                 )
             })
@@ -385,6 +410,26 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_rank_that_cannot_go_on_is_named_with_the_cause_at_once() {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for seat in Threads::of(3) {
+                scope.spawn(move || {
+                    if seat.rank() == 1 {
+                        let why = failed("the system gives no random numbers", "");
+                        seat.all_gather(&refusal(&why), LONG).expect("gathered");
+                        return;
+                    }
+                    let told = Links::make(&seat, Deadline::after(LONG)).expect_err("told");
+                    let wanted = "rank 1 ended early: the system gives no random numbers";
+                    assert_eq!(told.to_string(), wanted);
+                });
+            }
+        });
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
 
     /// Sends and takes until all is done.
     fn exchanged(links: &mut Links, text: &[u8]) -> Result<BTreeMap<u32, Parcel>, Lost> {
