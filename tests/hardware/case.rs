@@ -169,7 +169,7 @@ impl Case {
         fill: Fill,
         late: u64,
     ) -> Result<Outcome, Error> {
-        let each = |rank: &Communicator| self.on_rank(rank, compiler, fill, late);
+        let each = |rank: &Communicator| self.on_rank(rank, Some(compiler), fill, late);
         let outputs = Communicator::each(ranks, each)?;
         Ok(Outcome {
             outputs: outputs.into_iter().flatten().collect(),
@@ -178,10 +178,11 @@ impl Case {
         })
     }
 
-    fn on_rank(
+    /// The outputs of one rank. Emulated ranks need no compiler.
+    pub fn on_rank(
         &self,
         rank: &Communicator,
-        compiler: &Compiler,
+        compiler: Option<&Compiler>,
         fill: Fill,
         late: u64,
     ) -> Result<Vec<Output>, Error> {
@@ -263,6 +264,13 @@ impl Case {
     /// Compares every element of every output of a launch; the largest error, by what rounding allows.
     pub fn compare(&self, outcome: &Outcome, launch: usize, fill: Fill) -> f64 {
         self.compare_with(&self.reference(launch, fill), outcome, launch, fill)
+    }
+
+    /// The same for one rank's outputs.
+    pub fn compare_own(&self, outcome: &Outcome, rank: u32, launch: usize, fill: Fill) -> f64 {
+        let mut own = self.reference(launch, fill);
+        own.tensors.retain(|tensor| tensor.rank == rank);
+        self.compare_with(&own, outcome, launch, fill)
     }
 
     fn reference(&self, launch: usize, fill: Fill) -> Expected {

@@ -47,6 +47,7 @@ mod gpus;
 mod graph;
 mod heap;
 mod host;
+mod jobs;
 mod memory;
 mod nccl;
 mod op;
@@ -58,6 +59,7 @@ mod random;
 mod right;
 mod scratch;
 mod sharing;
+mod soak;
 mod stall;
 mod tiles;
 mod turns;
@@ -87,7 +89,7 @@ macro_rules! each_schedule {
 pub(crate) use each_schedule;
 
 /// The same list, for what compiles all of them.
-const SCHEDULES: [fn() -> counterflow::Program; 15] = {
+const SCHEDULES: [fn() -> counterflow::Program; 17] = {
     use counterflow::schedules::*;
     [
         gemm,
@@ -97,6 +99,8 @@ const SCHEDULES: [fn() -> counterflow::Program; 15] = {
         ag_gemm_ring,
         ag_gemm_double_ring,
         ag_swiglu,
+        fsdp_gemm,
+        experts,
         gemm_rs,
         gemm_rs_add,
         rs_ring,

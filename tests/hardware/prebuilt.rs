@@ -82,7 +82,7 @@ fn kernels_of_the_suite() {
             .map(|made| made.cubin().len())
     });
     let bytes: usize = compiled.into_iter().map(fine).sum();
-    for source in [&host::raw::EMPTY, &crate::beside::LATE] {
+    for source in [&host::raw::EMPTY, &crate::beside::LATE, &crate::soak::TURN] {
         fine(compiler.compile(source, Target::Sm90a));
     }
     fine(compiler.seal());

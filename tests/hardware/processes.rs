@@ -7,20 +7,22 @@ use crate::children::{self, Rank, started};
 use crate::fine;
 use crate::gpus::{both_ways, here, turn};
 use crate::groups;
+use crate::jobs;
 use crate::op::{Operands, SIZE, built, right};
+use crate::soak;
 use counterflow::prelude::bf16;
 use counterflow::rendezvous::{Job, Rendezvous};
 use counterflow::{Communicator, Error, UserBuffer, schedules};
 use std::time::{Duration, Instant};
 
 /// The variable that says which GPUs the ranks have.
-const WAY: &str = "COUNTERFLOW_TEST_WAY";
+pub const WAY: &str = "COUNTERFLOW_TEST_WAY";
 /// What a rank says before it waits for others, and at last.
 const READY: &str = "rank is ready";
-const LAST: &str = "last words: ";
+pub const LAST: &str = "last words: ";
 
 /// Which GPUs.
-fn ways(world: usize) -> Vec<&'static str> {
+pub fn ways(world: usize) -> Vec<&'static str> {
     let mut ways = vec!["emulated"];
     if let Some(count) = here() {
         ways.push("on one GPU");
@@ -42,7 +44,7 @@ fn joined() -> Result<Communicator, Error> {
 }
 
 /// Starts all ranks.
-fn ranks(part: &str, way: &str, world: usize, seconds: &str) -> Vec<Rank> {
+pub fn ranks(part: &str, way: &str, world: usize, seconds: &str) -> Vec<Rank> {
     let mut set = vec![(WAY, way), ("UB_TIMEOUT", seconds)];
     match way {
         "emulated" => set.push(("CUDA_VISIBLE_DEVICES", "")),
@@ -56,19 +58,35 @@ fn ranks(part: &str, way: &str, world: usize, seconds: &str) -> Vec<Rank> {
 #[test]
 #[ignore = "the other tests start it, once for every rank"]
 fn part() {
-    let done = match &children::part()[..] {
-        "work" => work(),
-        "late" => late(),
-        "killed" => killed(),
-        "groups" => {
-            joined().and_then(|rank| groups::layers(&rank, SIZE, built).map(|()| String::new()))
-        }
-        "unshared" => Communicator::from_env().map(|_| String::new()),
-        other => panic!("{other}"),
-    };
-    match done {
+    match done() {
         Ok(told) => println!("\n{LAST}fine: {told}"),
         Err(error) => println!("\n{LAST}{}: {error}", error.kind()),
+    }
+}
+
+/// The same rank where a launcher started it, which is told by the exit code. The first rank says what ran.
+#[test]
+#[ignore = "a launcher starts it, once for every rank"]
+fn rank() {
+    let job = fine(Job::from_env()).expect("a launcher starts it");
+    let told = fine(done());
+    if job.rank == 0 {
+        let way = std::env::var(WAY).unwrap_or_default();
+        println!("\n  world {} as processes {way}: {told}", job.world);
+    }
+}
+
+fn done() -> Result<String, Error> {
+    match &children::part()[..] {
+        "work" => work(),
+        "schedules" => jobs::schedules(&joined()?),
+        "replays" => jobs::replays(&joined()?),
+        "soak" => soak::in_a_process(&joined()?),
+        "late" => late(),
+        "killed" => killed(),
+        "groups" => groups::layers(&joined()?, SIZE, built).map(|()| "32 launches right".into()),
+        "unshared" => Communicator::from_env().map(|_| String::new()),
+        other => panic!("{other}"),
     }
 }
 
@@ -249,7 +267,7 @@ fn groups_of_two_in_four_launch_beside_each_other() {
     for way in ways(4) {
         let _turn = turn();
         for process in &ranks("groups", way, 4, "60") {
-            assert_eq!(process.next(LAST).1, "fine: ", "{way}");
+            assert_eq!(process.next(LAST).1, "fine: 32 launches right", "{way}");
         }
         println!("  groups of two in four processes {way}: 32 launches right");
     }

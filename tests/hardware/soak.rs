@@ -1,0 +1,345 @@
+//! Many launches in a row, each with another M and new data, of kernels with pauses and without, on ranks that come late
+//! at random. Every element of every result is compared: on GPUs by a kernel of the test's own between the launches.
+
+use crate::fine;
+use crate::gpus::{both_ways, dawdle};
+use crate::jobs::{count, limit, shares};
+use crate::nvidia;
+use crate::op::{Operands, SIZE};
+use crate::right::JITTER;
+use counterflow::codegen::interp::Numbers;
+use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
+use counterflow::driver::{Address, Stream};
+use counterflow::jit::{Compiler, Source, Target};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, schedules};
+use std::time::Instant;
+
+/// Compares both results with what they should be, makes them NaN, and fills this rank's rows of the next launch. It
+/// counts in words of four numbers.
+pub const TURN: Source<'_> = Source::new(
+    "turn",
+    r#"typedef unsigned long long word;
+__device__ void turned(word* is, const word* should, unsigned rows, unsigned all, word* wrong)
+{
+    const word nan = 0xffffffffffffffffull;
+    for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x) {
+        if (is[at] != (at < rows ? should[at] : nan)) atomicAdd(wrong, 1ull);
+        is[at] = nan;
+    }
+}
+extern "C" __global__ void turn(word* y, const word* y_should, word* z, const word* z_should, word* x, const word* next,
+                                word* wrong, unsigned y_rows, unsigned y_all, unsigned z_rows, unsigned z_all,
+                                unsigned count)
+{
+    turned(y, y_should, y_rows, y_all, wrong);
+    turned(z, z_should, z_rows, z_all, wrong);
+    for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < count; at += gridDim.x * blockDim.x) x[at] = next[at];
+}"#,
+);
+
+/// How many inputs there are. Neighbours differ in every element.
+const VERSIONS: usize = 4;
+
+/// What all ranks launch.
+#[derive(Clone, Copy)]
+struct Step {
+    m: usize,
+    version: usize,
+    pauses: bool,
+}
+
+impl Step {
+    fn next(numbers: &mut Numbers, number: usize) -> Step {
+        let m = match numbers.below(8) {
+            0 => SIZE[0],
+            1 => 1,
+            2 => 7,
+            _ => 1 + numbers.below(SIZE[0] as u64) as usize,
+        };
+        Step {
+            m,
+            version: number % VERSIONS,
+            pauses: numbers.below(4) == 0,
+        }
+    }
+
+    /// A rank's rows: the first, and how many.
+    fn own(self, rank: &Communicator) -> (usize, usize) {
+        let chunk = self.m.div_ceil(rank.world() as usize);
+        let first = (chunk * rank.rank() as usize).min(self.m);
+        (first, chunk.min(self.m - first))
+    }
+}
+
+/// Both layers with their tensors on one rank.
+struct Soak<'a> {
+    rank: &'a Communicator,
+    /// Without pauses and with them: gather, scatter.
+    ops: [[Op; 2]; 2],
+    x: UserBuffer<bf16>,
+    w: Tensor<bf16>,
+    y: Tensor<bf16>,
+    z: UserBuffer<bf16>,
+    /// Each version of x, y, and the sum.
+    versions: [Tensor<bf16>; 3],
+    wrong: Tensor<u64>,
+    stream: Stream,
+    /// None on emulated ranks, where the host compares.
+    turn: Option<Function>,
+}
+
+/// Small enough that four of them add up exactly.
+fn number(version: usize, row: usize, column: usize) -> f32 {
+    ((row * 31 + column * 7 + version * 13) % 61) as f32
+}
+
+/// All versions of a tensor whose columns were moved on so often, times a number.
+fn versions(moved: usize, times: u32) -> Vec<bf16> {
+    let [m, side] = SIZE;
+    let value = |at: usize| {
+        let (version, row, column) = (at / side / m, at / side % m, at % side);
+        bf16::from_f32(number(version, row, (column + moved) % side) * times as f32)
+    };
+    (0..VERSIONS * m * side).map(value).collect()
+}
+
+fn built(rank: &Communicator, program: &Program, pauses: bool) -> Result<Op, Error> {
+    let [m, side] = SIZE;
+    let compiler = match rank.gpu().is_emulated() {
+        true => None,
+        false => Some(Compiler::find()?),
+    };
+    let compiler = compiler.map(|it| if pauses { it.with_probes(JITTER) } else { it });
+    let builder = rank.op(program).dtype(Dtype::Bf16).up_to(m, side, side);
+    let builder = builder.set("tiles", (128, 256)).first_options();
+    match &compiler {
+        Some(compiler) => builder.compiler(compiler).build(),
+        None => builder.build(),
+    }
+}
+
+impl<'a> Soak<'a> {
+    fn new(rank: &'a Communicator) -> Result<Soak<'a>, Error> {
+        let [m, side] = SIZE;
+        let world = rank.world();
+        rank.reserve(64 << 20)?;
+        let ops = |pauses| {
+            let gather = built(rank, &schedules::ag_gemm(), pauses)?;
+            Ok::<_, Error>([gather, built(rank, &schedules::gemm_rs(), pauses)?])
+        };
+        let ops = [ops(false)?, ops(true)?];
+        let turn = match rank.gpu().is_emulated() {
+            true => None,
+            false => {
+                let turn = Compiler::find()?.compile(&TURN, Target::Sm90a)?;
+                Some(Module::load(rank.gpu().cuda()?, &turn)?.function("turn", 0)?)
+            }
+        };
+        let held = |moved, times| {
+            let tensor = rank.zeros([VERSIONS * m, side])?;
+            tensor.write(&versions(moved, times))?;
+            Ok::<_, Error>(tensor)
+        };
+        let soak = Soak {
+            rank,
+            ops,
+            x: rank.allocate("x", [m.next_multiple_of(world as usize), side])?,
+            w: Operands::moves(rank)?,
+            y: rank.zeros([m, side])?,
+            z: rank.allocate("z", [m.div_ceil(world as usize), side])?,
+            versions: [held(0, 1)?, held(1, 1)?, held(2, world)?],
+            wrong: rank.zeros([1])?,
+            stream: rank.gpu().stream()?,
+            turn,
+        };
+        soak.y.fill(0xff)?;
+        soak.z.fill(0xff)?;
+        Ok(soak)
+    }
+
+    /// Between two launches: compares the results of one and gives the other its input.
+    fn turn(&self, before: Option<Step>, next: Step) -> Result<(), Error> {
+        match &self.turn {
+            Some(turn) => self.turn_by_kernel(turn, before, next),
+            None => self.turn_by_host(before, next),
+        }
+    }
+
+    fn turn_by_kernel(
+        &self,
+        turn: &Function,
+        before: Option<Step>,
+        next: Step,
+    ) -> Result<(), Error> {
+        let [m, side] = SIZE;
+        let bytes = |rows: usize| (rows * side * size_of::<bf16>()) as u64;
+        let words = |rows: usize| (rows * side / 4) as u32;
+        let (first, rows) = next.own(self.rank);
+        let (summed, sums) = before.map_or((0, 0), |step| step.own(self.rank));
+        let version = before.map_or(0, |step| step.version);
+        let of = |which: usize, version: usize, row: usize| -> Address {
+            self.versions[which]
+                .address()
+                .plus(bytes(version * m + row))
+        };
+        let mut arguments = Arguments::new();
+        let addresses = [
+            self.y.address(),
+            of(1, version, 0),
+            self.z.address(),
+            of(2, version, summed),
+            self.x.address().plus(bytes(first)),
+            of(0, next.version, first),
+            self.wrong.address(),
+        ];
+        for address in addresses {
+            arguments.address(address);
+        }
+        let counts = [
+            before.map_or(0, |step| step.m),
+            self.y.shape()[0],
+            sums,
+            self.z.shape()[0],
+            rows,
+        ];
+        for rows in counts {
+            arguments.number(words(rows));
+        }
+        // SAFETY: it stays inside of these tensors, which live until the rank has waited for the stream.
+        unsafe { turn.launch(self.stream.cuda()?, LaunchConfig::of(16, 512), &arguments) }
+    }
+
+    fn turn_by_host(&self, before: Option<Step>, next: Step) -> Result<(), Error> {
+        let [_, side] = SIZE;
+        self.stream.synchronize()?;
+        let value = |step: Step, row: usize, column: usize, times: u32| {
+            bf16::from_f32(number(step.version, row, column % side) * times as f32)
+        };
+        if let Some(step) = before {
+            let right = |is: Vec<bf16>, first: usize, rows: usize, moved: usize, times: u32| {
+                let held = &is[..rows * side];
+                let same = held.iter().enumerate().all(|(at, is)| {
+                    *is == value(step, first + at / side, at % side + moved, times)
+                });
+                same && is[rows * side..].iter().all(|value| value.is_nan())
+            };
+            let (first, rows) = step.own(self.rank);
+            let sums = right(self.z.read()?, first, rows, 2, self.rank.world());
+            assert!(
+                right(self.y.read()?, 0, step.m, 1, 1) && sums,
+                "M = {}",
+                step.m
+            );
+        }
+        self.y.fill(0xff)?;
+        self.z.fill(0xff)?;
+        let (first, rows) = next.own(self.rank);
+        let given = |at: usize| value(next, first + at / side, at % side, 1);
+        let given: Vec<bf16> = (0..rows * side).map(given).collect();
+        self.x.rows(first..first + rows)?.write(&given)
+    }
+
+    fn launch(&mut self, step: Step) -> Result<(), Error> {
+        let [gather, scatter] = &self.ops[usize::from(step.pauses)];
+        let launch = gather.on(&self.stream).tensor("x", &self.x);
+        let launch = launch.tensor("w", &self.w).tensor("y", &mut self.y);
+        launch.rows(step.m).launch()?;
+        let launch = scatter.on(&self.stream).tensor("x", &self.y);
+        let launch = launch.tensor("w", &self.w).tensor("y", &mut self.z);
+        launch.rows(step.m).launch().map(drop)
+    }
+
+    /// So many launches, or fewer in this time; how many it were. None of their results is wrong.
+    fn run(&mut self, most: u64) -> Result<u64, Error> {
+        const PART: u64 = 500;
+        let rank = self.rank;
+        let over: UserBuffer<u32> = rank.allocate("over", [1])?;
+        let mut shared = Numbers::new(most);
+        let mut own = Numbers::new(u64::from(rank.rank()) << 32 | 7);
+        let (start, pairs) = (Instant::now(), most.div_ceil(2));
+        rank.synchronize().and_then(|()| rank.barrier())?;
+        let mut before = None;
+        for number in 0..pairs {
+            let next = Step::next(&mut shared, number as usize);
+            self.turn(before, next)?;
+            if own.below(16) == 0 {
+                dawdle(&mut own, 400);
+            }
+            self.launch(next)?;
+            before = Some(next);
+            let last = number + 1 == pairs;
+            if number % PART == PART - 1 || last {
+                self.turn(before, next)?;
+                self.stream.synchronize()?;
+                let wrong = self.wrong.read()?[0];
+                assert_eq!(wrong, 0, "of the {} launches before", 2 * number + 2);
+                before = None;
+                if rank.rank() == 0 && start.elapsed() > limit() {
+                    for peer in 0..rank.world() {
+                        over.write_on(peer, &[1])?;
+                    }
+                }
+                rank.synchronize().and_then(|()| rank.barrier())?;
+                if over.read()?[0] == 1 {
+                    return Ok(2 * number + 2);
+                }
+            }
+        }
+        Ok(2 * pairs)
+    }
+}
+
+/// A rank's part; how many launches of it were right.
+fn soaked(rank: &Communicator, otherwise: u64) -> Result<u64, Error> {
+    let ran = Soak::new(rank)?.run(count("COUNTERFLOW_SOAK", otherwise))?;
+    rank.barrier()?;
+    Ok(ran)
+}
+
+/// A rank that is a process.
+pub fn in_a_process(rank: &Communicator) -> Result<String, Error> {
+    let most = match (rank.gpu().is_emulated(), shares()) {
+        (true, _) => 24,
+        (false, true) => 1000,
+        (false, false) => 1_000_000,
+    };
+    let start = Instant::now();
+    let ran = soaked(rank, most)?;
+    Ok(format!(
+        "{ran} launches right, 0 wrong, each with another M, {:.0?}",
+        start.elapsed()
+    ))
+}
+
+#[test]
+fn the_kernel_between_them_compiles() {
+    if let Some(compiler) = nvidia::compiler() {
+        fine(compiler.compile(&TURN, Target::Sm90a));
+    }
+}
+
+#[test]
+fn emulated_launches_with_another_m_each_are_right() {
+    for world in [1, 3] {
+        let ranks = fine(Communicator::emulated(world));
+        let ran = fine(Communicator::each(&ranks, |rank| soaked(rank, 24)));
+        println!("  {world} emulated ranks: {} launches right", ran[0]);
+    }
+}
+
+#[test]
+fn a_soak_of_launches_with_another_m_each_is_right() {
+    for world in both_ways(2).chain(both_ways(4)) {
+        let start = Instant::now();
+        let ran = fine(Communicator::each(&world.ranks, |rank| {
+            soaked(rank, 20_000)
+        }));
+        println!(
+            "  {} launches right, 0 wrong, each with another M, {:.0?}: {}",
+            ran[0],
+            start.elapsed(),
+            world.told()
+        );
+    }
+}
