@@ -3,10 +3,10 @@
 use crate::case::{checked, variant_of};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
 use crate::{SCHEDULES, accumulate, chain, fine, fused, host, pulls, right, tiles};
-use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
-use counterflow::jit::{Compiler, Probes, Target};
-use counterflow::launch;
+use counterflow::jit::{Compiler, Probes, Source, Target};
+use counterflow::tuned::{self, Tuned};
+use counterflow::{Layout, Machine, Shape, Variant, launch, schedules};
 use std::time::Instant;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
@@ -76,6 +76,11 @@ fn kernels_of_the_suite() {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));
     }
+    for kernel in of_embed() {
+        if !wanted.contains(&kernel) {
+            wanted.push(kernel);
+        }
+    }
     let compiled = crate::case::in_parallel(wanted.len(), |index| {
         let (probes, source) = &wanted[index];
         launch::compile(&compiler.clone().with_probes(*probes), source)
@@ -85,6 +90,13 @@ fn kernels_of_the_suite() {
     for source in [&host::raw::EMPTY, &crate::beside::LATE, &crate::soak::TURN] {
         fine(compiler.compile(source, Target::Sm90a));
     }
+    let text = include_str!("../../examples/embed.rs");
+    let text = text
+        .split("r#\"")
+        .nth(1)
+        .and_then(|text| text.split("\"#").next());
+    let relu = Source::new("relu", text.expect("its kernel"));
+    fine(compiler.compile(&relu, Target::Sm90a));
     fine(compiler.seal());
     println!(
         "  {} kernels, {} KiB of machine code, {:.0} s",
@@ -92,4 +104,27 @@ fn kernels_of_the_suite() {
         bytes >> 10,
         start.elapsed().as_secs_f64()
     );
+}
+
+/// What the example `embed` chooses on GPUs that so many of its ranks share.
+fn of_embed() -> Vec<(Probes, CudaSource)> {
+    let tables = [fine(Tuned::embedded())];
+    let shape = Shape::new(512, 128, 128);
+    let mut kernels = Vec::new();
+    for gpu in ["NVIDIA H200", "NVIDIA H100 80GB HBM3"] {
+        for (schedule, sharing) in [schedules::ag_gemm, schedules::gemm_rs]
+            .into_iter()
+            .flat_map(|schedule| [1, 2, 4].map(|sharing| (schedule, sharing)))
+        {
+            let (program, base) = (schedule(), Variant::new(4));
+            let machine = Machine {
+                sms: Machine::h200().sms / sharing,
+                ..Machine::h200()
+            };
+            let chosen = tuned::select(&tables, gpu, &program, &base, &shape, &machine);
+            let (_, pipeline) = checked(&program, &fine(chosen).variant);
+            kernels.push((Probes::default(), cuda::emit(&pipeline)));
+        }
+    }
+    kernels
 }

@@ -328,9 +328,9 @@ fn emulated_launches_with_another_m_each_are_right() {
     }
 }
 
-#[test]
-fn a_soak_of_launches_with_another_m_each_is_right() {
-    for world in both_ways(2).chain(both_ways(4)) {
+/// On one GPU, and on a GPU each.
+fn soak_of(ranks: u32) {
+    for world in both_ways(ranks) {
         let start = Instant::now();
         let ran = fine(Communicator::each(&world.ranks, |rank| {
             soaked(rank, 20_000)
@@ -342,4 +342,14 @@ fn a_soak_of_launches_with_another_m_each_is_right() {
             world.told()
         );
     }
+}
+
+#[test]
+fn a_soak_of_two_ranks_is_right() {
+    soak_of(2);
+}
+
+#[test]
+fn a_soak_of_four_ranks_is_right() {
+    soak_of(4);
 }
