@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
     Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Refusal, Request,
-    Verdict,
+    Verdict, Wanted,
 };
 use crate::own::Own;
 use crate::proof::Proven;
@@ -416,6 +416,11 @@ impl Communicator {
     /// Fails if the communicator has ended.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         self.group.alive()
+    }
+
+    /// Lends memory at that address to the heap. Waits until all ranks do.
+    pub(crate) fn lend(&self, wanted: Wanted, address: u64) -> Result<Granted, Error> {
+        self.group.adopt(self.rank, wanted, address)
     }
 
     /// Waits until all ranks ask the same, and gives the answer.

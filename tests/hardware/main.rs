@@ -34,6 +34,7 @@ mod outsiders;
 mod generator;
 
 mod accumulate;
+mod adopted;
 mod agree;
 mod back_to_back;
 mod beside;

@@ -3,6 +3,7 @@
 //! The driver lets the kernels of processes that share a GPU run in turn. So every wait for a peer takes milliseconds, and
 //! their limits are longer than those of ranks in one process.
 
+use crate::adopted;
 use crate::children::{self, Rank, started};
 use crate::fine;
 use crate::gpus::{both_ways, here, turn};
@@ -80,6 +81,7 @@ fn done() -> Result<String, Error> {
     match &children::part()[..] {
         "work" => work(),
         "schedules" => jobs::schedules(&joined()?),
+        "adopted" => adopted::gathers(&joined()?),
         "replays" => jobs::replays(&joined()?),
         "soak" => soak::in_a_process(&joined()?),
         "late" => late(),
@@ -276,6 +278,19 @@ fn groups_of_two_in_four_launch_beside_each_other() {
             groups::layers(rank, SIZE, built)
         }));
         println!("  groups of two: {}", world.told());
+    }
+}
+
+#[test]
+fn processes_gather_into_memory_of_another_library() {
+    let _turn = turn();
+    // Emulated GPUs have no such memory.
+    for way in ways(2).into_iter().filter(|way| *way != "emulated") {
+        for process in &ranks("adopted", way, 2, "60") {
+            let (_, told) = process.next(LAST);
+            assert!(told.starts_with("fine: "), "{way}: {told}");
+        }
+        println!("  20 launches right in memory of another library, processes {way}");
     }
 }
 

@@ -31,6 +31,34 @@ impl Handle {
         Ok(Handle { raw, bytes })
     }
 
+    /// What is mapped at an address, if it is memory of the driver's virtual memory management.
+    pub fn at(address: u64, bytes: u64) -> Option<Handle> {
+        let mut raw = 0;
+        // SAFETY: the place is ours. The driver looks the address up and touches no memory there.
+        let code =
+            unsafe { sys::cuMemRetainAllocationHandle(&raw mut raw, address as *mut c_void) };
+        (code == sys::CUresult::CUDA_SUCCESS).then_some(Handle { raw, bytes })
+    }
+
+    /// Whether both are one allocation.
+    pub fn is(&self, other: &Handle) -> bool {
+        self.raw == other.raw
+    }
+
+    /// What it was made with.
+    pub fn properties(&self, gpu: &Gpu) -> Result<sys::CUmemAllocationProp, Error> {
+        let mut found = property(gpu);
+        // SAFETY: the place and the handle are ours.
+        let code = unsafe { sys::cuMemGetAllocationPropertiesFromHandle(&raw mut found, self.raw) };
+        check("ask what memory was made with", code)?;
+        Ok(found)
+    }
+
+    /// All of what was found.
+    pub fn set_bytes(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
     /// How much memory it is.
     pub fn bytes(&self) -> u64 {
         self.bytes

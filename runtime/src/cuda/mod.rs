@@ -46,7 +46,7 @@ pub(crate) use memory::{
 };
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
-pub(crate) use vmm::{Slots, not_offered, too_large};
+pub(crate) use vmm::{Lent, Slots, not_lendable, not_offered, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};
 
 /// An address in a GPU's memory.

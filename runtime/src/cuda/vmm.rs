@@ -3,6 +3,10 @@
 //!
 //! The range is fixed. Physical memory is mapped to it piece by piece, on every rank alike, and no address ever moves.
 
+mod adopted;
+
+pub(crate) use adopted::{Lent, not_lendable};
+
 use super::clear::Clearer;
 use super::driver::check;
 use super::handle::{Handle, unmap};
@@ -22,6 +26,8 @@ pub(crate) struct Slots {
     granularity: u64,
     /// How many bytes of every slot have memory.
     backed: u64,
+    /// How many bytes at the end of every slot are memory of other libraries.
+    lent: u64,
     /// The GPU of each rank of this process.
     owners: Vec<Arc<Gpu>>,
     /// What is mapped: address and bytes.
@@ -109,6 +115,7 @@ impl Slots {
             world,
             granularity,
             backed: 0,
+            lent: 0,
             owners,
             pieces: Vec::new(),
             apart,
@@ -132,9 +139,9 @@ impl Slots {
     fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(self.granularity);
         let wanted = wanted.unwrap_or(u64::MAX);
-        if wanted > self.backed && wanted > self.stride {
+        if wanted > self.backed && wanted > self.own_end() {
             return Err(Error::TooLarge {
-                what: format!("{bytes} bytes a rank, in slots of {}", self.stride),
+                what: format!("{bytes} bytes a rank, in slots of {}", self.own_end()),
                 help: "make the communicator with larger slots: addresses are cheap, only `reserve` takes memory".into(),
             });
         }
@@ -220,7 +227,11 @@ impl Slots {
 
     /// Puts memory behind what a slot has.
     fn map(&mut self, rank: u64, memory: &Handle) -> Result<(), Error> {
-        let address = self.base + rank * self.stride + self.backed;
+        self.map_at(rank, self.backed, memory)
+    }
+
+    fn map_at(&mut self, rank: u64, offset: u64, memory: &Handle) -> Result<(), Error> {
+        let address = self.base + rank * self.stride + offset;
         memory.map(address, &devices(&self.owners))?;
         self.pieces.push((address, memory.bytes()));
         Ok(())

@@ -14,6 +14,19 @@ pub(crate) enum Slots {
     Emulated(emulated::Slots),
 }
 
+impl Gpu {
+    /// What is at an address of it, for the slots of its rank and its peers.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why peers cannot have it.
+    pub(crate) fn lent(&self, address: u64, bytes: u64) -> Result<cuda::Lent, Error> {
+        match &self.0 {
+            GpuKind::Cuda(gpu) => cuda::Lent::of(gpu, address, bytes),
+            GpuKind::Emulated(_) => Err(cuda::not_lendable("memory of an emulated GPU")),
+        }
+    }
+}
+
 impl Slots {
     /// A slot of each GPU, `stride` bytes apart, without memory.
     pub fn new(gpus: &[Gpu], stride: u64) -> Result<Slots, Error> {
@@ -93,6 +106,35 @@ impl Slots {
         match self {
             Slots::Emulated(slots) => slots.settle(keep),
             Slots::Cuda(slots) => slots.settle(keep),
+        }
+    }
+
+    /// Where the part of every slot ends that is not memory of other libraries.
+    pub fn own_end(&self) -> u64 {
+        match self {
+            Slots::Cuda(slots) => slots.own_end(),
+            Slots::Emulated(slots) => slots.stride(),
+        }
+    }
+
+    /// Maps what each rank of this process lends, which is as much on each, to the ends of their slots. Where the other
+    /// ranks are processes, `peers` has their file descriptors. On an error nothing has changed.
+    pub fn adopt(
+        &mut self,
+        lent: Vec<cuda::Lent>,
+        peers: Option<Vec<Option<OwnedFd>>>,
+    ) -> Result<Range<u64>, Error> {
+        match self {
+            Slots::Cuda(slots) => slots.adopt(lent, peers),
+            Slots::Emulated(_) => Err(cuda::not_lendable("memory of an emulated GPU")),
+        }
+    }
+
+    /// Takes the last that was adopted from the slots again.
+    pub fn abandon(&mut self, range: &Range<u64>) {
+        match self {
+            Slots::Cuda(slots) => slots.abandon(range),
+            Slots::Emulated(_) => {}
         }
     }
 

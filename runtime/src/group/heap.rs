@@ -333,6 +333,16 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
+    /// Memory that another library lent. It holds what it held, and stays in the slots for as long as the heap.
+    pub(super) fn lent(heap: &Arc<Heap>, range: Range<u64>) -> Allocation {
+        Allocation {
+            range,
+            ready: (0..heap.world).map(|_| AtomicBool::new(true)).collect(),
+            cleared: Vec::new(),
+            heap: heap.clone(),
+        }
+    }
+
     /// How many ranks have it.
     pub(crate) fn world(&self) -> u32 {
         self.heap.world
@@ -387,6 +397,9 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.heap.state();
+        if self.range.start >= state.slots.own_end() {
+            return;
+        }
         if undone(Fix::Drops) && self.range.start >= state.free.initial_range().start {
             state.free.free_range(self.range.clone());
         } else {

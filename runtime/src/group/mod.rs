@@ -1,6 +1,7 @@
 //! What the ranks of a process share: the heap, collective calls, and how they end.
 
 mod abort;
+mod adopt;
 mod apart;
 mod board;
 mod callers;
@@ -41,6 +42,7 @@ use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch}
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::own::Own;
+use adopt::Lends;
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
@@ -115,6 +117,8 @@ pub(crate) struct Group {
     peers: Option<Arc<Peers>>,
     /// Groups that a split made, until each rank takes its part: by the split's number, and the rank.
     parts: Mutex<BTreeMap<(u64, u32), Part>>,
+    /// Memory of other libraries that ranks lend.
+    lends: Lends,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
     /// What processes share beside the heap, where this one's GPU has it.
@@ -185,6 +189,7 @@ impl Group {
             queues,
             heap,
             peers: None,
+            lends: Lends::default(),
             calling: Mutex::new(()),
             parts: Mutex::default(),
             reached: None,
@@ -413,6 +418,14 @@ impl Group {
         answer.map_err(Error::from)
     }
 
+    /// Memory of that rank's GPU for the heap. Waits until all ranks lend as much.
+    pub(crate) fn adopt(&self, rank: u32, wanted: Wanted, address: u64) -> Result<Granted, Error> {
+        self.lends.lend(rank, self.gpu(rank), address, wanted.bytes);
+        let adopted = self.meet(rank, &Request::Adopt(wanted));
+        self.lends.take_back(rank);
+        adopted
+    }
+
     /// Does what all ranks asked for, in the thread of the last.
     fn act(&self, asked: &[Request]) -> Answer {
         let split: Option<Vec<_>> = asked.iter().map(Request::split).collect();
@@ -424,6 +437,7 @@ impl Group {
             Request::Meet
             | Request::Reserve(_)
             | Request::Allocate(_)
+            | Request::Adopt(_)
             | Request::Load(_)
             | Request::Split { .. } => None,
         });
@@ -449,6 +463,12 @@ impl Group {
             Request::Reserve(bytes) => {
                 self.heap.reserve(*bytes).map_err(Refusal::from)?;
                 Ok(Granted::Done)
+            }
+            Request::Adopt(wanted) => {
+                let adopted = self
+                    .lends
+                    .adopted(&self.heap, self.peers.as_deref(), wanted);
+                Ok(Granted::Memory(Arc::new(adopted?)))
             }
             Request::Allocate(wanted) => {
                 let Wanted { name, bytes, .. } = wanted;

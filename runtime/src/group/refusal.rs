@@ -10,6 +10,10 @@ use std::os::fd::OwnedFd;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     Mismatch(String),
+    Usage {
+        what: String,
+        legal: String,
+    },
     Full {
         what: String,
         help: String,
@@ -49,6 +53,10 @@ impl Refusal {
                 what: cut(what),
                 help,
             },
+            Error::Usage { what, legal } => Refusal::Usage {
+                what: cut(what),
+                legal: cut(legal),
+            },
             other => Refusal::Other {
                 what: cut(&other.to_string()),
                 help,
@@ -60,6 +68,7 @@ impl Refusal {
     pub fn what(&self) -> &str {
         match self {
             Refusal::Mismatch(what)
+            | Refusal::Usage { what, .. }
             | Refusal::Full { what, .. }
             | Refusal::Driver { what, .. }
             | Refusal::Other { what, .. } => what,
@@ -71,6 +80,10 @@ impl Refusal {
         let named = |what| format!("rank {rank}: {what}");
         match self {
             Refusal::Mismatch(what) => Refusal::Mismatch(named(what)),
+            Refusal::Usage { what, legal } => Refusal::Usage {
+                what: named(what),
+                legal,
+            },
             Refusal::Full { what, help } => Refusal::Full {
                 what: named(what),
                 help,
@@ -96,6 +109,7 @@ impl From<Refusal> for Error {
                 help: "make the same calls with the same sizes in the same order on every rank"
                     .into(),
             },
+            Refusal::Usage { what, legal } => Error::Usage { what, legal },
             Refusal::Full { what, help } => Error::TooLarge { what, help },
             Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
             Refusal::Other { what, help } => Error::Aborted { what, help },

@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Meet,
     Reserve(u64),
     Allocate(Wanted),
+    /// Memory of another library for it, which each rank lends.
+    Adopt(Wanted),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
     /// What others do, this rank cannot: why.
@@ -44,6 +46,7 @@ impl Request {
             Request::Meet
             | Request::Reserve(_)
             | Request::Allocate(_)
+            | Request::Adopt(_)
             | Request::Load(_)
             | Request::Refuse(_) => None,
         }
@@ -74,6 +77,18 @@ pub(crate) struct Wanted {
     pub bytes: u64,
 }
 
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wanted {
+            name,
+            shape,
+            element,
+            bytes,
+        } = self;
+        write!(f, "{name}, {shape:?} of {element} ({bytes} bytes)")
+    }
+}
+
 /// What all ranks get.
 #[derive(Clone, Debug)]
 pub(crate) enum Granted {
@@ -91,18 +106,8 @@ impl fmt::Display for Request {
             Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
             Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
-            Request::Allocate(wanted) => {
-                let Wanted {
-                    name,
-                    shape,
-                    element,
-                    bytes,
-                } = wanted;
-                write!(
-                    f,
-                    "allocates {name}, {shape:?} of {element} ({bytes} bytes)"
-                )
-            }
+            Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
+            Request::Adopt(wanted) => write!(f, "adopts {wanted}"),
             Request::Load(needs) => {
                 let Needs {
                     kernel,

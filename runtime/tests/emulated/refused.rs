@@ -85,6 +85,28 @@ fn an_event_of_another_emulated_machine_is_not_waited_for() -> Result<(), Error>
 }
 
 #[test]
+fn memory_of_another_library_on_an_emulated_gpu_is_refused_to_all_and_they_go_on()
+-> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        rank.reserve(2 << 20)?;
+        let theirs = rank.zeros::<u8>([64])?;
+        // SAFETY: nobody else uses it.
+        let adopt =
+            |bytes: usize| unsafe { rank.adopt::<u8>("theirs", theirs.address().get(), [bytes]) };
+        let told = adopt(64).expect_err("refused");
+        assert_eq!(told.to_string(), "rank 0: memory of an emulated GPU");
+        let told = adopt(0).expect_err("refused");
+        assert_eq!(told.to_string(), "rank 0: memory of no bytes");
+        let told = adopt(1 + rank.rank() as usize).expect_err("differ");
+        assert_eq!(told.kind(), "mismatch");
+        rank.allocate::<u8>("ours", [64])?.read()?;
+        rank.barrier()
+    })
+    .map(drop)
+}
+
+#[test]
 fn more_bytes_than_addresses_are_refused() -> Result<(), Error> {
     let ranks = Communicator::emulated(1)?;
     for bytes in [u64::MAX, u64::MAX - (1 << 20)] {

@@ -44,6 +44,7 @@ fn part() {
             "scratch" => scratch(&rank),
             "exit" => exit(rank),
             "files" => files(&rank),
+            "adopts" => adopts(&rank),
             "split" => groups::layers(&rank, [256, 64], |rank, program| {
                 rank.op(program).up_to(256, 64, 64).build()
             }),
@@ -198,6 +199,22 @@ fn files(rank: &Communicator) -> Result<(), Error> {
     rank.barrier()
 }
 
+/// Memory that cannot be in the heap, and then memory that can.
+fn adopts(rank: &Communicator) -> Result<(), Error> {
+    rank.reserve(2 << 20)?;
+    let theirs = rank.zeros::<u8>([64])?;
+    let adopt = |bytes: usize| {
+        // SAFETY: nobody else uses it.
+        unsafe { rank.adopt::<u8>("theirs", theirs.address().get(), [bytes]) }
+    };
+    let refused = adopt(64).expect_err("it is emulated");
+    println!("\n{READY}{}: {refused}", refused.kind());
+    let refused = adopt(32 + rank.rank() as usize / 3).expect_err("another size");
+    println!("\n{READY}{}: {refused}", refused.kind());
+    rank.allocate::<u8>("ours", [64])?.read()?;
+    rank.barrier()
+}
+
 /// One rank drops a kernel whose scratch the others still have, and all load another that can share it.
 fn scratch(rank: &Communicator) -> Result<(), Error> {
     const SIDE: usize = 256;
@@ -267,6 +284,22 @@ fn memory_that_one_process_cannot_share_is_refused_to_all_and_they_go_on() {
     for rank in &ranks {
         let (_, told) = rank.next(READY);
         let wanted = "too_large: rank 2: a file descriptor for memory that processes share: ";
+        assert!(told.starts_with(wanted), "{told}");
+    }
+    assert_eq!(last_words(&ranks), ["fine"; WORLD]);
+}
+
+#[test]
+fn memory_of_another_library_that_cannot_be_shared_is_refused_to_all_and_they_go_on() {
+    let ranks = started("adopts", 20);
+    for rank in &ranks {
+        assert_eq!(
+            rank.next(READY).1,
+            "usage: rank 0: memory of an emulated GPU"
+        );
+        let wanted =
+            "mismatch: the ranks make different calls: rank 0 adopts theirs, [32] of u8 (32 bytes)";
+        let (_, told) = rank.next(READY);
         assert!(told.starts_with(wanted), "{told}");
     }
     assert_eq!(last_words(&ranks), ["fine"; WORLD]);
