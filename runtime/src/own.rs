@@ -32,6 +32,11 @@ impl Own {
         }
     }
 
+    /// Its GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
     /// The stream, for what waits for nobody.
     pub fn stream(&self) -> &Stream {
         &self.stream

@@ -1,6 +1,7 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
 mod adopted;
+mod window;
 
 use crate::communicator::{Communicator, misled};
 use crate::driver::{self, Address, Element};

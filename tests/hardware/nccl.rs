@@ -1,5 +1,6 @@
 //! NCCL in the same process, on the same GPUs. It is bound at run time, and never with multicast.
 
+use crate::adopted::Theirs;
 use crate::beside::done;
 use crate::fine;
 use crate::gpus::{World, here, loopback, turn, world};
@@ -154,6 +155,69 @@ fn beside_nccl(world: &World, nccl: &Nccl) {
     );
 }
 
+/// NCCL sums our buffers in place: one of the heap's own, and one in memory that another library allocated.
+fn windows(world: &World, nccl: &Nccl) {
+    let told = Communicator::each(&world.ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        // What is first in the heap was reserved before, and NCCL wants what was reserved at once.
+        let first = rank.allocate::<u8>("first", [1 << 20])?;
+        let x = rank.allocate::<bf16>("x", [1 << 16])?;
+        let theirs = Theirs::new(rank, 4 << 20, true)?;
+        // SAFETY: nobody else uses it.
+        let y = unsafe { rank.adopt::<bf16>("y", theirs.address, [2 << 20])? };
+        let gpu = rank.gpu().ordinal();
+        let stream = rank.gpu().cuda()?.stream()?;
+        for buffer in [&x, &y] {
+            // SAFETY: the communicator is NCCL's of this GPU and of every rank's, and outlives the window.
+            let window = unsafe { buffer.window(nccl.comms[gpu as usize])? };
+            buffer.write(&vec![bf16::ONE; buffer.len()])?;
+            rank.synchronize().and_then(|()| rank.barrier())?;
+            let at = buffer.address().get();
+            nccl.sum(gpu, at, at, buffer.len(), &stream);
+            done(stream.synchronize());
+            let sum = bf16::from_f32(nccl.comms.len() as f32);
+            assert!(buffer.read()?.iter().all(|value| *value == sum), "summed");
+            rank.barrier()?;
+            drop(window);
+        }
+        drop((first, x, y));
+        rank.barrier()
+    });
+    match told {
+        Ok(_) => println!(
+            "  NCCL sums in our windows: 2 launches right, {}",
+            world.told()
+        ),
+        Err(old) if old.kind() == "toolkit" => println!("  NCCL has no windows: {old}"),
+        Err(error) => panic!("{error}\n{}", error.help().unwrap_or_default()),
+    }
+}
+
+#[test]
+#[ignore = "the child process of `a_window_is_refused_where_multicast_is_not_forbidden`, which sets its variables"]
+fn without_a_variable() {
+    let Some(world) = loopback(1) else { return };
+    fine(world.ranks[0].reserve(2 << 20));
+    let x = fine(world.ranks[0].allocate::<bf16>("x", [64]));
+    // SAFETY: no NCCL is called.
+    let told = unsafe { x.window(std::ptr::dangling_mut()) }.expect_err("refused");
+    assert_eq!(told.to_string(), "NCCL might use multicast");
+}
+
+#[test]
+fn a_window_is_refused_where_multicast_is_not_forbidden() {
+    if here().is_none() {
+        return;
+    }
+    let _turn = turn();
+    for (one, value) in multicast::OFF {
+        let other = if value == "0" { "1" } else { "0" };
+        let set =
+            multicast::OFF.map(|(name, value)| (name, if name == one { other } else { value }));
+        apart("nccl::without_a_variable", &set);
+    }
+}
+
 #[test]
 #[ignore = "the child process of `launches_and_nccl_share_a_gpu`, which sets its variables"]
 fn in_this_setting() {
@@ -169,11 +233,14 @@ fn in_this_setting() {
     let world_of_one = loopback(2).expect("a GPU");
     let nccl = Nccl::new(library().expect("it was there"), 1);
     beside_nccl(&world_of_one, &nccl);
-    drop((nccl, world_of_one));
+    drop(world_of_one);
+    windows(&loopback(1).expect("a GPU"), &nccl);
+    drop(nccl);
     if gpus > 1 {
         let apart = world(2).expect("GPUs");
         let nccl = Nccl::new(library().expect("it was there"), 2);
         beside_nccl(&apart, &nccl);
+        windows(&apart, &nccl);
     }
 }
 

@@ -165,7 +165,9 @@ fn who_embeds_compiles_no_tool() {
     for path in files("runtime/src", &[".rs"]) {
         let code = code(&path).to_lowercase();
         for word in ["libcublas", "cublaslt::", "libnccl"] {
-            assert!(!code.contains(word), "{} has {word}", short(&path));
+            // One file looks for an NCCL that the program has loaded, and loads none.
+            let looks = word == "libnccl" && short(&path) == "runtime/src/cuda/nccl.rs";
+            assert!(looks || !code.contains(word), "{} has {word}", short(&path));
         }
     }
 }
@@ -211,6 +213,7 @@ fn unsafe_code_has_few_places_and_a_reason_each() {
         "runtime/src/jit/nvrtc.rs",
         "runtime/src/launch/mod.rs",
         "runtime/src/shared/segment.rs",
+        "runtime/src/user_buffer/window.rs",
         "workbench/src/cuda/",
     ];
     let paths = [

@@ -18,6 +18,7 @@ mod handle;
 mod map;
 mod memory;
 mod module;
+mod nccl;
 mod queues;
 mod registered;
 mod start;
@@ -32,6 +33,7 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
+pub use nccl::Window;
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
@@ -44,6 +46,7 @@ pub(crate) use graph::{Graph, record, recorded};
 pub(crate) use memory::{
     bind, copy, fill, is_capturing, is_done, priority, read, synchronize, write, zeros,
 };
+pub(crate) use nccl::{ALIGN as NCCL_ALIGN, register as register_with_nccl};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
 pub(crate) use vmm::{Lent, Slots, not_lendable, not_offered, too_large};

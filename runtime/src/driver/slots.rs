@@ -117,6 +117,14 @@ impl Slots {
         }
     }
 
+    /// Whether one mapping is behind that part of every slot.
+    pub fn is_one_piece(&self, range: &Range<u64>) -> bool {
+        match self {
+            Slots::Cuda(slots) => slots.is_one_piece(range),
+            Slots::Emulated(_) => true,
+        }
+    }
+
     /// Maps what each rank of this process lends, which is as much on each, to the ends of their slots. Where the other
     /// ranks are processes, `peers` has their file descriptors. On an error nothing has changed.
     pub fn adopt(

@@ -359,6 +359,11 @@ impl Allocation {
         self.heap.address(rank, self.range.start)
     }
 
+    /// Whether one mapping is behind that part of each rank's slot.
+    pub(crate) fn is_one_piece(&self, range: Range<u64>) -> bool {
+        self.heap.state().slots.is_one_piece(&range)
+    }
+
     /// Where it starts in each rank's slot.
     pub fn offset(&self) -> u64 {
         self.range.start

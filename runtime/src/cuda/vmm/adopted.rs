@@ -115,6 +115,13 @@ impl Slots {
         self.stride - self.lent
     }
 
+    /// Whether one mapping is behind that part of every slot. All slots have the same pieces.
+    pub(crate) fn is_one_piece(&self, range: &Range<u64>) -> bool {
+        let (start, end) = (self.base + range.start, self.base + range.end);
+        let mut pieces = self.pieces.iter();
+        pieces.any(|(address, bytes)| *address <= start && end <= address + bytes)
+    }
+
     /// Maps what each rank of this process lends; where the others are processes, with their file descriptors.
     pub(crate) fn adopt(
         &mut self,
