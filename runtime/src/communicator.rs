@@ -9,7 +9,7 @@ mod processes;
 mod split;
 mod start;
 
-use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done};
+use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
@@ -239,6 +239,7 @@ impl Communicator {
     /// # Errors
     /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        let _range = range(|| format!("reserve {bytes} bytes, rank {}", self.rank));
         self.meet(&Request::Reserve(bytes))?;
         debug!(rank = self.rank, bytes, "heap reserved");
         Ok(())

@@ -8,7 +8,7 @@
 
 use crate::caller::{Caller, Place, in_order};
 use crate::communicator::Communicator;
-use crate::driver::{self, Current};
+use crate::driver::{self, Current, range};
 use crate::error::Error;
 use crate::group::Entry;
 use crate::pending::Pending;
@@ -97,6 +97,7 @@ impl Graph {
     /// As [`Launch::launch`](crate::op::Launch::launch). Where ranks wait for each other, a refusal ends the
     /// communicator: the peers are told, instead of waiting.
     pub fn launch<'a>(&self, on: impl Into<Caller<'a>>) -> Result<Pending, Error> {
+        let _range = range(|| format!("replay {} launches, rank {}", self.len(), self.rank.rank()));
         let own = self.rank.own_stream();
         replayed(&self.rank, &self.frozen.launches, &on.into(), |current| {
             current.launch(&self.graph, own)

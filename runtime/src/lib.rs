@@ -5,7 +5,8 @@
 //! `unsafe`, each time with a reason.
 //!
 //! What is made, built and recorded is said by `tracing` at the level of debug, each launch at that of trace. Set up a
-//! subscriber to see it: without one it costs a launch nothing.
+//! subscriber to see it: without one it costs a launch nothing. Nsight Systems, and whatever else listens to NVTX, gets a
+//! range for each launch, replay, build and `reserve`, with the schedule, the rank and M.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 pub mod caller;

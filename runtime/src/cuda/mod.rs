@@ -19,6 +19,7 @@ mod map;
 mod memory;
 mod module;
 mod nccl;
+mod nvtx;
 mod queues;
 mod registered;
 mod start;
@@ -47,6 +48,7 @@ pub(crate) use memory::{
     bind, copy, fill, is_capturing, is_done, priority, read, synchronize, write, zeros,
 };
 pub(crate) use nccl::{ALIGN as NCCL_ALIGN, register as register_with_nccl};
+pub(crate) use nvtx::range;
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
 pub(crate) use vmm::{Lent, Slots, not_lendable, not_offered, too_large};

@@ -31,7 +31,7 @@ pub use stream::Stream;
 
 pub use crate::cuda::{Address, Element, Managed, ManagedTensor};
 
-pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Watch};
+pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Watch, range};
 pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;

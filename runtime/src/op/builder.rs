@@ -4,6 +4,7 @@ use super::built::{Bucket, ByName, Inner, Op};
 use super::typed::{Launcher, Schedule};
 
 use crate::communicator::Communicator;
+use crate::driver::range;
 use crate::error::Error;
 use crate::group::ALIGN;
 use crate::jit::Compiler;
@@ -336,6 +337,11 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// machine; what the compiler or driver refuses; a heap with too little reserved; [`Error::Mismatch`] if a rank
     /// builds something else.
     pub fn build(self) -> Result<Op<S>, Error> {
+        let _range = range(|| {
+            let (name, rank) = (&self.program.name, self.rank.rank());
+            let most = self.shape.as_ref().map_or(0, |shape| shape.m);
+            format!("build {name}, rank {rank}, M up to {most}")
+        });
         let load = |proof: Arc<Proof>| {
             let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
             loaded.admit(self.rank, &proof.largest)?;

@@ -4,7 +4,7 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
-use crate::driver::Stream;
+use crate::driver::{Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
@@ -115,6 +115,10 @@ impl<'a> Launch<'a> {
             })?,
             None => op.largest().proof.series.most().m,
         };
+        let _range = range(|| {
+            let name = &op.kernel().name;
+            format!("launch {name}, rank {}, M = {m}", rank.rank())
+        });
         let planned = op.plan(m)?;
         let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
         let kernel = bucket.kernel();
