@@ -8,11 +8,14 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// The functions we need that older drivers lack. A missing one would panic at its first use.
-const NEEDED: [&CStr; 24] = [
+const NEEDED: [&CStr; 27] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
     c"cuMemSetAccess",
+    c"cuMemRetainAllocationHandle",
+    c"cuMemGetAllocationPropertiesFromHandle",
+    c"cuMemGetAddressRange_v2",
     c"cuMemExportToShareableHandle",
     c"cuMemImportFromShareableHandle",
     c"cuMemHostRegister_v2",

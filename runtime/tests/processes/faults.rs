@@ -71,7 +71,7 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 23] = {
+const FAULTS: [Fault; 25] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
     const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
@@ -191,6 +191,20 @@ const FAULTS: [Fault; 23] = {
             LEFT,
         ),
         fault(
+            "an old driver",
+            "driver",
+            (Nothing, LONG),
+            Some("install driver 580 (CUDA 13.0) or later"),
+            "rank 3 ended early: device cuda: the NVIDIA driver is too old: it has no cuMem",
+        ),
+        fault(
+            "no GPU",
+            "gpu",
+            (Nothing, LONG),
+            Some("no_device: device cuda: "),
+            "rank 3 ended early: device cuda: ",
+        ),
+        fault(
             "something else at the port",
             "port",
             (Nothing, SHORT),
@@ -272,6 +286,20 @@ fn filled_and_damaged(folder: &Path) -> Option<()> {
     Some(())
 }
 
+/// A folder with a driver that has none of its functions, before the folders that are searched anyway.
+fn with_an_old_driver(folder: &Path) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("read");
+    let mut mapped = maps.split_whitespace().filter(|word| word.starts_with('/'));
+    let other = mapped.find(|path| path.contains("/libc") && path.contains(".so"));
+    let other = other.expect("this program has a C library");
+    std::fs::create_dir_all(folder).expect("made");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(other, folder.join(name)).expect("linked");
+    }
+    let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    format!("{}:{before}", folder.display())
+}
+
 /// What a rank said, what to do about it, and when after the fault.
 type Told = (String, String, Duration);
 
@@ -285,6 +313,10 @@ fn told(fault: &Fault, before: &Prepared) -> Vec<Option<Told>> {
         (PORT, &port),
         ("COUNTERFLOW_CACHE", folder),
     ];
+    let libraries = (fault.part == "driver").then(|| with_an_old_driver(&before.folder));
+    if let Some(libraries) = &libraries {
+        set.push(("LD_LIBRARY_PATH", libraries));
+    }
     match fault.part {
         "sealed" => set.push(("COUNTERFLOW_NVRTC", "off")),
         "compiler" => set.push(("COUNTERFLOW_NVRTC", folder)),
@@ -294,7 +326,7 @@ fn told(fault: &Fault, before: &Prepared) -> Vec<Option<Told>> {
     let mut ranks = children::started("part", fault.part, WORLD, &set);
     let ready = |rank: &Rank| rank.next(READY).0;
     let mut since = match fault.part {
-        "absent" | "descriptors" | "addresses" => begun,
+        "absent" | "descriptors" | "addresses" | "driver" | "gpu" => begun,
         // Rank 2 launches half a second after it.
         "ends" => ready(&ranks[3]) + Duration::from_millis(500),
         _ => ranks.iter().map(ready).max().expect("ranks"),
@@ -371,7 +403,7 @@ fn each_fault_is_told_to_every_rank_in_time() {
                 _ => Duration::from_secs(1),
             };
             // Processes take their time to start, and a compiler its own.
-            let starts = ["addresses", "cache"].contains(&fault.part);
+            let starts = ["addresses", "cache", "driver", "gpu"].contains(&fault.part);
             assert!(starts || *took < most, "{name}, rank {rank}: {took:?}");
         }
         let _ = std::fs::remove_dir_all(&before.folder);

@@ -28,6 +28,10 @@ pub fn done(part: &str) -> Option<Result<(), Error>> {
             }
             rank.barrier()
         }),
+        "driver" | "gpu" => last().and_then(|last| match last {
+            true => Communicator::from_env().map(drop),
+            false => Communicator::emulated_from_env().map(drop),
+        }),
         "descriptors" | "addresses" => last().and_then(|last| {
             let (resource, most) = match part {
                 "descriptors" => (Resource::Nofile, 3),
