@@ -258,7 +258,12 @@ impl<'a> Soak<'a> {
         let mut shared = Numbers::new(most);
         let mut own = Numbers::new(u64::from(rank.rank()) << 32 | 7);
         let (start, pairs) = (Instant::now(), most.div_ceil(2));
-        rank.synchronize().and_then(|()| rank.barrier())?;
+        rank.synchronize()?;
+        // Where ranks share a GPU, a stream's first work, and a kernel's, comes before all launches.
+        let first = Step::next(&mut Numbers::new(most), 0);
+        self.turn(None, first)?;
+        self.stream.synchronize()?;
+        rank.barrier()?;
         let mut before = None;
         for number in 0..pairs {
             let next = Step::next(&mut shared, number as usize);
