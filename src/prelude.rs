@@ -35,6 +35,9 @@ pub use half::{bf16, f16};
 
 /// Input in row chunks, one per rank. Every rank holds all of it at the end.
 ///
+/// One that a statement stores to is an output, given by `&mut`: each rank computes the rows of its chunk and sends them to
+/// its peers, as [`gemm_ag`](crate::schedules::gemm_ag) does.
+///
 /// ```
 /// # use counterflow::prelude::*;
 /// #[schedule]
@@ -57,7 +60,29 @@ pub use half::{bf16, f16};
 ///         }
 ///     }
 /// }
-/// # counterflow::Communicator::emulated(2)?[0].op(&gather()).up_to(64, 16, 16).workspace()?;
+/// #[schedule]
+/// fn gather_after(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     let arrived = counters(tiles);
+///     #[gemm]
+///     for t in tiles.of(me()) {
+///         let tile = dot(x[t], w[t]).gelu();
+///         y[t] = tile;
+///         for peer in ranks().after_me() {
+///             y.on(peer)[t] = tile; // the same on every rank
+///             arrived.on(peer)[t].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for owner in ranks().after_me() {
+///         for t in tiles.of(owner) {
+///             arrived[t].wait(); // a launch ends when all of y is here
+///         }
+///     }
+/// }
+/// # for program in [gather(), gather_after()] {
+/// #     counterflow::Communicator::emulated(2)?[0].op(&program).up_to(64, 16, 16).workspace()?;
+/// # }
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 pub type Gathered<T> = Tensor<T>;

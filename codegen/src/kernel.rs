@@ -129,7 +129,8 @@ impl Buffer {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
-            | TensorKind::Reduced => 1,
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => 1,
         }
     }
 

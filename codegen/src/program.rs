@@ -102,6 +102,8 @@ pub struct Tensor {
 pub enum TensorKind {
     /// Input in row chunks: rank `r` holds chunk `r`. Every rank must hold all of it at the end.
     Gathered,
+    /// Output in row chunks: rank `r` computes chunk `r`. Every rank must hold all of it at the end.
+    GatheredOutput,
     /// Input, whole on each rank and different on each. Never written.
     Local,
     /// Input vector along the columns (a bias), whole on each rank. Never written.
@@ -133,6 +135,7 @@ impl TensorKind {
         matches!(
             self,
             TensorKind::Gathered
+                | TensorKind::GatheredOutput
                 | TensorKind::Scattered
                 | TensorKind::Reduced
                 | TensorKind::Exchanged
@@ -163,7 +166,7 @@ impl TensorKind {
     /// Its name in the language.
     pub const fn name(self) -> &'static str {
         match self {
-            TensorKind::Gathered => "Gathered",
+            TensorKind::Gathered | TensorKind::GatheredOutput => "Gathered",
             TensorKind::Local => "Local",
             TensorKind::Vector => "Vector",
             TensorKind::Out => "Out",

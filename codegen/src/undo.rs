@@ -19,7 +19,8 @@ pub enum Fix {
     Multiplicity,
     /// A bias or residual is a term like a product.
     AddedTerms,
-    /// A Gathered tensor holds its own rows, not those of another tensor; a slot of an Exchanged one what its rank sends.
+    /// A Gathered tensor holds its own rows, not those of another tensor; a slot of an Exchanged one what its rank sends,
+    /// rows of a gathered output what their rank computes.
     Provenance,
     /// What holds between launches is checked over every shape of the series.
     Dimensions,

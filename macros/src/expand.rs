@@ -51,6 +51,7 @@ fn param(param: &Param) -> TokenStream {
     let (s, text, at) = (builder(), names::text(name), name.span());
     let method = match kind {
         TensorKind::Gathered => "gathered",
+        TensorKind::GatheredOutput => "gathered_output",
         TensorKind::Local => "local",
         TensorKind::Vector => "vector",
         TensorKind::Out => "out",

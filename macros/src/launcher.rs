@@ -79,7 +79,8 @@ fn method(param: &Param) -> Option<TokenStream> {
             (quote!(), quote!(impl ::counterflow::op::Output<'a>))
         }
         TensorKind::Gathered => (symmetric, quote!(&'a ::counterflow::UserBuffer<T>)),
-        TensorKind::Scattered
+        TensorKind::GatheredOutput
+        | TensorKind::Scattered
         | TensorKind::Reduced
         | TensorKind::Exchanged
         | TensorKind::Scratch => (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>)),

@@ -27,7 +27,7 @@ mistakes! {
     AttributeArguments => "this attribute takes no arguments", "leave choices open with `tune(…)`; the launch decides where the schedule runs";
     Qualifier { word } => "a schedule cannot be `{word}`", "remove `{word}`: the function only describes a kernel, it is not the kernel";
     Generics => "a schedule cannot be generic", "name the element type in each parameter; leave numbers open with `tune(…)`";
-    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered`, `Reduced` or `Exchanged`";
+    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered`, `Reduced`, `Exchanged`, or `Gathered` where a statement stores to it";
     SelfParam => "a schedule has no `self`", "make it a free function of tensors";
     ParamPattern => "a parameter is a plain name", "write `x: Gathered<bf16>`";
     NotATensor { known } => "this is not a tensor", "every parameter is a tensor, such as `Gathered<bf16>`; {known}";
@@ -131,7 +131,7 @@ mistakes! {
     PartitionAsIndex { partition } => "`{partition}` is all of its items, but one is needed", "loop over it: `for t in {partition}.of(rank)`, and index by `t`";
     NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()` or `t.columns()`";
     Input { name, kind } => "`{name}` is {kind}: a schedule cannot write an input", "store to an output parameter or to `symmetric` scratch";
-    StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
+    GatheredAdded { name } => "`{name}` is Gathered: rows hold what one rank has or computes, and nothing is added to it", "add the terms first and store their sum: `{name}[t] = …`; a sum over ranks is `Reduced`";
     AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; to overwrite it, make it `Out`";
     AccumulatedRead { name } => "`{name}` is Accumulated: the launch that adds to it cannot read it", "read it in a later launch, or pass what it held before as a `Local` tensor of its own";
     ExchangedAdded { name } => "`{name}` is Exchanged: a slot holds what one rank sends, and nothing is added to it", "add the terms first and store their sum: `{name}.on(rank)[me()][t] = …`; a sum over ranks is `Scattered`";

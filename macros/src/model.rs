@@ -33,6 +33,8 @@ pub struct Param {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TensorKind {
     Gathered,
+    /// `Gathered`, and a statement computes it.
+    GatheredOutput,
     Local,
     Vector,
     Out,
@@ -57,9 +59,14 @@ impl TensorKind {
 
     /// Its name in the language.
     pub fn name(self) -> &'static str {
+        let word = if self == TensorKind::GatheredOutput {
+            TensorKind::Gathered
+        } else {
+            self
+        };
         TensorKind::PARAMS
             .iter()
-            .find(|(_, kind)| *kind == self)
+            .find(|(_, kind)| *kind == word)
             .map_or("symmetric", |(name, _)| name)
     }
 
@@ -67,6 +74,7 @@ impl TensorKind {
     pub fn shared(self) -> bool {
         match self {
             TensorKind::Gathered
+            | TensorKind::GatheredOutput
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged
@@ -82,6 +90,7 @@ impl TensorKind {
         match self {
             TensorKind::Exchanged | TensorKind::Scratch => true,
             TensorKind::Gathered
+            | TensorKind::GatheredOutput
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
@@ -94,7 +103,8 @@ impl TensorKind {
     /// Whether the schedule must write it.
     pub fn output(self) -> bool {
         match self {
-            TensorKind::Out
+            TensorKind::GatheredOutput
+            | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced

@@ -348,6 +348,7 @@ fn prepare(
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced
+            | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => plan.geometry.held(buffer, rank.rank()),
         };
         let columns = plan.geometry.size(buffer.columns);

@@ -24,6 +24,7 @@ mod bulk_rs;
 mod experts;
 mod fsdp_gemm;
 mod gemm;
+mod gemm_ag;
 mod gemm_ar;
 mod gemm_rs;
 mod gemm_rs_add;
@@ -45,6 +46,7 @@ pub use bulk_rs::{BulkRsOp, bulk_rs};
 pub use experts::{ExpertsOp, experts};
 pub use fsdp_gemm::{FsdpGemmOp, fsdp_gemm};
 pub use gemm::{GemmOp, gemm};
+pub use gemm_ag::{GemmAgOp, gemm_ag};
 pub use gemm_ar::{GemmArOp, gemm_ar};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
@@ -56,7 +58,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 20] = [
+pub const ALL: [fn() -> crate::Program; 21] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -73,6 +75,7 @@ pub const ALL: [fn() -> crate::Program; 20] = [
     gemm_rs_add,
     rs_ring,
     gemm_ar,
+    gemm_ag,
     all_to_all,
     mlp,
     bulk,

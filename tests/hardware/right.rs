@@ -185,7 +185,7 @@ fn layout_nn(schedule: Schedule) {
 }
 
 mod layout_nn {
-    crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, experts, gemm_rs, gemm_rs_add, gemm_ar, all_to_all, mlp, bulk, bulk_rs);
+    crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, experts, gemm_rs, gemm_rs_add, gemm_ar, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
@@ -200,7 +200,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, gemm_ag, all_to_all, bulk, bulk_rs);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -564,7 +564,7 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, all_to_all, bulk, bulk_rs);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, gemm_ag, all_to_all, bulk, bulk_rs);
 }
 
 /// Kernels of strangers can be made ahead, also without a GPU.

@@ -124,12 +124,13 @@ fn launches_of_several_series_are_refused() {
     cpu::interleave(&series[0], &plans.iter().collect::<Vec<_>>(), 1).expect("runs");
 }
 
-/// Rings, an all-to-all and a gathered weight are proved in every world that a plan may have, odd ones too.
+/// Rings, an all-to-all, a gathered result and a gathered weight are proved in every world that a plan may have, odd ones too.
 #[test]
 fn what_goes_by_ranks_is_proved_in_every_world() {
     let all = [
         schedules::ag_gemm_double_ring(),
         schedules::all_to_all(),
+        schedules::gemm_ag(),
         schedules::rs_ring(),
         schedules::fsdp_gemm(),
     ];

@@ -44,6 +44,7 @@ fn bench_measures_every_schedule_of_one_product() {
         let wanted: &[&str] = match &name[..] {
             "bulk" | "bulk_rs" => &["measuring bulk", "one output"],
             "fsdp_gemm" => &["measuring fsdp_gemm", "gathers its weight"],
+            "gemm_ag" => &["measuring gemm_ag", "gathers its result"],
             "experts" => &["measuring experts", "schedules of one product"],
             "mlp" => &["measuring mlp", "schedules of one product"],
             "ag_swiglu" => &["measuring ag_swiglu", "schedules of one rank"],

@@ -49,6 +49,7 @@ pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tun
 /// let (y, z) = (s.out("y", Bf16), s.scattered("z", Bf16));
 /// let (sum, grad) = (s.reduced("sum", Bf16), s.accumulated("grad", F32));
 /// let sent = s.exchanged("sent", Bf16); // a slot for each sender
+/// let whole = s.gathered_output("whole", Bf16); // each rank computes its rows, and all get them
 /// let partial = s.symmetric("partial", Bf16, z, world()); // a slot for each rank
 /// let (pieces, panels) = (s.pieces("pieces", x, 128), s.panels("panels", z, 512));
 /// let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128)]));

@@ -23,6 +23,12 @@ impl ScheduleBuilder {
     pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Gathered, dtype)
     }
+    /// An output in row chunks, of which each rank computes its own. At the end every rank holds all of it
+    /// ([`TensorKind::GatheredOutput`]).
+    #[track_caller]
+    pub fn gathered_output(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::GatheredOutput, dtype)
+    }
     /// An input that each rank holds whole ([`TensorKind::Local`]).
     #[track_caller]
     pub fn local(&mut self, name: &str, dtype: Dtype) -> TensorRef {

@@ -97,6 +97,7 @@ impl Data {
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced
+                | TensorKind::GatheredOutput
                 | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
             };
             let columns = Extent {

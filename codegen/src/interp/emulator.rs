@@ -350,7 +350,8 @@ impl<'a> Emulator<'a> {
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
-                    | TensorKind::Reduced => {
+                    | TensorKind::Reduced
+                    | TensorKind::GatheredOutput => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);
                         self.outputs.push(Output {
                             launch: launch as usize,

@@ -396,7 +396,8 @@ impl<'a> Ranks<'a> {
                 | TensorKind::Accumulated
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
-                | TensorKind::Reduced => {}
+                | TensorKind::Reduced
+                | TensorKind::GatheredOutput => {}
             }
             let exact = || Array2::zeros(plane.value.raw_dim());
             let bounds = plane.off.unwrap_or_else(exact);

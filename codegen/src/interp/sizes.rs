@@ -192,7 +192,8 @@ impl<'p> Sizes<'p> {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
-            | TensorKind::Reduced => false,
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => false,
         };
         if own && self.chunked[tensor][ROWS] {
             self.chunk(tensor, rank)
@@ -211,7 +212,8 @@ impl<'p> Sizes<'p> {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
-            | TensorKind::Reduced => 1,
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => 1,
         }
     }
 

@@ -276,20 +276,30 @@ impl<'a> Placer<'a> {
                 )),
             );
         }
-        if buffer.kind == TensorKind::Exchanged && access == Use::Add {
-            self.found.push(
-                mistake(
-                    at,
-                    format!("`{name}` is Exchanged: a slot holds what one rank sends, and nothing is added to it"),
-                )
-                .hint("add the terms first and store their sum; a sum over ranks is Scattered"),
-            );
+        let one_sender = match buffer.kind {
+            TensorKind::Exchanged => Some(("a slot holds what one rank sends", "Scattered")),
+            TensorKind::GatheredOutput => Some(("rows hold what one rank computes", "Reduced")),
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Scratch { .. } => None,
+        };
+        if let Some((why, sum)) = one_sender.filter(|_| access == Use::Add) {
+            let kind = buffer.kind.name();
+            let message = format!("`{name}` is {kind}: {why}, and nothing is added to it");
+            self.found.push(mistake(at, message).hint(format!(
+                "add the terms first and store their sum; a sum over ranks is {sum}"
+            )));
         }
         let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
         if computed || matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))
-                    .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged or symmetric memory; copies may also fill Gathered"),
+                    .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input"),
             );
         }
     }

@@ -44,6 +44,7 @@ impl Plan {
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
             | TensorKind::Reduced
+            | TensorKind::GatheredOutput
             | TensorKind::Scattered
             | TensorKind::Exchanged => chunk * u64::from(geometry.chunks(buffer.rows)),
             TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {

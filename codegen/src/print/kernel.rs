@@ -153,7 +153,8 @@ impl Printer<'_> {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
-            | TensorKind::Reduced => {}
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => {}
         }
         if buffer.mn_major {
             notes.push("rows contiguous".into());

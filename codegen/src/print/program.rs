@@ -71,6 +71,7 @@ impl Printer<'_> {
                 | TensorKind::Accumulated
                 | TensorKind::Scattered
                 | TensorKind::Reduced
+                | TensorKind::GatheredOutput
                 | TensorKind::Exchanged => format!("{name}: {kind}<{dtype}>"),
                 TensorKind::Scratch {
                     like,

@@ -470,7 +470,9 @@ impl Builder<'_> {
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
-            TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
+            TensorKind::Gathered | TensorKind::Reduced | TensorKind::GatheredOutput => {
+                View::SharedChunks
+            }
             TensorKind::Scattered => View::SharedChunk,
             TensorKind::Exchanged => View::SharedSlots,
             TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,

@@ -63,6 +63,7 @@
 //!   function to that part, not even a factor;
 //! - `Accumulated` gets every product of its expression once, and nothing but products;
 //! - `Gathered` holds its owners' rows of that same tensor, copied or stored unchanged;
+//! - a `Gathered` output holds in rank `r`'s rows any expression that rank `r` computed, the same one on every rank;
 //! - `Exchanged` holds in slot `s` what rank `s` sends: any expression that it computed, or its inputs;
 //! - `Out` may be any expression.
 //!

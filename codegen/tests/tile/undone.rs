@@ -95,6 +95,27 @@ fn exchange() -> Program {
     s.finish()
 }
 
+/// A gather of results in which every rank computes the rows of the next one.
+fn gather_of_results() -> Program {
+    let mut s = ScheduleBuilder::new("gather_of_results");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.gathered_output("y", Bf16);
+    let tiles = s.tiles("tiles", y, (4, 8));
+    let arrived = s.counters("arrived", [tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.of((me() + 1) % world()), |s, t| {
+            let tile = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), tile.clone());
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.store(y.on(&peer).at(t), tile);
+                s.signal(arrived.on(&peer).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.all(), |s, t| s.wait(arrived.at(t)));
+    });
+    s.finish()
+}
+
 fn accepted(kernel: &Kernel, plan: &Plan) -> bool {
     verify::kernel_findings(kernel).is_empty()
         && verify::plan_findings(kernel, plan, None).is_empty()
@@ -134,4 +155,9 @@ fn a_gather_is_of_its_own_tensor() {
 #[test]
 fn a_slot_is_its_rank_s() {
     needed(Fix::Provenance, &exchange());
+}
+
+#[test]
+fn rows_of_a_gathered_result_are_their_rank_s() {
+    needed(Fix::Provenance, &gather_of_results());
 }

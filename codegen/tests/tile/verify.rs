@@ -71,6 +71,37 @@ fn an_exchanged_tensor_is_written_slot_by_slot() {
     ");
 }
 
+/// Nothing is added to a gathered result; a gathered input is not computed.
+#[test]
+fn a_gathered_result_is_stored_and_an_input_is_copied() {
+    let mut s = ScheduleBuilder::new("added");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let (y, z) = (
+        s.gathered_output("y", Dtype::Bf16),
+        s.gathered("z", Dtype::Bf16),
+    );
+    let tiles = s.tiles("tiles", y, (4, 8));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store_add(y.on(0).at(t), product.clone());
+            s.store(z.at(t), product);
+        });
+    });
+    let refused = lower(&s.finish(), &Variant::new(2)).expect_err("refused");
+    let told: Vec<String> = refused
+        .iter()
+        .map(|found| found.text(&|_| String::new()))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @"
+    error[language]: `y` is Gathered: rows hold what one rank computes, and nothing is added to it
+      help: add the terms first and store their sum; a sum over ranks is Reduced
+
+    error[language]: `z` is an input
+      help: write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input
+    ");
+}
+
 /// What lowering says of a copy from a tensor, or a vector, to a gathered one.
 fn copied(dtype: Dtype, vector: bool) -> String {
     let mut s = ScheduleBuilder::new("copies");

@@ -79,3 +79,29 @@ fn a_slot_that_another_rank_writes() {
       = another role or rank of the schedule writes there, not this one
     ");
 }
+
+/// The next rank gets what is meant for each peer.
+#[test]
+fn a_gathered_tile_that_a_peer_does_not_get() {
+    let program = library::gemm_ag(&library::real());
+    let kernel = lower(&program, &Variant::new(4)).and_then(verify::kernel);
+    let mut pipeline = sm90::build(&kernel.expect("a kernel")).expect("a pipeline");
+    let mut done = 0;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Store { at, .. } = node
+                && at.rank != Expr::me()
+            {
+                at.rank = (Expr::me() + 1) % Expr::world();
+                done += 1;
+            }
+        }
+    });
+    assert_eq!(done, 1);
+    insta::assert_snapshot!(refused(pipeline), @"
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}

@@ -99,9 +99,9 @@ impl Checker<'_> {
                 self.errors.at(&place.tokens, Mistake::Input { name, kind });
                 return;
             }
-            (TensorKind::Gathered, Access::Store | Access::Add) => {
+            (TensorKind::Gathered, Access::Add) => {
                 self.errors
-                    .at(&place.tokens, Mistake::StoreToGathered { name });
+                    .at(&place.tokens, Mistake::GatheredAdded { name });
                 return;
             }
             (TensorKind::Exchanged, Access::Add) => {

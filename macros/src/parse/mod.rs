@@ -7,6 +7,7 @@ mod chain;
 mod constant;
 mod declare;
 mod order;
+mod outputs;
 mod parser;
 mod place;
 mod rank;
@@ -41,8 +42,9 @@ pub fn schedule(item: &ItemFn, errors: &Errors) -> Schedule {
         tiled: HashSet::new(),
     };
     parser.signature(&item.sig);
-    let params = parser.params(&item.sig.inputs);
+    let mut params = parser.params(&item.sig.inputs);
     let body = parser.tops(&item.block.stmts);
+    outputs::mark(&mut params, &body);
     Schedule {
         attrs: item.attrs.clone(),
         vis: item.vis.clone(),

@@ -25,6 +25,36 @@ fn gather(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+#[schedule]
+fn gathered_after(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+    let tiles = y.tiles((128, 256));
+    let arrived = counters(tiles);
+
+    #[gemm(k = 64)]
+    for t in tiles.of(me()) {
+        let tile = dot(x[t], w[t]);
+        y[t] = tile;
+        for peer in ranks().after_me() {
+            y.on(peer)[t] = tile;
+            arrived.on(peer)[t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            arrived[t].wait();
+        }
+    }
+}
+
+fn a_gathered_result_that_is_shared(
+    op: Op<GatheredAfterOp<'static>>,
+    y: UserBuffer<bf16>,
+    rank: &counterflow::Communicator,
+) {
+    let _ = op.on(rank).y(&y);
+}
+
 struct Given {
     op: Op<GatherOp<'static>>,
     x: UserBuffer<bf16>,

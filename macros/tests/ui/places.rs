@@ -7,7 +7,7 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, g: Gathered<bf16>, y: Out<bf16>) {
     #[gemm]
     for t in tiles {
         x[t] = dot(g[t], w[t]);
-        g[t] = dot(x[t], w[t]);
+        g[t] += dot(x[t], w[t]);
         y.on(0)[t] = dot(x[t], w[t]);
         y[me()][t] = dot(x[t], w[t]);
         y[t.rows()] = dot(x[t], w[t]);

@@ -111,6 +111,7 @@ impl Planned {
 fn written(buffer: &Buffer) -> bool {
     match buffer.kind {
         TensorKind::Gathered
+        | TensorKind::GatheredOutput
         | TensorKind::Out
         | TensorKind::Accumulated
         | TensorKind::Scattered

@@ -2,7 +2,8 @@
 //! that lowering inferred.
 
 use super::{
-    accumulated, attribution, bounds, columns, coverage, exchanged, progress, race, reuse, sums,
+    accumulated, attribution, bounds, columns, coverage, exchanged, gathered, progress, race,
+    reuse, sums,
 };
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
 use counterflow::codegen::lower::lower;
@@ -30,7 +31,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 62] = [
+    let rows: [Row; 70] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -80,6 +81,14 @@ fn schedules() -> Vec<Case> {
         (exchanged::sent_with_mine, Coverage, 3),
         (exchanged::one_slot_for_all, Race, 3),
         (exchanged::exchange_not_awaited, Reuse, 3),
+        (gathered::gathered_untold, Reuse, 3),
+        (gathered::gathered_told_early, Reuse, 3),
+        (gathered::gathered_by_all_but_one, Coverage, 3),
+        (gathered::gather_not_awaited, Reuse, 3),
+        (gathered::gathers_anothers_rows, Coverage, 3),
+        (gathered::gathers_before_the_function, Coverage, 3),
+        (gathered::gathers_another_constant, Coverage, 3),
+        (gathered::gathered_read_at_the_start, Race, 3),
         (columns::shards_not_awaited, Race, 3),
         (columns::another_shard_awaited, Race, 3),
         (columns::without_my_shard, Coverage, 3),

@@ -10,6 +10,7 @@ mod cases;
 mod columns;
 mod coverage;
 mod exchanged;
+mod gathered;
 mod progress;
 mod race;
 mod reuse;
@@ -210,6 +211,9 @@ fn sums_that_are_close_to_bad_ones_are_accepted_and_run() {
         exchanged::sent_by_the_next,
         exchanged::sends_a_function,
         exchanged::sends_rows,
+        gathered::gathers_a_function,
+        gathered::gathers_by_comm,
+        gathered::gathers_around_a_ring,
     ];
     for program in good {
         for world in 2..=5 {

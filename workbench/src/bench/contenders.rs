@@ -47,6 +47,7 @@ impl Holds {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => Holds::Own,
         }
     }
@@ -179,6 +180,7 @@ impl<'a> Peer<'a> {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => (How::Gather, k),
         };
         Peer {

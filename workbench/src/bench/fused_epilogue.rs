@@ -137,6 +137,7 @@ impl FusedEpilogue {
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced
+            | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => return None,
         };
         if place.replace(tensor).is_some() {
@@ -167,6 +168,12 @@ impl FusedEpilogue {
                 help: help.into(),
             })
         };
+        if kernel.buffers[y.index()].kind == TensorKind::GatheredOutput {
+            return refuse(
+                format!("measuring {}, which gathers its result", kernel.name),
+                "measure products whose rows are gathered before, or summed: no peer is run before a gather of the result",
+            );
+        }
         if kernel.is_chunked(kernel.buffers[y.index()].columns) {
             return refuse(
                 format!("measuring {}, which gathers its weight", kernel.name),

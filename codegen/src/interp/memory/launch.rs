@@ -27,6 +27,7 @@ impl Memory {
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced
+                | TensorKind::GatheredOutput
                 | TensorKind::Scratch { .. } => Extent::default(),
             };
             let mut new = shadow(setup, launch, rank, id);
@@ -58,6 +59,8 @@ impl Memory {
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
             let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
+            let chunk_rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
+            let owner = |row: u32| (row / chunk_rows.max(1)) as u16;
             for (at, cell) in shadow.cells.iter().enumerate() {
                 let (line, column) = (at / shadow.columns, at % shadow.columns);
                 let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);
@@ -105,9 +108,11 @@ impl Memory {
                     }
                     TensorKind::Exchanged => cell.tags.sent_by(setup.kernel, slot as u16),
                     TensorKind::Accumulated => cell.tags.accumulates(),
+                    TensorKind::GatheredOutput => {
+                        cell.tags.sent_by(setup.kernel, owner(grid.rows[row]))
+                    }
                     TensorKind::Gathered => {
-                        let rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
-                        let owner = (grid.rows[row] / rows.max(1)) as u16;
+                        let owner = owner(grid.rows[row]);
                         let own = Tags::one(Tag::Input(owner, TensorId(index as u16)));
                         if cell.tags != own {
                             return Err(Box::new(FailureKind::NotGathered {

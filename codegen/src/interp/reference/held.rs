@@ -45,6 +45,7 @@ impl<'a> Held<'a> {
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced
+                    | TensorKind::GatheredOutput
                     | TensorKind::Scratch { .. } => NOTHING,
                 };
                 let columns = sizes.columns(tensor) as usize;

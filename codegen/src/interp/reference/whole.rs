@@ -39,6 +39,14 @@ enum Count {
     Sent(u32),
 }
 
+/// Part of a tensor: which rows, as what some rank has in them counts.
+struct Part {
+    rank: u32,
+    slot: usize,
+    rows: Range<u32>,
+    count: Count,
+}
+
 impl<'a> Wholes<'a> {
     pub fn new(
         program: &'a Program,
@@ -58,40 +66,51 @@ impl<'a> Wholes<'a> {
 
     /// A rank's tensor at the end, row by row, by the promise of its type.
     pub fn of(&mut self, tensor: usize, rank: u32) -> Option<Result<Vec<f64>, String>> {
-        let every = match self.held.program.tensors[tensor].kind {
+        let sizes = self.held.sizes;
+        let ranks = 0..sizes.world;
+        let here = |slot: u32, count: Count| Part {
+            rank,
+            slot: slot as usize,
+            rows: sizes.held(tensor, rank),
+            count,
+        };
+        let every: Vec<Part> = match self.held.program.tensors[tensor].kind {
             TensorKind::Gathered => {
                 let all = self.inputs.seen(rank, tensor);
                 return Some(Ok(all.into_iter().collect()));
             }
-            TensorKind::Accumulated => vec![Count::Once],
-            TensorKind::Scattered | TensorKind::Reduced => vec![Count::EveryRank],
-            TensorKind::Exchanged => (0..self.held.sizes.world).map(Count::Sent).collect(),
+            TensorKind::GatheredOutput => ranks
+                .map(|owner| Part {
+                    rank: owner,
+                    slot: 0,
+                    rows: sizes.chunk(tensor, owner),
+                    count: Count::Sent(owner),
+                })
+                .collect(),
+            TensorKind::Accumulated => vec![here(0, Count::Once)],
+            TensorKind::Scattered | TensorKind::Reduced => vec![here(0, Count::EveryRank)],
+            TensorKind::Exchanged => ranks.map(|from| here(from, Count::Sent(from))).collect(),
             TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Scratch { .. } => return None,
         };
-        let slots = every.into_iter().enumerate();
-        let slots = slots.map(|(slot, count)| self.whole(tensor, rank, (slot, count)));
+        let parts = every.iter().map(|part| self.promised(tensor, part));
         Some(
-            slots
+            parts
                 .collect::<Result<Vec<_>, _>>()
-                .map(|slots| slots.concat()),
+                .map(|parts| parts.concat()),
         )
     }
 
-    /// A slot, row by row.
-    fn whole(
-        &mut self,
-        tensor: usize,
-        rank: u32,
-        (slot, count): (usize, Count),
-    ) -> Result<Vec<f64>, String> {
-        let held = self.held.sizes.held(tensor, rank);
-        let (first, rows) = (held.start as usize, held.len());
-        let slot = Slice::from(slot * rows..(slot + 1) * rows);
-        let ids = self.held.plane(rank, tensor);
-        let ids = ids.slice_axis(Axis(0), slot).to_owned();
+    /// A part, row by row.
+    fn promised(&mut self, tensor: usize, wanted: &Part) -> Result<Vec<f64>, String> {
+        let held = self.held.sizes.held(tensor, wanted.rank);
+        let first = wanted.rows.start as usize;
+        let start = wanted.slot * held.len() + first - held.start as usize;
+        let there = Slice::from(start..start + wanted.rows.len());
+        let ids = self.held.plane(wanted.rank, tensor);
+        let ids = ids.slice_axis(Axis(0), there).to_owned();
         let mut bounds: BTreeMap<SumId, Range<usize>> = BTreeMap::new();
         for ((row, _), id) in ids.indexed_iter() {
             let rows = bounds.entry(*id).or_insert(row..row + 1);
@@ -100,7 +119,7 @@ impl<'a> Wholes<'a> {
         let mut all = Array2::from_elem(ids.raw_dim(), f64::NAN);
         for (id, rows) in bounds {
             let there = first + rows.start..first + rows.end;
-            let known = self.value(id, &there, count)?;
+            let known = self.value(id, &there, wanted.count)?;
             let known = known.widened((rows.len(), ids.ncols()));
             let window = (rows, 0..ids.ncols());
             Zip::from(part_mut(&mut all, &window))

@@ -5,6 +5,7 @@
 //! - [`TensorKind::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
 //!   once and never overwrites it.
 //! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
+//! - [`TensorKind::GatheredOutput`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
 //! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
 //! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
 //!
@@ -22,7 +23,7 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
-use crate::value::AccId;
+use crate::value::{AccId, Value};
 use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.
@@ -36,11 +37,25 @@ struct Acc {
     columns: Option<Extent>,
 }
 
+/// Which expression a block holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// None: its input.
+    Nothing,
+    Expression(ValueId),
+    /// It was copied from blocks of several.
+    Several,
+}
+
 /// Tracks sums through a run.
 pub(super) struct Coverage<'a, 'b> {
     facts: &'b Facts<'a>,
     sums: Sums<'a>,
     blocks: Vec<SumId>,
+    /// The expression that was stored in each block, by the first that is written alike: a sum does not tell its constants.
+    stored: Vec<Stored>,
+    /// The first expression that is written like each.
+    alike: Vec<ValueId>,
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
@@ -55,6 +70,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             facts,
             sums: Sums::new(facts.kernel, facts.plan.geometry.world),
             blocks: vec![NOTHING; count],
+            stored: vec![Stored::Nothing; count],
+            alike: alike(&facts.kernel.values),
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
@@ -90,7 +107,17 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     let elsewhere = self.sums.one(Term::Elsewhere);
                     sum = self.sums.plus(sum, elsewhere);
                 }
-                self.write(at, kind, sum);
+                let mut of = None;
+                self.facts.each_block(&src, |block| {
+                    let next = self.stored[block as usize];
+                    let known = *of.get_or_insert(next);
+                    of = Some(if known == next {
+                        known
+                    } else {
+                        Stored::Several
+                    });
+                });
+                self.write(at, kind, (sum, of.unwrap_or(Stored::Nothing)));
             }
             StepKind::Dot { acc, a, b } => {
                 let dim = self.facts.kernel.buffers[a.buffer.index()].columns;
@@ -128,8 +155,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 self.fill(at, acc, sum, rows, from.columns);
             }
             StepKind::Store { dst, value, .. } => {
+                let value = self.alike[usize::from(value.0)];
                 let sum = self.value(at, value, &dst);
-                self.write(at, kind, sum);
+                self.write(at, kind, (sum, Stored::Expression(value)));
             }
         }
     }
@@ -216,12 +244,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    fn write(&mut self, at: At, kind: StepKind, sum: SumId) {
+    fn write(&mut self, at: At, kind: StepKind, (sum, stored): (SumId, Stored)) {
         for term in self.sums.suspects(sum) {
             self.blame.entry(term).or_insert(at);
         }
         let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
         let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
+        let all_stored = &mut self.stored;
         let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
         for_spans(kind, me, world, |span, access| {
             facts.each_block(&span, |block| {
@@ -230,6 +259,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     Access::Read => {}
                     Access::Write => {
                         blocks[block] = sum;
+                        all_stored[block] = stored;
                         writes[block] = writes[block].saturating_add(1);
                     }
                     Access::Add => {
@@ -252,6 +282,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
                 facts.blocks_of(area).find_map(|block| match kind {
                     TensorKind::Gathered
+                    | TensorKind::GatheredOutput
                     | TensorKind::Scattered
                     | TensorKind::Reduced
                     | TensorKind::Exchanged
@@ -274,6 +305,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .find_map(|(index, buffer)| {
                 let wanted = match buffer.kind {
                     TensorKind::Out
+                    | TensorKind::GatheredOutput
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
                     | TensorKind::Reduced
@@ -333,6 +365,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let sum = self.blocks[at];
         match self.facts.kernel.buffers[usize::from(area.buffer)].kind {
             TensorKind::Gathered => self.gathered(area, block),
+            TensorKind::GatheredOutput => {
+                let owner = self.owner_of(area, block);
+                match self.sums.sent_by(sum, owner) {
+                    Err(wrong) => Some(self.wrong(area, block, wrong)),
+                    Ok(()) => self.differs(area, block, owner),
+                }
+            }
             TensorKind::Scattered | TensorKind::Reduced => {
                 let wrong = self.sums.complete(sum).err()?;
                 Some(self.wrong(area, block, wrong))
@@ -378,13 +417,44 @@ impl<'a, 'b> Coverage<'a, 'b> {
         Some(self.wrong(area, block, wrong))
     }
 
+    /// The rank that owns the rows of a block of a gathered tensor.
+    fn owner_of(&self, area: &Area, block: u32) -> u16 {
+        let facts = self.facts;
+        let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
+        let chunk = facts.plan.geometry.chunk_rows(buffer.rows).max(1);
+        (facts.rectangle(area, block).0.start / chunk) as u16
+    }
+
+    /// Whether a block of a gathered output is another one than the rank that owns its rows has.
+    fn differs(&self, area: &Area, block: u32, owner: u16) -> Option<Diagnostic> {
+        let (rows, columns) = self.facts.rectangle(area, block);
+        let there = Span {
+            buffer: TensorId(area.buffer),
+            home: owner,
+            slot: area.slot,
+            rows,
+            columns,
+        };
+        let held = |block: u32| (self.blocks[block as usize], self.stored[block as usize]);
+        let (here, mut same) = (held(block), true);
+        self.facts
+            .each_block(&there, |other| same &= held(other) == here);
+        (!same && !undone(Fix::Provenance)).then(|| {
+            let name = self.name(area, block);
+            self.tell(
+                block,
+                format!("{name} holds something else than rank {owner} itself has there"),
+                "every rank holds the same at the end: store one value here and on every peer, `let tile = …;`",
+            )
+        })
+    }
+
     /// What is wrong with a block of a gathered tensor.
     fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let facts = self.facts;
         let tensor = TensorId(area.buffer);
         let buffer = &facts.kernel.buffers[tensor.index()];
-        let chunk = facts.plan.geometry.chunk_rows(buffer.rows).max(1);
-        let rank = (facts.rectangle(area, block).0.start / chunk) as u16;
+        let rank = self.owner_of(area, block);
         let own = Term::Input { rank, tensor };
         let parts = self.sums.parts(self.blocks[block as usize]);
         let held: Vec<Term> = parts.iter().map(|part| self.sums.term(part.0)).collect();
@@ -416,4 +486,15 @@ impl<'a, 'b> Coverage<'a, 'b> {
             "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[p] = x[p]`",
         ))
     }
+}
+
+/// For each expression the first that is written alike: of the same accumulators, with the same constants.
+fn alike(values: &[Value]) -> Vec<ValueId> {
+    // Texts tell 0 from -0.
+    let texts: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    let first = |text: &String| texts.iter().position(|known| known == text);
+    let found = texts.iter().map(first);
+    found
+        .map(|at| ValueId(at.unwrap_or_default() as u16))
+        .collect()
 }

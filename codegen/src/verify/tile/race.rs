@@ -69,6 +69,7 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
         | TensorKind::Scattered
         | TensorKind::Exchanged
         | TensorKind::Reduced
+        | TensorKind::GatheredOutput
         | TensorKind::Scratch { .. } => false,
     }
 }
@@ -85,6 +86,22 @@ fn too_early(
     let at = facts.loc(read.at);
     let writer = touches.iter().find(|other| other.access == Access::Write);
     let Some(writer) = writer else {
+        let hint = match facts.kernel.buffers[usize::from(area.buffer)].kind {
+            TensorKind::GatheredOutput => {
+                "a Gathered tensor that a statement stores to is an output, which holds nothing at the start; an input is only copied"
+            }
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Exchanged
+            | TensorKind::Scratch { .. } => {
+                "every chunk that is read must be written on that rank in the same launch"
+            }
+        };
         return Diagnostic::new(
             Rule::Race,
             at,
@@ -95,7 +112,7 @@ fn too_early(
             ),
         )
         .note(at, facts.deed(read.at))
-        .hint("every chunk that is read must be written on that rank in the same launch");
+        .hint(hint);
     };
     let found = Diagnostic::new(
         Rule::Race,

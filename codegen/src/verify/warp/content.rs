@@ -496,6 +496,7 @@ impl Simulator<'_> {
                     TensorKind::Out
                     | TensorKind::Scattered
                     | TensorKind::Reduced
+                    | TensorKind::GatheredOutput
                     | TensorKind::Exchanged => (all, others),
                     TensorKind::Accumulated => (0, all),
                     TensorKind::Gathered

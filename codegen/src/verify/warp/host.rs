@@ -102,6 +102,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         | TensorKind::Accumulated
         | TensorKind::Gathered
         | TensorKind::Reduced
+        | TensorKind::GatheredOutput
         | TensorKind::Scattered => (View::Flat, 0),
     };
     Box4 {

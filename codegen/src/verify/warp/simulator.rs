@@ -244,6 +244,7 @@ fn is_output(kind: TensorKind) -> bool {
         | TensorKind::Accumulated
         | TensorKind::Scattered
         | TensorKind::Reduced
+        | TensorKind::GatheredOutput
         | TensorKind::Exchanged => true,
         TensorKind::Local
         | TensorKind::Vector

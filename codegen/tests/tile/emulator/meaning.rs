@@ -99,6 +99,7 @@ fn every_schedule_is_what_its_program_says_and_its_types_promise() {
                 "gemm_rs",
                 "gemm_rs_add",
                 "gemm_ar",
+                "gemm_ag",
                 "all_to_all",
                 "gemm_ar_switch",
             ]

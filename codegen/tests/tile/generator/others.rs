@@ -1,4 +1,4 @@
-//! All-to-all, several GEMM loops where the second reads what the first stored, and roles that sum beside a GEMM.
+//! All-to-all, gathered results, several GEMM loops where the second reads what the first stored, and roles that sum beside a GEMM.
 
 use super::Sizes;
 use super::draw::{Draw, Part, shuffled};
@@ -40,6 +40,67 @@ pub fn exchange(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         let who = draw.mostly(others(), &[everyone()]);
         s.for_items("t", tiles.of(me()), |s, t| s.wait(landed.at(who).at(t)));
     });
+}
+
+/// Every rank computes its rows of a product, and all ranks get them: by the product's own CTAs, tile by tile, or by CTAs
+/// that move larger pieces.
+pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.gathered_output("y", Bf16);
+    let tiles = s.tiles("tiles", y, sizes.tile);
+    let pieces = s.pieces("pieces", y, 2 * sizes.tile.0);
+    let moved = draw.of(2) == 1;
+    let ready = s.counters("ready", [pieces.into()]);
+    let arrived = s.counters("arrived", [if moved { pieces } else { tiles }.into()]);
+    let relu = draw.of(3) == 1;
+    let peers = draw.order(ranks().after_me());
+    s.gemm(GemmOptions::default(), |s| {
+        let rows = draw.rank(me(), &((me() + 1) % world()));
+        for some in draw.some(tiles.of(rows)) {
+            s.for_items("t", some, |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                let value = if relu { product.relu() } else { product };
+                s.store(y.at(t), value.clone());
+                if moved {
+                    s.signal(ready.at(t.rows()), 1);
+                    return;
+                }
+                let value = if draw.wrong() { value.silu() } else { value };
+                s.for_ranks("peer", peers.clone(), |s, peer| {
+                    let value = value.clone();
+                    let parts: Vec<Part<'_>> = vec![
+                        Box::new(|s| s.store(y.on(&peer).at(t), value.clone())),
+                        Box::new(|s| s.signal(arrived.on(&peer).at(t), 1)),
+                    ];
+                    shuffled(draw, parts).into_iter().for_each(|part| part(s));
+                });
+            });
+        }
+        if !moved {
+            s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
+                s.for_items("t", tiles.of(&owner), |s, t| s.wait(arrived.at(t)));
+            });
+        }
+    });
+    if moved {
+        s.comm(2u32, |s| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                if !draw.wrong() {
+                    s.wait(ready.at(p));
+                }
+                s.for_ranks("peer", peers.clone(), |s, peer| {
+                    let parts: Vec<Part<'_>> = vec![
+                        Box::new(|s| s.copy(y.on(&peer).at(p), y.at(p))),
+                        Box::new(|s| s.signal(arrived.on(&peer).at(p), 1)),
+                    ];
+                    shuffled(draw, parts).into_iter().for_each(|part| part(s));
+                });
+            });
+            s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
+                s.for_items("p", pieces.of(&owner), |s, p| s.wait(arrived.at(p)));
+            });
+        });
+    }
 }
 
 /// Two layers, of one product an item or two, on each rank alone or over the rows of all.

@@ -145,14 +145,20 @@ impl Coverage<'_, '_> {
                 let rank = term
                     .rank()
                     .map_or_else(String::new, |rank| format!(" of rank {rank}"));
-                let message = format!(
-                    "{name} holds {}{rank}, but slot {} is rank {}'s",
-                    self.term(term),
-                    area.slot,
-                    area.slot
-                );
-                let hint =
-                    "send into the slot of the rank that computed it: `y.on(rank)[me()][t] = …`";
+                let kind = self.facts.kernel.buffers[usize::from(area.buffer)].kind;
+                let (whose, hint) = if kind == TensorKind::GatheredOutput {
+                    let owner = self.owner_of(area, block);
+                    (
+                        format!("these rows are rank {owner}'s"),
+                        "each rank computes its own rows, `for t in tiles.of(me())`, and sends them to its peers: `y.on(peer)[t] = …`",
+                    )
+                } else {
+                    (
+                        format!("slot {} is rank {}'s", area.slot, area.slot),
+                        "send into the slot of the rank that computed it: `y.on(rank)[me()][t] = …`",
+                    )
+                };
+                let message = format!("{name} holds {}{rank}, but {whose}", self.term(term));
                 self.report(block, self.blamed(area, block, id), message, hint)
             }
             Wrong::Times(id, times) => {
