@@ -36,7 +36,8 @@ pub use half::{bf16, f16};
 /// Input in row chunks, one per rank. Every rank holds all of it at the end.
 ///
 /// One that a statement stores to is an output, given by `&mut`: each rank computes the rows of its chunk and sends them to
-/// its peers, as [`gemm_ag`](crate::schedules::gemm_ag) does.
+/// its peers, as [`gemm_ag`](crate::schedules::gemm_ag) does. Where ranks divide the columns, gather the transpose:
+/// `dot(w[t], x[t])`.
 ///
 /// ```
 /// # use counterflow::prelude::*;

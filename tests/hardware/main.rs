@@ -30,6 +30,9 @@ mod strangers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
 
+#[path = "../common/gathered.rs"]
+mod gatherers;
+
 #[path = "../../codegen/tests/tile/generator/mod.rs"]
 mod generator;
 
@@ -44,6 +47,7 @@ mod copies;
 mod drops;
 mod epilogue;
 mod fused;
+mod gathered;
 mod gpus;
 mod graph;
 mod heap;

@@ -234,7 +234,7 @@ mod jitter {
 }
 
 /// Strangers' schedules, with pauses and without, in every world that they are legal in.
-fn strangers((schedule, worlds): Stranger) {
+pub fn strangers((schedule, worlds): Stranger) {
     let matrix = |rows, fills| Matrix {
         kinds: &JITTERED,
         sizes: &[(264, 1096)],
@@ -255,7 +255,12 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
     ];
     let has_kernel = |(schedule, _): &Stranger| !outsiders::REFUSED.contains(&&*schedule().name);
     let outsiders = crate::outsiders::ALL.into_iter().filter(has_kernel);
-    let all = STRANGERS.into_iter().chain(gated).chain(outsiders);
+    let gathered = crate::gatherers::ALL;
+    let all = STRANGERS
+        .into_iter()
+        .chain(gated)
+        .chain(gathered)
+        .chain(outsiders);
     let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
@@ -528,7 +533,7 @@ mod small {
 }
 
 /// The same on emulated ranks; `tests/schedules` has every world from 1 to 8.
-fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
+pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
     let matrix = Matrix {
         kinds,
         sizes: &[(136, 72)],

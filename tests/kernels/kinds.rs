@@ -3,9 +3,9 @@
 
 use crate::epilogues;
 use crate::halves;
-use crate::outsiders;
 use crate::sass::{all_pass, checked, nvidia};
 use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers};
+use crate::{gathered, outsiders};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::sass_checks::findings;
@@ -48,7 +48,8 @@ fn what_asks_about_ranks_passes_the_sass_checks() {
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn what_readers_of_papers_write_passes_the_sass_checks() {
-    let all = outsiders::ALL.map(|(program, worlds)| {
+    let all = outsiders::ALL.into_iter().chain(gathered::ALL);
+    let all = all.map(|(program, worlds)| {
         let world = worlds[worlds.len() - 1];
         (program(), Variant::new(world))
     });
@@ -56,8 +57,8 @@ fn what_readers_of_papers_write_passes_the_sass_checks() {
         let kernel = lower(&case.0, &case.1).and_then(verify::kernel);
         kernel.and_then(|kernel| sm90::build(&kernel)).is_ok()
     };
-    let cases: Vec<_> = all.into_iter().filter(has_kernel).collect();
-    assert!(cases.len() >= 8);
+    let cases: Vec<_> = all.filter(has_kernel).collect();
+    assert!(cases.len() >= 8 + gathered::ALL.len());
     all_pass(&cases);
 }
 

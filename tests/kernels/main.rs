@@ -2,6 +2,8 @@
 
 #[path = "../common/epilogues.rs"]
 mod epilogues;
+#[path = "../common/gathered.rs"]
+mod gathered;
 #[path = "../../codegen/tests/tile/generator/mod.rs"]
 mod generator;
 #[path = "../common/halves.rs"]
