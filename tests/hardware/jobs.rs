@@ -67,7 +67,7 @@ pub fn schedules(rank: &Communicator) -> Result<String, Error> {
 /// A graph of both layers of tensor parallelism, replayed without a wait between, and compared now and then.
 pub fn replays(rank: &Communicator) -> Result<String, Error> {
     let most = match (rank.gpu().is_emulated(), shares()) {
-        (true, _) => 8,
+        (true, _) => 4,
         (false, true) => 1000,
         (false, false) => 10_000,
     };

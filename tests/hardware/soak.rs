@@ -305,7 +305,7 @@ fn soaked(rank: &Communicator, otherwise: u64) -> Result<u64, Error> {
 /// A rank that is a process.
 pub fn in_a_process(rank: &Communicator) -> Result<String, Error> {
     let most = match (rank.gpu().is_emulated(), shares()) {
-        (true, _) => 24,
+        (true, _) => 12,
         (false, true) => 1000,
         (false, false) => 1_000_000,
     };
