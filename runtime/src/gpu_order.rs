@@ -485,9 +485,14 @@ impl Member {
         // let a full stream wait.
         let places: Vec<Where> = gpus.iter().map(Where::from).collect();
         let unmarked = order().unmarked(&places);
-        for (other, gpu, index, stream) in unmarked {
-            let event = Arc::new(Event::record(&stream)?);
-            order().mark((other, gpu, index), event);
+        for (other, place, index, stream) in unmarked {
+            // A stream is on one of these GPUs.
+            let Some(gpu) = gpus.iter().find(|gpu| Where::from(*gpu) == place) else {
+                continue;
+            };
+            let mark = || gpu.current()?.order(&stream);
+            let event = Arc::new(gpu.aside(mark)?);
+            order().mark((other, place, index), event);
         }
         Ok(member)
     }
@@ -515,7 +520,7 @@ impl Member {
             help: "launch on communicators that share GPUs in the same order on every rank, or plan for fewer SMs so that both fit".into(),
         }
         };
-        let past = |event: &Arc<Event>| event.is_done().unwrap_or(true);
+        let past = |event: &Arc<Event>| event.is_past();
         let waits = loop {
             let turn = order().begin(ours, place, room, past);
             match turn {

@@ -1,7 +1,7 @@
 //! What was dropped while work that uses it may still run. A drop only puts it on a list: nothing waits there. It is
 //! given up once every stream that may use it has come past the point at which the list was first looked at.
 
-use crate::driver::{Event, Gpu, Stream, is_done};
+use crate::driver::{Event, Gpu, Stream, is_past};
 use crate::error::Error;
 use std::any::Any;
 use std::sync::{Mutex, PoisonError};
@@ -70,7 +70,7 @@ impl Mark {
                 });
             }
             // A context that is dead does nothing any more.
-            if is_done(stream).unwrap_or(true) {
+            if is_past(stream) {
                 continue;
             }
             let event = gpu.event()?;
@@ -82,7 +82,7 @@ impl Mark {
 
     /// Whether all streams came past it. A dead context has.
     pub fn passed(&self) -> bool {
-        self.0.iter().all(|event| event.is_done().unwrap_or(true))
+        self.0.iter().all(|event| event.is_past())
     }
 }
 

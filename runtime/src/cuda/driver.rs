@@ -92,6 +92,35 @@ impl Drop for Before {
     }
 }
 
+/// What a context ends with: nothing of it runs any more.
+const DEAD: [CUresult; 16] = [
+    CUresult::CUDA_ERROR_DEINITIALIZED,
+    CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    CUresult::CUDA_ERROR_INVALID_CONTEXT,
+    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUresult::CUDA_ERROR_INVALID_PC,
+    CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUresult::CUDA_ERROR_ASSERT,
+    CUresult::CUDA_ERROR_LAUNCH_FAILED,
+    CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_EXTERNAL_DEVICE,
+    CUresult::CUDA_ERROR_UNKNOWN,
+];
+
+/// Whether an error is that a context is dead. Others, such as that it could not be selected or that something records a
+/// graph, say nothing of what runs there.
+pub(crate) fn is_dead(error: &Error) -> bool {
+    let Error::Driver { code, .. } = error else {
+        return false;
+    };
+    DEAD.iter().any(|dead| name_of(*dead) == *code)
+}
+
 /// Whether a GPU came past a point, by the code of a query for it.
 pub(super) fn passed(code: CUresult) -> Result<bool, Error> {
     match code {
@@ -119,5 +148,25 @@ fn help(code: CUresult) -> &'static str {
             "these GPUs cannot do that; ranks need GPUs that reach each other's memory (nvidia-smi topo -p2p r)"
         }
         _ => "nvidia-smi shows the GPU's state; the driver's manual explains the code",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dead_context_has_come_past_everything() {
+        let dead = |code| is_dead(&check("ask the GPU how far it is", code).expect_err("refused"));
+        assert!(dead(CUresult::CUDA_ERROR_DEINITIALIZED));
+        assert!(dead(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
+        for lives in [
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+            CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        ] {
+            assert!(!dead(lives), "{lives:?}");
+        }
     }
 }

@@ -5,8 +5,10 @@ use super::Gpu;
 use super::driver::check;
 use crate::error::Error;
 use cudarc::driver::sys;
+use rustix::io::{FdFlags, fcntl_setfd};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use tracing::debug;
 
 /// So that other processes of the host can have it.
 const FD: sys::CUmemAllocationHandleType =
@@ -72,7 +74,14 @@ impl Handle {
         let code = unsafe { sys::cuMemExportToShareableHandle(place, self.raw, FD, 0) };
         check("hand memory to other processes", code)?;
         // SAFETY: the driver has just opened it for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // A program that this process starts gets none of the memory.
+        fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|why| Error::Driver {
+            what: "keep memory from programs that this process starts".into(),
+            code: why.to_string(),
+            help: "report it".into(),
+        })?;
+        Ok(fd)
     }
 
     /// So much memory of another process.
@@ -101,21 +110,32 @@ impl Handle {
         // SAFETY: the range was just mapped, and the list has as many entries as is said.
         let code =
             unsafe { sys::cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) };
-        check(what(), code).inspect_err(|_| unmap(address, bytes))
+        check(what(), code).inspect_err(|_| {
+            unmap(address, bytes);
+        })
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: the handle is ours. A mapping keeps the memory alive without it.
-        unsafe { sys::cuMemRelease(self.raw) };
+        let code = unsafe { sys::cuMemRelease(self.raw) };
+        noted(check("let go of memory", code));
     }
 }
 
-/// Takes the memory from addresses.
-pub(super) fn unmap(address: u64, bytes: u64) {
+/// Takes the memory from addresses. Whether it did.
+pub(super) fn unmap(address: u64, bytes: u64) -> bool {
     // SAFETY: exactly this range was mapped; users of the heap hold it alive.
-    unsafe { sys::cuMemUnmap(address, bytes as usize) };
+    let code = unsafe { sys::cuMemUnmap(address, bytes as usize) };
+    noted(check("take memory from its addresses", code))
+}
+
+/// Whether it was done. Nobody is there to hear of what was not, but who reads the log: a driver that has ended, or a dead
+/// context, has nothing left to give back.
+pub(super) fn noted(done: Result<(), Error>) -> bool {
+    let done = done.inspect_err(|error| debug!(%error, "memory was not given back"));
+    done.is_ok()
 }
 
 fn location(id: i32) -> sys::CUmemLocation {

@@ -39,7 +39,7 @@ pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
 pub(crate) use dlpack::Home;
-pub(crate) use driver::aside;
+pub(crate) use driver::{aside, is_dead};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use event::Event;
 pub(crate) use foreign::{Foreign, Opened};

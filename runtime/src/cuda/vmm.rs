@@ -9,7 +9,7 @@ pub(crate) use adopted::{Lent, not_lendable};
 
 use super::clear::Clearer;
 use super::driver::check;
-use super::handle::{Handle, unmap};
+use super::handle::{Handle, noted, unmap};
 use super::{Address, Gpu};
 use crate::error::Error;
 use cudarc::driver::sys;
@@ -40,7 +40,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Apart {
     rank: u64,
-    clearer: Clearer,
+    clearer: Arc<Clearer>,
     adding: Option<Adding>,
 }
 
@@ -77,7 +77,7 @@ impl Slots {
     ) -> Result<Slots, Error> {
         let apart = Apart {
             rank: rank.into(),
-            clearer: Clearer::new(gpu)?,
+            clearer: Arc::new(Clearer::new(gpu)?),
             adding: None,
         };
         Slots::reserved(vec![gpu.clone()], world.into(), stride, page, Some(apart))
@@ -161,7 +161,7 @@ impl Slots {
         });
         match added {
             Ok(()) => self.backed = wanted,
-            Err(_) => self.take_back(before),
+            Err(_) => drop(self.take_back(before)),
         }
         added
     }
@@ -213,16 +213,20 @@ impl Slots {
         let adding = self.apart.as_mut().and_then(|apart| apart.adding.take());
         match adding {
             Some(Adding { wanted, .. }) if keep => self.backed = wanted,
-            Some(Adding { pieces, .. }) => self.take_back(pieces),
+            Some(Adding { pieces, .. }) => drop(self.take_back(pieces)),
             None => {}
         }
     }
 
-    /// Clears a range of a rank's slot that nobody uses, and waits for that. No kernel can hold it up.
-    pub(crate) fn clear(&self, rank: u32, range: &Range<u64>) -> Result<(), Error> {
-        let address = self.address(rank, range.start);
-        let clear = |apart: &Apart| apart.clearer.clear(address, range.end - range.start);
-        self.apart.as_ref().map_or(Ok(()), clear)
+    /// Clears a range of a rank's slot that nobody uses, and waits for that, when it is called. No kernel can hold it up.
+    pub(crate) fn clearing(
+        &self,
+        rank: u32,
+        range: &Range<u64>,
+    ) -> impl FnOnce() -> Result<(), Error> + use<> {
+        let (address, bytes) = (self.address(rank, range.start), range.end - range.start);
+        let clearer = self.apart.as_ref().map(|apart| apart.clearer.clone());
+        move || clearer.map_or(Ok(()), |clearer| clearer.clear(address, bytes))
     }
 
     /// Puts memory behind what a slot has.
@@ -237,18 +241,23 @@ impl Slots {
         Ok(())
     }
 
-    fn take_back(&mut self, from: usize) {
-        for (address, bytes) in self.pieces.drain(from..) {
-            unmap(address, bytes);
-        }
+    /// Whether all was taken back.
+    fn take_back(&mut self, from: usize) -> bool {
+        let pieces = self.pieces.drain(from..);
+        let taken = pieces.filter(|(address, bytes)| !unmap(*address, *bytes));
+        taken.count() == 0
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        self.take_back(0);
-        // SAFETY: nothing is mapped in the range any more, and it is ours. A dead context's answer changes nothing.
-        unsafe { sys::cuMemAddressFree(self.base, (self.stride * self.world) as usize) };
+        if !self.take_back(0) {
+            // Nobody else may get addresses that still have memory.
+            return;
+        }
+        // SAFETY: nothing is mapped in the range any more, and it is ours.
+        let code = unsafe { sys::cuMemAddressFree(self.base, (self.stride * self.world) as usize) };
+        noted(check("give addresses back", code));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::gpu::{Gpu, Kind as GpuKind};
 use super::refusal;
-use super::stream::{Kind as StreamKind, Stream};
+use super::stream::{Kind as StreamKind, Stream, settled};
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
@@ -108,6 +108,12 @@ impl Event {
             Kind::Cuda(event) => event.is_done(),
             Kind::Emulated(event) => event.is_done(),
         }
+    }
+
+    /// Whether nothing before it runs any more: the stream has reached it, or the context is dead. Not, if that cannot be
+    /// asked.
+    pub(crate) fn is_past(&self) -> bool {
+        settled(self.is_done())
     }
 
     /// How long after an earlier one, once both are past. An emulated GPU has no clock of its own: there it is the time

@@ -35,4 +35,4 @@ pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Wat
 pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;
-pub(crate) use stream::is_done;
+pub(crate) use stream::{is_done, is_past};

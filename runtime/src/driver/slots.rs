@@ -76,11 +76,15 @@ impl Slots {
         }
     }
 
-    /// Clears a range of a rank's slot that nobody uses, if the ranks are processes that share it.
-    pub fn clear(&self, rank: u32, range: &Range<u64>) -> Result<(), Error> {
+    /// Clears a range of a rank's slot that nobody uses, if the ranks are processes that share it: when it is called.
+    pub fn clearing(
+        &self,
+        rank: u32,
+        range: &Range<u64>,
+    ) -> Box<dyn FnOnce() -> Result<(), Error>> {
         match self {
-            Slots::Emulated(slots) => slots.clear(rank, range),
-            Slots::Cuda(slots) => slots.clear(rank, range),
+            Slots::Emulated(slots) => Box::new(slots.clearing(rank, range)),
+            Slots::Cuda(slots) => Box::new(slots.clearing(rank, range)),
         }
     }
 

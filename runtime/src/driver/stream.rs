@@ -119,3 +119,12 @@ pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
         Kind::Emulated(stream) => stream.is_done(),
     }
 }
+
+/// Whether nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
+pub(crate) fn is_past(stream: &Stream) -> bool {
+    settled(is_done(stream))
+}
+
+pub(super) fn settled(answer: Result<bool, Error>) -> bool {
+    answer.unwrap_or_else(|error| cuda::is_dead(&error) || emulated::is_dead(&error))
+}

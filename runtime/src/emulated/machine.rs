@@ -90,7 +90,7 @@ impl Machine {
         match state.fault() {
             None => Ok(()),
             Some(fault) => Err(Error::Driver {
-                what: "run an emulated GPU".into(),
+                what: RUN.into(),
                 code: fault.to_string(),
                 help: "memory was used that is not there: an emulated GPU's machine ends with that"
                     .into(),
@@ -142,6 +142,14 @@ impl Machine {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// What a machine does until it is dead.
+const RUN: &str = "run an emulated GPU";
+
+/// Whether an error is that a machine is dead.
+pub(crate) fn is_dead(error: &Error) -> bool {
+    matches!(error, Error::Driver { what, .. } if what == RUN)
 }
 
 /// Runs a machine until nobody has it.

@@ -8,7 +8,7 @@ mod pinned;
 mod slots;
 mod stream;
 
-pub(crate) use machine::{Gpu, Machine, Reached, SMS};
+pub(crate) use machine::{Gpu, Machine, Reached, SMS, is_dead};
 pub(crate) use pinned::{Pinned, Plain};
 pub(crate) use slots::{PAGE, Slots};
 pub(crate) use stream::{Event, Graph, Memory, Stream};

@@ -85,22 +85,15 @@ impl Slots {
         Address::of(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// Clears a range of a rank's slot.
-    pub fn clear(&self, rank: u32, range: &std::ops::Range<u64>) -> Result<(), Error> {
-        const PIECE: u64 = 1 << 16;
-        let zeros = vec![0; PIECE as usize];
-        let mut state = self.machine.lock();
-        for from in range.clone().step_by(PIECE as usize) {
-            let bytes = PIECE.min(range.end - from) as usize;
-            let at = self.address(rank, from).get();
-            let wrote = state.memory.write(at, &zeros[..bytes]);
-            wrote.map_err(|fault| Error::Driver {
-                what: "clear memory of an emulated GPU".into(),
-                code: fault.to_string(),
-                help: "report it".into(),
-            })?;
-        }
-        Ok(())
+    /// Clears a range of a rank's slot, when it is called.
+    pub fn clearing(
+        &self,
+        rank: u32,
+        range: &std::ops::Range<u64>,
+    ) -> impl FnOnce() -> Result<(), Error> + use<> {
+        let start = self.address(rank, range.start).get();
+        let (machine, bytes) = (self.machine.clone(), range.end - range.start);
+        move || clear(&machine, start..start + bytes)
     }
 
     /// How many bytes every slot is to have, if that is more than it has.
@@ -182,6 +175,22 @@ impl Slots {
             }
         }
     }
+}
+
+fn clear(machine: &Machine, range: std::ops::Range<u64>) -> Result<(), Error> {
+    const PIECE: u64 = 1 << 16;
+    let zeros = vec![0; PIECE as usize];
+    let mut state = machine.lock();
+    for at in range.clone().step_by(PIECE as usize) {
+        let bytes = PIECE.min(range.end - at) as usize;
+        let wrote = state.memory.write(at, &zeros[..bytes]);
+        wrote.map_err(|fault| Error::Driver {
+            what: "clear memory of an emulated GPU".into(),
+            code: fault.to_string(),
+            help: "report it".into(),
+        })?;
+    }
+    Ok(())
 }
 
 impl Drop for Slots {

@@ -12,6 +12,7 @@ use super::pool::Pool;
 use super::rings::Rings;
 use super::verdict::Verdict;
 use super::{Book, CONTROL, Group, cells};
+use crate::cuda::not_offered;
 use crate::driver::{About, Gpu, Reached, Slots, Stream};
 use crate::error::Error;
 use crate::gpu_order::Member;
@@ -19,7 +20,7 @@ use crate::rendezvous::{Deadline, random};
 use crate::shared::{Links, Segment};
 use counterflow_codegen::host::Queues;
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a rank tells the others first: what it has, or why it cannot go on and what helps.
 #[derive(Serialize, Deserialize)]
@@ -30,8 +31,8 @@ struct Introduction {
 #[derive(Clone, Serialize, Deserialize)]
 struct Has {
     gpu: About,
-    /// Its number among all processes of the host.
-    process: u32,
+    /// What no other process has: their numbers may be those of several containers.
+    process: u64,
     /// Whether it may share the GPU with other processes.
     sharing: bool,
     /// A number that no other memory has. Rank 0's is that of what it hands out.
@@ -136,6 +137,20 @@ impl Prepared {
     }
 }
 
+/// A number that nobody else draws.
+fn drawn() -> Result<u64, Error> {
+    let mut number = [0; 8];
+    number.copy_from_slice(&random()?[..8]);
+    Ok(u64::from_le_bytes(number))
+}
+
+/// This process's own.
+fn process() -> Result<u64, Error> {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    let drawn = drawn()?;
+    Ok(*OWN.get_or_init(|| drawn))
+}
+
 /// What this rank has, if no rank was refused what it needs. All ranks hear of that at once.
 fn all_can<T>(links: &mut Links, mine: Result<T, Error>, deadline: Deadline) -> Result<T, Error> {
     let said = mine.as_ref().map(|_| ()).map_err(told);
@@ -180,13 +195,11 @@ fn introduced(
         let gpu = open()?;
         // Nobody else here gets these before it is known which of them serves.
         let unused = gpu.unused(bytes);
-        let mut number = [0; 8];
-        number.copy_from_slice(&random()?[..8]);
         let has = Has {
             gpu: gpu.about()?,
-            process: std::process::id(),
+            process: process()?,
             sharing,
-            number: u64::from_le_bytes(number),
+            number: drawn()?,
             unused: unused.iter().map(|(number, _)| *number).collect(),
         };
         let board = first.then(|| Segment::create("counterflow control", bytes));
@@ -213,7 +226,7 @@ fn introduced(
         each.push(has);
         if rank == 0 && control.is_none() {
             let fd = parcel.fds.into_iter().next();
-            let fd = fd.ok_or_else(|| misshared(rank))?;
+            let fd = fd.ok_or_else(|| not_offered(rank.into()))?;
             control = Some(Arc::new(Segment::of(&fd, bytes)?));
         }
     }
@@ -298,7 +311,7 @@ mod tests {
     use crate::rendezvous::Threads;
     use std::time::{Duration, Instant};
 
-    fn has(uuid: Option<&str>, process: u32, sharing: bool) -> Has {
+    fn has(uuid: Option<&str>, process: u64, sharing: bool) -> Has {
         Has {
             gpu: About {
                 uuid: uuid.map(str::to_owned),

@@ -5,7 +5,7 @@
 //! comes behind that before it has made it, each waits for the other. The same holds for the streams of the memory that a
 //! launch borrows, and for a rank's own stream that is lent.
 
-use crate::driver::{Event, Stream, is_done};
+use crate::driver::{Event, Stream, is_past};
 use crate::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -52,8 +52,8 @@ impl Standing {
         // A context that is dead holds nothing up.
         match &self.until {
             Until::Enqueued => false,
-            Until::Event(done) => done.is_done().unwrap_or(true),
-            Until::Empty => !self.stream.is_capturing() && is_done(&self.stream).unwrap_or(true),
+            Until::Event(done) => done.is_past(),
+            Until::Empty => !self.stream.is_capturing() && is_past(&self.stream),
         }
     }
 }

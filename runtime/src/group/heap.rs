@@ -274,8 +274,9 @@ impl Heap {
         range: &Range<u64>,
         deadline: Deadline,
     ) -> Result<(), Error> {
-        let cleared = self.state().slots.clear(peers.rank(), range);
-        let cleared = cleared.map(|()| Vec::new());
+        // Not under the lock: it takes its time.
+        let clearing = self.state().slots.clearing(peers.rank(), range);
+        let cleared = clearing().map(|()| Vec::new());
         agreed(peers, "clears new memory", deadline, cleared).map(drop)
     }
 }

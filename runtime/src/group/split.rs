@@ -49,7 +49,8 @@ impl Group {
         let mut made = Vec::new();
         for ranks in members(asked).into_values() {
             let gpus = ranks.iter().map(|rank| self.gpu(*rank).clone());
-            let group = Group::new(gpus.collect(), None, self.timeout).map_err(Refusal::from)?;
+            let group = Group::new(gpus.collect(), Some(self.stride()), self.timeout)
+                .map_err(Refusal::from)?;
             let group = Arc::new(group);
             made.extend(
                 (0..)
@@ -144,6 +145,18 @@ impl Rendezvous for Within<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::Communicator;
+    use crate::emulated::{self, Machine};
+
+    #[test]
+    fn a_group_has_slots_as_long_as_those_of_all() {
+        let machine = Machine::new(2, 0, u64::MAX);
+        let gpus = (0..2).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), Duration::from_secs(60));
+        let ranks = ranks.expect("ranks");
+        let strides = Communicator::each(&ranks, |rank| Ok(rank.split(0, 0)?.stride()));
+        assert_eq!(strides.expect("groups"), [ranks[0].stride(); 2]);
+    }
 
     #[test]
     fn groups_have_the_order_of_keys_and_then_of_ranks() {

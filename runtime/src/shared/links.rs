@@ -1,15 +1,16 @@
 //! Connections between all processes of a communicator, over which they exchange small messages and file descriptors.
 //! They stay open as signs of life: the system closes those of a process that ends.
 
+use super::peer::user_of;
 use crate::error::Error;
 use crate::rendezvous::door::{Listen, Place, admit, knock};
 use crate::rendezvous::wire::{PAUSE, Wire};
 use crate::rendezvous::{Deadline, Rendezvous, Secret, absent, failed, random};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
-    sendmsg, socket_with, sockopt::socket_peercred,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, recvmsg, sendmsg, socket_with,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -97,6 +98,10 @@ impl Read for Post {
                 self.came.extend(fds);
             }
         }
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            // This process had no room for some: of those that came, nobody knows which they are.
+            self.came.clear();
+        }
         if self.came.len() > MOST_FDS {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
@@ -142,7 +147,7 @@ impl Listen for Door {
 
     fn accept(&self) -> io::Result<Post> {
         let (socket, _) = self.0.accept()?;
-        if socket_peercred(&socket)?.uid != rustix::process::geteuid() {
+        if user_of(&socket)? != rustix::process::geteuid().as_raw() {
             return Err(ErrorKind::PermissionDenied.into());
         }
         Post::on(socket)

@@ -1,6 +1,7 @@
 //! What processes of one host share: memory, and connections that carry it and tell who is alive.
 
 mod links;
+mod peer;
 mod segment;
 
 pub(crate) use links::{Links, Lost, Parcel};
