@@ -102,7 +102,11 @@ pub type Kind = (Dtype, (u32, u32), Layout);
 
 /// The same for a schedule whose items may have two products.
 pub fn variant_of(program: &Program, world: u32, (dtype, tile, layout): Kind) -> Variant {
-    variant(world, (dtype, halves::tile(program, tile), layout))
+    if program.tunables.iter().any(|it| it.name == "tiles") {
+        return variant(world, (dtype, halves::tile(program, tile), layout));
+    }
+    // What only moves data has none.
+    Variant::new(world).dtype(dtype).layout(layout)
 }
 
 pub fn variant(world: u32, (dtype, tile, layout): Kind) -> Variant {

@@ -91,9 +91,7 @@ fn what_readers_of_papers_write_runs_or_is_refused() {
     adapter_in_two_loops: runs
     owners_of_tiles: runs
     doubling: runs
-    dispatch: no kernel for 1: a schedule that computes no tile
-        at: y.on(owner)[me()][p] = x[p];
-        help: a `#[gemm]` loop beside it, or a `#[comm]` role that stores tiles: `r[t] = g[t] + partial[others()][t].sum()`; copies alone run on emulated ranks
+    dispatch: runs
     gated_output: runs
     pipeline_stage: runs
     two_paths: runs

@@ -33,14 +33,16 @@ impl Emits {
     pub(super) fn row(&self) -> [String; 3] {
         let (verdict, why) = match self {
             Emits::Yes(pipeline) => {
-                let (first, others) = pipeline.registers();
+                let shared = render::bytes(pipeline.shared_bytes().into());
+                let registers = pipeline.registers().zip(pipeline.registers_at_first());
+                let asked = registers.map(|((first, others), all)| {
+                    format!(
+                        "{all} registers asked ({first} to load and store, {others} to multiply), "
+                    )
+                });
                 (
                     format!("emits for {}", pipeline.kernel.variant.arch.name()),
-                    format!(
-                        "{} registers asked ({first} to load and store, {others} to multiply), {} shared",
-                        pipeline.registers_at_first(),
-                        render::bytes(pipeline.shared_bytes().into())
-                    ),
+                    format!("{}{shared} shared", asked.unwrap_or_default()),
                 )
             }
             Emits::No(found) => {
@@ -75,8 +77,8 @@ impl Emits {
                 "emits": true,
                 "arch": pipeline.kernel.variant.arch.name(),
                 "registers": pipeline.registers_at_first(),
-                "registers_to_load_and_store": pipeline.registers().0,
-                "registers_to_multiply": pipeline.registers().1,
+                "registers_to_load_and_store": pipeline.registers().map(|it| it.0),
+                "registers_to_multiply": pipeline.registers().map(|it| it.1),
                 "shared_bytes": pipeline.shared_bytes(),
             }),
             Emits::No(found) => json!({

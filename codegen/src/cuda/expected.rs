@@ -10,6 +10,17 @@ use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
+    let stands = if branches(pipeline) {
+        Stands::in_warps(pipeline)
+    } else {
+        Stands::by_statements(pipeline)
+    };
+    if !pipeline.cta.computes() {
+        // No thread has tiles, nor registers for any.
+        let boxes = [("UTMALDG", stands.loads), ("UTMASTG", stands.writes)];
+        let none = ["HGMMA", "UTMAREDG", "STSM", "LDSM", "USETMAXREG"].map(|kind| (kind, 0));
+        return boxes.into_iter().chain(none).collect();
+    }
     let tile = pipeline.tile();
     // Rows are on the instruction's M side where they are whole blocks of 64, and columns otherwise.
     let (m, n) = if tile.rows.is_multiple_of(64) {
@@ -31,11 +42,6 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         pipeline.tiling().subtile().rows
     };
     let blocks = m / 64 * (n / each) * each.div_ceil(16);
-    let stands = if branches(pipeline) {
-        Stands::in_warps(pipeline)
-    } else {
-        Stands::by_statements(pipeline)
-    };
     let Stands {
         products,
         loads,

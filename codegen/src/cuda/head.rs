@@ -1,45 +1,24 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
+use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::CounterId;
 use crate::sm90::cta::Mode;
-use crate::tiling::{Major, Operand};
-use crate::warp::{
-    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, RunBy, cluster, counter_name,
-};
+use crate::tiling::Major;
+use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
     pub(super) fn head(&mut self, params: &[Param]) {
-        let pipeline = self.pipeline;
-        let (tile, variant) = (pipeline.tile(), &pipeline.kernel.variant);
-        let multiplies = !pipeline.tiling().operands().is_empty();
-        self.line(format!(
-            "// {}  {}  {}  {}  tiles {}x{}{}{}{}  {} stages",
-            pipeline.kernel.name,
-            variant.arch.name(),
-            pipeline.dtype(),
-            variant.layout.name(),
-            tile.rows,
-            tile.columns,
-            match multiplies {
-                true => format!("x{}", tile.k),
-                false => String::new(),
-            },
-            match pipeline.cta.mode() {
-                Mode::PingPong => " ping-pong",
-                Mode::Cooperative => "",
-            },
-            match (pipeline.cta.cluster(), pipeline.cta.split()) {
-                ((1, 1), 1) => String::new(),
-                ((1, 1), split) => format!("  split {split}"),
-                ((down, across), 1) => format!("  cluster {down}x{across}"),
-                ((down, across), split) => format!("  cluster {down}x{across}  split {split}"),
-            },
-            pipeline.rings[0].slots
-        ));
+        let kernel = &self.pipeline.kernel;
+        let (name, arch) = (&kernel.name, kernel.variant.arch.name());
+        let how = match self.pipeline.cta.computes() {
+            true => self.how_tiles_are_computed(),
+            false => "moves data".into(),
+        };
+        self.line(format!("// {name}  {arch}  {how}"));
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
         self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
@@ -53,74 +32,14 @@ impl Text<'_> {
 
     fn constants(&mut self) {
         let pipeline = self.pipeline;
-        let tile = pipeline.tile();
-        self.line(format!(
-            "typedef {} T;  // of operands and results",
-            pipeline.dtype()
-        ));
-        let multiplies = !pipeline.tiling().operands().is_empty();
-        let depth = match multiplies {
-            true => format!(", TILE_K = {}", tile.k),
-            false => String::new(),
-        };
-        self.line(format!(
-            "constexpr u32 TILE_M = {}, TILE_N = {}{depth};",
-            tile.rows, tile.columns
-        ));
-        let blocks = pipeline.cta.blocks();
-        // What is on the instruction's M side, and of a subtile the part of what is on its N side.
-        let (on_m, subtile_n) = if pipeline.tiling().swapped() {
-            self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
-            ("columns", "SUBTILE_M")
-        } else {
-            ("rows", "SUBTILE_N")
-        };
-        self.line(match pipeline.cta.mode() {
-            Mode::PingPong => {
-                "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in ping-pong".into()
-            }
-            Mode::Cooperative => format!(
-                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} {on_m} each",
-                blocks * BLOCK_ROWS
-            ),
-        });
-        if blocks > 1 {
-            self.line(format!(
-                "constexpr u32 BLOCKS = {blocks};  // of 64 {on_m}, which a consumer multiplies"
-            ));
-        }
-        if pipeline.cta.multicast_group() > 1 {
-            let (columns, along) = if pipeline.cta.cluster().0 > 1 {
-                (true, "rows")
-            } else {
-                (false, "columns")
-            };
-            let shared = of_operands(pipeline).into_iter();
-            let shared = shared.filter(|(operand, _)| operand.columns == columns);
-            let shared = shared.map(|(_, part)| part.name.as_str());
-            let shared = shared.collect::<Vec<_>>().join(" and ");
-            self.line(format!(
-                "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
-                pipeline.cta.multicast_group()
-            ));
-        }
-        if pipeline.cta.split() > 1 {
-            let of = if pipeline.cta.multicast_group() > 1 {
-                "groups of them in a cluster, which split the K of their tiles"
-            } else {
-                "CTAs of a cluster, which split the K of each tile"
-            };
-            self.line(format!(
-                "constexpr u32 SPLIT = {};  // {of}",
-                pipeline.cta.split()
-            ));
+        let computes = pipeline.cta.computes();
+        if computes {
+            self.constants_of_tiles();
         }
         for ring in pipeline.rings.iter().filter(|ring| ring.buffer.is_some()) {
             let (count, slots) = (ring.count, ring.slots);
-            self.line(format!(
-                "constexpr u32 {count} = {slots};  // {}",
-                in_flight(ring)
-            ));
+            let words = in_flight(ring, computes);
+            self.line(format!("constexpr u32 {count} = {slots};  // {words}"));
         }
         // The rest of the names that numbers use, each once, in the order of use.
         let printed = [
@@ -159,13 +78,7 @@ impl Text<'_> {
             self.line("constexpr u32 SLICE_BYTES = SUBTILE_M * 128;");
         }
         if pipeline.cta.split() > 1 {
-            self.line(format!(
-                "constexpr u32 SPLIT_PARTIAL_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
-            ));
-            self.line(format!(
-                "constexpr u32 SPLIT_PARTIAL_SUBTILE_BYTES = {}{subtile_n} * 2 * SPLIT_PARTIAL_THREADS;  // of a subtile's accumulators",
-                if blocks > 1 { "BLOCKS * " } else { "" }
-            ));
+            self.constants_of_partials();
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
@@ -455,11 +368,20 @@ impl Text<'_> {
     }
 
     fn roles_text(&mut self) {
-        let pipeline = self.pipeline;
-        let (give, take) = pipeline.registers();
+        let Some((give, take)) = self.pipeline.registers() else {
+            return self.roles_of_threads();
+        };
         self.line("if (warp < 4) {");
         self.depth += 1;
         self.line(format!("registers_give<{give}>();"));
+        self.roles_of_threads();
+        self.depth -= 1;
+        self.roles_of_groups(take);
+    }
+
+    /// What single threads of the first warpgroup do.
+    fn roles_of_threads(&mut self) {
+        let pipeline = self.pipeline;
         let mut open = String::new();
         for warp in &pipeline.warps {
             let (test, consumer) = match warp.run_by {
@@ -488,7 +410,11 @@ impl Text<'_> {
             open = "} else ".into();
         }
         self.line("}");
-        self.depth -= 1;
+    }
+
+    /// What the other warpgroups do, who take so many registers.
+    fn roles_of_groups(&mut self, take: u32) {
+        let pipeline = self.pipeline;
         for warp in &pipeline.warps {
             let RunBy::Groups = warp.run_by else { continue };
             self.line(format!("}} else {{  // {}", warp.name));
@@ -544,18 +470,4 @@ impl Text<'_> {
         }
         self.line("}");
     }
-}
-
-/// The operands of all loops, each part of a stage once.
-fn of_operands(pipeline: &Pipeline) -> Vec<(&Operand, &Part)> {
-    let mut found: Vec<(&Operand, &Part)> = Vec::new();
-    for (tiling, of) in pipeline.cta.tilings().iter().enumerate() {
-        for (at, operand) in of.operands().iter().enumerate() {
-            let part = pipeline.rings[0].part(tiling, at);
-            if !found.iter().any(|(_, known)| *known == part) {
-                found.push((operand, part));
-            }
-        }
-    }
-    found
 }

@@ -11,6 +11,7 @@ mod node;
 mod params;
 mod rings;
 mod scheduler;
+mod tiles;
 mod value;
 mod words;
 mod wrap;

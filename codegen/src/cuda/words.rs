@@ -33,6 +33,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "BATCH" => "  // staging buffers of a piece that one CTA sends, with one signal",
         "SENDING" => "  // stores of staging buffers under way that may still read them",
         "STAGING_N" => "  // columns of such a staging buffer",
+        "STAGING_N_WIDE" => "  // the same, of elements of 4 bytes",
         "SUBTILE_N" => "  // columns of an output subtile",
         "SUBTILE_M" => "  // rows of an output subtile",
         "SLICE_N" => {
@@ -74,11 +75,12 @@ pub(super) fn order_name(order: TileOrder) -> String {
 }
 
 /// What the slots of a ring hold, in words.
-pub(super) fn in_flight(ring: &Ring) -> String {
+pub(super) fn in_flight(ring: &Ring, computes: bool) -> String {
     let parts = ring.parts().iter();
     let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
     match (parts.as_slice(), ring.name) {
         (_, "split_partial") => "partials of other CTAs that a CTA holds, for each consumer".into(),
+        (_, "staging") if !computes => "staging buffers of a CTA".into(),
         (_, "staging") => {
             "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
         }

@@ -24,9 +24,9 @@ use std::collections::BTreeSet;
 pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let Some(cta) = kernel.decided().runs()? else {
         let at = kernel.roles.first().and_then(|role| first(kernel, role));
-        let message = "a schedule that computes no tile";
-        let hint = "a `#[gemm]` loop beside it, or a `#[comm]` role that stores tiles: `r[t] = g[t] + partial[others()][t].sum()`; \
-                    copies alone run on emulated ranks";
+        let message = "#[gemm] loops that compute no tile";
+        let hint =
+            "a `#[comm]` role that copies, waits or signals, or a `#[gemm]` loop that stores tiles";
         return Err(refuse(at, message, hint).into());
     };
     let comm = comm(kernel);
@@ -287,7 +287,9 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
         });
     }
     let computes = |of: &CommRole| cta::computes(&kernel.roles[of.role]);
-    let join_late = !roles.iter().any(computes)
+    let has_gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_))).is_some();
+    let join_late = has_gemm
+        && !roles.iter().any(computes)
         && !wait_for_gemm(kernel, roles.iter().map(|of| of.role).collect());
     (!roles.is_empty()).then_some(Comm { roles, join_late })
 }
@@ -331,7 +333,10 @@ fn wait_for_gemm(kernel: &Kernel, mut roles: BTreeSet<usize>) -> bool {
 
 /// Numbers all warps use.
 fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
-    let (cta, tiling) = (b.cta, b.cta.tiling());
+    let cta = b.cta;
+    let Some(tiling) = cta.tilings().first() else {
+        return Vec::new();
+    };
     let mut lets = Vec::new();
     if b.alike.columns {
         let columns = b.kernel.partitions[tiling.partition().index()].columns;

@@ -13,8 +13,8 @@ use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable};
 pub(super) struct Builder<'a> {
     pub kernel: &'a Kernel,
     pub cta: &'a Cta,
-    /// What a stage holds.
-    pub stage: Buffer,
+    /// What a stage holds, if tiles are computed.
+    pub stage: Option<Buffer>,
     /// What is the same in all loops over tiles, and so has a name for all warps.
     pub alike: Alike,
     pub comm: Option<Comm>,
@@ -46,8 +46,8 @@ impl Alike {
         let divided = |tiling: &Tiling| kernel.is_chunked_along(tiling.partition(), Side::Columns);
         let divided = cta.tilings().iter().any(divided);
         Alike {
-            columns: !divided && one(&|tiling| Some(columns(tiling))),
-            steps: one(&|tiling| depth(kernel, tiling)),
+            columns: cta.computes() && !divided && one(&|tiling| Some(columns(tiling))),
+            steps: cta.computes() && one(&|tiling| depth(kernel, tiling)),
         }
     }
 }
@@ -59,6 +59,12 @@ pub(super) fn depth(kernel: &Kernel, tiling: &Tiling) -> Option<DimId> {
 }
 
 impl Builder<'_> {
+    /// The name of an operand's part of a stage, in the tiles of a loop.
+    pub fn staged(&self, tiling: usize, operand: usize) -> &str {
+        let stage = self.stage.as_ref().expect("operands pass through stages");
+        &stage.parts[stage.part(tiling, operand)].name
+    }
+
     /// How many share the steps of a tile.
     pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())

@@ -20,11 +20,11 @@ impl Walk<'_, '_> {
 
     /// Whether items are tiles of the shape that all loops compute.
     fn is_of_tiles(&self, partition: PartitionId) -> bool {
-        let (item, tile) = (
-            &self.b.kernel.partitions[partition.index()],
-            self.b.cta.tiling().tile(),
-        );
-        (item.row_block, item.column_block) == (Some(tile.rows), Some(tile.columns))
+        let item = &self.b.kernel.partitions[partition.index()];
+        self.b.cta.tilings().first().is_some_and(|tiling| {
+            let tile = tiling.tile();
+            (item.row_block, item.column_block) == (Some(tile.rows), Some(tile.columns))
+        })
     }
 
     /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.

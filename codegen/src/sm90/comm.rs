@@ -4,16 +4,14 @@
 
 use super::builder::refuse;
 use super::chosen::ItemsOf;
-use super::cta::{spare_rows, staging_rows};
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
-use super::rings::STAGING;
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
-use crate::program::{CounterId, Pick, Side, StoreMode, Var};
+use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{At, BATCH, Expr, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
+use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -66,6 +64,7 @@ impl Walk<'_, '_> {
                 self.b.found.push(refuse(at, message, hint));
             }
         }
+        let staged = self.staging_columns(&copies);
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
         let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
@@ -76,7 +75,7 @@ impl Walk<'_, '_> {
         let (batch, row, items) = if copies.is_empty() {
             (None, some.at(Expr::Within), some.count)
         } else {
-            let boxes = columns.ceil_div(Expr::symbol("STAGING_N", STAGING_COLUMNS));
+            let boxes = columns.ceil_div(staged);
             let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
             let batches = self.name(&mut nodes, "batches", batches);
             let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
@@ -86,6 +85,7 @@ impl Walk<'_, '_> {
                 items,
             )
         };
+        nodes.extend(self.partial_chunks(&copies, chunk.as_ref()));
         let bound = Bound::Item {
             partition,
             chunk,
@@ -178,15 +178,15 @@ impl Walk<'_, '_> {
         let bytes = self.box_bytes();
         let body = vec![
             Node::Await {
-                barrier: STAGING.empty(),
+                barrier: self.staging().empty(),
                 phase: Phase::PreviousPhase,
             },
             Node::Expect {
-                barrier: STAGING.full(),
+                barrier: self.staging().full(),
                 bytes,
             },
             Node::Load {
-                ring: STAGING,
+                ring: self.staging(),
                 part: 0,
                 index: 0.into(),
                 slice: 0.into(),
@@ -196,7 +196,7 @@ impl Walk<'_, '_> {
                 partial_boxes: None,
             },
             Node::Advance {
-                ring: STAGING,
+                ring: self.staging(),
                 keep: false,
             },
         ];
@@ -245,11 +245,11 @@ impl Walk<'_, '_> {
         let (map, at) = self.staging_at(var, dst);
         let body = vec![
             Node::Await {
-                barrier: STAGING.full(),
+                barrier: self.staging().full(),
                 phase: Phase::ThisPhase,
             },
             Node::Store {
-                ring: STAGING,
+                ring: self.staging(),
                 slice: 0.into(),
                 map,
                 at,
@@ -257,12 +257,12 @@ impl Walk<'_, '_> {
             },
             Node::Commit,
             Node::Advance {
-                ring: STAGING,
+                ring: self.staging(),
                 keep: false,
             },
             Node::AwaitRead { pending: sending() },
             Node::Release {
-                ring: STAGING,
+                ring: self.staging(),
                 held: sending(),
             },
         ];
@@ -311,70 +311,11 @@ impl Walk<'_, '_> {
             .map_or(Expr::Const(1), |(_, batches)| batches.clone())
     }
 
-    /// The box of the current batch, `i`-th of it.
-    pub(super) fn staging_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
-        let rows = self.box_rows();
-        let map = self.map(region.buffer, rows, STAGING_COLUMNS);
-        let start = self
-            .item(var)
-            .map_or(Expr::Const(0), |(_, _, row, _)| row * self.piece(rows));
-        let slot = match &region.slot {
-            None => None,
-            Some(Pick::One(slot)) => Some(self.rank(slot)),
-            Some(Pick::Others | Pick::All) => {
-                let name = &self.b.kernel.buffers[region.buffer.index()].name;
-                let message = format!("a copy of several slots of `{name}`");
-                self.refuse(message, "one slot at a time: `[rank]`");
-                None
-            }
-        };
-        let column = (Expr::var("batch") * Expr::symbol("BATCH", BATCH) + Expr::var("i"))
-            * Expr::symbol("STAGING_N", STAGING_COLUMNS);
-        (map, self.place(region, map, var, (start, column), slot))
-    }
-
-    /// Rows of a box of this role.
-    fn box_rows(&self) -> u32 {
-        let kernel = self.b.kernel;
-        let comm = self.b.comm.as_ref();
-        let role = comm.map(|comm| &kernel.roles[comm.roles[self.comm].role]);
-        let rows = match self.which {
-            Which::Spare => spare_rows(kernel),
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => role.map(|role| staging_rows(kernel, role)),
-        };
-        rows.unwrap_or(0)
-    }
-
-    /// Bytes of a box in shared memory.
-    pub(super) fn box_bytes(&self) -> Expr {
-        let bytes = self.box_rows() * STAGING_COLUMNS * 2;
-        match self.which {
-            Which::Spare => Expr::symbol("SPARE_STAGING_BYTES", bytes),
-            Which::Load
-            | Which::Store
-            | Which::Multiply
-            | Which::Fetch
-            | Which::Send
-            | Which::End => {
-                // Slots have room for the boxes of the role that has the largest.
-                let slot = self.b.cta.region("staging").map(|region| region.bytes);
-                if slot == Some(bytes) {
-                    Expr::symbol("STAGING_BYTES", bytes)
-                } else {
-                    let row = Expr::symbol("STAGING_N", STAGING_COLUMNS) * 2;
-                    Expr::from(self.box_rows()) * row
-                }
-            }
-        }
-    }
-
-    /// At the end of fetching: every box has left, so the memory is free for the stages.
+    /// At the end of fetching: every box has left, so the memory is free for the stages, if there are any.
     pub fn drained(&mut self) -> Vec<Node> {
+        if !self.b.cta.computes() {
+            return Vec::new();
+        }
         let slots = self
             .b
             .cta
@@ -382,16 +323,19 @@ impl Walk<'_, '_> {
             .map_or(0, |region| region.slots);
         vec![
             why("All staging buffers were sent: stages and subtiles may lie over them."),
-            all_empty(STAGING, Expr::symbol("STAGING_SLOTS", slots)),
+            all_empty(self.staging(), Expr::symbol("STAGING_SLOTS", slots)),
         ]
     }
 
     /// At the end of sending, when all stores are complete: the slots still held go back.
     pub fn all_released(&mut self) -> Vec<Node> {
+        if !self.b.cta.computes() {
+            return Vec::new();
+        }
         vec![
             why("All stores are complete: the last staging buffers are released."),
             Node::Release {
-                ring: STAGING,
+                ring: self.staging(),
                 held: 0.into(),
             },
         ]

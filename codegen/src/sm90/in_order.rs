@@ -6,7 +6,7 @@
 use super::builder::refuse;
 use super::comm::batch;
 use super::item::{Around, Leaf};
-use super::rings::{STAGING, spare_staging};
+use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
 use crate::program::{StoreMode, Var};
@@ -150,7 +150,7 @@ impl Walk<'_, '_> {
     }
 
     /// The ring that its boxes pass through.
-    fn staging(&self) -> RingId {
+    pub(super) fn staging(&self) -> RingId {
         match self.which {
             Which::Spare => spare_staging(self.b.cta),
             Which::Load
@@ -158,7 +158,7 @@ impl Walk<'_, '_> {
             | Which::Multiply
             | Which::Fetch
             | Which::Send
-            | Which::End => STAGING,
+            | Which::End => staging(self.b.cta),
         }
     }
 

@@ -284,8 +284,7 @@ impl Walk<'_, '_> {
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
         let (name, mn_major) = (identifier(&buffer.name), operand.major == Major::Mn);
-        let stage = &self.b.stage;
-        let staged = &stage.parts[stage.part(self.tiling, part)].name;
+        let staged = self.b.staged(self.tiling, part);
         let all = format!("{}_BYTES", staged.to_uppercase());
         let all_bytes = Expr::symbol(all, operand.bytes);
         let boxes = operand.boxes;

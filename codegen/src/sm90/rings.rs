@@ -18,8 +18,10 @@ pub(super) const PARTIALS: RingId = RingId(2);
 /// The stages together, where partials and subtiles lie in them, as barriers alone: a tile in between is full when all CTAs that
 /// share it are done with its steps, and empty when all its subtiles were read.
 pub(super) const TILES: RingId = RingId(3);
-/// The ring of staging buffers on their way to a peer.
-pub(super) const STAGING: RingId = RingId(2);
+/// The ring of staging buffers on their way to a peer: behind those of tiles, if any are computed.
+pub(super) fn staging(cta: &Cta) -> RingId {
+    RingId(if cta.computes() { 2 } else { 0 })
+}
 
 /// The ring of boxes that spare warps copy: behind that of CTAs that move data, if there are any.
 pub(super) fn spare_staging(cta: &Cta) -> RingId {
@@ -29,6 +31,26 @@ pub(super) fn spare_staging(cta: &Cta) -> RingId {
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     let cta = b.cta;
+    let mut rings = of_tiles(b);
+    if let Some(staging) = cta.region("staging") {
+        let (full, empty) = (landing("staging_full"), barrier("staging_empty", 1));
+        rings.push(over(staging, "STAGING_SLOTS", full, Some(empty)));
+    }
+    if let Some(staging) = cta.region("spare_staging") {
+        // Who sends a box is who loads the next one: nobody has to be told that its place is empty.
+        let full = landing("spare_staging_full");
+        let slots = "SPARE_STAGING_SLOTS";
+        rings.push(over(staging, slots, full, None));
+    }
+    rings
+}
+
+/// Those that tiles pass through, if any are computed.
+fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
+    let cta = b.cta;
+    let Some(stages) = b.stage.clone() else {
+        return Vec::new();
+    };
     let split = cta.split();
     let region = |name| cta.region(name).expect("a region for each ring");
     // One lane of each warp that takes part in a tile arrives for it.
@@ -48,7 +70,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
     let stage = Ring {
-        buffer: Some(b.stage.clone()),
+        buffer: Some(stages),
         ..over(
             region("stage"),
             "STAGES",
@@ -94,23 +116,14 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             empty: Some(group("tile_empty", cta.multicast_group())),
         });
     }
-    if let Some(staging) = cta.region("staging") {
-        let (full, empty) = (landing("staging_full"), barrier("staging_empty", 1));
-        rings.push(over(staging, "STAGING_SLOTS", full, Some(empty)));
-    }
-    if let Some(staging) = cta.region("spare_staging") {
-        // Who sends a box is who loads the next one: nobody has to be told that its place is empty.
-        let full = landing("spare_staging_full");
-        let slots = "SPARE_STAGING_SLOTS";
-        rings.push(over(staging, slots, full, None));
-    }
     rings
 }
 
 /// What a stage holds: each loop's operands, and which of these parts they are by the loop's tiling. Loops that multiply other
 /// tensors have them in the same places; what one instruction reads for several products lies one behind the other.
-pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
-    let stage = &cta.smem()[0];
+/// `None` without tiles.
+pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
+    let stage = cta.region("stage")?;
     // Parts as their tensors are called, then by names of their own.
     let (mut parts, mut named): (Vec<Part>, Vec<Part>) = Default::default();
     let mut of_loops = Vec::new();
@@ -155,9 +168,10 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Buffer {
         of_loops.push(own);
     }
     if parts.is_empty() {
-        return Buffer::of(stage, vec![whole("stored", stage)], Vec::new());
+        let stored = vec![whole("stored", stage)];
+        return Some(Buffer::of(stage, stored, Vec::new()));
     }
-    Buffer::of(stage, named, of_loops)
+    Some(Buffer::of(stage, named, of_loops))
 }
 
 /// The operands of a loop: an array over places for each that is not behind another, with those that are.

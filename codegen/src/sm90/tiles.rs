@@ -146,8 +146,7 @@ impl Walk<'_, '_> {
         let own = steps(b, tiling).filter(|_| !b.alike.steps && multiplies);
         let multiplied = matches!(self.which, Which::Load | Which::Multiply);
         if let (Some(own), true) = (own, multiplied) {
-            let x = &b.stage.parts[b.stage.part(self.tiling, 0)].name;
-            let name = format!("{x}_steps");
+            let name = format!("{}_steps", b.staged(self.tiling, 0));
             self.steps = self.name(nodes, &name, own);
         }
     }

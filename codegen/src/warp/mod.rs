@@ -277,23 +277,24 @@ impl Pipeline {
         if self.cta.ordered() { CONSUMERS } else { 0 }
     }
 
-    /// Threads of a CTA.
+    /// Threads of a CTA: one warpgroup, and those that multiply if it computes tiles.
     pub const fn threads(&self) -> u32 {
-        128 * (1 + CONSUMERS)
+        match self.cta.computes() {
+            true => 128 * (1 + CONSUMERS),
+            false => 128,
+        }
     }
 
-    /// Registers a thread of the first warpgroup keeps, and one of the others takes.
-    pub fn registers(&self) -> (u32, u32) {
-        (
-            self.cta.registers(Role::Load),
-            self.cta.registers(Role::Multiply),
-        )
+    /// Registers a thread of the first warpgroup keeps, and one of the others takes; `None` where there are no others.
+    pub fn registers(&self) -> Option<(u32, u32)> {
+        let [first, others] = [Role::Load, Role::Multiply].map(|role| self.cta.registers(role));
+        self.cta.computes().then_some((first, others))
     }
 
-    /// Registers that each thread begins with, before the warpgroups reallocate them.
-    pub fn registers_at_first(&self) -> u32 {
-        let (first, others) = self.registers();
-        (first + CONSUMERS * others) / (1 + CONSUMERS)
+    /// Registers that each thread begins with, before the warpgroups reallocate them; `None` where they do not.
+    pub fn registers_at_first(&self) -> Option<u32> {
+        let (first, others) = self.registers()?;
+        Some((first + CONSUMERS * others) / (1 + CONSUMERS))
     }
 
     /// Bytes of a warpgroup's sums of a subtile, as CTAs that split a tile's K send them.

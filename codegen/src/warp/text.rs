@@ -99,24 +99,24 @@ impl Spelling for Printer<'_> {
 impl Printer<'_> {
     fn head(&mut self) {
         let pipeline = self.pipeline;
-        let (kernel, tile) = (&pipeline.kernel, pipeline.tile());
-        let (give, take) = pipeline.registers();
+        let kernel = &pipeline.kernel;
         self.page
             .line(format!("pipeline {}  {}", kernel.name, kernel.variant));
-        self.page.line(format!(
-            "tile {}×{}×{} {}{}, {} threads, {give} and {take} registers, {} B shared",
-            tile.rows,
-            tile.columns,
-            tile.k,
-            pipeline.dtype(),
-            if pipeline.tiling().swapped() {
-                ", its columns on the M side"
-            } else {
-                ""
-            },
-            pipeline.threads(),
-            pipeline.shared_bytes()
-        ));
+        let (threads, shared) = (pipeline.threads(), pipeline.shared_bytes());
+        self.page.line(match pipeline.registers() {
+            Some((give, take)) => {
+                let (tile, dtype) = (pipeline.tile(), pipeline.dtype());
+                let (rows, columns, k) = (tile.rows, tile.columns, tile.k);
+                let swapped = match pipeline.tiling().swapped() {
+                    true => ", its columns on the M side",
+                    false => "",
+                };
+                format!(
+                    "tile {rows}×{columns}×{k} {dtype}{swapped}, {threads} threads, {give} and {take} registers, {shared} B shared"
+                )
+            }
+            None => format!("{threads} threads that move data, {shared} B shared"),
+        });
         let (rows, columns) = pipeline.cta.cluster();
         let split_k = "that split a tile's K, `split_rank` is which";
         match (pipeline.cta.multicast_group(), pipeline.cta.split()) {

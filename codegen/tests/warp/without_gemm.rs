@@ -1,11 +1,11 @@
 //! Schedules without `#[gemm]`: `#[comm]` CTAs move and compute all there is.
 
-use crate::fixtures::strangers::reduce_scatter_alone;
+use crate::fixtures::strangers::{dispatched_alone, gathered_alone, reduce_scatter_alone};
 use crate::roles::right;
 use counterflow_codegen as codegen;
 
 use codegen::builder::*;
-use codegen::dtype::Dtype::Bf16;
+use codegen::dtype::Dtype::{Bf16, F32};
 use codegen::lower::lower;
 use codegen::program::Program;
 use codegen::sm90;
@@ -15,6 +15,17 @@ use codegen::verify;
 #[test]
 fn a_reduce_scatter_of_tiles() {
     right(&reduce_scatter_alone());
+}
+
+#[test]
+fn rows_that_go_to_their_owners() {
+    right(&dispatched_alone());
+}
+
+/// Two roles at the same time, one of which pulls.
+#[test]
+fn two_gathers() {
+    right(&gathered_alone());
 }
 
 /// The sums go to everybody.
@@ -64,11 +75,12 @@ fn refused(program: &Program) -> String {
     found.first().text(&|_| String::new())
 }
 
+/// The only `#[gemm]` loop waits: there is no tile for its CTAs, and no `#[comm]` CTA for the waits.
 #[test]
-fn copies_alone_are_refused() {
+fn loops_that_only_wait_are_refused() {
     let mut s = ScheduleBuilder::new("all_gather");
     let x = s.gathered("x", Bf16);
-    let pieces = s.pieces("pieces", x, 128);
+    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", x, (128, 128)));
     let arrived = s.counters("arrived", [pieces.into()]);
     s.comm(4, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
@@ -77,12 +89,33 @@ fn copies_alone_are_refused() {
                 s.signal(arrived.on(&peer).at(p), 1);
             });
         });
+    });
+    s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
+            s.for_items("t", tiles.of(&peer), |s, t| s.wait(arrived.at(t.rows())));
         });
     });
     insta::assert_snapshot!(refused(&s.finish()), @"
-    error[resources]: a schedule that computes no tile
-      help: a `#[gemm]` loop beside it, or a `#[comm]` role that stores tiles: `r[t] = g[t] + partial[others()][t].sum()`; copies alone run on emulated ranks
+    error[resources]: #[gemm] loops that compute no tile
+      help: a `#[comm]` role that copies, waits or signals, or a `#[gemm]` loop that stores tiles
+    ");
+}
+
+/// Boxes of both would be other columns.
+#[test]
+fn elements_of_several_sizes_in_one_item_are_refused() {
+    let mut s = ScheduleBuilder::new("copies");
+    let (x, z) = (s.local("x", Bf16), s.local("z", F32));
+    let (y, of_z) = (s.out("y", Bf16), s.out("of_z", F32));
+    let pieces = s.pieces("pieces", x, 128);
+    s.comm(4, |s| {
+        s.for_items("p", pieces.all(), |s, p| {
+            s.copy(y.at(p), x.at(p));
+            s.copy(of_z.at(p), z.at(p));
+        });
+    });
+    insta::assert_snapshot!(refused(&s.finish()), @"
+    error[resources]: copies of elements of several sizes in one item
+      help: a loop for each: their pieces are other batches of boxes
     ");
 }

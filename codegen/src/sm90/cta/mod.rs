@@ -101,7 +101,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// How a CTA computes the tiles; `None` where it multiplies none.
+    /// How a CTA computes the tiles, or moves what there is to move; `None` where no CTA does either.
     ///
     /// # Errors
     /// What does not fit the architecture, each with its statement: such a kernel has no plan.
@@ -183,7 +183,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
         missing.append(&mut misfits);
     }
     Decision {
-        cta: of_loops(kernel, &divided),
+        cta: of_loops(kernel, &divided).or_else(|| of_copies(kernel)),
         misfits,
         missing,
     }
@@ -341,6 +341,30 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     })
 }
 
+/// The CTA of a kernel whose `#[comm]` roles only move data: nobody multiplies, and all shared memory is for boxes.
+fn of_copies(kernel: &Kernel) -> Option<Cta> {
+    let gemm = |role: &Loops| matches!(role.kind, RoleKind::Gemm(_));
+    if kernel.variant.arch == Arch::Cpu || kernel.roles.iter().any(gemm) {
+        return None;
+    }
+    let staging = smem::staging_alone(staging(kernel)?, kernel.variant.arch.shared_memory());
+    let (first, _) = reallocated(false, true, 0);
+    let warp = |role, warp| Warp {
+        role,
+        run_by: RunBy::Thread { warp },
+        registers: first,
+    };
+    Some(Cta {
+        cluster: (1, 1),
+        mode: Mode::Cooperative,
+        warps: vec![warp(Role::Load, 0), warp(Role::Store, 1)],
+        bytes: staging.end() + smem::BARRIERS,
+        smem: vec![staging],
+        dependent_launch: dependent_launch::possible(kernel),
+        tilings: Vec::new(),
+    })
+}
+
 /// Rows of a box of a role that moves data: those of its pieces, up to what a TMA box may have.
 pub(crate) fn staging_rows(kernel: &Kernel, role: &Loops) -> u32 {
     fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
@@ -405,7 +429,10 @@ impl Cta {
 
     /// CTAs of a cluster that share the K steps of each tile; 1: none.
     pub const fn split(&self) -> u32 {
-        self.tiling().split()
+        match self.tilings.as_slice().first() {
+            Some(tiling) => tiling.split(),
+            None => 1,
+        }
     }
 
     /// Who multiplies a tile.
@@ -437,28 +464,34 @@ impl Cta {
 
     /// Stages of operands.
     pub fn stages(&self) -> u32 {
-        self.smem[0].slots
+        self.region("stage").map_or(0, |stages| stages.slots)
     }
 
-    /// Where subtiles of results lie.
-    pub fn subtiles(&self) -> &Region {
-        &self.smem[1]
+    /// When the places of subtiles of results are their own, if there are any.
+    fn subtiles(&self) -> Option<Lifetime> {
+        self.region("subtile").map(|subtiles| subtiles.lifetime)
     }
 
     /// Whether the warpgroups that share a tile stagger its epilogues.
     pub fn staggered(&self) -> bool {
-        self.subtiles().lifetime == Lifetime::Staggered
+        self.subtiles() == Some(Lifetime::Staggered)
     }
 
     /// Whether partials and subtiles lie where the stages are (aliased shared memory).
     pub fn aliased(&self) -> bool {
-        self.subtiles().lifetime == Lifetime::Epilogue
+        self.subtiles() == Some(Lifetime::Epilogue)
     }
 
     /// Whether warpgroups that multiply have an order barrier, and subtiles of their own: of tiles of their own (ping-pong), or
     /// of their halves (staggered epilogues).
     pub fn ordered(&self) -> bool {
-        self.subtiles().sets > 1
+        self.region("subtile")
+            .is_some_and(|subtiles| subtiles.sets > 1)
+    }
+
+    /// Whether it computes tiles: otherwise it only moves data, and has no warps but those that do.
+    pub const fn computes(&self) -> bool {
+        !self.tilings.is_empty()
     }
 
     /// Whether launches may come before the one before them on the stream has ended (programmatic dependent launch).

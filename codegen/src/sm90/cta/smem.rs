@@ -102,7 +102,7 @@ pub(super) struct Division {
 }
 
 /// Barriers come last and take less.
-const BARRIERS: u32 = 1024;
+pub(super) const BARRIERS: u32 = 1024;
 /// Bytes of a stage of which seven fit beside partials and subtiles. Measured, 512x1280x8192 and 256x2560x8192, steps shared by two:
 /// 128x80 (26 KB) takes 22 µs with seven, and 24 with eight where partials wait; 128x96 (28 KB) 22 with six, and 20.5 to 23 with eight.
 const ENOUGH: u32 = 27 << 10;
@@ -121,6 +121,18 @@ const VALUES: u32 = 192;
 
 /// Staging buffers of a CTA that moves data, at most.
 const MOST_STAGING: u32 = 12;
+
+/// Staging buffers of so many bytes, which have all of `room`.
+pub(super) fn staging_alone(bytes: u32, room: u32) -> Region {
+    Region {
+        name: "staging",
+        bytes,
+        slots: ((room - BARRIERS) / bytes).min(MOST_STAGING),
+        sets: 1,
+        at: 0,
+        lifetime: Lifetime::Launch,
+    }
+}
 
 /// What does not fit, and what would.
 pub(super) type Refusal = (String, String);
@@ -465,12 +477,8 @@ impl Needs {
         }
         if let Some(bytes) = staging {
             regions.push(Region {
-                name: "staging",
-                bytes,
-                slots: (subtiles.end() / bytes).min(MOST_STAGING),
-                sets: 1,
-                at: 0,
                 lifetime: Lifetime::BeforeTiles,
+                ..staging_alone(bytes, subtiles.end() + BARRIERS)
             });
         }
         if let Some((bytes, slots)) = spare {

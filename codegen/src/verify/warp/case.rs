@@ -64,8 +64,9 @@ impl<'a> Case<'a> {
         }
         let role =
             |is: &dyn Fn(RoleKind) -> bool| kernel.roles.iter().position(|role| is(role.kind));
+        let gemm = role(&|kind| matches!(kind, RoleKind::Gemm(_)));
         let roles = Roles {
-            gemm: role(&|kind| matches!(kind, RoleKind::Gemm(_))).unwrap_or(0),
+            gemm: gemm.unwrap_or(0),
             host: role(&RoleKind::sequential),
         };
         let sizes = plans.into_iter().map(|plan| Sizes {
@@ -77,7 +78,8 @@ impl<'a> Case<'a> {
         let sizes = sizes.collect();
         let comm = pipeline.comm.iter().flat_map(|comm| &comm.roles);
         let comm: u32 = comm.map(|role| comm_ctas(role.ctas)).sum();
-        let blocks = (2 + comm) * pipeline.cta.ctas();
+        let multiplying = if gemm.is_some() { 2 } else { 0 };
+        let blocks = (multiplying + comm) * pipeline.cta.ctas();
         let mut case = Case {
             pipeline,
             sizes,

@@ -259,9 +259,37 @@ fn copied_columns(kernel: &Kernel) -> BTreeSet<&str> {
     found
 }
 
+/// Chunks of rows, and by how many rows the last one is short.
+fn chunks(world: u32) -> (u32, u32) {
+    match world {
+        1 => (RANKS, 2),
+        2 => (2, 1),
+        _ => (world, 2),
+    }
+}
+
+/// The largest launch of a kernel that only moves data: chunks of one and a half of its largest pieces, the last one short, in two
+/// batches.
+fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
+    let kernel = &pipeline.kernel;
+    let blocks = kernel.partitions.iter().filter_map(|of| of.row_block);
+    let largest = blocks.max().unwrap_or(1);
+    let (items, block) = chosen_from(pipeline);
+    let rows = (largest + largest / 2).max((items.max(1) - 1) * block + block / 2);
+    let ((chunks, short), wide) = (chunks(world), (BATCH + 1) * STAGING_COLUMNS);
+    let m = rows * chunks - short;
+    let further = kernel.dims.iter().filter(|dim| dim.is_further());
+    further.fold(Shape::new(m, wide, wide), |shape, dim| {
+        shape.dim(&dim.name, if dim.chunked { m } else { wide })
+    })
+}
+
 /// The largest launch.
 fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
+    if !pipeline.cta.computes() {
+        return of_pieces(pipeline, world);
+    }
     let tile = pipeline.tile();
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
@@ -273,11 +301,7 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         let [x_rows, w_rows] = kernel.variant.layout.mn_major();
         [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
     };
-    let (chunks, short) = match world {
-        1 => (RANKS, 2),
-        2 => (2, 1),
-        _ => (world, 2),
-    };
+    let (chunks, short) = chunks(world);
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
     let copied = copied_columns(kernel);
     let copied_wide = (BATCH + 1) * STAGING_COLUMNS;

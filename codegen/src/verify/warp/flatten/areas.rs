@@ -15,7 +15,10 @@ impl Flattener<'_> {
     /// From a box of a part to the next: blocks lie one after another, subtiles each in a place for the widest type.
     pub(super) fn place_bytes(&self, map: MapId) -> u32 {
         let pipeline = self.case.pipeline;
-        if pipeline.mn_major(map) {
+        if !pipeline.cta.computes() {
+            // A staging buffer is one box.
+            0
+        } else if pipeline.mn_major(map) {
             BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
         } else {
             pipeline.tiling().subtile_bytes()

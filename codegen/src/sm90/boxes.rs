@@ -1,0 +1,136 @@
+//! The boxes that pieces travel in: their rows, columns and bytes, and where each is.
+
+use super::cta::{spare_rows, staging_rows};
+use super::item::Leaf;
+use super::walk::{Walk, Which};
+use crate::kernel::{OpKind, Region};
+use crate::program::{Pick, TensorId, Var};
+use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS};
+
+impl Walk<'_, '_> {
+    /// The box of the current batch, `i`-th of it.
+    pub(super) fn staging_at(&mut self, var: Var, region: &Region) -> (MapId, At) {
+        let rows = self.box_rows();
+        let columns = self.box_columns(region.buffer);
+        let map = self.map(region.buffer, rows, columns);
+        let start = self
+            .item(var)
+            .map_or(Expr::Const(0), |(_, _, row, _)| row * self.piece(rows));
+        let slot = match &region.slot {
+            None => None,
+            Some(Pick::One(slot)) => Some(self.rank(slot)),
+            Some(Pick::Others | Pick::All) => {
+                let name = &self.b.kernel.buffers[region.buffer.index()].name;
+                let message = format!("a copy of several slots of `{name}`");
+                self.refuse(message, "one slot at a time: `[rank]`");
+                None
+            }
+        };
+        let column = (Expr::var("batch") * Expr::symbol("BATCH", BATCH) + Expr::var("i"))
+            * staging_n(columns);
+        (map, self.place(region, map, var, (start, column), slot))
+    }
+
+    /// Rows of a box of this role.
+    pub(super) fn box_rows(&self) -> u32 {
+        let kernel = self.b.kernel;
+        let comm = self.b.comm.as_ref();
+        let role = comm.map(|comm| &kernel.roles[comm.roles[self.comm].role]);
+        let rows = match self.which {
+            Which::Spare => spare_rows(kernel),
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => role.map(|role| staging_rows(kernel, role)),
+        };
+        rows.unwrap_or(0)
+    }
+
+    /// Bytes of a box in shared memory.
+    pub(super) fn box_bytes(&self) -> Expr {
+        let bytes = self.box_rows() * STAGING_COLUMNS * 2;
+        match self.which {
+            Which::Spare => Expr::symbol("SPARE_STAGING_BYTES", bytes),
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => {
+                // Slots have room for the boxes of the role that has the largest.
+                let slot = self.b.cta.region("staging").map(|region| region.bytes);
+                if slot == Some(bytes) {
+                    Expr::symbol("STAGING_BYTES", bytes)
+                } else {
+                    let row = Expr::symbol("STAGING_N", STAGING_COLUMNS) * 2;
+                    Expr::from(self.box_rows()) * row
+                }
+            }
+        }
+    }
+
+    /// Columns of a box of a tensor: a line of the widest swizzle.
+    fn box_columns(&self, tensor: TensorId) -> u32 {
+        STAGING_COLUMNS * 2 / self.b.kernel.buffers[tensor.index()].dtype.bytes()
+    }
+
+    /// Which maps clip what is stored of a chunk that is short: boxes end with their tensor, not with its chunks.
+    pub(super) fn partial_chunks(
+        &mut self,
+        copies: &[&Leaf<'_>],
+        chunk: Option<&Expr>,
+    ) -> Vec<Node> {
+        let stores = match self.which {
+            Which::Spare => true,
+            Which::Fetch => self.in_order,
+            Which::Send => !self.in_order,
+            Which::Load | Which::Store | Which::Multiply | Which::End => false,
+        };
+        let Some(chunk) = chunk.filter(|_| stores) else {
+            return Vec::new();
+        };
+        let mut nodes = Vec::new();
+        for copy in copies {
+            let OpKind::Copy { dst, .. } = &copy.op.kind else {
+                continue;
+            };
+            let boxed = (self.box_rows(), self.box_columns(dst.buffer));
+            let map = self.map(dst.buffer, boxed.0, boxed.1);
+            let chunk = chunk.clone();
+            if self.b.maps[usize::from(map.0)].partial_chunk {
+                nodes.push(Node::PartialChunk { map, chunk });
+            }
+        }
+        nodes
+    }
+
+    /// Columns of the boxes that an item's copies have in common: they go through the same batches.
+    pub(super) fn staging_columns(&mut self, copies: &[&Leaf<'_>]) -> Expr {
+        let mut columns = None;
+        for copy in copies {
+            let OpKind::Copy { src, .. } = &copy.op.kind else {
+                continue;
+            };
+            let own = self.box_columns(src.buffer);
+            if *columns.get_or_insert(own) != own {
+                self.at = Some(self.b.kernel.loc(copy.op.id));
+                let message = "copies of elements of several sizes in one item";
+                self.refuse(
+                    message,
+                    "a loop for each: their pieces are other batches of boxes",
+                );
+            }
+        }
+        staging_n(columns.unwrap_or(STAGING_COLUMNS))
+    }
+}
+
+/// Columns of a box in the text.
+fn staging_n(columns: u32) -> Expr {
+    match columns {
+        STAGING_COLUMNS => Expr::symbol("STAGING_N", columns),
+        _ => Expr::symbol("STAGING_N_WIDE", columns),
+    }
+}
