@@ -274,8 +274,7 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
     let kernel = &pipeline.kernel;
     let blocks = kernel.partitions.iter().filter_map(|of| of.row_block);
     let largest = blocks.max().unwrap_or(1);
-    let (items, block) = chosen_from(pipeline);
-    let rows = (largest + largest / 2).max((items.max(1) - 1) * block + block / 2);
+    let rows = largest + largest / 2;
     let ((chunks, short), wide) = (chunks(world), (BATCH + 1) * STAGING_COLUMNS);
     let m = rows * chunks - short;
     let further = kernel.dims.iter().filter(|dim| dim.is_further());
@@ -287,9 +286,30 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
 /// The largest launch.
 fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
-    if !pipeline.cta.computes() {
-        return of_pieces(pipeline, world);
+    let mut shape = match pipeline.cta.computes() {
+        true => of_tiles(pipeline, world, steps),
+        false => of_pieces(pipeline, world),
+    };
+    for (dim, chosen) in chosen(pipeline, world) {
+        let dim = &kernel.dims[usize::from(dim.0)];
+        let (chunks, short) = chunks(world);
+        let chunks = if dim.chunked { chunks } else { 1 };
+        // Chunks of columns are whole 16 bytes.
+        let short = if dim.name == "m" { short } else { 8 };
+        let size = chosen.elements * chunks - short;
+        shape.set(dim, shape.size(dim).max(size));
     }
+    for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
+        // Lines of whole 16 bytes, however many rows there are.
+        let line = shape.m.max(shape.n).next_multiple_of(16);
+        shape.ld.insert(buffer.name.clone(), line);
+    }
+    shape
+}
+
+/// The largest launch of a kernel that computes tiles.
+fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
+    let kernel = &pipeline.kernel;
     let tile = pipeline.tile();
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
@@ -340,21 +360,6 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
                 shape.dims.entry(dim.name.clone()).or_insert(size);
             }
         }
-    }
-    for (dim, chosen) in chosen(pipeline, world) {
-        let dim = &kernel.dims[usize::from(dim.0)];
-        let chunks = if dim.chunked { chunks } else { 1 };
-        // Chunks of columns are whole 16 bytes.
-        let short = if dim.name == "m" { short } else { 8 };
-        let size = chosen.elements * chunks - short;
-        shape.set(dim, shape.size(dim).max(size));
-    }
-    for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
-        // Lines of whole 16 bytes, however many rows there are.
-        shape.ld.insert(
-            buffer.name.clone(),
-            shape.m.max(shape.n).next_multiple_of(few),
-        );
     }
     shape
 }
