@@ -142,9 +142,9 @@ impl Slots {
         };
         let before = self.pieces.len();
         let mapped = self.map_lent(start, lent, peers);
-        match mapped {
-            Ok(()) => self.lent = self.stride - start,
-            Err(_) => self.take_back(before),
+        // Nobody else may get addresses that still have memory.
+        if mapped.is_ok() || !self.take_back(before) {
+            self.lent = self.stride - start;
         }
         mapped.map(|()| start..end)
     }
