@@ -136,20 +136,22 @@ fn a_loop_whose_first_item_is_far_behind_is_refused() {
     for program in [pushed_in_parts(far), weight_in_parts(far)] {
         insta::allow_duplicates! {
             insta::assert_snapshot!(told(&program, 3), @"
-            error[resources]: all warps are tried with few items, and this loop selects none of those
+            error[resources]: this loop has no kernel: all warps are tried with few items, and it selects none of those
               help: let it visit one where a chunk has 24 items
             ");
         }
     }
-    let never: Parts = |all| vec![all.clone(), all.take(0)];
-    insta::assert_snapshot!(told(&pushed_in_parts(never), 3), @"
-    error[resources]: all warps are tried with few items, and this loop selects none of those
-      help: let it visit one where a chunk has 24 items
-    ");
+}
+
+/// There is nothing to try in it.
+#[test]
+fn a_loop_that_never_selects_anything_is_no_reason() {
+    let never: Parts = |all| vec![all.clone(), all.clone().take(0), all.take(me() / 8)];
+    assert_eq!(told(&pushed_in_parts(never), 3), "right");
 }
 
 /// The fifth rank sends with a role of its own. Worlds of three and of four have none.
-fn one_for_itself() -> Program {
+fn one_for_itself(parts: Parts) -> Program {
     let mut s = ScheduleBuilder::new("one_for_itself");
     let gather = Gather::new(&mut s);
     s.comm(2u32, |s| {
@@ -157,7 +159,14 @@ fn one_for_itself() -> Program {
             let cond = Cond::compare(Comparison::Eq, me(), 5);
             let cond = if mine { cond } else { cond.negate() };
             s.when(cond, |s| {
-                s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
+                s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                    for part in parts(gather.pieces.of(me())) {
+                        s.for_items("p", part, |s, p| {
+                            s.copy(gather.x.on(&peer).at(p), gather.x.at(p));
+                            s.signal(gather.arrived.on(&peer).at(p), 1);
+                        });
+                    }
+                });
             });
         }
     });
@@ -168,10 +177,39 @@ fn one_for_itself() -> Program {
 /// What eight ranks do is tried for eight, if fewer would not do all of it; more are too many.
 #[test]
 fn what_one_rank_does_alone_is_tried() {
-    assert_eq!(told(&one_for_itself(), 8), "right");
-    assert_eq!(told(&one_for_itself(), 4), "right");
-    insta::assert_snapshot!(told(&one_for_itself(), 16), @"
-    error[resources]: all warps are tried for few ranks, and none of those does this
-      help: let a rank do it in a world of 3, or of 4; what is compiled for at most 8 ranks is tried for those, too
-    ");
+    let all: Parts = |all| vec![all];
+    let parts: Parts = |all| vec![all.clone().take(2), all.skip(2)];
+    for parts in [all, parts] {
+        assert_eq!(told(&one_for_itself(parts), 8), "right");
+        assert_eq!(told(&one_for_itself(parts), 4), "right");
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told(&one_for_itself(parts), 16), @"
+            error[resources]: this has no kernel: all warps are tried for few ranks, and none of those does it
+              help: let a rank do it in a world of 3, or of 4; what is compiled for at most 8 ranks is tried for those, too
+            ");
+        }
+    }
+}
+
+/// The same beside a loop whose selection keeps a rank in bounds: without it, rank 0 would send to rank -1.
+#[test]
+fn what_one_rank_does_alone_is_tried_beside_what_only_some_ranks_do() {
+    let mut s = ScheduleBuilder::new("to_the_one_before");
+    let gather = Gather::new(&mut s);
+    let noted = s.counters("noted", [gather.pieces.into()]);
+    s.comm(2u32, |s| {
+        for mine in [true, false] {
+            let cond = Cond::compare(Comparison::Eq, me(), 5);
+            let cond = if mine { cond } else { cond.negate() };
+            s.when(cond, |s| {
+                s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
+            });
+        }
+        s.for_items("p", gather.pieces.of(me()).take(me()), |s, p| {
+            s.signal(noted.on(me() - 1).at(p), 1);
+        });
+    });
+    gather.multiply(&mut s, ranks().from_me());
+    let found = told(&s.finish(), 16);
+    assert!(found.contains("none of those does it"), "{found}");
 }

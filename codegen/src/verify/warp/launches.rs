@@ -52,22 +52,40 @@ pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
     // A kernel that is for one rank and has counters has no credits.
     if own == 1 && !kernel.counters.is_empty() {
         let launches = of_ranks(pipeline, 1, None).map_err(Refused::Wrong)?;
-        return complete(pipeline, launches);
+        return complete(pipeline, launches).map_err(Refused::NoCase);
     }
-    let case_of = |world| {
-        let legal =
-            legal(pipeline, world).map_err(|found| Refused::NoCase(no_world(&found).into()));
-        legal.and_then(|launches| complete(pipeline, launches))
-    };
-    let refused = match case_of(RANKS) {
-        Ok(launches) => return Ok(launches),
-        Err(refused) => refused,
-    };
     let others = [EVEN]
         .into_iter()
         .chain(Some(own).filter(|own| *own <= MOST));
-    let mut cases = others.filter_map(|world| case_of(world).ok());
-    cases.next().ok_or(refused)
+    let mut why = match in_world(pipeline, RANKS) {
+        Ok(launches) => return Ok(launches),
+        Err(why) => why,
+    };
+    for world in others {
+        why = match (in_world(pipeline, world), why) {
+            (Ok(launches), _) => return Ok(launches),
+            // What a legal world leaves out tells more.
+            (Err(NoCase::LeftOut(found)), NoCase::Illegal(_)) => NoCase::LeftOut(found),
+            (Err(NoCase::LeftOut(_) | NoCase::Illegal(_)), why) => why,
+        };
+    }
+    Err(Refused::NoCase(match why {
+        NoCase::LeftOut(found) => found,
+        NoCase::Illegal(found) => no_world(&found).into(),
+    }))
+}
+
+/// Why the launches of so many ranks are no case.
+enum NoCase {
+    /// The tile level refuses them.
+    Illegal(Diagnostics),
+    /// A statement is run by none.
+    LeftOut(Diagnostics),
+}
+
+fn in_world(pipeline: &Pipeline, world: u32) -> Result<Launches, NoCase> {
+    let launches = legal(pipeline, world).map_err(NoCase::Illegal)?;
+    complete(pipeline, launches).map_err(NoCase::LeftOut)
 }
 
 /// Why there is no case, if the schedule is legal for no small world.
@@ -82,13 +100,13 @@ fn no_world(found: &Diagnostics) -> Diagnostic {
     ))
 }
 
-/// A case whose ranks come by all that those of the kernel's own world do.
-fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Refused> {
+/// A case that runs every statement which a rank of the kernel's own world may run.
+fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Diagnostics> {
     let kernel = &pipeline.kernel;
     let shape = shape(pipeline, kernel.variant.world, None);
-    match visited::left_out(&launches.plans, kernel, &shape) {
+    match visited::left_out(&launches.kernel, &launches.plans, kernel, &shape) {
         None => Ok(launches),
-        Some(left_out) => Err(Refused::NoCase(left_out.into())),
+        Some(left_out) => Err(left_out.into()),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case has three ranks, or as many as the schedule is legal for and come by all that its own do
-//! ([`launches::launches`]). Its chunks, tiles and pieces are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
+//! The case has three ranks, or as many as the schedule needs to be legal and to run every statement
+//! ([`launches::launches`]); so does every statement run, but not every combination of branches that only larger worlds have.
+//! Its chunks, tiles and pieces are ragged, so that every kind of edge occurs. It has several launches, so that what one
+//! leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
 //! launches the caller fills and takes every tensor that others reach. Where warpgroups stagger the epilogues of a tile
 //! there are more cases, of fewer steps. Control does not depend on timing, and orderings are tracked by what each agent
