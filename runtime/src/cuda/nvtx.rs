@@ -28,9 +28,15 @@ type Pop = unsafe extern "C" fn() -> c_int;
 type Export = unsafe extern "C" fn(u32) -> *const c_void;
 type Attach = unsafe extern "C" fn(Export) -> c_int;
 
-/// What a profiler has put in: one list for each module.
-static LISTENS: [[Function; FUNCTIONS + 1]; MODULES + 1] =
-    [const { [const { AtomicPtr::new(null_mut()) }; FUNCTIONS + 1] }; MODULES + 1];
+/// What a profiler puts in: one list for each module.
+type Table = [[Function; FUNCTIONS + 1]; MODULES + 1];
+
+const fn empty() -> Table {
+    [const { [const { AtomicPtr::new(null_mut()) }; FUNCTIONS + 1] }; MODULES + 1]
+}
+
+/// The one that the profiler of this process gets.
+static LISTENS: Table = empty();
 
 /// Where each of them is, as profilers want it.
 #[repr(transparent)]
@@ -113,13 +119,14 @@ unsafe extern "C" fn export(table: u32) -> *const c_void {
 }
 
 /// Loads what the variable names, once. Who profiles is told by its absence if that does not work: the program goes on.
-fn listens() -> bool {
+fn listens() -> Option<&'static Table> {
     #[cfg(test)]
-    if tests::HEARS.get() {
-        return true;
+    if let Some(own) = tests::HEARS.get() {
+        return Some(own);
     }
     static ONCE: OnceLock<bool> = OnceLock::new();
-    *ONCE.get_or_init(|| std::env::var_os(LIBRARY).is_some_and(|path| attached(&path)))
+    let once = ONCE.get_or_init(|| std::env::var_os(LIBRARY).is_some_and(|path| attached(&path)));
+    once.then_some(&LISTENS)
 }
 
 fn attached(path: &OsString) -> bool {
@@ -141,8 +148,8 @@ fn attached(path: &OsString) -> bool {
     })
 }
 
-fn function(at: usize) -> Option<*mut c_void> {
-    let found = LISTENS[CORE][at].load(Ordering::Acquire);
+fn function(of: &Table, at: usize) -> Option<*mut c_void> {
+    let found = of[CORE][at].load(Ordering::Acquire);
     (!found.is_null()).then_some(found)
 }
 
@@ -150,22 +157,28 @@ fn function(at: usize) -> Option<*mut c_void> {
 #[must_use = "the range ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Range {
-    listens: bool,
+    listens: Option<&'static Table>,
     /// A thread's ranges are its own.
     _thread: ptr::NonNull<()>,
 }
 
 /// Begins a range of this thread. `name` is asked for only where a profiler listens.
 pub(crate) fn range(name: impl FnOnce() -> String) -> Range {
-    let listens = listens() && pushed(name);
+    range_for(listens(), name)
+}
+
+fn range_for(listens: Option<&'static Table>, name: impl FnOnce() -> String) -> Range {
     Range {
-        listens,
+        listens: listens.filter(|table| pushed(table, name)),
         _thread: ptr::NonNull::dangling(),
     }
 }
 
-fn pushed(name: impl FnOnce() -> String) -> bool {
-    let (Some(push), Ok(name)) = (function(PUSH), CString::new(name())) else {
+fn pushed(to: &Table, name: impl FnOnce() -> String) -> bool {
+    let Some(push) = function(to, PUSH) else {
+        return false;
+    };
+    let Ok(name) = CString::new(name()) else {
         return false;
     };
     // SAFETY: a profiler put a function of that type there; it reads the string during the call.
@@ -175,7 +188,7 @@ fn pushed(name: impl FnOnce() -> String) -> bool {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        let Some(pop) = function(POP).filter(|_| self.listens) else {
+        let Some(pop) = self.listens.and_then(|table| function(table, POP)) else {
             return;
         };
         // SAFETY: a profiler put a function of that type there.
@@ -193,8 +206,8 @@ mod tests {
     use std::ffi::CStr;
 
     thread_local! {
-        /// Whether a profiler listens to this thread.
-        pub(super) static HEARS: Cell<bool> = const { Cell::new(false) };
+        /// The table of a profiler that listens to this thread alone.
+        pub(super) static HEARS: Cell<Option<&'static Table>> = const { Cell::new(None) };
         static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -210,8 +223,17 @@ mod tests {
         0
     }
 
-    /// What a profiler's library does when it is loaded.
-    unsafe extern "C" fn attach(export: Export) -> c_int {
+    /// A table that a profiler has put its functions in.
+    fn heard() -> &'static Table {
+        let table: &'static Table = Box::leak(Box::new(empty()));
+        for (at, function) in [(PUSH, push as Push as *mut c_void), (POP, pop as Pop as _)] {
+            table[CORE][at].store(function, Ordering::Release);
+        }
+        table
+    }
+
+    #[test]
+    fn a_profiler_is_shown_the_places_of_its_functions() {
         // SAFETY: each table is the one that NVTX's header says.
         unsafe {
             assert!(export(7).is_null());
@@ -223,40 +245,36 @@ mod tests {
             let (mut table, mut last) = (null(), 0);
             assert_eq!((tables.functions)(0, &raw mut table, &raw mut last), 0);
             assert_eq!((tables.functions)(7, &raw mut table, &raw mut last), 0);
-            for module in (1..=MODULES as c_int).rev() {
-                assert_eq!((tables.functions)(module, &raw mut table, &raw mut last), 1);
-                assert_eq!(last, 16);
-            }
-            // A profiler writes the address of its function to the place.
-            for (at, function) in [(PUSH, push as Push as *mut c_void), (POP, pop as Pop as _)] {
-                *(*table.add(at)).cast::<*mut c_void>().cast_mut() = function;
+            for module in 1..=MODULES {
+                let asked = (tables.functions)(module as c_int, &raw mut table, &raw mut last);
+                assert_eq!((asked, last), (1, 16));
+                assert!((*table).is_null(), "counted from 1");
+                for at in 1..=FUNCTIONS {
+                    assert!(ptr::eq(*table.add(at), &raw const LISTENS[module][at]));
+                }
             }
         }
-        1
+        assert!(!attached(&"/no/such/profiler.so".into()));
     }
 
     #[test]
     fn a_profiler_that_listens_gets_ranges_in_their_order_and_nobody_else_is_asked_for_names() {
         SAID.take();
-        assert!(!attached(&"/no/such/profiler.so".into()));
-        drop(range(|| panic!("nobody listens")));
-        // SAFETY: it is this file's own.
-        assert_eq!(unsafe { attach(export) }, 1);
-        HEARS.set(true);
-        let outer = range(|| "outer".into());
-        drop(range(|| "inner".into()));
+        let heard = Some(heard());
+        static DEAF: Table = empty();
+        for nobody in [None, Some(&DEAF)] {
+            drop(range_for(nobody, || panic!("nobody listens")));
+        }
+        let outer = range_for(heard, || "outer".into());
+        drop(range_for(heard, || "inner".into()));
         drop(outer);
-        drop(range(|| "a\0b".into()));
-        HEARS.set(false);
-        drop(range(|| panic!("nobody listens")));
+        drop(range_for(heard, || "a\0b".into()));
         assert_eq!(SAID.take(), ["outer", "inner", "end", "end"]);
     }
 
     #[test]
     fn what_a_rank_does_has_a_range_each() {
-        // SAFETY: it is this file's own.
-        unsafe { attach(export) };
-        HEARS.set(true);
+        HEARS.set(Some(heard()));
         SAID.take();
         let ranks = Communicator::emulated(1).expect("a rank");
         let rank = &ranks[0];
@@ -285,6 +303,6 @@ mod tests {
             "end".into(),
         ];
         assert_eq!(SAID.take(), wanted);
-        HEARS.set(false);
+        HEARS.set(None);
     }
 }
