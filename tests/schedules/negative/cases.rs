@@ -2,8 +2,8 @@
 //! that lowering inferred.
 
 use super::{
-    accumulated, attribution, bounds, columns, coverage, exchanged, gathered, progress, race,
-    reuse, sums,
+    accumulated, attribution, bounds, columns, contents, coverage, exchanged, gathered, progress,
+    race, reuse, sums,
 };
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
 use counterflow::codegen::lower::lower;
@@ -31,7 +31,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 70] = [
+    let rows: [Row; 73] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -89,6 +89,9 @@ fn schedules() -> Vec<Case> {
         (gathered::gathers_before_the_function, Coverage, 3),
         (gathered::gathers_another_constant, Coverage, 3),
         (gathered::gathered_read_at_the_start, Race, 3),
+        (contents::gathers_two_constants_by_scratch, Coverage, 3),
+        (contents::gathers_two_added_constants, Coverage, 3),
+        (contents::gathers_products_of_two_slots, Coverage, 3),
         (columns::shards_not_awaited, Race, 3),
         (columns::another_shard_awaited, Race, 3),
         (columns::without_my_shard, Coverage, 3),

@@ -12,6 +12,7 @@
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
 //! order gives the same sums.
 
+mod content;
 mod report;
 
 use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
@@ -23,7 +24,8 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
-use crate::value::{AccId, Value};
+use crate::value::AccId;
+use content::{Content, ContentId, Contents};
 use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.
@@ -32,19 +34,10 @@ struct Acc {
     /// Its item's number, plus one.
     item: u32,
     sum: SumId,
+    content: ContentId,
     /// Its rows and columns. A vector has all rows.
     rows: Option<Extent>,
     columns: Option<Extent>,
-}
-
-/// Which expression a block holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stored {
-    /// None: its input.
-    Nothing,
-    Expression(ValueId),
-    /// It was copied from blocks of several.
-    Several,
 }
 
 /// Tracks sums through a run.
@@ -52,10 +45,9 @@ pub(super) struct Coverage<'a, 'b> {
     facts: &'b Facts<'a>,
     sums: Sums<'a>,
     blocks: Vec<SumId>,
-    /// The expression that was stored in each block, by the first that is written alike: a sum does not tell its constants.
-    stored: Vec<Stored>,
-    /// The first expression that is written like each.
-    alike: Vec<ValueId>,
+    contents: Contents,
+    /// What each block holds.
+    held: Vec<ContentId>,
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
@@ -70,8 +62,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             facts,
             sums: Sums::new(facts.kernel, facts.plan.geometry.world),
             blocks: vec![NOTHING; count],
-            stored: vec![Stored::Nothing; count],
-            alike: alike(&facts.kernel.values),
+            contents: Contents::new(&facts.kernel.values),
+            held: vec![ContentId::default(); count],
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
@@ -79,6 +71,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
         };
         for area in facts.areas() {
             let tensor = TensorId(area.buffer);
+            let input = coverage.contents.id(Content::Input {
+                rank: area.home,
+                slot: area.slot,
+                tensor,
+            });
+            for block in facts.blocks_of(area) {
+                coverage.held[block as usize] = input;
+            }
             if facts.kernel.buffers[tensor.index()].kind != TensorKind::Gathered {
                 continue;
             }
@@ -103,21 +103,16 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Wait { .. } | StepKind::Signal { .. } => {}
             StepKind::Copy { dst, src } => {
                 let mut sum = self.read(rank, &src);
+                let mut held = self.held_in(&src);
                 if (src.rows, src.columns) != (dst.rows, dst.columns) {
                     let elsewhere = self.sums.one(Term::Elsewhere);
                     sum = self.sums.plus(sum, elsewhere);
+                    held = vec![self.contents.fresh()];
+                } else if src.buffer != dst.buffer {
+                    // Only blocks of one buffer are divided alike.
+                    held = vec![self.contents.one_of(&held)];
                 }
-                let mut of = None;
-                self.facts.each_block(&src, |block| {
-                    let next = self.stored[block as usize];
-                    let known = *of.get_or_insert(next);
-                    of = Some(if known == next {
-                        known
-                    } else {
-                        Stored::Several
-                    });
-                });
-                self.write(at, kind, (sum, of.unwrap_or(Stored::Nothing)));
+                self.write(at, kind, sum, &held);
             }
             StepKind::Dot { acc, a, b } => {
                 let dim = self.facts.kernel.buffers[a.buffer.index()].columns;
@@ -132,21 +127,27 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     Term::Elsewhere
                 };
                 let product = self.sums.one(product);
+                let of = [a, b].map(|span| self.content(&span));
+                self.add_content(at, acc, of.into());
                 self.fill(at, acc, product, Some(a.rows), b.rows);
             }
             StepKind::Reduce { acc, from } => {
                 let mut sum = NOTHING;
+                let mut of = Vec::new();
                 let world = self.facts.plan.geometry.world;
                 for_spans(kind, u32::from(rank), world, |span, _| {
                     let there = self.read(rank, &span);
                     sum = self.sums.plus(sum, there);
+                    of.push(self.content(&span));
                 });
+                self.add_content(at, acc, of);
                 self.fill(at, acc, sum, Some(from.rows), from.columns);
             }
             StepKind::Load { acc, from } => {
                 let sum = self.read(rank, &from);
                 *self.acc(at, acc) = Acc {
                     item: at.item + 1,
+                    content: self.content(&from),
                     ..Acc::default()
                 };
                 let vector =
@@ -155,9 +156,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 self.fill(at, acc, sum, rows, from.columns);
             }
             StepKind::Store { dst, value, .. } => {
-                let value = self.alike[usize::from(value.0)];
-                let sum = self.value(at, value, &dst);
-                self.write(at, kind, (sum, Stored::Expression(value)));
+                let (sum, content) = self.value(at, value, &dst);
+                self.write(at, kind, sum, &[content]);
             }
         }
     }
@@ -173,6 +173,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
         acc
     }
 
+    /// What an accumulator holds after those contents are multiplied, or added, into it.
+    fn add_content(&mut self, at: At, acc: AccId, of: Vec<ContentId>) {
+        let before = self.acc(at, acc).content;
+        let content = self.contents.id(Content::Filled { acc, before, of });
+        self.acc(at, acc).content = content;
+    }
+
     /// Adds to an accumulator.
     fn fill(&mut self, at: At, acc: AccId, sum: SumId, rows: Option<Extent>, columns: Extent) {
         let filled = self.acc(at, acc);
@@ -184,12 +191,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
         if moved {
             let elsewhere = self.sums.one(Term::Elsewhere);
             all = self.sums.plus(all, elsewhere);
+            self.acc(at, acc).content = self.contents.fresh();
         }
         self.acc(at, acc).sum = all;
     }
 
-    /// The sum of an expression that is stored there.
-    fn value(&mut self, at: At, value: ValueId, dst: &Span) -> SumId {
+    /// The sum of an expression that is stored there, and what it is.
+    fn value(&mut self, at: At, value: ValueId, dst: &Span) -> (SumId, ContentId) {
         let facts = self.facts;
         let accs = &self.accs[at.agent as usize];
         let live = |id: AccId| Some(&accs[usize::from(id.0)]).filter(|acc| acc.item == at.item + 1);
@@ -197,6 +205,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let rank = facts.rank(at.agent) as u16;
         let dtype = facts.kernel.buffers[dst.buffer.index()].dtype;
         let sum = self.sums.of_value(value, rank, dtype, &of_acc);
+        let content = |id: AccId| live(id).map_or(ContentId::default(), |acc| acc.content);
+        let content = self.contents.stored(value, dtype, content);
         let used = facts.kernel.values[usize::from(value.0)].accs();
         let moved = used.into_iter().filter_map(live).any(|acc| {
             acc.columns.is_some_and(|columns| columns != dst.columns)
@@ -204,10 +214,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
         });
         let sum = self.sums.stored(sum, self.owner(dst));
         if !moved {
-            return sum;
+            return (sum, content);
         }
         let elsewhere = self.sums.one(Term::Elsewhere);
-        self.sums.plus(sum, elsewhere)
+        (self.sums.plus(sum, elsewhere), self.contents.fresh())
     }
 
     /// The rank that owns the rows of a span, if rows are divided over ranks.
@@ -244,22 +254,47 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    fn write(&mut self, at: At, kind: StepKind, (sum, stored): (SumId, Stored)) {
+    /// What each block of a span holds.
+    fn held_in(&mut self, span: &Span) -> Vec<ContentId> {
+        let mut found = Vec::new();
+        self.facts
+            .each_block(span, |block| found.push(self.held[block as usize]));
+        if found.is_empty() {
+            // Nobody writes it.
+            found.push(self.contents.id(Content::Input {
+                rank: span.home,
+                slot: span.slot,
+                tensor: span.buffer,
+            }));
+        }
+        found
+    }
+
+    /// What a span holds.
+    fn content(&mut self, span: &Span) -> ContentId {
+        let held = self.held_in(span);
+        self.contents.one_of(&held)
+    }
+
+    /// `held` is what each block of a span gets, in turn, or all of them.
+    fn write(&mut self, at: At, kind: StepKind, sum: SumId, held: &[ContentId]) {
         for term in self.sums.suspects(sum) {
             self.blame.entry(term).or_insert(at);
         }
         let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
         let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
-        let all_stored = &mut self.stored;
+        let (all_held, contents) = (&mut self.held, &mut self.contents);
         let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
         for_spans(kind, me, world, |span, access| {
+            let mut next = held.iter().cycle();
+            let added = contents.fresh();
             facts.each_block(&span, |block| {
                 let block = block as usize;
                 match access {
                     Access::Read => {}
                     Access::Write => {
                         blocks[block] = sum;
-                        all_stored[block] = stored;
+                        all_held[block] = next.next().copied().unwrap_or(added);
                         writes[block] = writes[block].saturating_add(1);
                     }
                     Access::Add => {
@@ -267,6 +302,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         for term in sums.suspects(blocks[block]) {
                             blame.entry(term).or_insert(at);
                         }
+                        all_held[block] = added;
                         adds[block] = adds[block].saturating_add(1);
                     }
                 }
@@ -425,7 +461,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         (facts.rectangle(area, block).0.start / chunk) as u16
     }
 
-    /// Whether a block of a gathered output is another one than the rank that owns its rows has.
+    /// Whether a block of a gathered output is not known to be what the rank that owns its rows has.
     fn differs(&self, area: &Area, block: u32, owner: u16) -> Option<Diagnostic> {
         let (rows, columns) = self.facts.rectangle(area, block);
         let there = Span {
@@ -435,7 +471,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             rows,
             columns,
         };
-        let held = |block: u32| (self.blocks[block as usize], self.stored[block as usize]);
+        let held = |block: u32| self.held[block as usize];
         let (here, mut same) = (held(block), true);
         self.facts
             .each_block(&there, |other| same &= held(other) == here);
@@ -443,8 +479,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             let name = self.name(area, block);
             self.tell(
                 block,
-                format!("{name} holds something else than rank {owner} itself has there"),
-                "every rank holds the same at the end: store one value here and on every peer, `let tile = …;`",
+                format!("{name} is computed by another expression, or of other values, than on rank {owner}, which owns these rows"),
+                "every rank holds the same at the end: compute it once with `let`, and store that here and on every peer",
             )
         })
     }
@@ -486,15 +522,4 @@ impl<'a, 'b> Coverage<'a, 'b> {
             "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[p] = x[p]`",
         ))
     }
-}
-
-/// For each expression the first that is written alike: of the same accumulators, with the same constants.
-fn alike(values: &[Value]) -> Vec<ValueId> {
-    // Texts tell 0 from -0.
-    let texts: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
-    let first = |text: &String| texts.iter().position(|known| known == text);
-    let found = texts.iter().map(first);
-    found
-        .map(|at| ValueId(at.unwrap_or_default() as u16))
-        .collect()
 }
