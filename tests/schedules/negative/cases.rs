@@ -31,7 +31,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 73] = [
+    let rows: [Row; 79] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -89,6 +89,12 @@ fn schedules() -> Vec<Case> {
         (gathered::gathers_before_the_function, Coverage, 3),
         (gathered::gathers_another_constant, Coverage, 3),
         (gathered::gathered_read_at_the_start, Race, 3),
+        (gathered::gathered_used_unawaited, Race, 3),
+        (gathered::gathered_used_by_another_wait, Race, 3),
+        (gathered::gathered_sent_unready, Race, 3),
+        (gathered::gathered_passed_on_early, Race, 3),
+        (gathered::gathered_twice, Coverage, 3),
+        (gathered::gathered_by_others_only, Coverage, 3),
         (contents::gathers_two_constants_by_scratch, Coverage, 3),
         (contents::gathers_two_added_constants, Coverage, 3),
         (contents::gathers_products_of_two_slots, Coverage, 3),

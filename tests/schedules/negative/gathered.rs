@@ -191,6 +191,173 @@ pub fn gathered_read_at_the_start(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16
     }
 }
 
+/// The next layer reads a row block before it has come.
+#[schedule]
+pub fn gathered_used_unawaited(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    y: Gathered<bf16>,
+    v: Local<bf16>,
+    z: Out<bf16>,
+) {
+    let tiles = y.tiles((4, 8));
+    let used = z.tiles((4, 8));
+    let blocks = y.pieces(rows = 4);
+    let arrived = counters(blocks);
+    #[gemm]
+    for t in tiles.of(me()) {
+        let tile = dot(x[t], w[t]);
+        for peer in ranks().from_me() {
+            y.on(peer)[t] = tile;
+            arrived.on(peer)[t.rows()].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles {
+        arrived[t.rows()].wait();
+    }
+    #[gemm]
+    for owner in ranks().from_me() {
+        for t in used.of(owner) {
+            // EDIT, was: arrived[t.rows()].wait();
+            z[t] = dot(y[t], v[t]);
+        }
+    }
+}
+
+/// The next layer waits for the row block of another rank.
+#[schedule]
+pub fn gathered_used_by_another_wait(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    y: Gathered<bf16>,
+    v: Local<bf16>,
+    z: Out<bf16>,
+) {
+    let tiles = y.tiles((4, 8));
+    let used = z.tiles((4, 8));
+    let arrived = counters(world());
+    #[gemm]
+    for t in tiles.of(me()) {
+        let tile = dot(x[t], w[t]);
+        for peer in ranks().from_me() {
+            y.on(peer)[t] = tile;
+            arrived.on(peer)[me()].add(1);
+        }
+    }
+    #[gemm]
+    for owner in ranks().from_me() {
+        for t in used.of(owner) {
+            arrived[(owner + 1) % world()].wait(); // EDIT, was: arrived[owner]
+            z[t] = dot(y[t], v[t]);
+        }
+    }
+}
+
+/// Rows are sent before they are computed.
+#[schedule]
+pub fn gathered_sent_unready(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let pieces = y.pieces(rows = 8);
+    let arrived = counters(pieces);
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]);
+    }
+    #[comm(ctas = 2)]
+    {
+        for p in pieces.of(me()) {
+            // EDIT, was: ready[p].wait(), a counter that the product adds to
+            for peer in ranks().after_me() {
+                y.on(peer)[p] = y[p];
+                arrived.on(peer)[p].add(1);
+            }
+        }
+        for owner in ranks().after_me() {
+            for p in pieces.of(owner) {
+                arrived[p].wait();
+            }
+        }
+    }
+}
+
+/// A ring passes rows on before they have come.
+#[schedule]
+pub fn gathered_passed_on_early(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let pieces = y.pieces(rows = 8);
+    let ready = counters(pieces);
+    let arrived = counters(pieces);
+    let next = (me() + 1) % world();
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]);
+        ready[t.rows()].add(1);
+    }
+    #[comm(ctas = 2)]
+    {
+        for p in pieces.of(me()) {
+            ready[p].wait();
+            y.on(next)[p] = y[p];
+            arrived.on(next)[p].add(1);
+        }
+        for owner in ranks().before_me() {
+            for p in pieces.of(owner) {
+                if owner != next {
+                    y.on(next)[p] = y[p];
+                    arrived.on(next)[p].add(1);
+                }
+                arrived[p].wait(); // EDIT, was: before the copy
+            }
+        }
+    }
+}
+
+/// A tile is stored on each peer twice.
+#[schedule]
+pub fn gathered_twice(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(tiles);
+    #[gemm]
+    for t in tiles.of(me()) {
+        let tile = dot(x[t], w[t]);
+        y[t] = tile;
+        for peer in ranks().after_me() {
+            y.on(peer)[t] = tile;
+            y.on(peer)[t] = tile; // EDIT, was: once
+            arrived.on(peer)[t].add(1);
+        }
+    }
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            arrived[t].wait();
+        }
+    }
+}
+
+/// A rank sends its tiles, and keeps none.
+#[schedule]
+pub fn gathered_by_others_only(x: Local<bf16>, w: Local<bf16>, y: Gathered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(tiles);
+    #[gemm]
+    for t in tiles.of(me()) {
+        let tile = dot(x[t], w[t]);
+        // EDIT, was: y[t] = tile;
+        for peer in ranks().after_me() {
+            y.on(peer)[t] = tile;
+            arrived.on(peer)[t].add(1);
+        }
+    }
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            arrived[t].wait();
+        }
+    }
+}
+
 /// A function of a product, a bias, a residual and a constant; written twice, the same. Good.
 #[schedule]
 pub fn gathers_a_function(
