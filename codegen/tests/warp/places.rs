@@ -80,9 +80,25 @@ fn a_slot_that_another_rank_writes() {
     ");
 }
 
-/// The next rank gets what is meant for each peer.
+/// Every peer is told of a tile that nobody stores there.
 #[test]
 fn a_gathered_tile_that_a_peer_does_not_get() {
+    let program = library::gemm_ag(&library::real());
+    let kernel = lower(&program, &Variant::new(4)).and_then(verify::kernel);
+    let mut pipeline = sm90::build(&kernel.expect("a kernel")).expect("a pipeline");
+    let mut done = 0;
+    pipeline.lists(&mut |list| {
+        let before = list.len();
+        list.retain(|node| !matches!(node, Node::Store { at, .. } if at.rank != Expr::me()));
+        done += before - list.len();
+    });
+    assert_eq!(done, 1);
+    insta::assert_snapshot!(refused(pipeline), @"error[coverage]: 50688 of 151536 elements of y on rank 0 are written");
+}
+
+/// The next rank gets what is meant for each peer.
+#[test]
+fn a_gathered_tile_that_a_peer_gets_twice() {
     let program = library::gemm_ag(&library::real());
     let kernel = lower(&program, &Variant::new(4)).and_then(verify::kernel);
     let mut pipeline = sm90::build(&kernel.expect("a kernel")).expect("a pipeline");
