@@ -1,7 +1,7 @@
 //! What the verifier says of a case, and whether the case is right when it runs.
 //!
 //! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
-//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products or inputs, with its addend
+//! tensor is the ranks' chunks one after another, of inputs or of products; a sum over ranks is that of their products or inputs, with its addend
 //! once; anything else is what the statements say one after another. None of this asks the verifier.
 
 use super::{Addend, Case, Meant, Summed};
@@ -198,6 +198,7 @@ impl Promised<'_> {
             let id = TensorId(index as u16);
             let broken = match (buffer.kind, self.case.meant) {
                 (TensorKind::Gathered, _) => self.gathered(outcome, id),
+                (TensorKind::GatheredOutput, _) => self.gathered_result(outcome, id),
                 (TensorKind::Scattered | TensorKind::Reduced, Some(meant)) => {
                     self.summed(outcome, id, meant)
                 }
@@ -242,6 +243,27 @@ impl Promised<'_> {
         };
         let rank = (0..self.case.world).find(differs)?;
         Some(format!("on rank {rank} is not what it gathers"))
+    }
+
+    /// Every rank has every rank's rows of that rank's own product.
+    fn gathered_result(&self, outcome: &Outcome, id: TensorId) -> Option<String> {
+        let buffer = &self.kernel.buffers[id.index()];
+        let columns = self.plan.geometry.size(buffer.columns);
+        let chunks = (0..self.case.world).flat_map(|owner| {
+            let rows = self.plan.geometry.chunk(buffer.rows, owner);
+            let product = self.contribution(Summed::Products, owner);
+            product[(rows.start * columns) as usize..(rows.end * columns) as usize].to_vec()
+        });
+        let relu = self.case.gathers_relu;
+        let all: Vec<f32> = chunks
+            .map(|value: f32| if relu { value.max(0.0) } else { value })
+            .collect();
+        let differs = |rank: &u32| {
+            let output = outcome.output(self.launch, *rank, id);
+            output.is_none_or(|output| output.values != all)
+        };
+        let rank = (0..self.case.world).find(differs)?;
+        Some(format!("on rank {rank} is not what the ranks compute"))
     }
 
     /// What a rank contributes to a sum, over all rows.

@@ -53,6 +53,8 @@ pub struct Case {
     pub launches: Vec<Shape>,
     /// Where `y` is a sum over ranks.
     pub meant: Option<Meant>,
+    /// Whether gathered products are each a relu.
+    pub gathers_relu: bool,
 }
 
 impl Case {
@@ -111,14 +113,14 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     };
     let mut launches = vec![shape(m, 8, 8), shape(m.div_ceil(2), n, k), shape(m, 8, 8)];
     let mut s = ScheduleBuilder::new("random");
-    let mut meant = None;
+    let (mut meant, mut gathers_relu) = (None, false);
     match kind {
         0..=2 => gather::all_gather(&mut draw, &mut s, sizes),
         3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
         5 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, true)),
         6 => meant = Some(reduce::add(&mut draw, &mut s, sizes)),
         10 => others::exchange(&mut draw, &mut s, sizes),
-        11 => others::gather_results(&mut draw, &mut s, sizes),
+        11 => gathers_relu = others::gather_results(&mut draw, &mut s, sizes),
         12 | 13 => others::layers(&mut draw, &mut s, sizes),
         14 | 15 => others::summed_beside(&mut draw, &mut s, sizes),
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
@@ -135,6 +137,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         world,
         launches,
         meant,
+        gathers_relu,
     }
 }
 

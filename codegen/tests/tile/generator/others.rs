@@ -43,8 +43,8 @@ pub fn exchange(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
 }
 
 /// Every rank computes its rows of a product, and all ranks get them: by the product's own CTAs, tile by tile, or by CTAs
-/// that move larger pieces.
-pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
+/// that move larger pieces. Whether they are a relu of it.
+pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) -> bool {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let y = s.gathered_output("y", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
@@ -101,6 +101,7 @@ pub fn gather_results(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes
             });
         });
     }
+    relu
 }
 
 /// Two layers, of one product an item or two, on each rank alone or over the rows of all.
