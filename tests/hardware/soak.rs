@@ -295,11 +295,17 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// A rank's part; how many launches of it were right.
-fn soaked(rank: &Communicator, otherwise: u64) -> Result<u64, Error> {
-    let ran = Soak::new(rank)?.run(count("COUNTERFLOW_SOAK", otherwise))?;
+/// A rank's part; what was right, and how many of the launches that were asked for it ran. A soak that ends before is
+/// right so far, and the line says it: `.ci/hardware` marks the section.
+fn soaked(rank: &Communicator, otherwise: u64) -> Result<String, Error> {
+    let (asked, start) = (count("COUNTERFLOW_SOAK", otherwise), Instant::now());
+    let ran = Soak::new(rank)?.run(asked)?;
     rank.barrier()?;
-    Ok(ran)
+    let took = start.elapsed();
+    Ok(format!(
+        "{ran} launches right, 0 wrong, {} of {asked} asked, each with another M, {took:.0?}",
+        ran.min(asked)
+    ))
 }
 
 /// A rank that is a process.
@@ -309,12 +315,7 @@ pub fn in_a_process(rank: &Communicator) -> Result<String, Error> {
         (false, true) => 1000,
         (false, false) => 1_000_000,
     };
-    let start = Instant::now();
-    let ran = soaked(rank, most)?;
-    Ok(format!(
-        "{ran} launches right, 0 wrong, each with another M, {:.0?}",
-        start.elapsed()
-    ))
+    soaked(rank, most)
 }
 
 #[test]
@@ -329,23 +330,17 @@ fn emulated_launches_with_another_m_each_are_right() {
     for world in [1, 3] {
         let ranks = fine(Communicator::emulated(world));
         let ran = fine(Communicator::each(&ranks, |rank| soaked(rank, 24)));
-        println!("  {world} emulated ranks: {} launches right", ran[0]);
+        println!("  {world} emulated ranks: {}", ran[0]);
     }
 }
 
 /// On one GPU, and on a GPU each.
 fn soak_of(ranks: u32) {
     for world in both_ways(ranks) {
-        let start = Instant::now();
         let ran = fine(Communicator::each(&world.ranks, |rank| {
             soaked(rank, 20_000)
         }));
-        println!(
-            "  {} launches right, 0 wrong, each with another M, {:.0?}: {}",
-            ran[0],
-            start.elapsed(),
-            world.told()
-        );
+        println!("  {}: {}", ran[0], world.told());
     }
 }
 
