@@ -129,15 +129,19 @@ impl Slots {
         }
     }
 
-    /// Maps what each rank of this process lends, which is as much on each, to the ends of their slots. Where the other
-    /// ranks are processes, `peers` has their file descriptors. On an error nothing has changed.
+    /// Maps what each rank of this process lends for that many bytes, to the ends of their slots. Where the other ranks
+    /// are processes, `peers` has their file descriptors. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where not every rank lends as much, or two lend the same.
     pub fn adopt(
         &mut self,
+        wanted: u64,
         lent: Vec<cuda::Lent>,
         peers: Option<Vec<Option<OwnedFd>>>,
     ) -> Result<Range<u64>, Error> {
         match self {
-            Slots::Cuda(slots) => slots.adopt(lent, peers),
+            Slots::Cuda(slots) => slots.adopt(wanted, lent, peers),
             Slots::Emulated(_) => Err(cuda::not_lendable("memory of an emulated GPU")),
         }
     }

@@ -4,54 +4,59 @@
 use super::heap::{Allocation, Heap};
 use super::peers::Peers;
 use super::refusal::{Refusal, agreed};
-use super::request::Wanted;
 use crate::driver::{Gpu, Lent};
 use crate::error::Error;
 use crate::rendezvous::Deadline;
-use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What each rank of this process lends, or why it cannot, until all have.
-#[derive(Debug, Default)]
-pub(super) struct Lends(Mutex<Each>);
+/// What a rank lends, or why it cannot, until it is taken. It travels with the request, so that the memory that is mapped
+/// for a request is what came with it, whatever other threads of the rank ask for.
+#[derive(Clone)]
+pub(crate) struct Loan(Arc<Mutex<Option<Result<Lent, Error>>>>);
 
-type Each = BTreeMap<u32, Result<Lent, Error>>;
-
-impl Lends {
-    fn each(&self) -> MutexGuard<'_, Each> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Loan {
+    /// So many bytes of a rank's GPU.
+    pub fn of(gpu: &Gpu, address: u64, bytes: u64) -> Loan {
+        Loan(Arc::new(Mutex::new(Some(lent(gpu, address, bytes)))))
     }
 
-    /// Memory of a rank's GPU.
-    pub fn lend(&self, rank: u32, gpu: &Gpu, address: u64, bytes: u64) {
-        let lent = lent(gpu, address, bytes);
-        self.each().insert(rank, lent);
+    /// Takes it. Nobody else has it then.
+    pub fn take(&self) -> Option<Result<Lent, Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
 
-    /// Where the ranks made different calls, nobody has taken it.
-    pub fn take_back(&self, rank: u32) {
-        self.each().remove(&rank);
+/// Each rank lends memory of its own: that says nothing about whether all ask the same.
+impl PartialEq for Loan {
+    fn eq(&self, _: &Loan) -> bool {
+        true
     }
+}
 
-    /// Once all ranks have lent as much.
-    pub fn adopted(
-        &self,
-        heap: &Arc<Heap>,
-        peers: Option<&Peers>,
-        wanted: &Wanted,
-    ) -> Result<Allocation, Refusal> {
-        let lends = std::mem::take(&mut *self.each());
-        let range = match peers {
-            None => among_threads(heap, lends),
-            Some(peers) => {
-                let mine = lends.into_values().next();
-                let mine = mine.unwrap_or_else(|| Err(nothing_lent(wanted)));
-                among_processes(heap, peers, mine).map_err(Refusal::from)
-            }
-        };
-        range.map(|range| Allocation::lent(heap, range))
+impl Eq for Loan {}
+
+/// The same on every rank: processes compare it.
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Loan(..)")
     }
+}
+
+/// Once all ranks ask for it, each with a loan: those of the ranks of this process.
+pub(super) fn adopted<'a>(
+    heap: &Arc<Heap>,
+    peers: Option<&Peers>,
+    bytes: u64,
+    loans: impl Iterator<Item = &'a Loan>,
+) -> Result<Allocation, Refusal> {
+    let taken = loans.filter_map(Loan::take);
+    let range = match peers {
+        None => among_threads(heap, bytes, taken),
+        Some(peers) => among_processes(heap, peers, bytes, taken.collect()).map_err(Refusal::from),
+    };
+    range.map(|range| Allocation::lent(heap, range))
 }
 
 fn lent(gpu: &Gpu, address: u64, bytes: u64) -> Result<Lent, Error> {
@@ -64,36 +69,32 @@ fn lent(gpu: &Gpu, address: u64, bytes: u64) -> Result<Lent, Error> {
     gpu.lent(address, bytes)
 }
 
-fn nothing_lent(wanted: &Wanted) -> Error {
-    Error::Usage {
-        what: format!("{} that nobody lent", wanted.name),
-        legal: "one call of a rank at a time".into(),
-    }
-}
-
-fn among_threads(heap: &Heap, lends: Each) -> Result<Range<u64>, Refusal> {
-    let each = lends.into_iter();
+fn among_threads(
+    heap: &Heap,
+    bytes: u64,
+    lends: impl Iterator<Item = Result<Lent, Error>>,
+) -> Result<Range<u64>, Refusal> {
+    let each = (0..).zip(lends);
     let each = each.map(|(rank, lent)| lent.map_err(|error| Refusal::from(error).of(rank)));
     let lent = each.collect::<Result<Vec<_>, _>>()?;
-    heap.state().slots.adopt(lent, None).map_err(Refusal::from)
+    let adopted = heap.state().slots.adopt(bytes, lent, None);
+    adopted.map_err(Refusal::from)
 }
 
 fn among_processes(
     heap: &Heap,
     peers: &Peers,
-    mine: Result<Lent, Error>,
+    bytes: u64,
+    mine: Result<Vec<Lent>, Error>,
 ) -> Result<Range<u64>, Error> {
     const WHAT: &str = "adopts memory";
     let deadline = Deadline::after(peers.limit());
     let (fd, mine) = match mine {
-        Ok(lent) => (lent.export().map(|fd| vec![fd]), Some(lent)),
-        Err(refused) => (Err(refused), None),
+        Ok(lent) => (lent.iter().map(Lent::export).collect(), lent),
+        Err(refused) => (Err(refused), Vec::new()),
     };
     let offered = agreed(peers, WHAT, deadline, fd)?;
-    let mapped = heap
-        .state()
-        .slots
-        .adopt(mine.into_iter().collect(), Some(offered));
+    let mapped = heap.state().slots.adopt(bytes, mine, Some(offered));
     let (range, mapped) = match mapped {
         Ok(range) => (Some(range), Ok(Vec::new())),
         Err(refused) => (None, Err(refused)),

@@ -2,7 +2,6 @@
 //! the memory that all share, and each maps the others' part of the heap.
 
 use super::abort::End;
-use super::adopt::Lends;
 use super::board::Board;
 use super::callers::Callers;
 use super::heap::Heap;
@@ -99,7 +98,6 @@ impl Group {
             queues,
             heap,
             peers: Some(peers),
-            lends: Lends::default(),
             calling: Mutex::new(()),
             parts: Mutex::default(),
             reached: Some(at),

@@ -42,7 +42,7 @@ use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch}
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::own::Own;
-use adopt::Lends;
+use adopt::{Loan, adopted};
 use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
@@ -117,8 +117,6 @@ pub(crate) struct Group {
     peers: Option<Arc<Peers>>,
     /// Groups that a split made, until each rank takes its part: by the split's number, and the rank.
     parts: Mutex<BTreeMap<(u64, u32), Part>>,
-    /// Memory of other libraries that ranks lend.
-    lends: Lends,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
     /// What processes share beside the heap, where this one's GPU has it.
@@ -189,7 +187,6 @@ impl Group {
             queues,
             heap,
             peers: None,
-            lends: Lends::default(),
             calling: Mutex::new(()),
             parts: Mutex::default(),
             reached: None,
@@ -409,7 +406,9 @@ impl Group {
                 let texts = texts.iter().map(|text| text.split('\0').next_back());
                 return Err(differing(texts.map(|text| text.unwrap_or("").to_owned())).into());
             }
-            return self.grant(request).map_err(Error::from);
+            return self
+                .grant(std::slice::from_ref(request))
+                .map_err(Error::from);
         }
         let act = |asked: &[Request]| self.act(asked);
         let answer = self
@@ -420,9 +419,10 @@ impl Group {
 
     /// Memory of that rank's GPU for the heap. Waits until all ranks lend as much.
     pub(crate) fn adopt(&self, rank: u32, wanted: Wanted, address: u64) -> Result<Granted, Error> {
-        self.lends.lend(rank, self.gpu(rank), address, wanted.bytes);
-        let adopted = self.meet(rank, &Request::Adopt(wanted));
-        self.lends.take_back(rank);
+        let loan = Loan::of(self.gpu(rank), address, wanted.bytes);
+        let adopted = self.meet(rank, &Request::Adopt(wanted, loan.clone()));
+        // Where the ranks made different calls, nobody has taken it.
+        drop(loan.take());
         adopted
     }
 
@@ -437,7 +437,7 @@ impl Group {
             Request::Meet
             | Request::Reserve(_)
             | Request::Allocate(_)
-            | Request::Adopt(_)
+            | Request::Adopt(..)
             | Request::Load(_)
             | Request::Split { .. } => None,
         });
@@ -446,11 +446,12 @@ impl Group {
         if asked.iter().any(|other| other != request) {
             return Err(differing(asked.iter().map(ToString::to_string)));
         }
-        self.grant(request)
+        self.grant(asked)
     }
 
-    /// Does what all ranks ask for.
-    fn grant(&self, request: &Request) -> Answer {
+    /// Does what all ranks ask for: the same, with what each rank of this process brings for it.
+    fn grant(&self, asked: &[Request]) -> Answer {
+        let request = &asked[0];
         match request {
             Request::Meet => Ok(Granted::Done),
             Request::Split { .. } | Request::Refuse(_) => {
@@ -464,11 +465,10 @@ impl Group {
                 self.heap.reserve(*bytes).map_err(Refusal::from)?;
                 Ok(Granted::Done)
             }
-            Request::Adopt(wanted) => {
-                let adopted = self
-                    .lends
-                    .adopted(&self.heap, self.peers.as_deref(), wanted);
-                Ok(Granted::Memory(Arc::new(adopted?)))
+            Request::Adopt(wanted, _) => {
+                let loans = asked.iter().filter_map(Request::loan);
+                let adopted = adopted(&self.heap, self.peers.as_deref(), wanted.bytes, loans)?;
+                Ok(Granted::Memory(Arc::new(adopted)))
             }
             Request::Allocate(wanted) => {
                 let Wanted { name, bytes, .. } = wanted;

@@ -1,5 +1,6 @@
 //! Requests that all ranks make together, and the error that all of them get.
 
+use super::adopt::Loan;
 use super::heap::Allocation;
 use super::pool::{Needs, Placed, Scratch};
 use super::refusal::Refusal;
@@ -25,8 +26,8 @@ pub(crate) enum Request {
     Meet,
     Reserve(u64),
     Allocate(Wanted),
-    /// Memory of another library for it, which each rank lends.
-    Adopt(Wanted),
+    /// Memory of another library for it, which this rank lends.
+    Adopt(Wanted, Loan),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
     /// What others do, this rank cannot: why.
@@ -46,9 +47,22 @@ impl Request {
             Request::Meet
             | Request::Reserve(_)
             | Request::Allocate(_)
-            | Request::Adopt(_)
+            | Request::Adopt(..)
             | Request::Load(_)
             | Request::Refuse(_) => None,
+        }
+    }
+
+    /// What this rank lends for it.
+    pub(super) fn loan(&self) -> Option<&Loan> {
+        match self {
+            Request::Adopt(_, loan) => Some(loan),
+            Request::Meet
+            | Request::Reserve(_)
+            | Request::Allocate(_)
+            | Request::Load(_)
+            | Request::Refuse(_)
+            | Request::Split { .. } => None,
         }
     }
 
@@ -107,7 +121,7 @@ impl fmt::Display for Request {
             Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
-            Request::Adopt(wanted) => write!(f, "adopts {wanted}"),
+            Request::Adopt(wanted, _) => write!(f, "adopts {wanted}"),
             Request::Load(needs) => {
                 let Needs {
                     kernel,

@@ -29,14 +29,16 @@ impl Communicator {
     /// ```
     ///
     /// # Safety
-    /// From `address` on there are as many elements as the shape has, and nobody unmaps them during this call. Whoever
-    /// else uses the memory, by any address, does so before a launch that is given it on any rank, in the order of
-    /// streams, or after it: no kernel may use it by its old address while another one uses it by the heap's.
+    /// From `address` on there are as many elements as the shape has, and nobody unmaps them during this call. No other
+    /// process lends the same memory: only among ranks of one process is that seen and refused. Whoever else uses the
+    /// memory, by any address, does so before a launch that is given it on any rank, in the order of streams, or after
+    /// it: no kernel may use it by its old address while another one uses it by the heap's.
     ///
     /// # Errors
     /// On every rank, with the rank whose memory it is: [`Error::Usage`] where it was allocated in another way, or without
-    /// a file descriptor, or is not all of one allocation of the rank's GPU; [`Error::TooLarge`] where the slots have no
-    /// room for its addresses; [`Error::Mismatch`], [`Error::Stalled`]; what the driver refuses.
+    /// a file descriptor, or is not all of one allocation of the rank's GPU, or two ranks of one process lend the same;
+    /// [`Error::TooLarge`] where the slots have no room for its addresses, which stay taken until the communicator is
+    /// gone; [`Error::Mismatch`], [`Error::Stalled`]; what the driver refuses.
     #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
     pub unsafe fn adopt<T: Element>(
         &self,

@@ -2,6 +2,7 @@
 
 use counterflow_runtime::driver::Event;
 use counterflow_runtime::{Communicator, Error};
+use std::time::Duration;
 
 fn refused<T>(call: Result<T, Error>, words: &str) {
     let error = call.err().map(|error| error.to_string());
@@ -104,6 +105,37 @@ fn memory_of_another_library_on_an_emulated_gpu_is_refused_to_all_and_they_go_on
         rank.barrier()
     })
     .map(drop)
+}
+
+/// What is mapped for a request came with it.
+#[test]
+fn threads_of_one_rank_that_adopt_at_once_do_not_get_each_others_memory() -> Result<(), Error> {
+    const MOMENT: Duration = Duration::from_millis(100);
+    let ranks = Communicator::emulated(2)?;
+    let adopts = |rank: usize, bytes: usize| {
+        let told = || {
+            // SAFETY: memory of an emulated GPU is refused.
+            let told = unsafe { ranks[rank].adopt::<u8>("theirs", 4096, [bytes]) };
+            told.expect_err("refused")
+        };
+        // On a busy machine rank 0's second thread may come first.
+        let mut each = (0..1000).map(|_| told());
+        let told = each.find(|told| told.kind() != "mismatch");
+        let wanted = ["no bytes", "an emulated GPU"][usize::from(bytes > 0)];
+        let wanted = format!("rank 0: memory of {wanted}");
+        assert_eq!(told.expect("both meet").to_string(), wanted);
+    };
+    let adopts = &adopts;
+    std::thread::scope(|scope| {
+        // The second waits for the first one's turn to end.
+        for bytes in [64, 0] {
+            scope.spawn(move || adopts(0, bytes));
+            std::thread::sleep(MOMENT);
+        }
+        adopts(1, 64);
+        adopts(1, 0);
+    });
+    Ok(())
 }
 
 #[test]

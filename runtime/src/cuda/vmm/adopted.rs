@@ -67,6 +67,26 @@ fn judged(found: &Found, wanted: &Range<u64>, gpu: i32, page: u64) -> Result<u64
     Ok(held)
 }
 
+/// How much each rank of this process has lent, by what each has: all have as much, and enough. All processes find the
+/// same.
+fn as_much(held: &[u64], ranks: usize, wanted: u64, page: u64) -> Result<u64, Error> {
+    let needed = wanted.checked_next_multiple_of(page).filter(|_| wanted > 0);
+    let fits = |held: &u64| Some(*held) == needed;
+    match needed {
+        Some(needed) if held.len() == ranks && held.iter().all(fits) => Ok(needed),
+        Some(_) | None => Err(not_lendable(format!(
+            "{wanted} bytes a rank in allocations of {held:?} bytes of {ranks} ranks, where all of it is mapped in multiples of {page}"
+        ))),
+    }
+}
+
+/// The first two of these that are the same.
+fn twice<T>(each: &[T], same: impl Fn(&T, &T) -> bool) -> Option<(usize, usize)> {
+    let pairs = (1..each.len()).flat_map(|later| (0..later).map(move |first| (first, later)));
+    let mut pairs = pairs.filter(|(first, later)| same(&each[*first], &each[*later]));
+    pairs.next()
+}
+
 impl Lent {
     /// What is at that address of a rank's GPU.
     ///
@@ -122,13 +142,21 @@ impl Slots {
         pieces.any(|(address, bytes)| *address <= start && end <= address + bytes)
     }
 
-    /// Maps what each rank of this process lends; where the others are processes, with their file descriptors.
+    /// Maps what each rank of this process lends for that many bytes; where the others are processes, with their file
+    /// descriptors.
     pub(crate) fn adopt(
         &mut self,
+        wanted: u64,
         lent: Vec<Lent>,
         peers: Option<Vec<Option<OwnedFd>>>,
     ) -> Result<Range<u64>, Error> {
-        let bytes = lent.first().map_or(0, |lent| lent.0.bytes());
+        let held: Vec<u64> = lent.iter().map(|lent| lent.0.bytes()).collect();
+        let bytes = as_much(&held, self.owners.len(), wanted, self.granularity)?;
+        if let Some((first, later)) = twice(&lent, |one, other| one.0.is(&other.0)) {
+            return Err(not_lendable(format!(
+                "one allocation that ranks {first} and {later} both lend"
+            )));
+        }
         let end = self.own_end();
         let start = end.checked_sub(bytes).map(|at| at - at % self.granularity);
         let Some(start) = start.filter(|start| *start >= self.backed) else {
@@ -137,7 +165,7 @@ impl Slots {
                     "{bytes} bytes a rank, in slots of {end} with {} in use",
                     self.backed
                 ),
-                help: "make the communicator with larger slots: addresses are cheap".into(),
+                help: "make the communicator with larger slots: addresses are cheap, and those of adopted memory stay taken until the communicator is gone".into(),
             });
         };
         let before = self.pieces.len();
@@ -224,6 +252,29 @@ mod tests {
         assert_eq!(held(3 * PAGE).ok(), Some(3 * PAGE));
         // The allocation was rounded up to pages.
         assert_eq!(held(2 * PAGE + 1).ok(), Some(3 * PAGE));
+    }
+
+    #[test]
+    fn each_rank_lends_as_much_as_the_buffer_has() {
+        let held = |held: &[u64], wanted| as_much(held, 2, wanted, PAGE).map_err(|why| why.kind());
+        assert_eq!(held(&[2 * PAGE; 2], PAGE + 1), Ok(2 * PAGE));
+        for too_little in [
+            &[][..],
+            &[PAGE],
+            &[PAGE; 3],
+            &[PAGE, 2 * PAGE],
+            &[3 * PAGE; 2],
+        ] {
+            assert_eq!(held(too_little, PAGE + 1), Err("usage"), "{too_little:?}");
+        }
+        assert_eq!(held(&[0; 2], 0), Err("usage"));
+        assert_eq!(held(&[PAGE; 2], u64::MAX), Err("usage"));
+    }
+
+    #[test]
+    fn what_two_ranks_lend_is_found() {
+        assert_eq!(twice(&[1, 2, 3], PartialEq::eq), None);
+        assert_eq!(twice(&[1, 2, 3, 2], PartialEq::eq), Some((1, 3)));
     }
 
     #[test]
