@@ -6,6 +6,7 @@ use crate::op::{Operands, SIZE, built, right};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, schedules};
 use cudarc::driver::sys;
+use std::sync::OnceLock;
 
 /// What another library does: memory of its own, at addresses of its own.
 pub struct Theirs {
@@ -133,6 +134,7 @@ fn launches_gather_into_memory_of_another_library() {
 #[test]
 fn memory_that_peers_cannot_have_is_refused_with_the_reason() {
     let Some(world) = loopback(2) else { return };
+    let shared = OnceLock::new();
     fine(Communicator::each(&world.ranks, |rank| {
         rank.reserve(8 << 20)?;
         let theirs = Theirs::new(rank, 2 * PAGE, true)?;
@@ -155,6 +157,12 @@ fn memory_that_peers_cannot_have_is_refused_with_the_reason() {
         // One rank's is refused to both.
         let address = [theirs.address, ordinary.address().get()][rank.rank() as usize];
         refused(address, 2 * PAGE, "rank 1: memory at");
+        let both = *shared.get_or_init(|| theirs.address);
+        refused(
+            both,
+            2 * PAGE,
+            "one allocation that ranks 0 and 1 both lend",
+        );
         // SAFETY: nobody else uses it.
         let x = unsafe { rank.adopt::<u8>("theirs", theirs.address, [2 * PAGE])? };
         x.write_on(1 - rank.rank(), &vec![7; 2 * PAGE])?;

@@ -1,6 +1,8 @@
 //! NCCL's windows: memory that NCCL's collectives use in place. NCCL is the one that the program has loaded; nothing
 //! here starts it.
 
+use super::Gpu;
+use super::driver::on;
 use crate::error::Error;
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::any::Any;
@@ -8,6 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
+use tracing::warn;
 
 const NAME: &str = "libnccl.so.2";
 /// The first version whose windows take memory that others map, too.
@@ -16,6 +19,8 @@ const LEAST: c_int = 22_900;
 pub(crate) const ALIGN: u64 = 4096;
 /// As NCCL's header has it: every rank registers the same offset.
 const SYMMETRIC: c_int = 1;
+/// NCCL goes on with a call that it has answered: its communicator does not block.
+const IN_PROGRESS: c_int = 7;
 /// The loader finds what is loaded, and loads nothing.
 const RTLD_NOLOAD: c_int = 4;
 
@@ -44,7 +49,9 @@ pub struct Window {
     /// NCCL's code.
     _library: Option<Library>,
     /// The memory.
-    _memory: Arc<dyn Any + Send + Sync>,
+    memory: Arc<dyn Any + Send + Sync>,
+    /// The GPU that is selected while NCCL is called.
+    gpu: Option<Arc<Gpu>>,
 }
 
 // SAFETY: NCCL's calls may come from any thread, and nothing here changes.
@@ -73,9 +80,19 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: it was registered with that communicator, which lives as the caller promised. What NCCL answers changes
-        // nothing: the memory goes when the heap goes.
-        unsafe { (self.calls.deregister)(self.comm, self.window) };
+        let deregister = || {
+            // SAFETY: it was registered with that communicator, which lives as the caller promised.
+            let code = unsafe { (self.calls.deregister)(self.comm, self.window) };
+            self.calls.answered("deregister memory with NCCL", code)
+        };
+        let done = match &self.gpu {
+            Some(gpu) => on(gpu.context(), deregister).flatten(),
+            None => deregister(),
+        };
+        if let Err(error) = done {
+            warn!(%error, "NCCL may still use memory, so it stays for as long as the process");
+            std::mem::forget(self.memory.clone());
+        }
     }
 }
 
@@ -133,59 +150,91 @@ impl Calls {
         comm: *mut c_void,
         address: u64,
         bytes: u64,
+        memory: &Arc<dyn Any + Send + Sync>,
     ) -> Result<*mut c_void, Error> {
-        let mut window = ptr::null_mut();
+        let what = format!("register {bytes} bytes with NCCL");
+        // NCCL may write here after it has answered.
+        let place: *mut *mut c_void = Box::into_raw(Box::new(ptr::null_mut()));
         let start = address as *mut c_void;
         // SAFETY: the caller's promise; the place is ours.
-        let code =
-            unsafe { (self.register)(comm, start, bytes as usize, &raw mut window, SYMMETRIC) };
-        let refused = |why: String| Error::Driver {
-            what: format!("register {bytes} bytes with NCCL"),
-            code: why,
-            help:
-                "NCCL_DEBUG=WARN says more; every rank registers the same buffer at the same time"
-                    .into(),
-        };
-        if code != 0 {
-            // SAFETY: it is a string that stays.
-            let text = unsafe { CStr::from_ptr((self.told)(code)) };
-            return Err(refused(text.to_string_lossy().into_owned()));
+        let code = unsafe { (self.register)(comm, start, bytes as usize, place, SYMMETRIC) };
+        if code == IN_PROGRESS {
+            // NCCL may use the memory and the place at any time from now on.
+            std::mem::forget(memory.clone());
+            return self.answered(&what, code).map(|()| ptr::null_mut());
         }
+        // SAFETY: it came from a box, and NCCL is done with it.
+        let window = *unsafe { Box::from_raw(place) };
+        self.answered(&what, code)?;
         match window.is_null() {
-            true => Err(refused("NCCL makes no window here".into())),
+            true => Err(refused(&what, "NCCL makes no window here".into())),
             false => Ok(window),
+        }
+    }
+
+    /// What NCCL's answer says.
+    fn answered(self, what: &str, code: c_int) -> Result<(), Error> {
+        match code {
+            0 => Ok(()),
+            IN_PROGRESS => Err(Error::Usage {
+                what: format!("{what}: the communicator does not block, or a group is open"),
+                legal: "a communicator of NCCL's that blocks, outside of ncclGroupStart and ncclGroupEnd".into(),
+            }),
+            _ => {
+                // SAFETY: it is a string that stays.
+                let text = unsafe { CStr::from_ptr((self.told)(code)) };
+                Err(refused(what, text.to_string_lossy().into_owned()))
+            }
         }
     }
 }
 
-/// Registers memory of the GPU that is selected with a communicator of NCCL's.
+fn refused(what: &str, why: String) -> Error {
+    Error::Driver {
+        what: what.into(),
+        code: why,
+        help: "NCCL_DEBUG=WARN says more; every rank registers the same buffer at the same time"
+            .into(),
+    }
+}
+
+/// Registers memory of a GPU with a communicator of NCCL's.
 ///
 /// # Safety
-/// `comm` is an `ncclComm_t` of the NCCL that this process has loaded, of this GPU, and lives for as long as the result.
-/// Every rank of it makes this call. `memory` keeps so many bytes from `address` on.
+/// `comm` is an `ncclComm_t` of the NCCL that this process has loaded, of this GPU, that blocks, and lives for as long as
+/// the result. This thread has no group of NCCL's open. Every rank of it makes this call. `memory` keeps so many bytes from
+/// `address` on.
 pub(crate) unsafe fn register(
+    gpu: &Arc<Gpu>,
     comm: *mut c_void,
     address: u64,
     bytes: u64,
     memory: Arc<dyn Any + Send + Sync>,
 ) -> Result<Window, Error> {
+    must_be_some(comm)?;
+    let (library, version, calls) = loaded()?;
+    must_be_new(version)?;
+    // SAFETY: the caller's promise.
+    let register = || unsafe { calls.register(comm, address, bytes, &memory) };
+    let window = on(gpu.context(), register)??;
+    Ok(Window {
+        calls,
+        comm,
+        window,
+        _library: Some(library),
+        memory,
+        gpu: Some(gpu.clone()),
+    })
+}
+
+fn must_be_some(comm: *mut c_void) -> Result<(), Error> {
     if comm.is_null() {
         return Err(Error::Usage {
             what: "no communicator of NCCL's".into(),
             legal: "give an `ncclComm_t` that NCCL made".into(),
         });
     }
-    let (library, version, calls) = loaded()?;
-    must_be_new(version)?;
-    // SAFETY: the caller's promise.
-    let window = unsafe { calls.register(comm, address, bytes)? };
-    Ok(Window {
-        calls,
-        comm,
-        window,
-        _library: Some(library),
-        _memory: memory,
-    })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -240,6 +289,20 @@ mod tests {
         4
     }
 
+    unsafe extern "C" fn goes_on(
+        _: *mut c_void,
+        _: *mut c_void,
+        _: usize,
+        _: *mut *mut c_void,
+        _: c_int,
+    ) -> c_int {
+        IN_PROGRESS
+    }
+
+    unsafe extern "C" fn stays(_: *mut c_void, _: *mut c_void) -> c_int {
+        4
+    }
+
     unsafe extern "C" fn goes(_: *mut c_void, _: *mut c_void) -> c_int {
         GONE.fetch_add(1, Ordering::Relaxed);
         0
@@ -269,39 +332,47 @@ mod tests {
     #[test]
     fn what_nccl_refuses_is_told_and_a_window_goes_when_it_is_dropped() {
         let comm = ptr::dangling_mut();
+        let memory = Arc::new(());
+        let held: Arc<dyn Any + Send + Sync> = memory.clone();
         let register = |by| {
             // SAFETY: nothing here follows an address.
-            unsafe { calls(by).register(comm, 4096, 64) }
+            unsafe { calls(by).register(comm, 4096, 64, &held) }
         };
         let error = register(refuses).expect_err("refused");
         assert!(error.to_string().contains("invalid argument"), "{error}");
         let error = register(makes_none).expect_err("none");
         assert!(error.to_string().contains("makes no window"), "{error}");
-        let memory = Arc::new(());
-        let window = Window {
-            calls: calls(registers),
+        let window = |calls| Window {
+            calls,
             comm,
             window: register(registers).expect("registered"),
             _library: None,
-            _memory: memory.clone(),
+            memory: memory.clone(),
+            gpu: None,
         };
-        assert_eq!(window.raw() as usize, 4096);
-        assert_eq!(Arc::strong_count(&memory), 2);
-        drop(window);
-        assert_eq!(
-            (GONE.load(Ordering::Relaxed), Arc::strong_count(&memory)),
-            (1, 1)
-        );
+        let holds = || Arc::strong_count(&memory);
+        let before = holds();
+        let registered = window(calls(registers));
+        assert_eq!((registered.raw() as usize, holds()), (4096, before + 1));
+        drop(registered);
+        assert_eq!((GONE.load(Ordering::Relaxed), holds()), (1, before));
+        // What NCCL may still use is kept.
+        let refused = Calls {
+            deregister: stays,
+            ..calls(registers)
+        };
+        drop(window(refused));
+        assert_eq!(holds(), before + 1);
+        let error = register(goes_on).expect_err("nobody knows");
+        assert_eq!((error.kind(), holds()), ("usage", before + 2));
     }
 
     #[test]
     fn a_process_without_nccl_and_no_communicator_are_refused() {
-        let register = |comm| {
-            // SAFETY: nothing is called: there is no NCCL here.
-            unsafe { register(comm, 4096, 64, Arc::new(())) }
-        };
-        let error = register(ptr::dangling_mut()).expect_err("none here");
+        let error = loaded().err().expect("none here");
         assert_eq!(error.to_string(), "NCCL is not loaded in this process");
-        assert_eq!(register(ptr::null_mut()).expect_err("none").kind(), "usage");
+        let error = must_be_some(ptr::null_mut()).expect_err("none");
+        assert_eq!(error.kind(), "usage");
+        must_be_some(ptr::dangling_mut()).expect("some");
     }
 }

@@ -27,12 +27,15 @@ impl<T: Element> UserBuffer<T> {
     ///
     /// # Safety
     /// `communicator` is an `ncclComm_t` of the NCCL that this process has loaded, with one rank on this rank's GPU for
-    /// each rank here, in the same order. It lives for as long as the result. Every rank makes this call, and none is in
-    /// another call of NCCL's meanwhile. The window is dropped by every rank, when NCCL's work with it is done.
+    /// each rank here, in the same order. It blocks (`ncclConfig_t::blocking`), and lives for as long as the result. Every
+    /// rank makes this call, none is in another call of NCCL's meanwhile, and this thread has no group of NCCL's open. The
+    /// window is dropped by every rank, when NCCL's work with it is done.
     ///
     /// # Errors
     /// Before NCCL is called: [`Error::Usage`] for an emulated GPU, where multicast is not forbidden, and for a buffer that
     /// was reserved in several parts; [`Error::Toolkit`] without NCCL, or with an older one. What NCCL refuses.
+    /// [`Error::Usage`] where the communicator does not block: then the memory stays for as long as the process. It also
+    /// does where NCCL refuses to let go of a window that is dropped.
     #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
     pub unsafe fn window(&self, communicator: *mut c_void) -> Result<Window, Error> {
         let gpu = self.own.gpu().cuda()?;
@@ -49,10 +52,10 @@ impl<T: Element> UserBuffer<T> {
                 legal: "reserve all of it at once, or adopt memory".into(),
             });
         }
-        gpu.bind()?;
         // SAFETY: the caller's promise. The range is all in the slot, whose start is aligned further.
         unsafe {
             cuda::register_with_nccl(
+                gpu,
                 communicator,
                 address - before,
                 before + bytes,
