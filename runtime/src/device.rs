@@ -1,5 +1,7 @@
 //! What a plan can run on.
 
+use serde::{Deserialize, Serialize};
+
 /// A kind of device. It is an enum, so that no generic parameter spreads through the API.
 ///
 /// ```
@@ -16,7 +18,7 @@
 /// };
 /// # Ok::<(), counterflow::Error>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Device {
     /// The emulator: every rank in this process, in exact arithmetic of the element types.

@@ -95,7 +95,7 @@ fn differing(asked: impl Iterator<Item = String>) -> Refusal {
     let each: Vec<String> = each
         .map(|(rank, asked)| format!("rank {rank} {asked}"))
         .collect();
-    Refusal::Mismatch(format!(
+    Refusal::mismatch(format!(
         "the ranks make different calls: {}",
         each.join(", ")
     ))

@@ -1,118 +1,142 @@
-//! What one rank is refused, and how all ranks get to know it.
+//! What one rank is refused, and how all ranks get to know it: as an error of the same kind.
 
 use super::peers::Peers;
-use crate::error::Error;
+use crate::device::Device;
+use crate::error::{CompileError, Error, Stall};
 use crate::rendezvous::Deadline;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// An error that every rank gets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Refusal {
-    Mismatch(String),
-    Usage {
-        what: String,
-        legal: String,
-    },
-    Full {
-        what: String,
-        help: String,
+pub(crate) struct Refusal {
+    kind: Kind,
+    what: String,
+    help: String,
+}
+
+/// Of what kind it is, with what only that kind has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Kind {
+    Usage,
+    TooLarge,
+    Wrong,
+    NoDevice(Device),
+    NotYet,
+    Toolkit,
+    Compile {
+        log: String,
     },
     Driver {
-        what: String,
         code: String,
-        help: String,
     },
-    Other {
-        what: String,
-        help: String,
+    Mismatch,
+    /// The communicator is dead: why.
+    Stalled(Box<Stall>),
+    /// The communicator is dead.
+    Aborted,
+    Rendezvous,
+    File {
+        path: String,
     },
 }
 
 /// So many bytes of a text are enough for others: who was refused has all of it.
 const MOST: usize = 4096;
 
+fn cut(text: &str) -> String {
+    let mut end = MOST.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
 impl Refusal {
     /// Of an error that only this rank has.
     pub fn own(error: &Error) -> Refusal {
-        let cut = |text: &str| {
-            let mut end = MOST.min(text.len());
-            while !text.is_char_boundary(end) {
-                end -= 1;
+        let (kind, what) = match error {
+            // The schedule and the environment are that rank's: the others have a text of it.
+            Error::Rejected(found) => (Kind::Usage, found.to_string()),
+            Error::Usage { what, .. } | Error::Environment { what, .. } => {
+                (Kind::Usage, what.clone())
             }
-            text[..end].to_owned()
+            Error::TooLarge { what, .. } => (Kind::TooLarge, what.clone()),
+            Error::Wrong { what, .. } => (Kind::Wrong, what.clone()),
+            Error::NoDevice { device, why, .. } => (Kind::NoDevice(*device), why.clone()),
+            Error::NotYet { what, .. } => (Kind::NotYet, what.clone()),
+            Error::Toolkit { what, .. } => (Kind::Toolkit, what.clone()),
+            Error::Compile(error) => {
+                let log = cut(&error.log);
+                (Kind::Compile { log }, error.name.clone())
+            }
+            Error::Driver { what, code, .. } => (Kind::Driver { code: cut(code) }, what.clone()),
+            Error::Mismatch { what, .. } => (Kind::Mismatch, what.clone()),
+            Error::Stalled(stall) => (Kind::Stalled(stall.clone()), String::new()),
+            Error::Aborted { what, .. } => (Kind::Aborted, what.clone()),
+            Error::Rendezvous { what, .. } => (Kind::Rendezvous, what.clone()),
+            Error::File { path, source } => {
+                let path = path.display().to_string();
+                (Kind::File { path }, source.to_string())
+            }
         };
-        let help = cut(error.help().unwrap_or_default());
-        match error {
-            Error::Driver { what, code, .. } => Refusal::Driver {
-                what: cut(what),
-                code: cut(code),
-                help,
-            },
-            Error::TooLarge { what, .. } => Refusal::Full {
-                what: cut(what),
-                help,
-            },
-            Error::Usage { what, legal } => Refusal::Usage {
-                what: cut(what),
-                legal: cut(legal),
-            },
-            other => Refusal::Other {
-                what: cut(&other.to_string()),
-                help,
-            },
+        Refusal {
+            kind,
+            what: cut(&what),
+            help: cut(error.help().unwrap_or_default()),
+        }
+    }
+
+    /// The ranks ask for different things.
+    pub fn mismatch(what: String) -> Refusal {
+        Refusal {
+            kind: Kind::Mismatch,
+            what,
+            help: "make the same calls with the same sizes in the same order on every rank".into(),
         }
     }
 
     /// What was refused.
     pub fn what(&self) -> &str {
-        match self {
-            Refusal::Mismatch(what)
-            | Refusal::Usage { what, .. }
-            | Refusal::Full { what, .. }
-            | Refusal::Driver { what, .. }
-            | Refusal::Other { what, .. } => what,
-        }
+        &self.what
     }
 
     /// What that rank was refused, for all ranks.
     pub fn of(self, rank: u32) -> Refusal {
-        let named = |what| format!("rank {rank}: {what}");
-        match self {
-            Refusal::Mismatch(what) => Refusal::Mismatch(named(what)),
-            Refusal::Usage { what, legal } => Refusal::Usage {
-                what: named(what),
-                legal,
-            },
-            Refusal::Full { what, help } => Refusal::Full {
-                what: named(what),
-                help,
-            },
-            Refusal::Driver { what, code, help } => Refusal::Driver {
-                what: named(what),
-                code,
-                help,
-            },
-            Refusal::Other { what, help } => Refusal::Other {
-                what: named(what),
-                help,
-            },
-        }
+        let what = format!("rank {rank}: {}", self.what);
+        Refusal { what, ..self }
     }
 }
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Error {
-        match refusal {
-            Refusal::Mismatch(what) => Error::Mismatch {
-                what,
-                help: "make the same calls with the same sizes in the same order on every rank"
-                    .into(),
+        let Refusal { kind, what, help } = refusal;
+        match kind {
+            Kind::Usage => Error::Usage { what, legal: help },
+            Kind::TooLarge => Error::TooLarge { what, help },
+            Kind::Wrong => Error::Wrong { what, help },
+            Kind::NoDevice(device) => Error::NoDevice {
+                device,
+                why: what,
+                help,
             },
-            Refusal::Usage { what, legal } => Error::Usage { what, legal },
-            Refusal::Full { what, help } => Error::TooLarge { what, help },
-            Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
-            Refusal::Other { what, help } => Error::Aborted { what, help },
+            Kind::NotYet => Error::NotYet { what, help },
+            Kind::Toolkit => Error::Toolkit { what, help },
+            Kind::Compile { log } => Error::Compile(Box::new(CompileError {
+                name: what,
+                excerpts: Vec::new(),
+                log,
+            })),
+            Kind::Driver { code } => Error::Driver { what, code, help },
+            Kind::Mismatch => Error::Mismatch { what, help },
+            Kind::Stalled(stall) => Error::Stalled(stall),
+            Kind::Aborted => Error::Aborted { what, help },
+            Kind::Rendezvous => Error::Rendezvous { what, help },
+            Kind::File { path } => Error::File {
+                path: path.into(),
+                source: io::Error::other(what),
+            },
         }
     }
 }
@@ -150,41 +174,96 @@ pub(super) fn agreed(
 
 #[cfg(test)]
 mod tests {
+    use super::Refusal;
     use crate::communicator::Communicator;
-    use crate::error::Error;
+    use crate::device::Device;
+    use crate::error::{CompileError, Error, Stall};
     use crate::rendezvous::Threads;
-    use std::time::{Duration, Instant};
 
-    /// Rank 1 cannot do what the others come to do. All go on.
-    fn refuses(rank: &Communicator) {
-        let start = Instant::now();
-        if rank.rank() == 1 {
-            let error = rank.refuses(Error::Toolkit {
+    const LONG: usize = 1 << 20;
+
+    fn compile() -> Error {
+        Error::Compile(Box::new(CompileError {
+            name: "a.cu".into(),
+            excerpts: Vec::new(),
+            log: "é".repeat(LONG),
+        }))
+    }
+
+    /// What one rank may be refused, each of another kind.
+    fn each() -> Vec<Error> {
+        let (what, help) = (|| "what".to_owned(), || "help".to_owned());
+        vec![
+            Error::Toolkit {
                 what: "there is no compiler".into(),
                 help: "install one".into(),
-            });
-            assert_eq!(error.kind(), "toolkit");
-        } else {
-            let error = rank.allocate::<u8>("x", [1]).expect_err("told");
-            assert_eq!(error.to_string(), "rank 1: there is no compiler");
-            assert_eq!(error.help(), Some("install one"));
+            },
+            compile(),
+            Error::NotYet {
+                what: what(),
+                help: help(),
+            },
+            Error::Mismatch {
+                what: what(),
+                help: help(),
+            },
+            Error::NoDevice {
+                device: Device::Cuda,
+                why: what(),
+                help: help(),
+            },
+            Error::Usage {
+                what: what(),
+                legal: help(),
+            },
+            Error::TooLarge {
+                what: what(),
+                help: help(),
+            },
+            Error::Wrong {
+                what: what(),
+                help: help(),
+            },
+            Error::Driver {
+                what: what(),
+                code: "CODE".into(),
+                help: help(),
+            },
+            Error::File {
+                path: "a/b".into(),
+                source: std::io::Error::other("full"),
+            },
+        ]
+    }
+
+    /// Rank 1 cannot do what the others come to do. All hear of it, and go on.
+    fn refuses(rank: &Communicator) {
+        for error in each() {
+            let (kind, text, help) = (
+                error.kind(),
+                error.to_string(),
+                error.help().map(str::to_owned),
+            );
+            let told = match rank.rank() {
+                1 => rank.refuses(error),
+                _ => rank.allocate::<u8>("x", [1]).expect_err("told"),
+            };
+            assert_eq!(told.kind(), kind);
+            assert_eq!(told.help(), help.as_deref());
+            if rank.rank() == 1 {
+                assert_eq!(told.to_string(), text);
+            } else {
+                assert!(told.to_string().contains("rank 1: "), "{told}");
+            }
+            rank.barrier().expect("it lives");
         }
-        assert!(start.elapsed() < Duration::from_secs(1));
-        rank.barrier().expect("it lives");
         // All cannot: each knows.
-        assert_eq!(
-            rank.refuses(Error::Mismatch {
-                what: "a".into(),
-                help: String::new()
-            })
-            .kind(),
-            "mismatch"
-        );
+        assert_eq!(rank.refuses(compile()).kind(), "compile");
         rank.barrier().expect("it lives");
     }
 
     #[test]
-    fn what_one_rank_cannot_do_all_are_told_with_the_cause_and_go_on() {
+    fn what_one_rank_cannot_do_all_are_told_as_an_error_of_that_kind_and_go_on() {
         let ranks = Communicator::emulated(3).expect("ranks");
         let done = Communicator::each(&ranks, |rank| {
             refuses(rank);
@@ -196,5 +275,44 @@ mod tests {
                 scope.spawn(move || refuses(&Communicator::join_emulated(&seat).expect("joined")));
             }
         });
+    }
+
+    #[test]
+    fn others_have_the_beginning_of_a_long_text() {
+        let told = Error::from(Refusal::from(compile()).of(1));
+        let Error::Compile(error) = told else {
+            panic!("{told}")
+        };
+        assert_eq!((&error.name[..], error.log.len()), ("rank 1: a.cu", 4096));
+    }
+
+    #[test]
+    fn why_a_communicator_is_dead_stays_whole() {
+        let stall = Stall {
+            rank: 2,
+            waited_on: "ranks".into(),
+            enqueued: vec![1, 1],
+            ..Stall::default()
+        };
+        let told = Error::from(Refusal::from(Error::Stalled(Box::new(stall.clone()))));
+        assert!(matches!(told, Error::Stalled(same) if *same == stall));
+        let dead = Error::Mismatch {
+            what: "the ranks differ in launch 3".into(),
+            help: "build a new one".into(),
+        };
+        let told = Error::from(Refusal::own(&dead));
+        assert_eq!(
+            (told.kind(), told.to_string(), told.help()),
+            ("mismatch", dead.to_string(), dead.help())
+        );
+        let dead = Error::Aborted {
+            what: "rank 1 panicked".into(),
+            help: "mend it".into(),
+        };
+        let told = Error::from(Refusal::own(&dead));
+        assert_eq!(
+            (told.kind(), told.to_string(), told.help()),
+            ("aborted", dead.to_string(), dead.help())
+        );
     }
 }

@@ -334,8 +334,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     ///
     /// # Errors
     /// [`Error::Rejected`] for a schedule or shape that is not legal; [`Error::Environment`] for what would hang on this
-    /// machine; what the compiler or driver refuses; a heap with too little reserved; [`Error::Mismatch`] if a rank
-    /// builds something else.
+    /// machine; what the compiler or driver refuses this rank or another one; a heap with too little reserved;
+    /// [`Error::Mismatch`] if a rank builds something else.
     pub fn build(self) -> Result<Op<S>, Error> {
         let _range = range(|| {
             let (name, rank) = (&self.program.name, self.rank.rank());
