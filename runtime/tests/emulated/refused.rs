@@ -1,6 +1,7 @@
 //! What safe calls must not reach: another rank's memory that is none, another stream's, another machine's, no address.
 
 use counterflow_runtime::driver::Event;
+use counterflow_runtime::rendezvous::Threads;
 use counterflow_runtime::{Communicator, Error};
 use std::time::Duration;
 
@@ -108,10 +109,8 @@ fn memory_of_another_library_on_an_emulated_gpu_is_refused_to_all_and_they_go_on
 }
 
 /// What is mapped for a request came with it.
-#[test]
-fn threads_of_one_rank_that_adopt_at_once_do_not_get_each_others_memory() -> Result<(), Error> {
+fn both_adopt(ranks: &[Communicator]) {
     const MOMENT: Duration = Duration::from_millis(100);
-    let ranks = Communicator::emulated(2)?;
     let adopts = |rank: usize, bytes: usize| {
         let told = || {
             // SAFETY: memory of an emulated GPU is refused.
@@ -135,6 +134,18 @@ fn threads_of_one_rank_that_adopt_at_once_do_not_get_each_others_memory() -> Res
         adopts(1, 64);
         adopts(1, 0);
     });
+}
+
+#[test]
+fn threads_of_one_rank_that_adopt_at_once_do_not_get_each_others_memory() -> Result<(), Error> {
+    both_adopt(&Communicator::emulated(2)?);
+    let joined = std::thread::scope(|scope| {
+        let join = |seat| scope.spawn(move || Communicator::join_emulated(&seat));
+        let all: Vec<_> = Threads::of(2).into_iter().map(join).collect();
+        let all = all.into_iter().map(|rank| rank.join().expect("no panic"));
+        all.collect::<Result<Vec<_>, _>>()
+    });
+    both_adopt(&joined?);
     Ok(())
 }
 
