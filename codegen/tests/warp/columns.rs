@@ -286,6 +286,52 @@ fn a_layer_may_read_what_was_divided() {
     }
 }
 
+/// Launches of one kernel may have other columns, and so another depth of the layer that reads all of them: where loops select
+/// some columns, warps are tried with that.
+#[test]
+fn a_layer_is_as_deep_as_its_launch_has_columns() {
+    let mut s = ScheduleBuilder::new("selected");
+    let (x, w, down) = (
+        s.local("x", Bf16),
+        s.gathered("w", Bf16),
+        s.local("down", Bf16),
+    );
+    let (hidden, y) = (s.out("hidden", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let hidden_tiles = s.tiles_like("hidden_tiles", hidden, tiles);
+    let (pieces, rows) = (s.pieces("pieces", w, 128), s.pieces("rows", x, 128));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    let ready = s.counters("ready", [rows.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(w.on(&peer).at(p), w.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            let [one, two] = [0; 2].map(|_| hidden_tiles.of(&shard));
+            for half in [one.first_half(), two.second_half()] {
+                s.for_items("t", half, |s, t| {
+                    s.wait(arrived.at(t.columns()));
+                    let product = s.dot(x.at(t), w.at(t));
+                    s.store(hidden.at(t), product);
+                    s.signal(ready.at(t.rows()), 1);
+                });
+            }
+        });
+        s.for_items("t", tiles.all(), |s, t| {
+            s.wait(ready.at(t.rows()));
+            let product = s.dot(hidden.at(t), down.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    let pipeline = built(&s.finish(), Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
+    verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Where the rows of both operands are divided, a tile has rows of one chunk and columns of all.
 #[test]
 fn a_tile_of_several_shards_has_no_kernel() {

@@ -142,11 +142,6 @@ impl<'a> Case<'a> {
         self.order.len() as u32
     }
 
-    /// A size that all launches have in common.
-    pub fn size(&self, dim: DimId) -> u32 {
-        self.geometry(0).size(dim)
-    }
-
     /// Whether stores add to a tensor.
     pub fn adds(&self, tensor: TensorId) -> bool {
         let mut adds = false;

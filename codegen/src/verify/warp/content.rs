@@ -391,7 +391,7 @@ impl Simulator<'_> {
             Some("the subtile is of another place")
         } else if self.garbage(product, (part, before), to) {
             Some(lacks)
-        } else if !product.has_all(part, self.depth(product)) {
+        } else if !product.has_all(part, self.depth(product, to.plan)) {
             Some("the product does not have all of K")
         } else if added != others {
             Some("it does not have every other rank's part once")
@@ -421,10 +421,11 @@ impl Simulator<'_> {
         })
     }
 
-    /// All of a product's K.
-    fn depth(&self, product: &TileProduct) -> u32 {
+    /// All of a product's K in the launches of a plan: columns of one layer are the depth of the next.
+    fn depth(&self, product: &TileProduct, plan: usize) -> u32 {
         let buffers = &self.case.pipeline.kernel.buffers;
-        let depth = |[x, _]: [TensorId; 2]| self.case.size(buffers[x.index()].columns);
+        let geometry = self.case.geometry(plan);
+        let depth = |[x, _]: [TensorId; 2]| geometry.size(buffers[x.index()].columns);
         product.tensors.map_or(0, depth)
     }
 
