@@ -9,7 +9,7 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
 
@@ -118,6 +118,91 @@ fn what_multiplies_nothing_is_refused_with_what_is_possible() {
     insta::assert_snapshot!(refused((128, 128), cluster), @"
     error[resources]: clusters of CTAs that multiply nothing
       help: cluster = (1, 1) and split = 1: they share operands and steps
+    ");
+}
+
+/// A product, and a loop beside it whose items are sums of so many stored tiles, of a vector where there are none.
+fn beside_a_product(options: GemmOptions, tiles: usize) -> Program {
+    let mut s = ScheduleBuilder::new("beside");
+    let (x, w, b) = (s.local("x", Bf16), s.local("w", Bf16), s.vector("b", Bf16));
+    let (y, z) = (s.out("y", Bf16), s.out("z", Bf16));
+    let stored = ["r0", "r1", "r2"].map(|name| s.local(name, Bf16));
+    let items = s.tiles("tiles", y, (128, 128));
+    s.gemm(options, |s| {
+        s.for_items("t", items.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", items.all(), |s, t| {
+            let first = s.load(b);
+            let stored = stored[..tiles].iter();
+            let sum = stored.fold(first.relu(), |sum, tile| sum + s.load(tile.at(t)));
+            s.store(z.at(t), sum);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn beside_a_product_it_goes_through_the_same_stages() {
+    let plain = GemmOptions::default;
+    let ping_pong = || GemmOptions {
+        ping_pong: Some(true.into()),
+        ..plain()
+    };
+    let cluster = || GemmOptions {
+        cluster: Some((2, 1).into()),
+        ..plain()
+    };
+    for (options, tiles) in [(plain(), 2), (ping_pong(), 0), (cluster(), 0)] {
+        let program = beside_a_product(options, tiles);
+        let pipeline = built(&program, &Variant::new(2)).unwrap_or_else(|found| panic!("{found}"));
+        verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{tiles}: {found}"));
+    }
+    let refused = |options, tiles| {
+        let found = built(&beside_a_product(options, tiles), &Variant::new(2));
+        found.expect_err("refused")
+    };
+    insta::assert_snapshot!(refused(plain(), 3), @"
+    error[resources]: 3 stored tiles in one item
+      help: at most 2: as many subtiles as a stage has room for
+    ");
+    insta::assert_snapshot!(refused(ping_pong(), 1), @"
+    error[resources]: a stored tile where nothing is multiplied, with tiles in ping-pong
+      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+    ");
+    insta::assert_snapshot!(refused(cluster(), 1), @"
+    error[resources]: a stored tile where nothing is multiplied, in a cluster
+      help: 1x1: the stages of a cluster are released after multiplies only
+    ");
+}
+
+/// Beside a product, too, tiles are read by rows.
+#[test]
+fn a_tile_that_has_its_columns_in_lines() {
+    let mut s = ScheduleBuilder::new("by_columns");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (y, z) = (s.out("y", Bf16), s.out("z", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let copied = s.tiles_like("copied", z, tiles);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", copied.all(), |s, t| {
+            let read = s.load(x.at(t));
+            s.store(z.at(t), read.relu());
+        });
+    });
+    let program = s.finish();
+    let variant = Variant::new(2);
+    let pipeline = built(&program, &variant).unwrap_or_else(|found| panic!("{found}"));
+    verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
+    let refused = built(&program, &variant.layout(Layout::Tn));
+    insta::assert_snapshot!(refused.expect_err("refused"), @"
+    error[resources]: tiles of `x`, which layout tn has by columns
+      help: a layout in which the operand that is stored has rows: nt, or nn for the first one
     ");
 }
 

@@ -17,7 +17,7 @@ pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, visit_ops};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind, visit_ops};
 use crate::program::Var;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
@@ -126,11 +126,10 @@ pub fn decide(kernel: &Kernel) -> Decision {
         RoleKind::Gemm(kind) => Some((role, kind)),
         RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
     });
-    let multiplies = |(role, _): &(&Loops, GemmKind)| {
+    let has_products = gemm.as_ref().is_some_and(|(role, _)| {
         let mut loops = loops(&role.body).into_iter();
-        loops.any(|each| ways(kernel, each.body).iter().any(|way| !way.is_empty()))
-    };
-    let has_products = gemm.as_ref().is_some_and(multiplies);
+        loops.any(|each| multiplies(kernel, each.body))
+    });
     let asked = match gemm {
         Some(gemm) if has_products => all_asked(kernel, gemm, &mut misfits),
         Some(gemm) => of_stores(kernel, gemm, &mut misfits),
@@ -139,6 +138,10 @@ pub fn decide(kernel: &Kernel) -> Decision {
             .filter(|role| computes(role))
             .flat_map(|role| of_stores(kernel, (role, GemmKind::NONE), &mut misfits))
             .collect(),
+    };
+    let beside = match gemm {
+        Some(gemm) if has_products => of_stores(kernel, gemm, &mut missing),
+        Some(_) | None => Vec::new(),
     };
     let mut summing = Vec::new();
     for role in kernel.roles.iter().filter(|role| computes(role)) {
@@ -176,6 +179,12 @@ pub fn decide(kernel: &Kernel) -> Decision {
             let tiling = first.tiling(division);
             let found = summing.iter().map(|asked| rules::of_sums(asked, &tiling));
             missing.extend(found.flatten());
+            let found = beside.into_iter().flat_map(|asked| {
+                // The warps that multiply in the other loops compute its tiles.
+                let wgmma = first.wgmma;
+                rules::of_stores(&Asked { wgmma, ..asked }, &tiling)
+            });
+            missing.extend(found);
         }
     }
     // Tiles of nothing multiplied have a plan, whatever they are: only their warps are made as those that feed tensor cores.
@@ -187,6 +196,11 @@ pub fn decide(kernel: &Kernel) -> Decision {
         misfits,
         missing,
     }
+}
+
+/// Whether items have a product, whichever way they go.
+fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
+    ways(kernel, body).iter().any(|way| !way.is_empty())
 }
 
 /// What the one of the loops that has the largest stages needs, of those whose tiles have this one's shape.
@@ -246,7 +260,7 @@ fn all_asked<'a>(
     all
 }
 
-/// What each loop that stores asks for, of a role that multiplies nothing.
+/// What each loop asks for that stores and multiplies nothing.
 fn of_stores<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
@@ -256,7 +270,8 @@ fn of_stores<'a>(
     let mut element = None;
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
-        let Some((at, halves)) = first_store(kernel, body) else {
+        let Some((at, halves)) = first_store(kernel, body).filter(|_| !multiplies(kernel, body))
+        else {
             continue;
         };
         let tile = &kernel.partitions[partition.index()];

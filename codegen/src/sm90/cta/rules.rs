@@ -89,6 +89,15 @@ pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     found.chain(split_with_sums(asked)).collect()
 }
 
+/// What the rules find for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through the same stages.
+pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
+    let found = stored_by_rows(asked);
+    match found.is_empty() {
+        true => of_items(asked, tiling),
+        false => found,
+    }
+}
+
 /// What the rules of a level find, and whether what comes after them means anything.
 pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
     for rule in RULES.iter().filter(|rule| rule.level == level) {
@@ -346,10 +355,18 @@ fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(asked.at, message, hint)]
 }
 
+/// A tile that is read, in words.
+fn stored_tile(asked: &Asked<'_>) -> &'static str {
+    match asked.products.is_empty() {
+        true => "a stored tile where nothing is multiplied",
+        false => "a stored tile beside the product",
+    }
+}
+
 /// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
-    let message = "a stored tile beside the product, with tiles in ping-pong";
+    let message = format!("{}, with tiles in ping-pong", stored_tile(asked));
     let hint = "it goes through the stages, after the order barrier was passed: cooperative tiles";
     (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
 }
@@ -358,7 +375,7 @@ fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
 fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let (down, across) = asked.kind.cluster;
-    let message = "a stored tile beside the product, in a cluster";
+    let message = format!("{}, in a cluster", stored_tile(asked));
     let hint = "1x1: the stages of a cluster are released after multiplies only";
     (down * across > 1).then(|| refuse(at, message, hint))
 }
