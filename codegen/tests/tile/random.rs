@@ -2,7 +2,8 @@
 //! has the numbers that its outputs' types promise, as the references have them; what it rejects fails under some, or is
 //! counted as conservative under the rule's name.
 //!
-//! `RANDOM_CASES` and `RANDOM_SEEDS` widen the test, `RANDOM_SHOW` prints what is conservative.
+//! `RANDOM_CASES` and `RANDOM_SEEDS` widen the test, `RANDOM_KIND` draws schedules of one kind only, `RANDOM_SHOW` prints what
+//! is conservative.
 
 use crate::generator;
 use crate::generator::judge::{self, Verdict};
@@ -96,7 +97,13 @@ fn accepted_schedules_never_fail_and_rejected_ones_do() {
     };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let tally = RefCell::new(Tally::default());
+    let kind = std::env::var("RANDOM_KIND").ok();
+    let kind = kind.map(|kind| kind.parse().expect("a number"));
     let bytes = proptest::collection::vec(any::<u8>(), 24..120);
+    let bytes = bytes.prop_map(move |mut bytes| {
+        bytes[generator::KIND] = kind.unwrap_or(bytes[generator::KIND]);
+        bytes
+    });
     let result = TestRunner::new_with_rng(config, rng).run(&bytes, |bytes| {
         examine(&bytes, seeds, &mut tally.borrow_mut())
     });

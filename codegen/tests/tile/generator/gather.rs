@@ -7,12 +7,70 @@ use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 
 /// What a gather moves, and with what.
 #[derive(Clone, Copy)]
-struct Moved {
-    x: TensorRef,
+pub struct Moved {
+    pub x: TensorRef,
     /// What is copied: the gathered tensor, or now and then another of the same shape.
-    from: TensorRef,
-    pieces: PartitionRef,
-    arrived: CountersRef,
+    pub from: TensorRef,
+    pub pieces: PartitionRef,
+    pub arrived: CountersRef,
+}
+
+/// Which way the rows go, and who moves them.
+#[derive(Clone, Copy)]
+pub struct Moves {
+    moved: Moved,
+    way: usize,
+    who: usize,
+    relay: TensorRef,
+}
+
+impl Moves {
+    /// Whether the product comes first is the other answer.
+    pub fn draw(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) -> (Moves, bool) {
+        let (way, who, last) = (draw.of(8), draw.of(3), draw.of(4) == 1);
+        let relay = (way == 5).then(|| s.symmetric("relay", Bf16, moved.x.whole(), world()));
+        let relay = relay.unwrap_or(moved.x);
+        let moves = Moves {
+            moved,
+            way,
+            who,
+            relay,
+        };
+        (moves, last)
+    }
+
+    pub fn put(self, s: &mut ScheduleBuilder, draw: &mut Draw<'_>) {
+        match (self.way, self.who) {
+            (6.., _) => side_by_side(draw, s, self.moved, self.way == 7),
+            (_, 1) => s.spare_warps(|s| self.copies(s, draw)),
+            (_, 2) => s.copy_engine(|s| self.copies(s, draw)),
+            (_, _) => s.comm(2u32, |s| self.copies(s, draw)),
+        }
+    }
+
+    fn copies(self, s: &mut ScheduleBuilder, draw: &mut Draw<'_>) {
+        match self.way {
+            0 | 1 => push(draw, s, self.moved, ranks().before_me()),
+            2 => pull(draw, s, self.moved, ranks().after_me()),
+            3 => {
+                // The last rank that a chunk comes to has nobody to pass it to, however that is written.
+                let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
+                let order = ring(1).but_last(last);
+                ring_on(draw, s, self.moved, order, (me() + 1) % world());
+            }
+            4 => two_steps(draw, s, self.moved),
+            _ => relayed(draw, s, self.moved, self.relay),
+        }
+    }
+}
+
+/// The gathered tensor itself, or now and then another one of the same shape.
+pub fn source(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, gathered: TensorRef) -> TensorRef {
+    match draw.mostly(0, &[1, 2]) {
+        1 => s.local("z", Bf16),
+        2 => s.gathered("v", Bf16),
+        _ => gathered,
+    }
 }
 
 pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
@@ -25,11 +83,7 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     } else {
         s.out("y", Bf16)
     };
-    let from = match draw.mostly(0, &[1, 2]) {
-        1 => s.local("z", Bf16),
-        2 => s.gathered("v", Bf16),
-        _ => x,
-    };
+    let from = source(draw, s, x);
     let pieces = s.pieces("pieces", x, sizes.piece);
     let tiles = s.tiles("tiles", y, sizes.tile);
     let arrived = s.counters("arrived", [pieces.into()]);
@@ -39,27 +93,9 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         pieces,
         arrived,
     };
-    let (way, who, moves_last) = (draw.of(8), draw.of(3), draw.of(4) == 1);
-    let relay = (way == 5).then(|| s.symmetric("relay", Bf16, x.whole(), world()));
-    let copies = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| match way {
-        0 | 1 => push(draw, s, moved, ranks().before_me()),
-        2 => pull(draw, s, moved, ranks().after_me()),
-        3 => {
-            // The last rank that a chunk comes to has nobody to pass it to, however that is written.
-            let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
-            ring_on(draw, s, moved, ring(1).but_last(last), (me() + 1) % world());
-        }
-        4 => two_steps(draw, s, moved),
-        _ => relayed(draw, s, moved, relay.unwrap_or(x)),
-    };
-    let moves = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| match (way, who) {
-        (6.., _) => side_by_side(draw, s, moved, way == 7),
-        (_, 1) => s.spare_warps(|s| copies(s, draw)),
-        (_, 2) => s.copy_engine(|s| copies(s, draw)),
-        (_, _) => s.comm(2u32, |s| copies(s, draw)),
-    };
+    let (moves, moves_last) = Moves::draw(draw, s, moved);
     if !moves_last {
-        moves(s, draw);
+        moves.put(s, draw);
     }
     let addend = draw.of(4);
     let bias = (addend == 1).then(|| s.vector("b", F32));
@@ -114,7 +150,7 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         });
     });
     if moves_last {
-        moves(s, draw);
+        moves.put(s, draw);
     }
 }
 

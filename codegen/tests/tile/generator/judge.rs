@@ -1,10 +1,10 @@
 //! What the verifier says of a case, and whether the case is right when it runs.
 //!
 //! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
-//! tensor is the ranks' chunks one after another, of inputs or of products; a sum over ranks is that of their products or inputs, with its addend
-//! once; anything else is what the statements say one after another. None of this asks the verifier.
+//! tensor is the ranks' chunks one after another, of inputs or of products; a sum over ranks is that of their products or inputs,
+//! with its addend once; a product whose columns the ranks divide is that with all shards; anything else is what the statements say one after another. None of this asks the verifier.
 
-use super::{Addend, Case, Meant, Summed};
+use super::{Addend, Case, Meant, Product, Summed};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
 use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
@@ -202,6 +202,10 @@ impl Promised<'_> {
                 (TensorKind::Scattered | TensorKind::Reduced, Some(meant)) => {
                     self.summed(outcome, id, meant)
                 }
+                (TensorKind::Out, _) => {
+                    let product = self.case.divided;
+                    product.and_then(|product| self.divided(outcome, id, product))
+                }
                 _ => None,
             };
             broken.map(|what| format!("launch {}: {} {what}", self.launch, buffer.name))
@@ -266,9 +270,64 @@ impl Promised<'_> {
         Some(format!("on rank {rank} is not what the ranks compute"))
     }
 
+    /// A rank's product with every rank's shard, each in its columns.
+    fn divided(&self, outcome: &Outcome, id: TensorId, product: Product) -> Option<String> {
+        let shards = (0..self.case.world).flat_map(|owner| {
+            let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == "w");
+            let rows = buffer.map(|w| self.plan.geometry.chunk(w.rows, owner));
+            self.input("w", owner, rows.expect("there is a w"))
+        });
+        let w: Vec<f32> = shards.collect();
+        let whole = |rows| Extent {
+            start: 0,
+            end: rows,
+        };
+        let Shape { m, n, .. } = self.plan.shape;
+        let times = if product.minus { -1.0 } else { 1.0 };
+        let right = |rank: u32| -> Vec<f32> {
+            let products = self.products(&self.input("x", rank, whole(m)), &w);
+            let addends = self.addends(product.addend, rank, n);
+            let sums = products.iter().zip(addends);
+            let sums = sums.map(|(product, addend)| product + times * addend);
+            sums.map(|sum| if product.relu { sum.max(0.0) } else { sum })
+                .collect()
+        };
+        let differs = |rank: &u32| {
+            let output = outcome.output(self.launch, *rank, id);
+            output.is_none_or(|output| output.values != right(*rank))
+        };
+        let rank = (0..self.case.world).find(differs)?;
+        Some(format!(
+            "on rank {rank} is not its product with every shard"
+        ))
+    }
+
+    /// What a rank adds, over all rows and columns.
+    fn addends(&self, addend: Addend, rank: u32, columns: u32) -> Vec<f32> {
+        let m = self.plan.shape.m;
+        let whole = |rows| Extent {
+            start: 0,
+            end: rows,
+        };
+        match addend {
+            Addend::Nothing => vec![0.0; (m * columns) as usize],
+            Addend::Bias => self.input("b", rank, whole(1)).repeat(m as usize),
+            Addend::Residual => self.input("r", rank, whole(m)),
+        }
+    }
+
+    /// `x · wᵀ` of all rows of both.
+    fn products(&self, x: &[f32], w: &[f32]) -> Vec<f32> {
+        let k = self.plan.shape.k as usize;
+        let product = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| x * w).sum();
+        let rows = x.chunks(k);
+        rows.flat_map(|x| w.chunks(k).map(move |w| product(x, w)))
+            .collect()
+    }
+
     /// What a rank contributes to a sum, over all rows.
     fn contribution(&self, of: Summed, rank: u32) -> Vec<f32> {
-        let Shape { m, n, k, .. } = self.plan.shape;
+        let Shape { m, n, .. } = self.plan.shape;
         let whole = |rows| Extent {
             start: 0,
             end: rows,
@@ -278,12 +337,7 @@ impl Promised<'_> {
             return x;
         }
         let w = self.input("w", rank, whole(n));
-        let (n, k) = (n as usize, k as usize);
-        let product = |at: usize| {
-            let (x, w) = (&x[at / n * k..], &w[at % n * k..]);
-            (0..k).map(|at| x[at] * w[at]).sum()
-        };
-        (0..m as usize * n).map(product).collect()
+        self.products(&x, &w)
     }
 
     /// Every element is the sum of what all ranks contribute, and has the addend of one rank.
@@ -293,10 +347,6 @@ impl Promised<'_> {
             .plan
             .geometry
             .size(self.kernel.buffers[id.index()].columns);
-        let whole = |rows| Extent {
-            start: 0,
-            end: rows,
-        };
         let nothing = || vec![0.0; (m * columns) as usize];
         let plus = |a: &[f32], b: &[f32], times: f32| -> Vec<f32> {
             assert_eq!(a.len(), b.len());
@@ -309,14 +359,7 @@ impl Promised<'_> {
             .map(|rank| self.contribution(meant.of, rank))
             .collect();
         let addends: Vec<Vec<f32>> = ranks
-            .map(|rank| match meant.addend {
-                Addend::Nothing => nothing(),
-                Addend::Bias => {
-                    let bias = self.input("b", rank, whole(1));
-                    (0..m).flat_map(|_| bias.iter().copied()).collect()
-                }
-                Addend::Residual => self.input("r", rank, whole(m)),
-            })
+            .map(|rank| self.addends(meant.addend, rank, columns))
             .collect();
         let contributed = total(&contributions);
         let times = if meant.minus { -1.0 } else { 1.0 };

@@ -2,6 +2,7 @@
 //! shrinks towards a library schedule; and judges of what they do that share nothing with the verifier.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+mod divided;
 mod draw;
 mod gather;
 pub mod judge;
@@ -45,6 +46,16 @@ pub struct Meant {
     pub relu: bool,
 }
 
+/// What `y` is to be, where it is a rank's product with what all ranks hold of the weight: with an addend, and perhaps a relu
+/// of all.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    pub addend: Addend,
+    /// Whether that is subtracted.
+    pub minus: bool,
+    pub relu: bool,
+}
+
 /// A schedule, how many ranks run it, and the shapes of its launches in turn.
 #[derive(Debug)]
 pub struct Case {
@@ -55,6 +66,8 @@ pub struct Case {
     pub meant: Option<Meant>,
     /// Whether gathered products are each a relu.
     pub gathers_relu: bool,
+    /// Where `y` is a product whose columns the ranks divide.
+    pub divided: Option<Product>,
 }
 
 impl Case {
@@ -92,6 +105,9 @@ pub const TENSOR_CORES: Sizes = Sizes {
     times: (64, 32),
 };
 
+/// Which byte says what kind of schedule it is.
+pub const KIND: usize = 3;
+
 /// The schedule that those bytes are, of a few rows.
 pub fn case(bytes: &[u8]) -> Case {
     sized(bytes, SMALL)
@@ -103,7 +119,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let world = [3, 2, 4, 5][draw.of(4)];
     let rows = [13, 13, 13, 40][draw.of(4)];
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
-    let kind = draw.of(16);
+    let kind = draw.of(18);
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
     let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
     let n = if kind < 3 { n } else { 8 };
@@ -113,7 +129,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     };
     let mut launches = vec![shape(m, 8, 8), shape(m.div_ceil(2), n, k), shape(m, 8, 8)];
     let mut s = ScheduleBuilder::new("random");
-    let (mut meant, mut gathers_relu) = (None, false);
+    let (mut meant, mut gathers_relu, mut divided) = (None, false, None);
     match kind {
         0..=2 => gather::all_gather(&mut draw, &mut s, sizes),
         3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
@@ -123,6 +139,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         11 => gathers_relu = others::gather_results(&mut draw, &mut s, sizes),
         12 | 13 => others::layers(&mut draw, &mut s, sizes),
         14 | 15 => others::summed_beside(&mut draw, &mut s, sizes),
+        16 | 17 => divided = divided::columns(&mut draw, &mut s, sizes, &mut launches),
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
         _ => several::soup(&mut draw, &mut s),
     }
@@ -138,6 +155,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         launches,
         meant,
         gathers_relu,
+        divided,
     }
 }
 

@@ -119,7 +119,7 @@ impl Own {
     }
 }
 
-fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
+pub fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
     match order {
         0 => items.row_major(),
         1 => items.grouped(2u32),
