@@ -27,6 +27,11 @@ pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>)
             nodes.push(looped);
             nodes.extend(either(test, then.split_off(1), otherwise.split_off(1)));
         }
+        // What is said of the same in two ways: of a product, by the name of each branch's accumulator.
+        _ if same_behind_notes(&then, &otherwise) => {
+            nodes.extend([then.remove(0), otherwise.remove(0)]);
+            nodes.extend(either(test, then, otherwise));
+        }
         // What is only said needs no question.
         _ if then.iter().chain(&otherwise).all(is_note) => {
             nodes.extend(then);
@@ -42,12 +47,22 @@ pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>)
     nodes
 }
 
+/// Whether both begin with a note, and go on alike.
+fn same_behind_notes(one: &[Node], other: &[Node]) -> bool {
+    let behind = |nodes: &[Node]| match nodes {
+        [note, next, ..] if is_note(note) && !is_note(next) => Some(next.clone()),
+        _ => None,
+    };
+    behind(one).is_some_and(|next| behind(other) == Some(next))
+}
+
 fn is_note(node: &Node) -> bool {
     matches!(node, Node::Note(_))
 }
 
 fn names(node: &Node) -> bool {
-    matches!(node, Node::Let { .. } | Node::PartialChunk { .. })
+    let named = matches!(node, Node::Let { .. } | Node::PartialChunk { .. });
+    named || matches!(node, Node::Accumulators)
 }
 
 /// Whether two nodes are loops over the same.

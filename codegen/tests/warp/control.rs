@@ -501,3 +501,29 @@ fn refused_here(program: &Program) -> String {
     assert!(at.is_some_and(|at| at.file().ends_with("control.rs")));
     found.first().text(&|_| String::new())
 }
+
+/// Branches that multiply alike, with an accumulator of its own each: the product stands once, before what uses it.
+#[test]
+fn branches_with_accumulators_of_their_own_have_one_product() {
+    for rectified in [false, true] {
+        let mut s = ScheduleBuilder::new("alike");
+        let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let store = |s: &mut ScheduleBuilder, rectified| {
+                    let product = s.dot(x.at(t), w.at(t));
+                    let product = if rectified { product.relu() } else { product };
+                    s.store(y.at(t), product);
+                };
+                let even = Cond::compare(Comparison::Eq, me() % 2, 0);
+                s.when_else(even, |s| store(s, false), |s| store(s, rectified));
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(4)).and_then(verify::kernel);
+        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+        let checked = pipeline.and_then(verify::pipeline);
+        let text = cuda::emit(&checked.unwrap_or_else(|error| panic!("{error}"))).text;
+        assert_eq!(text.matches("float acc[").count(), 1, "{text}");
+    }
+}
