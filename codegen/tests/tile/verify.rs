@@ -5,6 +5,7 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
@@ -100,6 +101,37 @@ fn a_gathered_result_is_stored_and_an_input_is_copied() {
     error[language]: `z` is an input
       help: write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input
     ");
+}
+
+/// What is said of a loop over some items.
+fn some(of: impl Fn(ItemsRef) -> ItemsRef) -> String {
+    let mut s = ScheduleBuilder::new("some");
+    let (x, y) = (s.local("x", Dtype::Bf16), s.out("y", Dtype::Bf16));
+    let tiles = s.tiles("tiles", y, (4, 8));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", of(tiles.all()), |s, t| {
+            let read = s.load(x.at(t));
+            s.store(y.at(t), read);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(2).arch(Arch::Cpu));
+    let plan = kernel.and_then(|kernel| {
+        Plan::new(&kernel, &Shape::new(16, 8, 8), &Machine::h200()).map(|_| kernel)
+    });
+    let refused = plan.map(|_| ()).expect_err("refused");
+    refused.first().text(&|_| String::new())
+}
+
+#[test]
+fn a_selection_has_one_step_and_numbers_that_are_none_below_zero() {
+    insta::assert_snapshot!(some(|all| all.step_by(2).step_by(2)), @"
+    error[language]: `step_by` twice in one selection
+      help: multiply the two: `.step_by(4)` is every second of every second
+    ");
+    insta::assert_snapshot!(some(|all| all.step_by(me())), @"error[bounds]: `step_by(me)` has no value on rank 0: a step is from 1 to 65536");
+    insta::assert_snapshot!(some(|all| all.step_by(65537)), @"error[bounds]: `step_by(65537)` has no value on rank 0: a step is from 1 to 65536");
+    insta::assert_snapshot!(some(|all| all.skip(me() - 1)), @"error[bounds]: `skip(me - 1)` has no value on rank 0: it is negative");
+    insta::assert_snapshot!(some(|all| all.take(me() - 1)), @"error[bounds]: `take(me - 1)` has no value on rank 0: it is negative");
 }
 
 /// What lowering says of a copy from a tensor, or a vector, to a gathered one.

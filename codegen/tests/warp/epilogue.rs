@@ -172,3 +172,53 @@ fn a_plan_counts_with_what_its_kernel_has() {
         assert_eq!(plan.cta.as_ref(), Some(&pipeline.cta));
     }
 }
+
+/// A product, and what is read beside it.
+fn beside(
+    options: GemmOptions,
+    more: impl Fn(&mut ScheduleBuilder, Item, [TensorRef; 2]) -> Value,
+) -> String {
+    let mut s = ScheduleBuilder::new("beside");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let z = s.local("z", Bf16);
+    let partial = s.symmetric("partial", Bf16, y.whole(), 1u32);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let more = more(s, t, [z, partial]);
+            s.store(y.at(t), product + more);
+        });
+    });
+    build(&s.finish()).map_or_else(|refused| refused, |_| "accepted".into())
+}
+
+/// They come through the stages, which warpgroups in ping-pong and CTAs of a cluster give back in another way.
+#[test]
+fn stored_tiles_are_read_by_both_warpgroups_of_one_cta() {
+    let plain = GemmOptions::default;
+    let ping_pong = || GemmOptions {
+        ping_pong: Some(true.into()),
+        ..plain()
+    };
+    let cluster = GemmOptions {
+        cluster: Some((1, 2).into()),
+        ..plain()
+    };
+    let stored = |s: &mut ScheduleBuilder, t: Item, [z, _]: [TensorRef; 2]| s.load(z.at(t));
+    let summed =
+        |s: &mut ScheduleBuilder, t: Item, [_, partial]: [TensorRef; 2]| s.sum(partial.at(0).at(t));
+    insta::assert_snapshot!(beside(plain(), stored), @"accepted");
+    insta::assert_snapshot!(beside(ping_pong(), stored), @"
+    error[resources]: a stored tile beside the product, with tiles in ping-pong
+      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+    ");
+    insta::assert_snapshot!(beside(cluster, stored), @"
+    error[resources]: a stored tile beside the product, in a cluster
+      help: 1x1: the stages of a cluster are released after multiplies only
+    ");
+    insta::assert_snapshot!(beside(ping_pong(), summed), @"
+    error[resources]: a sum of stored tiles, with tiles in ping-pong
+      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+    ");
+}

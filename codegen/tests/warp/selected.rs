@@ -213,3 +213,30 @@ fn what_one_rank_does_alone_is_tried_beside_what_only_some_ranks_do() {
     let found = told(&s.finish(), 16);
     assert!(found.contains("none of those does it"), "{found}");
 }
+
+/// A cluster has neighbouring tiles together.
+#[test]
+fn a_cluster_computes_all_tiles() {
+    let mut s = ScheduleBuilder::new("some");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let cluster = GemmOptions {
+        cluster: Some((2, 1).into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(cluster, |s| {
+        for half in [tiles.all().first_half(), tiles.all().second_half()] {
+            s.for_items("t", half, |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        }
+    });
+    let kernel = lower(&s.finish(), &Variant::new(2)).and_then(verify::kernel);
+    let refused = kernel.and_then(|kernel| sm90::build(&kernel).map(|_| ()));
+    let refused = refused.expect_err("a cluster of some tiles");
+    insta::assert_snapshot!(refused.first().text(&|_| String::new()), @"
+    error[resources]: some of the tiles, in a cluster of 2x1
+      help: 1x1: a cluster has neighbouring tiles together
+    ");
+}
