@@ -4,7 +4,7 @@
 use crate::epilogues;
 use crate::halves;
 use crate::sass::{all_pass, checked, nvidia};
-use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers};
+use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers, layers_of_two_widths};
 use crate::{gathered, outsiders};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{cuda, sm90, verify};
@@ -86,6 +86,25 @@ fn layers_of_one_product_and_of_two_pass_the_sass_checks() {
             let variant = Variant::new(4).set("tiles", tile).set("rows", rows);
             cases.push((program(), variant));
         }
+    }
+    all_pass(&cases);
+}
+
+/// Tiles of a width for each loop, under the accumulators of the largest.
+#[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn layers_of_several_widths_pass_the_sass_checks() {
+    let mut cases = Vec::new();
+    for (first, last, rows) in [
+        ((128, 128), (128, 256), 128),
+        ((128, 96), (128, 192), 128),
+        ((128, 80), (128, 64), 128),
+        ((256, 64), (256, 128), 256),
+    ] {
+        let variant = Variant::new(4).set("first_tiles", first).set("rows", rows);
+        let variant = variant.set("last_tiles", last);
+        cases.push((layers_of_two_widths(), variant.clone().layout(Layout::Nn)));
+        cases.push((layers_of_two_widths(), variant));
     }
     all_pass(&cases);
 }

@@ -3,9 +3,9 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::program::{StoreMode, TensorKind, Var};
+use crate::program::{PartitionId, StoreMode, TensorKind, Var};
 use crate::sm90::cta::instruction_k;
-use crate::tiling::{Major, Tiling};
+use crate::tiling::{Major, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
@@ -21,27 +21,9 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         let none = ["HGMMA", "UTMAREDG", "STSM", "LDSM", "USETMAXREG"].map(|kind| (kind, 0));
         return boxes.into_iter().chain(none).collect();
     }
-    let tile = pipeline.tile();
-    // Rows are on the instruction's M side where they are whole blocks of 64, and columns otherwise.
-    let (m, n) = if tile.rows.is_multiple_of(64) {
-        (tile.rows, tile.columns)
-    } else {
-        (tile.columns, tile.rows)
-    };
-    // Two warpgroups share a tile, or each has one of its own.
-    let ping_pong = (pipeline.kernel.roles.iter())
-        .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
-    let m = if ping_pong { m } else { m / 2 };
+    let (m, n) = sides(pipeline, pipeline.tile());
     // wgmma multiplies 64 of that side at a time.
-    let mma = m / 64 * (tile.k / instruction_k(pipeline.dtype()));
-    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A subtile of
-    // rows may end with half of that.
-    let each = if tile.rows.is_multiple_of(64) {
-        n
-    } else {
-        pipeline.tiling().subtile().rows
-    };
-    let blocks = m / 64 * (n / each) * each.div_ceil(16);
+    let mma = m / 64 * (pipeline.tile().k / instruction_k(pipeline.dtype()));
     let Stands {
         products,
         loads,
@@ -55,8 +37,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("UTMALDG", loads),
         ("UTMASTG", writes),
         ("UTMAREDG", adds),
-        ("STSM", stored * blocks),
-        ("LDSM", read * blocks),
+        ("STSM", stored),
+        ("LDSM", read),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
         // A dependent launch lets the next launch come, and waits for those before, each once.
@@ -77,13 +59,41 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     wanted
 }
 
+/// What a warpgroup has of a tile on the instruction's M side, and what is on its N side.
+fn sides(pipeline: &Pipeline, tile: Tile) -> (u32, u32) {
+    // Rows are on the M side where they are whole blocks of 64, and columns otherwise.
+    let (m, n) = if tile.rows.is_multiple_of(64) {
+        (tile.rows, tile.columns)
+    } else {
+        (tile.columns, tile.rows)
+    };
+    // Two warpgroups share a tile, or each has one of its own.
+    let ping_pong = (pipeline.kernel.roles.iter())
+        .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
+    (if ping_pong { m } else { m / 2 }, n)
+}
+
+/// Matrix instructions that write or read a warp's share of a tile.
+fn moved(pipeline: &Pipeline, tiling: usize) -> u32 {
+    let tiling = pipeline.tiling_of(tiling);
+    let (m, n) = sides(pipeline, tiling.tile());
+    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A subtile of
+    // rows may end with half of that.
+    let each = if tiling.tile().rows.is_multiple_of(64) {
+        n
+    } else {
+        tiling.subtile().rows
+    };
+    m / 64 * (n / each) * each.div_ceil(16)
+}
+
 /// How often what each kind of instruction is for stands in a kernel.
 struct Stands {
     products: u32,
     loads: u32,
     writes: u32,
     adds: u32,
-    /// Subtiles of 16 bits that are written and read by matrix instructions.
+    /// Matrix instructions that write and read subtiles of 16 bits.
     stored: u32,
     read: u32,
 }
@@ -93,27 +103,21 @@ impl Stands {
     fn by_statements(pipeline: &Pipeline) -> Stands {
         let (mut products, mut operands) = (0, 0);
         let (mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
-        // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
+        // Stored tiles beside a product; subtiles of 16 bits are written and read by matrix instructions, f32 has others.
         let (mut tiles, mut stored, mut read) = (0, 0, 0);
         let halves = |region: &Region| {
             u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
         };
         for role in &pipeline.kernel.roles {
             visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Reduce { from, .. } => {
-                    sums += 1;
-                    read += halves(from);
-                }
+                OpKind::Reduce { .. } => sums += 1,
                 OpKind::Store { mode, .. } => match mode {
                     StoreMode::Write => writes += 1,
                     StoreMode::Add => adds += 1,
                 },
                 OpKind::Load { from, .. } => {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
-                    if buffer.kind != TensorKind::Vector {
-                        tiles += 1;
-                        read += halves(from);
-                    }
+                    tiles += u32::from(buffer.kind != TensorKind::Vector);
                 }
                 // The host copies for a role without CTAs.
                 OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
@@ -126,21 +130,27 @@ impl Stands {
         }
         // What an item stores in several places is written to subtiles once, unless it differs in value or type.
         for role in &pipeline.kernel.roles {
-            items(&role.body, &mut |var, body| {
+            items(&role.body, &mut |var, partition, body| {
                 let (mut subtiles, mut multiplies) = (Vec::new(), false);
+                let tiling = pipeline.cta.tiling_of(&pipeline.kernel, var, partition);
                 visit_ops(body, &mut |op| {
                     multiplies |= matches!(op.kind, OpKind::Dot { .. });
+                    if let OpKind::Reduce { from, .. } | OpKind::Load { from, .. } = &op.kind
+                        && pipeline.kernel.buffers[from.buffer.index()].kind != TensorKind::Vector
+                    {
+                        read += halves(from) * moved(pipeline, tiling);
+                    }
                     if let OpKind::Store { dst, value, .. } = &op.kind {
                         let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
                         let value = &pipeline.kernel.values[usize::from(value.0)];
                         if !subtiles.contains(&(dtype, value)) {
                             subtiles.push((dtype, value));
-                            stored += halves(dst);
+                            stored += halves(dst) * moved(pipeline, tiling);
                         }
                     }
                 });
                 if multiplies {
-                    let tiling = &pipeline.cta.tilings()[pipeline.cta.tiling_of(var)];
+                    let tiling = pipeline.tiling_of(tiling);
                     // One instruction may compute several of an item's products.
                     products += tiling.multiplies().len() as u32;
                     operands += of_operands(tiling);
@@ -180,17 +190,24 @@ impl Stands {
                 }
             }
             stands.products += u32::from(matches!(node, Node::Mma { .. }));
-            if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
-                stands.stored += halves(*dtype);
-            }
-            if let Node::Fragment(
-                FragmentOp::ReadSubtile { dtype, .. }
-                | FragmentOp::AddSubtile { dtype, .. }
-                | FragmentOp::AddToSum { dtype, .. },
-            ) = node
-            {
-                stands.read += halves(*dtype);
-            }
+            let Node::Items { of, body, .. } = node else {
+                return;
+            };
+            let moved = || moved(pipeline, pipeline.item_loop(*of).tiling);
+            let mut fragment = |node: &Node| {
+                if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
+                    stands.stored += halves(*dtype) * moved();
+                }
+                if let Node::Fragment(
+                    FragmentOp::ReadSubtile { dtype, .. }
+                    | FragmentOp::AddSubtile { dtype, .. }
+                    | FragmentOp::AddToSum { dtype, .. },
+                ) = node
+                {
+                    stands.read += halves(*dtype) * moved();
+                }
+            };
+            body.iter().for_each(|node| node.visit(&mut fragment));
         });
         stands
     }
@@ -223,7 +240,7 @@ fn of_operands(tiling: &Tiling) -> u32 {
 }
 
 /// Calls `f` with each loop over items of a role, and what an item does.
-fn items(body: &[Block], f: &mut impl FnMut(Var, &[Op])) {
+fn items(body: &[Block], f: &mut impl FnMut(Var, PartitionId, &[Op])) {
     for block in body {
         match block {
             Block::ForRanks { body, .. } => items(body, f),
@@ -233,7 +250,12 @@ fn items(body: &[Block], f: &mut impl FnMut(Var, &[Op])) {
                 items(then, f);
                 items(otherwise, f);
             }
-            Block::Items { var, body, .. } => f(*var, body),
+            Block::Items {
+                var,
+                partition,
+                body,
+                ..
+            } => f(*var, *partition, body),
             Block::Once { .. } | Block::Join => {}
         }
     }

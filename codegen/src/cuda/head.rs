@@ -57,6 +57,7 @@ impl Text<'_> {
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr
                 && !name.ends_with("_BYTES")
+                && !name.ends_with("_TILE_N")
                 && !printed.contains(&name.as_str())
                 && !symbols.iter().any(|(known, _)| known == name)
             {

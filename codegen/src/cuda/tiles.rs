@@ -9,17 +9,19 @@ impl Text<'_> {
     /// What is common to all tiles, in words.
     pub(super) fn how_tiles_are_computed(&self) -> String {
         let pipeline = self.pipeline;
-        let (tile, multiplies) = (pipeline.tile(), !pipeline.tiling().operands().is_empty());
-        format!(
-            "{}  {}  tiles {}x{}{}{}{}  {} stages",
-            pipeline.dtype(),
-            pipeline.kernel.variant.layout.name(),
-            tile.rows,
-            tile.columns,
-            match multiplies {
+        let multiplies = !pipeline.tiling().operands().is_empty();
+        let tiles = pipeline.tiles().into_iter().map(|tile| {
+            let depth = match multiplies {
                 true => format!("x{}", tile.k),
                 false => String::new(),
-            },
+            };
+            format!("{}x{}{depth}", tile.rows, tile.columns)
+        });
+        format!(
+            "{}  {}  tiles {}{}{}  {} stages",
+            pipeline.dtype(),
+            pipeline.kernel.variant.layout.name(),
+            tiles.collect::<Vec<_>>().join(" and "),
             match pipeline.cta.mode() {
                 Mode::PingPong => " ping-pong",
                 Mode::Cooperative => "",
@@ -47,9 +49,10 @@ impl Text<'_> {
             true => format!(", TILE_K = {}", tile.k),
             false => String::new(),
         };
+        let columns = self.widths().join(", ");
         self.line(format!(
-            "constexpr u32 TILE_M = {}, TILE_N = {}{depth};",
-            tile.rows, tile.columns
+            "constexpr u32 TILE_M = {}, {columns}{depth};",
+            tile.rows
         ));
         let blocks = pipeline.cta.blocks();
         // What is on the instruction's M side.
@@ -99,6 +102,19 @@ impl Text<'_> {
                 pipeline.cta.split()
             ));
         }
+    }
+
+    /// Columns of the tiles of each loop, each with its name.
+    fn widths(&self) -> Vec<String> {
+        let mut widths = Vec::new();
+        for (at, tiling) in self.pipeline.cta.tilings().iter().enumerate() {
+            let name = self.pipeline.tile_columns(at);
+            let width = format!("{name} = {}", tiling.tile().columns);
+            if !widths.contains(&width) {
+                widths.push(width);
+            }
+        }
+        widths
     }
 
     /// What CTAs that share a tile's steps send each other.

@@ -103,11 +103,11 @@ impl Text<'_> {
     }
 
     /// How much a tile has on the instruction's N side.
-    pub(super) fn tile_n(&self) -> &'static str {
+    pub(super) fn tile_n(&self) -> String {
         if self.tiling().swapped() {
-            "TILE_M"
+            "TILE_M".into()
         } else {
-            "TILE_N"
+            self.pipeline.tile_columns(self.tiling)
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "SPLIT_PARTIAL_SUBTILES" => {
             "  // subtiles of a tile that a CTA has the partials of, at most"
         }
-        "STAGE_SUBTILES" => "  // stored subtiles that one reused stage holds",
+        _ if name.ends_with("STAGE_SUBTILES") => "  // stored subtiles that one reused stage holds",
         _ if name.ends_with("_CTAS") => {
             "  // blocks that move data: such blocks come first in the grid"
         }

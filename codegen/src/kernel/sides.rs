@@ -2,6 +2,7 @@
 
 use super::{Axis, DimId, Kernel, Partition};
 use crate::program::{PartitionId, Side, TensorKind, Var};
+use crate::tiling::Tile;
 
 impl Partition {
     /// The dimension that a side of it divides.
@@ -18,6 +19,11 @@ impl Partition {
             Side::Rows => self.row_block,
             Side::Columns => self.column_block,
         }
+    }
+
+    /// Whether its items are tiles of that shape.
+    pub(crate) fn is_tile(&self, tile: Tile) -> bool {
+        (self.row_block, self.column_block) == (Some(tile.rows), Some(tile.columns))
     }
 
     /// The side of it that divides a dimension.

@@ -12,7 +12,7 @@ use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
 use crate::program::Loc;
-use crate::tiling::{Tile, Tiling, first_step};
+use crate::tiling::{Tiling, first_step};
 use crate::verify::Checked;
 use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Test, Warp};
 use std::collections::BTreeSet;
@@ -70,7 +70,13 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     });
     let (moves, sums): (Vec<Work>, Vec<Work>) = both.unzip();
     let spare = beside.map(before_join);
-    let schedulers = schedulers(cta, comm.as_ref(), &work, [&moves, &sums], spare.as_ref());
+    let schedulers = schedulers(
+        (kernel, cta),
+        comm.as_ref(),
+        &work,
+        [&moves, &sums],
+        spare.as_ref(),
+    );
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let run_by = warp.run_by;
@@ -342,7 +348,7 @@ fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
         let columns = b.kernel.partitions[tiling.partition().index()].columns;
         lets.push((
             "tiles_n".into(),
-            tiles_n(b, Expr::Field(Field::Size(columns)), tiling.tile()),
+            tiles_n(b, Expr::Field(Field::Size(columns)), 0),
         ));
     }
     let Some(steps) = steps(b, tiling).filter(|_| b.alike.steps) else {
@@ -364,9 +370,9 @@ fn lets(b: &Builder<'_>) -> Vec<(String, Expr)> {
     lets
 }
 
-/// Columns of the grid of tiles that have so many columns together.
-pub(super) fn tiles_n(b: &Builder<'_>, columns: Expr, tile: Tile) -> Expr {
-    columns.ceil_div(clustered("TILE_N", tile.columns, b.cta.cluster().1))
+/// Columns of the grid of a loop's tiles that have so many columns together.
+pub(super) fn tiles_n(b: &Builder<'_>, columns: Expr, tiling: usize) -> Expr {
+    columns.ceil_div(clustered(b.tile_columns(tiling), b.cta.cluster().1))
 }
 
 /// Steps of a loop's products, of all CTAs that share them.

@@ -45,8 +45,11 @@ impl Alike {
         let columns = |tiling: &Tiling| kernel.partitions[tiling.partition().index()].columns;
         let divided = |tiling: &Tiling| kernel.is_chunked_along(tiling.partition(), Side::Columns);
         let divided = cta.tilings().iter().any(divided);
+        let mut widths = cta.tilings().iter().map(|tiling| tiling.tile().columns);
+        let width = widths.next();
+        let as_wide = widths.all(|other| Some(other) == width);
         Alike {
-            columns: cta.computes() && !divided && one(&|tiling| Some(columns(tiling))),
+            columns: cta.computes() && !divided && as_wide && one(&|tiling| Some(columns(tiling))),
             steps: cta.computes() && one(&|tiling| depth(kernel, tiling)),
         }
     }
@@ -65,6 +68,19 @@ impl Builder<'_> {
         &stage.parts[stage.part(tiling, operand)].name
     }
 
+    /// A number that is a loop's own, by its tiling, with its name in the text.
+    pub fn constant(&self, tiling: usize, name: &str, value: impl Fn(&Tiling) -> u32) -> Expr {
+        let (tilings, stage) = (self.cta.tilings(), self.stage.as_ref());
+        let stage = stage.expect("tiles pass through stages");
+        let own = value(&tilings[tiling]);
+        Expr::symbol(stage.constant(tilings, tiling, name, value), own)
+    }
+
+    /// Columns of a loop's tiles.
+    pub fn tile_columns(&self, tiling: usize) -> Expr {
+        self.constant(tiling, "TILE_N", |tiling| tiling.tile().columns)
+    }
+
     /// How many share the steps of a tile.
     pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())
@@ -81,9 +97,8 @@ impl Builder<'_> {
     }
 }
 
-/// Rows or columns of the tiles of a cluster.
-pub(super) fn clustered(name: &str, size: u32, ctas: u32) -> Expr {
-    let size = Expr::symbol(name, size);
+/// Rows or columns of the tiles of a cluster, of one's.
+pub(super) fn clustered(size: Expr, ctas: u32) -> Expr {
     if ctas > 1 {
         size * Expr::symbol("CLUSTER", ctas)
     } else {

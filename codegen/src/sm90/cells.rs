@@ -18,13 +18,18 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether items are tiles of the shape that all loops compute.
-    fn is_of_tiles(&self, partition: PartitionId) -> bool {
+    /// Elements of an item along a side: those of the tiles that the loop computes have a name.
+    fn item_elements(&self, partition: PartitionId, side: Side, elements: u32) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
-        self.b.cta.tilings().first().is_some_and(|tiling| {
-            let tile = tiling.tile();
-            (item.row_block, item.column_block) == (Some(tile.rows), Some(tile.columns))
-        })
+        let tiling = self.b.cta.tilings().get(self.tiling);
+        match (
+            side,
+            tiling.is_some_and(|tiling| item.is_tile(tiling.tile())),
+        ) {
+            (_, false) => elements.into(),
+            (Side::Rows, true) => Expr::symbol("TILE_M", elements),
+            (Side::Columns, true) => self.b.tile_columns(self.tiling),
+        }
     }
 
     /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.
@@ -126,16 +131,11 @@ impl Walk<'_, '_> {
                     let message = format!("a wait for several {} of items", across.word());
                     self.refuse(message, whole);
                 }
-                let (first, symbol) = match side {
-                    Side::Rows => (row, "TILE_M"),
-                    Side::Columns => (column, "TILE_N"),
+                let first = match side {
+                    Side::Rows => row,
+                    Side::Columns => column,
                 };
-                let start = first
-                    * if self.is_of_tiles(partition) {
-                        Expr::symbol(symbol, tile)
-                    } else {
-                        tile.into()
-                    };
+                let start = first * self.item_elements(partition, *side, tile);
                 let piece_rows = self.piece(piece);
                 let cells_of_chunk = match along {
                     Side::Rows => Expr::Field(Field::CellRows(*counted)),

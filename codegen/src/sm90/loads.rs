@@ -246,7 +246,9 @@ impl Walk<'_, '_> {
 
     /// Subtiles of a stored tile that a reused stage holds.
     pub(super) fn stage_subtiles(&self) -> Expr {
-        Expr::symbol("STAGE_SUBTILES", self.tiling().reused_stage().1)
+        self.b.constant(self.tiling, "STAGE_SUBTILES", |tiling| {
+            tiling.reused_stage().1
+        })
     }
 
     /// Which of all K steps this is.
@@ -268,15 +270,15 @@ impl Walk<'_, '_> {
         let ctas = operand.multicast;
         let tile_side = match axis {
             Operand::Rows => TileSide {
-                tile: Expr::symbol("TILE_M", tile.rows),
-                from: row * Expr::symbol("TILE_M", tile.rows),
+                tile: self.tile_rows(),
+                from: row * self.tile_rows(),
                 end: self.span(partition, Side::Rows, chunk.as_ref()),
                 outside: down > 1,
                 ctas,
             },
             Operand::Columns => TileSide {
-                tile: Expr::symbol("TILE_N", tile.columns),
-                from: column * Expr::symbol("TILE_N", tile.columns),
+                tile: self.tile_columns(),
+                from: column * self.tile_columns(),
                 end: self.span(partition, Side::Columns, chunk.as_ref()),
                 outside: across > 1,
                 ctas,

@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::cta::{Cta, Region};
 use crate::kernel::Kernel;
-use crate::tiling::{Operand, Tiling};
+use crate::tiling::strides;
 use crate::warp::{
     Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
@@ -127,17 +127,11 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
     // Parts as their tensors are called, then by names of their own.
     let (mut parts, mut named): (Vec<Part>, Vec<Part>) = Default::default();
     let mut of_loops = Vec::new();
-    // An array has the same places in all loops: those of the loop that has the most in it.
-    let mut strides: Vec<u32> = Vec::new();
-    for arrays in cta.tilings().iter().map(arrays) {
-        strides.resize(strides.len().max(arrays.len()), 0);
-        for (stride, array) in strides.iter_mut().zip(arrays) {
-            *stride = (*stride).max(array.iter().map(|operand| operand.bytes).sum());
-        }
-    }
+    // An array has the same places in all loops.
+    let strides = strides(cta.tilings());
     for tiling in cta.tilings() {
         let (mut at, mut own) = (0, Vec::new());
-        for (array, stride) in arrays(tiling).into_iter().zip(&strides) {
+        for (array, stride) in tiling.arrays().into_iter().zip(&strides) {
             let stride = *stride;
             let mut within = at;
             let parted = array.iter().enumerate().map(|(nth, operand)| {
@@ -172,17 +166,6 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
         return Some(Buffer::of(stage, stored, Vec::new()));
     }
     Some(Buffer::of(stage, named, of_loops))
-}
-
-/// The operands of a loop: an array over places for each that is not behind another, with those that are.
-fn arrays(tiling: &Tiling) -> Vec<&[Operand]> {
-    let multiplies = tiling.multiplies();
-    let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));
-    let operands = tiling.operands();
-    let starts = (0..operands.len()).filter(|at| !behind(at));
-    let starts: Vec<usize> = starts.chain([operands.len()]).collect();
-    let arrays = starts.windows(2);
-    arrays.map(|ends| &operands[ends[0]..ends[1]]).collect()
 }
 
 /// A part by another name than those of its tensor that lie elsewhere.

@@ -1,7 +1,7 @@
 //! Which CTAs have which items: one scheduler for all loops of the GEMM, one for each role that moves data.
 
 use super::cta::{Cta, Mode};
-use crate::kernel::Block;
+use crate::kernel::{Block, Kernel};
 use crate::program::Var;
 use crate::warp::{Comm, Ctas, ItemLoop, Scheduler, SchedulerId, cluster};
 
@@ -32,7 +32,7 @@ pub(super) struct Work {
 /// The schedulers, by their ids: of the GEMM's loops, then of those of each role that moves data, of the spare warps, and of
 /// what those roles compute, if one of them does.
 pub(super) fn schedulers(
-    cta: &Cta,
+    (kernel, cta): (&Kernel, &Cta),
     comm: Option<&Comm>,
     gemm: &Work,
     [moves, sums]: [&[Work]; 2],
@@ -47,14 +47,14 @@ pub(super) fn schedulers(
         },
         cluster: (cta.ctas() > 1).then(|| cluster(cta.multicast_group(), cta.split())),
         ping_pong: cta.mode() == Mode::PingPong,
-        loops: loops(cta, &gemm.body),
+        loops: loops(kernel, cta, &gemm.body),
     };
     let alone = |work: &Work, ctas| Scheduler {
         role: work.role,
         ctas,
         cluster: None,
         ping_pong: false,
-        loops: loops(cta, &work.body),
+        loops: loops(kernel, cta, &work.body),
     };
     let of_comm = |works| {
         let alone = &alone;
@@ -75,28 +75,33 @@ pub(super) fn schedulers(
 
 /// The loops over items, in the order in which a role's loops are walked: each once, though it may stand in several
 /// branches.
-fn loops(cta: &Cta, body: &[Block]) -> Vec<ItemLoop> {
-    fn go(cta: &Cta, body: &[Block], found: &mut Vec<(Var, ItemLoop)>) {
+fn loops(kernel: &Kernel, cta: &Cta, body: &[Block]) -> Vec<ItemLoop> {
+    fn go((kernel, cta): (&Kernel, &Cta), body: &[Block], found: &mut Vec<(Var, ItemLoop)>) {
         for block in body {
             match block {
-                Block::Items { var, order, .. } => {
+                Block::Items {
+                    var,
+                    partition,
+                    order,
+                    ..
+                } => {
                     if !found.iter().any(|(known, _)| known == var) {
-                        let (order, tiling) = (*order, cta.tiling_of(*var));
+                        let (order, tiling) = (*order, cta.tiling_of(kernel, *var, *partition));
                         found.push((*var, ItemLoop { order, tiling }));
                     }
                 }
-                Block::ForRanks { body, .. } => go(cta, body, found),
+                Block::ForRanks { body, .. } => go((kernel, cta), body, found),
                 Block::If {
                     then, otherwise, ..
                 } => {
-                    go(cta, then, found);
-                    go(cta, otherwise, found);
+                    go((kernel, cta), then, found);
+                    go((kernel, cta), otherwise, found);
                 }
                 Block::Once { .. } | Block::Join => {}
             }
         }
     }
     let mut found = Vec::new();
-    go(cta, body, &mut found);
+    go((kernel, cta), body, &mut found);
     found.into_iter().map(|(_, each)| each).collect()
 }

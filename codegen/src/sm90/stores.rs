@@ -134,29 +134,26 @@ impl Walk<'_, '_> {
 
     /// How many a tile has.
     pub(super) fn subtiles(&self) -> Expr {
-        let tile = self.tiling().tile();
         if self.tiling().swapped() {
-            Expr::symbol("TILE_M", tile.rows) / self.subtile_rows()
+            self.tile_rows() / self.subtile_rows()
         } else {
-            Expr::symbol("TILE_N", tile.columns) / self.subtile_columns()
+            self.tile_columns() / self.subtile_columns()
         }
     }
 
     /// Elements of one.
     pub(super) fn subtile_elements(&self) -> Expr {
-        let tile = self.tiling().tile();
         if self.tiling().swapped() {
-            self.subtile_rows() * Expr::symbol("TILE_N", tile.columns)
+            self.subtile_rows() * self.tile_columns()
         } else {
-            Expr::symbol("TILE_M", tile.rows) * self.subtile_columns()
+            self.tile_rows() * self.subtile_columns()
         }
     }
 
     /// The first row and column of subtile `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
     pub(super) fn subtile_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
-        let tile = self.tiling().tile();
-        let row = row * Expr::symbol("TILE_M", tile.rows);
-        let column = column * Expr::symbol("TILE_N", tile.columns);
+        let row = row * self.tile_rows();
+        let column = column * self.tile_columns();
         let half = |side: Expr, one: Expr| {
             if self.b.cta.staggered() {
                 side + Expr::var("consumer") * one
@@ -200,7 +197,7 @@ impl Walk<'_, '_> {
         };
         let columns = Expr::symbol(name, columns);
         let of = if subtile.columns == tile.columns {
-            Expr::symbol("TILE_N", tile.columns)
+            self.tile_columns()
         } else {
             self.subtile_columns()
         };
@@ -208,6 +205,14 @@ impl Walk<'_, '_> {
         let slice = || Expr::var("slice");
         let node = moves(slice(), column + slice() * columns);
         count("slice", slices, 1.into(), false, vec![node])
+    }
+
+    pub(super) fn tile_rows(&self) -> Expr {
+        Expr::symbol("TILE_M", self.tiling().tile().rows)
+    }
+
+    pub(super) fn tile_columns(&self) -> Expr {
+        self.b.tile_columns(self.tiling)
     }
 
     fn subtile_columns(&self) -> Expr {

@@ -24,18 +24,19 @@ impl Walk<'_, '_> {
             chunk,
             ..
         } = items;
-        self.tiling = self.b.cta.tiling_of(var);
+        self.tiling = self.b.cta.tiling_of(self.b.kernel, var, partition);
         let mine = chunk == Some(&RankExpr::Me);
         let chunk = chunk.map(|chunk| self.rank(chunk));
-        let tile = self.b.cta.tiling().tile();
+        let tile = self.tiling().tile();
         let (down, across) = self.b.cta.cluster();
         let block = &self.b.kernel.partitions[partition.index()];
-        if (block.row_block, block.column_block) != (Some(tile.rows), Some(tile.columns)) {
+        if !block.is_tile(tile) {
             let message = format!(
                 "items of `{}` beside tiles of {}x{}",
                 block.name, tile.rows, tile.columns
             );
-            self.refuse(message, "all loops of #[gemm] visit tiles of one shape");
+            let hint = "items without a product are tiles as those of a loop with one";
+            self.refuse(message, hint);
         }
         let leaves = leaves(self.b.kernel, body);
         let mut passes = passes(self, &leaves);
@@ -44,7 +45,7 @@ impl Walk<'_, '_> {
         let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
         self.own_steps(&mut nodes, multiplies(body));
         let tiles_n = self.own_columns(&mut nodes, partition, columns);
-        let rows = rows.ceil_div(clustered("TILE_M", tile.rows, down));
+        let rows = rows.ceil_div(clustered(Expr::symbol("TILE_M", tile.rows), down));
         let whose = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{whose}tiles_m"), rows);
         let all = match self.has_all_columns(partition) {
@@ -127,7 +128,7 @@ impl Walk<'_, '_> {
     pub(super) fn own_sizes(&mut self, body: &[Block]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for each in cta::loops(body) {
-            self.tiling = self.b.cta.tiling_of(each.items);
+            self.tiling = (self.b.cta).tiling_of(self.b.kernel, each.items, each.partition);
             self.own_steps(&mut nodes, multiplies(each.body));
             // Those of a chunk are known where its rank is.
             let kernel = self.b.kernel;
@@ -162,7 +163,7 @@ impl Walk<'_, '_> {
             return Expr::var("tiles_n");
         }
         let name = format!("{}_n", self.b.kernel.partitions[partition.index()].name);
-        let columns = tiles_n(self.b, columns, self.tiling().tile());
+        let columns = tiles_n(self.b, columns, self.tiling);
         let columns = self.name(nodes, &name, columns);
         self.tiles_n = Some((partition, columns.clone()));
         columns

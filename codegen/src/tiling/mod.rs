@@ -199,8 +199,19 @@ impl Tiling {
         self.0.inputs
     }
 
+    /// Its operands as they lie in stages: an array over places for each that is not behind another, with those that are.
+    pub(crate) fn arrays(&self) -> Vec<&[Operand]> {
+        let multiplies = self.multiplies();
+        let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));
+        let operands = self.operands();
+        let starts = (0..operands.len()).filter(|at| !behind(at));
+        let starts: Vec<usize> = starts.chain([operands.len()]).collect();
+        let arrays = starts.windows(2);
+        arrays.map(|ends| &operands[ends[0]..ends[1]]).collect()
+    }
+
     /// The first operand that has the tile's rows, and the first that has its columns.
-    fn first_of_sides(&self) -> [usize; 2] {
+    pub(crate) fn first_of_sides(&self) -> [usize; 2] {
         let mut operands = self.0.operands.iter();
         [0, operands.position(|operand| operand.columns).unwrap_or(0)]
     }
@@ -252,6 +263,18 @@ impl Tiling {
             self.0.subtile.columns
         }
     }
+}
+
+/// Bytes of a place of each array of a stage: what the loop that has the most in it needs.
+pub(crate) fn strides(tilings: &[Tiling]) -> Vec<u32> {
+    let mut strides: Vec<u32> = Vec::new();
+    for arrays in tilings.iter().map(Tiling::arrays) {
+        strides.resize(strides.len().max(arrays.len()), 0);
+        for (stride, array) in strides.iter_mut().zip(arrays) {
+            *stride = (*stride).max(array.iter().map(|operand| operand.bytes).sum());
+        }
+    }
+    strides
 }
 
 /// Where the part of the one of `split` CTAs with that number begins among all K steps.

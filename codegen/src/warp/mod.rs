@@ -151,7 +151,7 @@ pub const BATCH: u32 = 16;
 pub const SENDING: u32 = 5;
 
 impl Pipeline {
-    /// How the tiles of its first loop are computed: those of the others have the same shape and sort of products.
+    /// How the tiles of its first loop are computed: those of the others have as many rows, the same subtiles and sort.
     pub const fn tiling(&self) -> &Tiling {
         self.cta.tiling()
     }
@@ -172,9 +172,28 @@ impl Pipeline {
         }
     }
 
-    /// Rows, columns and depth of a tile.
+    /// Rows, columns and depth of a tile of its first loop: those of the others differ in columns at most.
     pub const fn tile(&self) -> Tile {
         self.tiling().tile()
+    }
+
+    /// The tiles of all loops, each once.
+    pub(crate) fn tiles(&self) -> Vec<Tile> {
+        let mut tiles: Vec<Tile> = Vec::new();
+        for tile in self.cta.tilings().iter().map(Tiling::tile) {
+            if !tiles.contains(&tile) {
+                tiles.push(tile);
+            }
+        }
+        tiles
+    }
+
+    /// The constant that says how many columns a loop's tiles have, by the loop's tiling.
+    pub(crate) fn tile_columns(&self, tiling: usize) -> String {
+        let stage = self.rings[0].buffer.as_ref();
+        let stage = stage.expect("tiles pass through stages");
+        let columns = |tiling: &Tiling| tiling.tile().columns;
+        stage.constant(self.cta.tilings(), tiling, "TILE_N", columns)
     }
 
     /// The element type of operands and results.
@@ -304,8 +323,11 @@ impl Pipeline {
 
     /// The first row and column of a subtile within its tile. Those of a warpgroup's own half follow each other.
     pub(crate) fn subtile_at(&self, part: u32) -> (u32, u32) {
-        let (each, subtile) = (self.own_subtiles(), self.tiling().subtile());
-        let (half, part) = (part / each, part % each);
+        let subtile = self.tiling().subtile();
+        let (half, part) = match self.cta.staggered() {
+            true => (part / self.own_subtiles(), part % self.own_subtiles()),
+            false => (0, part),
+        };
         if self.tiling().swapped() {
             (part * subtile.rows, half * subtile.columns)
         } else {
@@ -313,14 +335,9 @@ impl Pipeline {
         }
     }
 
-    /// Subtiles that a warpgroup has something of.
-    pub(crate) fn own_subtiles(&self) -> u32 {
-        let all = self.tiling().subtiles();
-        if self.cta.staggered() {
-            all / CONSUMERS
-        } else {
-            all
-        }
+    /// Subtiles of a warpgroup's half of a tile, where epilogues are staggered: such a kernel has one loop.
+    pub(crate) const fn own_subtiles(&self) -> u32 {
+        self.tiling().subtiles() / CONSUMERS
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.

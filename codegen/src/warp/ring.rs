@@ -2,6 +2,7 @@
 
 use super::expr::Expr;
 use crate::sm90::cta::Region;
+use crate::tiling::Tiling;
 
 /// An index into [`super::Pipeline::rings`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -158,6 +159,24 @@ impl Buffer {
         let of = self.operands.get(tiling);
         of.and_then(|parts| parts.get(operand).copied())
             .unwrap_or(operand)
+    }
+
+    /// The name of a constant of a loop's tiles, by the loop's tiling: that of all loops, or where they differ, one that says whose
+    /// columns these are.
+    pub(crate) fn constant(
+        &self,
+        tilings: &[Tiling],
+        tiling: usize,
+        name: &str,
+        value: impl Fn(&Tiling) -> u32,
+    ) -> String {
+        let own = value(&tilings[tiling]);
+        if tilings.iter().all(|other| value(other) == own) {
+            return name.into();
+        }
+        let [_, columns] = tilings[tiling].first_of_sides();
+        let part = &self.parts[self.part(tiling, columns)];
+        format!("{}_{name}", part.name.to_uppercase())
     }
 
     /// What a slot holds at a time, in words: the parts of each loop that has some of its own.

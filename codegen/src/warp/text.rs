@@ -105,14 +105,17 @@ impl Printer<'_> {
         let (threads, shared) = (pipeline.threads(), pipeline.shared_bytes());
         self.page.line(match pipeline.registers() {
             Some((give, take)) => {
-                let (tile, dtype) = (pipeline.tile(), pipeline.dtype());
-                let (rows, columns, k) = (tile.rows, tile.columns, tile.k);
+                let dtype = pipeline.dtype();
+                let tiles = pipeline.tiles().into_iter();
+                let tiles =
+                    tiles.map(|tile| format!("{}×{}×{}", tile.rows, tile.columns, tile.k));
+                let tiles = tiles.collect::<Vec<_>>().join(" and ");
                 let swapped = match pipeline.tiling().swapped() {
                     true => ", its columns on the M side",
                     false => "",
                 };
                 format!(
-                    "tile {rows}×{columns}×{k} {dtype}{swapped}, {threads} threads, {give} and {take} registers, {shared} B shared"
+                    "tile {tiles} {dtype}{swapped}, {threads} threads, {give} and {take} registers, {shared} B shared"
                 )
             }
             None => format!("{threads} threads that move data, {shared} B shared"),

@@ -101,6 +101,73 @@ fn layers_of_one_product_and_of_two() {
     }
 }
 
+/// Tiles of several widths have stages as large as the widest needs, and subtiles that divide all of them.
+#[test]
+fn layers_of_several_widths() {
+    let built = |first: (u32, u32), last, rows, layout| {
+        let variant = Variant::new(3).layout(layout).set("rows", rows);
+        let variant = variant.set("first_tiles", first).set("last_tiles", last);
+        let kernel = lower(&strangers::layers_of_two_widths(), &variant).and_then(verify::kernel);
+        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+        pipeline.unwrap_or_else(|found| panic!("{first:?} {last:?}: {found}"))
+    };
+    for (first, last, rows) in [
+        ((128, 128), (128, 256), 128),
+        ((128, 128), (128, 64), 128),
+        ((128, 96), (128, 192), 128),
+        ((128, 80), (128, 256), 128),
+        ((128, 80), (128, 64), 128),
+        ((256, 64), (256, 128), 256),
+    ] {
+        for layout in [Layout::Nt, Layout::Nn] {
+            let checked = verify::pipeline(built(first, last, rows, layout));
+            checked.unwrap_or_else(|found| panic!("{first:?} {last:?} {layout:?}: {found}"));
+        }
+    }
+    let pipeline = built((128, 96), (128, 256), 128, Layout::Nt);
+    let stages = pipeline.rings[0].buffer.as_ref().expect("stages");
+    let parts: Vec<_> = (stages.parts.iter())
+        .map(|part| (part.name.as_str(), part.bytes, part.stride))
+        .collect();
+    assert_eq!(
+        parts,
+        [
+            ("x", 16384, 16384),
+            ("gate", 12288, 32768),
+            ("up", 12288, 32768),
+            ("hidden", 16384, 16384),
+            ("down", 32768, 32768)
+        ]
+    );
+    assert_eq!(stages.slot_bytes, 49152);
+    let widths = pipeline.cta.tilings().iter();
+    let widths: Vec<_> = widths
+        .map(|tiling| (tiling.tile().columns, tiling.subtile().columns))
+        .collect();
+    assert_eq!(widths, [(96, 32), (256, 32), (256, 32)]);
+    let checked = verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
+    let text = cuda::emit(&checked).text;
+    let multiply = text.find("// multiply").expect("who multiplies");
+    let own = |line: &&str| line.contains("_TILE_N") || line.contains("STAGE_SUBTILES");
+    let constants = text.lines().take_while(|line| !line.contains("Plan"));
+    let lines = constants.chain(text[multiply..].lines()).filter(own);
+    insta::assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @"
+    constexpr u32 TILE_M = 128, GATE_TILE_N = 96, DOWN_TILE_N = 256, TILE_K = 64;
+    constexpr u32 DOWN_STAGE_SUBTILES = 4;  // stored subtiles that one reused stage holds
+            const u32 first_tiles_n = ceil_div(plan.n, GATE_TILE_N);
+            const u32 last_tiles_n = ceil_div(plan.y_columns, DOWN_TILE_N);
+                    float acc[2 * GATE_TILE_N / 2];  // this thread's of 64 rows, product after product
+                    for (u32 part = 0; part < GATE_TILE_N / SUBTILE_N; ++part) {
+                                acc[GATE_TILE_N / 2 + part * SUBTILE_N / 2 + i]);
+                    float acc[DOWN_TILE_N / 2];  // this thread's of 64 rows
+                    for (u32 part = 0; part < DOWN_TILE_N / SUBTILE_N; ++part) {
+                float acc[DOWN_TILE_N / 2];  // this thread's of 64 rows
+                    for (u32 part = 0; part < DOWN_TILE_N / SUBTILE_N; part += DOWN_STAGE_SUBTILES) {
+                        for (u32 i = 0; i < DOWN_STAGE_SUBTILES; ++i) {
+                for (u32 part = 0; part < DOWN_TILE_N / SUBTILE_N; ++part) {
+    ");
+}
+
 #[test]
 fn nothing_of_it_can_be_left_out() {
     insta::assert_snapshot!(unnoticed(good), @"AwaitStores, SyncCta");
@@ -197,6 +264,58 @@ fn a_layer_that_signals_too_early() {
     ");
 }
 
+/// Two products of one tensor and a loop without any, whose tiles are as those of the second.
+fn of_two_widths(options: GemmOptions, [first, second]: [(u32, u32); 2], more: bool) -> Program {
+    let mut s = ScheduleBuilder::new("of_two_widths");
+    let [x, w, v] = ["x", "w", "v"].map(|name| s.local(name, Bf16));
+    let [y, u] = ["y", "u"].map(|name| s.out(name, Bf16));
+    let tiles = [("tiles", y, first), ("others", u, second)];
+    let tiles = tiles.map(|(name, of, shape)| s.tiles(name, of, shape));
+    let added = more.then(|| (s.local("z", Bf16), s.out("r", Bf16)));
+    let third = added.map(|(_, r)| s.tiles("third", r, second));
+    s.gemm(options, |s| {
+        for ((w, y), tiles) in [(w, y), (v, u)].into_iter().zip(tiles) {
+            s.for_items("t", tiles.all(), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        }
+        for ((z, r), third) in added.into_iter().zip(third) {
+            s.for_items("t", third.all(), |s, t| {
+                let read = s.load(z.at(t));
+                s.store(r.at(t), read.gelu());
+            });
+        }
+    });
+    s.finish()
+}
+
+/// In clusters, in ping-pong, and beside loops without a product.
+#[test]
+fn loops_of_two_widths_of_every_sort() {
+    let options = |ping_pong: bool, cluster: (u32, u32)| GemmOptions {
+        ping_pong: Some(Tune::from(ping_pong)),
+        cluster: Some(Tune::from(cluster)),
+        ..GemmOptions::default()
+    };
+    for (options, tiles, more) in [
+        (options(true, (1, 1)), [(128, 96), (128, 160)], false),
+        (options(true, (1, 1)), [(64, 256), (64, 48)], false),
+        (options(false, (2, 1)), [(128, 96), (128, 256)], false),
+        (options(false, (1, 2)), [(128, 256), (128, 64)], false),
+        (options(false, (1, 1)), [(128, 64), (128, 256)], true),
+        (options(false, (1, 1)), [(256, 128), (256, 48)], true),
+    ] {
+        for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+            let program = of_two_widths(options.clone(), tiles, more);
+            let pipeline = built(&program, layout);
+            let pipeline = pipeline.unwrap_or_else(|found| panic!("{tiles:?} {layout:?}: {found}"));
+            let checked = verify::pipeline(pipeline);
+            checked.unwrap_or_else(|found| panic!("{tiles:?} {layout:?}: {found}"));
+        }
+    }
+}
+
 /// What a second loop stores, of the tiles of `z`, `v` and `g`.
 type Of = fn(&mut ScheduleBuilder, [TensorRef; 3], Item) -> Value;
 
@@ -245,9 +364,22 @@ fn loops_that_have_no_pipeline_together() {
     let plain = GemmOptions::default;
     let said = |options, more, of, second| refused(&two(options, more, of, second), Layout::Nt);
     insta::assert_snapshot!(said(plain(), (128, 128), one, Bf16), @"accepted");
-    insta::assert_snapshot!(said(plain(), (128, 256), one, Bf16), @"
-    error[resources]: items of `more` beside tiles of 128x128
-      help: all loops of #[gemm] visit tiles of one shape
+    insta::assert_snapshot!(said(plain(), (128, 256), one, Bf16), @"accepted");
+    insta::assert_snapshot!(said(plain(), (256, 128), one, Bf16), @"
+    error[resources]: tiles of 256x128, beside a loop with tiles of 128x128
+      help: tiles of 128 rows in all loops: their columns may differ
+    ");
+    insta::assert_snapshot!(said(plain(), (104, 128), one, Bf16), @"
+    error[resources]: tiles of 104x128, beside a loop with tiles of 128x128
+      help: tiles of 128 rows in all loops: their columns may differ
+    ");
+    insta::assert_snapshot!(said(plain(), (128, 168), one, Bf16), @"
+    error[resources]: tiles of 128x168
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+    ");
+    insta::assert_snapshot!(said(plain(), (128, 256), gated, Bf16), @"
+    error[resources]: tiles of 128x256 of 2 products
+      help: 2 products have accumulators for tiles of up to 128x128
     ");
     insta::assert_snapshot!(said(plain(), (128, 128), one, F16), @"
     error[resources]: a product of f16, beside a loop of bf16

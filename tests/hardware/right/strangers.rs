@@ -225,6 +225,11 @@ fn half_as_they_come() {
 }
 
 #[test]
+fn layers_of_two_widths() {
+    strangers(STRANGERS[35]);
+}
+
+#[test]
 fn layers_of_gates() {
     strangers((gated_layers, &[1, 2, 3, 4, 5, 8]));
 }

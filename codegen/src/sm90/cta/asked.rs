@@ -1,14 +1,14 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
 use super::registers::{Company, in_parts, leaves_out};
-use super::smem::{Division, Needs, Results};
+use super::smem::{Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
 use crate::program::{Loc, PartitionId, TensorId, TensorKind, Var};
-use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Tiling};
+use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Subtile, Tiling, strides};
 use crate::value::{AccId, Value};
 
 /// A product: its operands and where it stands.
@@ -189,9 +189,38 @@ impl Asked<'_> {
         staged.iter().copied().map(operand).collect()
     }
 
-    pub fn needs(&self) -> Needs {
+    /// Whether its tiles pass through the same stages and subtiles as those of another loop: they have the same M side, and
+    /// differ in columns at most.
+    pub fn passes_with(&self, other: &Asked<'_>) -> bool {
+        let [one, two] = [self, other].map(|asked| asked.wgmma);
+        let multiplied = [self, other].iter().all(|asked| !asked.products.is_empty());
+        let [rows, columns] = [
+            one.tile.rows == two.tile.rows,
+            one.tile.columns == two.tile.columns,
+        ];
+        one.mode == two.mode && rows && (columns || multiplied && !one.swapped())
+    }
+
+    /// What the loop needs together with those of `all` that pass through the same stages and subtiles.
+    pub fn needs_with(&self, all: &[Asked<'_>]) -> Needs {
+        let together = all.iter().filter(|other| self.passes_with(other));
+        let together: Vec<&Asked<'_>> = together.collect();
+        let each: Vec<Needs> = together.iter().map(|asked| asked.needs()).collect();
+        let columns = each.iter().map(|needs| needs.columns).reduce(common);
+        let largest = (each.iter()).max_by_key(|needs| (needs.wgmma.tile.columns, needs.stage));
+        let mut needs = *largest.unwrap_or(&self.needs());
+        needs.columns = columns.unwrap_or(needs.columns);
+        // An array of a stage has room for what each loop has in it.
+        let subtile = needs.subtile();
+        let tilings: Vec<Tiling> = together.iter().map(|asked| asked.tiling(subtile)).collect();
+        needs.stage = strides(&tilings).iter().sum::<u32>().max(needs.stage);
+        needs
+    }
+
+    fn needs(&self) -> Needs {
         let needs = Needs {
             wgmma: self.wgmma,
+            columns: self.wgmma.tile.columns,
             stage: 0,
             element: self.dtype.bytes(),
             split: self.kind.split,
@@ -206,7 +235,7 @@ impl Asked<'_> {
         Needs { stage, ..needs }
     }
 
-    pub fn tiling(&self, division: &Division) -> Tiling {
+    pub fn tiling(&self, subtile: Subtile) -> Tiling {
         let (staged, products) = self.stages();
         Tiling::new(Parts {
             at: self.at,
@@ -221,12 +250,17 @@ impl Asked<'_> {
             products,
             accumulators: self.wgmma.accumulators(),
             split: self.kind.split,
-            subtile: division.subtile,
+            subtile,
             widest: self.results.widest,
             inputs: Inputs::Stages(self.results.inputs),
             leaves_out: leaves_out(self.wgmma.accumulators()),
         })
     }
+}
+
+/// What two numbers are multiples of.
+const fn common(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { common(b, a % b) }
 }
 
 /// A loop over items.

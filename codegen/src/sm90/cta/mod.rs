@@ -18,7 +18,7 @@ pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind, visit_ops};
-use crate::program::Var;
+use crate::program::{PartitionId, Var};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
 use asked::{Asked, Item, distinct, first_store, results, takes_tiles_between_products, ways};
@@ -150,15 +150,21 @@ pub fn decide(kernel: &Kernel) -> Decision {
             summing.extend(of_stores(kernel, (role, kind), &mut missing));
         }
     }
-    // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
     let mut multiplied = |asked| rules::find(asked, Level::Multiplies, &mut missing);
     let all = asked.iter().filter(|asked| multiplied(asked)).count();
-    let of_first = |first| rules::find(first, Level::Runs, &mut missing);
-    let has_pipeline = asked.first().is_some_and(of_first) && all == asked.len();
+    // Of loops with tiles of one shape, the first stands for all.
+    let mut shapes: Vec<&Asked<'_>> = Vec::new();
+    for one in &asked {
+        if !shapes.iter().any(|known| known.wgmma == one.wgmma) {
+            shapes.push(one);
+        }
+    }
+    let mut runs = |asked| rules::find(asked, Level::Runs, &mut missing);
+    let running = shapes.iter().filter(|one| runs(one)).count();
+    let has_pipeline = !asked.is_empty() && running == shapes.len() && all == asked.len();
     missing.extend(rules::of_loops(&asked));
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
-    // Loops with tiles of one shape share what the one with the most operands needs.
-    let needs: Vec<Needs> = asked.iter().map(|one| most_needed(one, &asked)).collect();
+    let needs: Vec<Needs> = asked.iter().map(|one| one.needs_with(&asked)).collect();
     for (asked, needs) in asked.into_iter().zip(needs) {
         if !rules::find(&asked, Level::Fits, &mut misfits) {
             continue;
@@ -170,22 +176,25 @@ pub fn decide(kernel: &Kernel) -> Decision {
             Err((message, hint)) => misfits.push(refuse(asked.at, message, hint)),
         }
     }
-    if let (true, Some((_, first, _))) = (has_pipeline, divided.first()) {
-        let same = divided.iter().filter(|(_, needs, _)| needs == first);
+    if let (true, Some((first, needs_first, _))) = (has_pipeline, divided.first()) {
+        let same = divided.iter().filter(|(_, needs, _)| needs == needs_first);
         for (asked, _, division) in same {
-            missing.extend(rules::of_items(asked, &asked.tiling(division)));
+            missing.extend(rules::of_items(asked, &asked.tiling(division.subtile)));
         }
-        if let Some((first, _, division)) = divided.first() {
-            let tiling = first.tiling(division);
-            let found = summing.iter().map(|asked| rules::of_sums(asked, &tiling));
-            missing.extend(found.flatten());
-            let found = beside.into_iter().flat_map(|asked| {
-                // The warps that multiply in the other loops compute its tiles.
-                let wgmma = first.wgmma;
-                rules::of_stores(&Asked { wgmma, ..asked }, &tiling)
-            });
-            missing.extend(found);
-        }
+        let tilings = divided.iter().map(|(of, _, it)| of.tiling(it.subtile));
+        let tilings: Vec<Tiling> = tilings.collect();
+        let found = summing.iter().map(|asked| rules::of_sums(asked, &tilings));
+        missing.extend(found.flatten());
+        let found = beside.into_iter().flat_map(|asked| {
+            let pieces = &kernel.partitions[asked.partition.index()];
+            let alike = tilings.iter().position(|it| pieces.is_tile(it.tile()));
+            let (of, tiling) =
+                alike.map_or((first, &tilings[0]), |at| (&divided[at].0, &tilings[at]));
+            // The warps that multiply in that loop compute its tiles.
+            let wgmma = of.wgmma;
+            rules::of_stores(&Asked { wgmma, ..asked }, tiling)
+        });
+        missing.extend(found);
     }
     // Tiles of nothing multiplied have a plan, whatever they are: only their warps are made as those that feed tensor cores.
     if !has_products {
@@ -201,17 +210,6 @@ pub fn decide(kernel: &Kernel) -> Decision {
 /// Whether items have a product, whichever way they go.
 fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
     ways(kernel, body).iter().any(|way| !way.is_empty())
-}
-
-/// What the one of the loops that has the largest stages needs, of those whose tiles have this one's shape.
-fn most_needed(asked: &Asked<'_>, all: &[Asked<'_>]) -> Needs {
-    let one = |other: &&Asked<'_>| {
-        (other.wgmma.tile, other.wgmma.mode) == (asked.wgmma.tile, asked.wgmma.mode)
-    };
-    let needs = all.iter().filter(one).map(Asked::needs);
-    needs
-        .max_by_key(|needs| needs.stage)
-        .unwrap_or_else(|| asked.needs())
 }
 
 /// What each loop that multiplies asks for.
@@ -350,7 +348,7 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
         smem: needs.regions(division, comm, spare_boxes),
         dependent_launch: dependent_launch::possible(kernel),
         tilings: tilings
-            .map(|(asked, _, division)| asked.tiling(division))
+            .map(|(asked, _, division)| asked.tiling(division.subtile))
             .collect(),
         bytes: bytes.max().unwrap_or(0) + beside,
     })
@@ -519,7 +517,7 @@ impl Cta {
         self.bytes
     }
 
-    /// The tiling of its first loop: all loops have tiles of one shape and sort.
+    /// The tiling of its first loop: those of the others have as many rows, the same subtiles and sort.
     pub const fn tiling(&self) -> &Tiling {
         self.tilings.as_slice().first().expect("a tile is computed")
     }
@@ -529,11 +527,15 @@ impl Cta {
         &self.tilings
     }
 
-    /// Which of them is that of a loop over items, by the loop's variable: the first where nothing is multiplied.
-    pub fn tiling_of(&self, items: Var) -> usize {
+    /// Which of them is that of a loop over items of a partition, by the loop's variable. Where nothing is multiplied, the first
+    /// whose tiles have the shape of those items.
+    pub fn tiling_of(&self, kernel: &Kernel, items: Var, partition: PartitionId) -> usize {
+        let of_loop = |tiling: &Tiling| tiling.items() == items;
+        let alike = |tiling: &Tiling| kernel.partitions[partition.index()].is_tile(tiling.tile());
         let mut tilings = self.tilings.iter();
-        tilings
-            .position(|tiling| tiling.items() == items)
+        let known = tilings.position(of_loop);
+        known
+            .or_else(|| self.tilings.iter().position(alike))
             .unwrap_or(0)
     }
 

@@ -195,16 +195,29 @@ fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
-/// What the loops of a pipeline must have in common with its first, where their tiles have its shape.
+/// What the loops of a pipeline must have in common with its first.
 pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
     let Some((first, others)) = loops.split_first() else {
         return Vec::new();
     };
-    let alike = others.iter().filter(|other| {
-        let [tile, one] = [other, first].map(|asked| (asked.wgmma.tile, asked.wgmma.mode));
-        tile == one
-    });
-    alike.filter_map(|other| unlike(first, other)).collect()
+    let found = others
+        .iter()
+        .map(|other| unlike_tiles(first, other).or_else(|| unlike(first, other)));
+    found.flatten().collect()
+}
+
+/// Whether tiles of a loop cannot pass through what those of the first do.
+fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
+    if other.passes_with(first) {
+        return None;
+    }
+    let message = format!("{}, beside a loop with {}", other.tiles(), first.tiles());
+    let rows = first.wgmma.tile.rows;
+    let hint = match first.products.is_empty() || first.wgmma.swapped() {
+        true => "tiles of one shape in all loops".into(),
+        false => format!("tiles of {rows} rows in all loops: their columns may differ"),
+    };
+    Some(refuse(other.at, message, hint))
 }
 
 /// How a loop differs from the first in what their warps and their stages share.
@@ -427,17 +440,23 @@ pub(super) fn of_role(kernel: &Kernel, role: &Role) -> Vec<Diagnostic> {
     found
 }
 
-/// What a loop of such CTAs must have in common with the GEMM, whose stages and subtiles its tiles pass through.
-pub(super) fn of_sums(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
-    let (tile, of_gemm) = (asked.wgmma.tile, tiling.tile());
-    if (tile.rows, tile.columns) != (of_gemm.rows, of_gemm.columns) {
-        let message = format!("{} in CTAs that move data", asked.tiles());
+/// What a loop of such CTAs must have in common with one of the GEMM, through whose stages and subtiles its tiles pass.
+pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> {
+    let Some(first) = tilings.first() else {
+        return Vec::new();
+    };
+    let pieces = &asked.kernel.partitions[asked.partition.index()];
+    let Some(tiling) = tilings.iter().find(|it| pieces.is_tile(it.tile())) else {
+        let (message, of_gemm) = (
+            format!("{} in CTAs that move data", asked.tiles()),
+            first.tile(),
+        );
         let hint = format!(
             "tiles as those of #[gemm], whose stages they pass through: {}x{}",
             of_gemm.rows, of_gemm.columns
         );
         return vec![refuse(asked.at, message, hint)];
-    }
+    };
     let mut found = [shared_alone(asked), stored_by_rows(asked)].concat();
     if found.is_empty() {
         found.extend(of_items(asked, tiling));

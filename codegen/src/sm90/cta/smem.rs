@@ -8,8 +8,10 @@ use crate::tiling::{Subtile, Tile};
 /// What a kernel's tiles need shared memory for, over all of its loops: they pass through the same stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Needs {
-    /// A tile, and who multiplies it.
+    /// The largest tile, and who multiplies it.
     pub wgmma: Wgmma,
+    /// What the columns of every loop's tiles are multiples of, and those of a subtile divide.
+    pub columns: u32,
     /// Bytes of a stage: of a step's operands, or of the stored tiles that are read where nothing is multiplied.
     pub stage: u32,
     /// Bytes of an operand's element.
@@ -178,7 +180,7 @@ impl Needs {
         let columns = widths.iter().map(|bytes| bytes / widest);
         columns
             .into_iter()
-            .find(|columns| self.wgmma.tile.columns.is_multiple_of(columns * split))
+            .find(|columns| self.columns.is_multiple_of(columns * split))
             .unwrap_or(if split > 1 { 16 } else { 32 / widest })
     }
 

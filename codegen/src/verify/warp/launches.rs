@@ -319,7 +319,8 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     }
     for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
-        let line = shape.m.max(shape.n).next_multiple_of(16);
+        let further = shape.dims.values().copied().max().unwrap_or(0);
+        let line = shape.m.max(shape.n).max(further).next_multiple_of(16);
         shape.ld.insert(buffer.name.clone(), line);
     }
     shape
@@ -328,7 +329,9 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
 /// The largest launch of a kernel that computes tiles.
 fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
-    let tile = pipeline.tile();
+    let tiles = pipeline.tiles().into_iter();
+    let tile = tiles.max_by_key(|tile| tile.columns);
+    let tile = tile.unwrap_or(pipeline.tile());
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
