@@ -290,6 +290,27 @@ fn of_two_widths(options: GemmOptions, [first, second]: [(u32, u32); 2], more: b
     s.finish()
 }
 
+/// A stage of the narrow loop waits for as many bytes as it has room for, which are the wide one's: they never come.
+#[test]
+fn a_narrow_loop_that_expects_the_bytes_of_a_wide_one() {
+    let program = of_two_widths(GemmOptions::default(), [(128, 256), (128, 128)], false);
+    let good = built(&program, Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
+    insta::assert_snapshot!(verdict(good, |pipeline, done| last(pipeline, done, |node| match node {
+        Node::Expect { bytes, .. } => {
+            *bytes = bytes.clone() + 128 * 64 * 2;
+            true
+        }
+        _ => false,
+    })), @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (0, 1)
+    ");
+}
+
 /// In clusters, in ping-pong, and beside loops without a product.
 #[test]
 fn loops_of_two_widths_of_every_sort() {
