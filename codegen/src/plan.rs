@@ -236,7 +236,7 @@ fn grid(
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
                 Diagnostic::new(
                     Rule::Resources,
-                    None,
+                    role.at,
                     "#[spare_warps] without a #[gemm] have no CTA to be warps of",
                 )
                 .hint("use #[comm(ctas = n)]"),
@@ -245,29 +245,27 @@ fn grid(
         }
     }
     let left = machine.sms.saturating_sub(grid.comm);
+    // Where something is multiplied, an SM is left for that.
+    let most_comm = machine.sms.saturating_sub(u32::from(has_gemm));
     // The role with which they become too many.
     let mut so_far = 0u32;
     let too_many = kernel.roles.iter().find(|role| {
         if let RoleKind::Comm { ctas } = role.kind {
             so_far = so_far.saturating_add(ctas);
         }
-        so_far >= machine.sms
+        so_far > most_comm
     });
     if let (Some(role), true) = (too_many, kernel.variant.arch != Arch::Cpu) {
-        found.push(
-            Diagnostic::new(
-                Rule::Resources,
-                role.at,
-                format!(
-                    "{} comm CTAs leave no SM of {} for the GEMM",
-                    grid.comm, machine.sms
-                ),
-            )
-            .hint(format!(
-                "comm CTAs and GEMM CTAs run together: at most {}",
-                machine.sms.saturating_sub(1)
-            )),
-        );
+        let (comm, sms) = (grid.comm, machine.sms);
+        let (message, together) = match has_gemm {
+            true => (
+                format!("{comm} comm CTAs leave no SM of {sms} for the GEMM"),
+                "comm CTAs and GEMM CTAs",
+            ),
+            false => (format!("{comm} comm CTAs on {sms} SMs"), "all CTAs"),
+        };
+        let hint = format!("{together} run together: at most {most_comm}");
+        found.push(Diagnostic::new(Rule::Resources, role.at, message).hint(hint));
     }
     let most = machine.clusters(cluster, left) * cluster;
     if most == 0 && clusters > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {

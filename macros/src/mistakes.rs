@@ -107,7 +107,7 @@ mistakes! {
     OfFirst => "`of` chooses the rank: it comes first, and once", "write `tiles.of(rank).grouped()`";
     OrderAfterCut { order, cut } => "`{order}` after `{cut}`: a loop selects from what it has in order", "put the order first: `tiles.{order}(…).{cut}(…)`";
     CutOfNothing { method } => "`{method}` takes a number of items", "a number, or an expression of ranks, that is not negative; a step is at least 1";
-    StepTwice => "`step_by` twice in one selection", "multiply the two: `.step_by(4)` is every second of every second";
+    StepTwice => "`step_by` twice in one selection", "keep one, the product of both: `.step_by(6)` for `.step_by(2).step_by(3)`";
     RingOfZero => "a ring of step 0 goes nowhere", "write `ring(1)` or `ring(-1)`";
     ButLastOfFewer => "`but_last` leaves out fewer ranks than none", "write a number, or an expression of ranks that is not negative: `world() / 2`";
     ButLastOfWhat => "`but_last` shortens an order that starts from me", "put `from_me()`, `after_me()` or `before_me()` before it";

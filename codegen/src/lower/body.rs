@@ -261,8 +261,9 @@ impl<'a> Placer<'a> {
         let steps = cuts.iter().filter(|cut| matches!(cut, Cut::StepBy(_)));
         if steps.count() > 1 {
             self.found.push(
-                mistake(at, "`step_by` twice in one selection")
-                    .hint("multiply the two: `.step_by(4)` is every second of every second"),
+                mistake(at, "`step_by` twice in one selection").hint(
+                    "keep one, the product of both: `.step_by(6)` for `.step_by(2).step_by(3)`",
+                ),
             );
         }
         self.scope.push((var, Bound::Item(items.partition)));

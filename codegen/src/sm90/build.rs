@@ -24,7 +24,11 @@ use std::collections::BTreeSet;
 pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let Some(cta) = kernel.decided().runs()? else {
         let at = kernel.roles.first().and_then(|role| first(kernel, role));
-        let message = "#[gemm] loops that compute no tile";
+        let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
+        let message = match gemm {
+            Some(_) => "#[gemm] loops that compute no tile",
+            None => "a schedule without CTAs: copy engines and spare warps have none",
+        };
         let hint =
             "a `#[comm]` role that copies, waits or signals, or a `#[gemm]` loop that stores tiles";
         return Err(refuse(at, message, hint).into());

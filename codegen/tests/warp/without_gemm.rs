@@ -7,7 +7,10 @@ use counterflow_codegen as codegen;
 use codegen::builder::*;
 use codegen::dtype::Dtype::{Bf16, F32};
 use codegen::lower::lower;
+use codegen::model::Machine;
+use codegen::plan::Plan;
 use codegen::program::Program;
+use codegen::shape::Shape;
 use codegen::sm90;
 use codegen::variant::Variant;
 use codegen::verify;
@@ -98,6 +101,68 @@ fn loops_that_only_wait_are_refused() {
     insta::assert_snapshot!(refused(&s.finish()), @"
     error[resources]: #[gemm] loops that compute no tile
       help: a `#[comm]` role that copies, waits or signals, or a `#[gemm]` loop that stores tiles
+    ");
+}
+
+/// A copy engine needs no CTA, and a kernel has some.
+#[test]
+fn copies_by_engines_alone_are_refused() {
+    let mut s = ScheduleBuilder::new("engines");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 128);
+    s.copy_engine(|s| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("p", pieces.of(&peer), |s, p| {
+                s.copy(x.at(p), x.on(&peer).at(p))
+            });
+        });
+    });
+    insta::assert_snapshot!(refused(&s.finish()), @"
+    error[resources]: a schedule without CTAs: copy engines and spare warps have none
+      help: a `#[comm]` role that copies, waits or signals, or a `#[gemm]` loop that stores tiles
+    ");
+}
+
+/// Spare warps are those of CTAs that multiply; the role is named.
+#[test]
+fn spare_warps_alone_are_refused_at_their_role() {
+    let mut s = ScheduleBuilder::new("spare");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 128);
+    s.spare_warps(|s| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p))
+            });
+        });
+    });
+    let program = s.finish();
+    let kernel = lower(&program, &Variant::new(2)).expect("a kernel");
+    let shape = Shape::new(512, 64, 64);
+    let found = Plan::new(&kernel, &shape, &Machine::h200()).expect_err("no CTA");
+    assert_eq!(found.first().at, Some(program.roles[0].at));
+}
+
+/// All SMs may be theirs, and no more.
+#[test]
+fn ctas_that_move_data_alone_may_have_every_sm() {
+    let on = |ctas: u32| {
+        let mut s = ScheduleBuilder::new("many");
+        let (x, y) = (s.local("x", Bf16), s.out("y", Bf16));
+        let pieces = s.pieces("pieces", x, 128);
+        s.comm(ctas, |s| {
+            s.for_items("p", pieces.all(), |s, p| s.copy(y.at(p), x.at(p)));
+        });
+        let kernel = lower(&s.finish(), &Variant::new(1)).expect("a kernel");
+        let shape = Shape::new(512, 64, 64);
+        let shape = shape.dim("x.rows", 512).dim("x.columns", 64);
+        Plan::new(&kernel, &shape, &Machine::h200())
+    };
+    assert!(on(132).is_ok());
+    let found = on(133).expect_err("no room");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[resources]: 133 comm CTAs on 132 SMs
+      help: all CTAs run together: at most 132
     ");
 }
 
