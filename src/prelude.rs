@@ -31,6 +31,7 @@
 use crate::__private::Tensor;
 pub use crate::{epilogue, schedule};
 pub use counterflow_codegen::builder::{everyone, me, others, ranks, ring, tune, world};
+pub use float8::{F8E4M3 as e4m3, F8E5M2 as e5m2};
 pub use half::{bf16, f16};
 
 /// Input in row chunks, one per rank. Every rank holds all of it at the end.

@@ -33,6 +33,7 @@ pub mod builder;
 pub mod cuda;
 pub mod diag;
 pub mod dtype;
+mod elements;
 pub mod given;
 pub mod host;
 pub mod interp;

@@ -22,7 +22,8 @@ pub struct Variant {
     pub arch: Arch,
     /// How many ranks run it.
     pub world: u32,
-    /// Replaces the element type of the first parameter wherever that type occurs.
+    /// Replaces the element type of the first parameter wherever that type occurs. FP8 replaces it only in what products
+    /// multiply, and in what is copied from or to that: results stay in the type that the schedule says.
     pub dtype: Option<Dtype>,
     /// The layout of dots' operands.
     pub layout: Layout,

@@ -86,6 +86,40 @@ fn one_tile_of_each_sort_passes_the_sass_checks() {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn fp8_operands_pass_the_sass_checks() {
+    let fp8 = |kind: Kind| variant(kind).dtype(Dtype::E4M3);
+    let kinds = [
+        ((128, 256), false),
+        ((256, 192), false),
+        ((200, 256), false),
+        ((80, 128), false),
+        ((128, 160), true),
+        ((16, 64), true),
+    ];
+    let mut cases: Vec<_> = kinds
+        .map(|kind| (schedules::gemm(), fp8(kind)))
+        .into_iter()
+        .collect();
+    let knobs = [
+        ("gemm.cluster", Setting::from((2, 1))),
+        ("gemm.split", Setting::from(2)),
+    ];
+    cases.extend(knobs.map(|(knob, setting)| {
+        let variant = fp8(((128, 256), false)).set(knob, setting);
+        (schedules::gemm(), variant)
+    }));
+    let fused = [
+        schedules::ag_gemm(),
+        schedules::gemm_rs(),
+        schedules::gemm_ar(),
+    ];
+    let fused = fused.map(|program| (program, Variant::new(4).dtype(Dtype::E4M3)));
+    cases.extend(fused);
+    all_pass(&cases);
+}
+
+#[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
 fn every_tile_passes_the_sass_checks() {
     let mut kinds = Vec::new();

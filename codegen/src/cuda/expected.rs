@@ -24,6 +24,10 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     let (m, n) = sides(pipeline, pipeline.tile());
     // wgmma multiplies 64 of that side at a time.
     let mma = m / 64 * (pipeline.tile().k / instruction_k(pipeline.dtype()));
+    let multiply = match pipeline.dtype().is_fp8() {
+        true => "QGMMA",
+        false => "HGMMA",
+    };
     let Stands {
         products,
         loads,
@@ -33,7 +37,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         read,
     } = stands;
     let mut wanted = vec![
-        ("HGMMA", products * mma),
+        (multiply, products * mma),
         ("UTMALDG", loads),
         ("UTMASTG", writes),
         ("UTMAREDG", adds),

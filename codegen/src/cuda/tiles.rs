@@ -41,8 +41,12 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         let tile = pipeline.tile();
         self.line(format!(
-            "typedef {} T;  // of operands and results",
-            pipeline.dtype()
+            "typedef {} T;  // of operands{}",
+            pipeline.dtype(),
+            match pipeline.dtype().is_fp8() {
+                true => "",
+                false => " and results",
+            }
         ));
         let multiplies = !pipeline.tiling().operands().is_empty();
         let depth = match multiplies {

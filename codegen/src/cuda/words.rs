@@ -34,6 +34,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "SENDING" => "  // stores of staging buffers under way that may still read them",
         "STAGING_N" => "  // columns of such a staging buffer",
         "STAGING_N_WIDE" => "  // the same, of elements of 4 bytes",
+        "STAGING_N_NARROW" => "  // the same, of elements of one byte",
         "SUBTILE_N" => "  // columns of an output subtile",
         "SUBTILE_M" => "  // rows of an output subtile",
         "SLICE_N" => {

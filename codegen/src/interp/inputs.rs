@@ -47,7 +47,7 @@ impl Inputs {
                     columns,
                 };
                 fill(input, &mut values);
-                let dtype = sizes.dtype(tensor.dtype);
+                let dtype = sizes.dtype(index);
                 let rounded = values.iter().map(|value| f64::from(dtype.round(*value)));
                 let table =
                     Array2::from_shape_vec((rows.len(), columns as usize), rounded.collect());

@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::value::{AccId, Binary, Compare, Unary, Value};
-use ndarray::{Array2, ArrayView2, Zip, linalg::general_mat_mul};
+use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
 
 /// A matrix with an error bound for each element. A single row or column is repeated as needed.
 #[derive(Clone, Debug)]
@@ -18,6 +18,12 @@ type Number = (f64, f64);
 pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>);
 
 const F32: Dtype = Dtype::F32;
+/// Depth of one multiply of FP8.
+const SHORT_STEP: usize = 32;
+/// What is cut off in one: its products, the accumulator, and their sum.
+const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
+/// The last bit that is kept, as a share of the largest.
+const SHORT_BIT: f64 = 1.0 / 8192.0;
 
 impl Known {
     pub fn exact(value: Array2<f64>) -> Known {
@@ -102,6 +108,28 @@ impl Known {
         }
         self.off.scaled_add(depth, &size);
         times(&a.0, &b.0, &mut self.value);
+    }
+
+    /// Adds `a · bᵀ` of FP8 operands, as tensor cores do: 32 of K at a time, they align the products and the accumulator to the
+    /// largest exponent, cut each off after 13 fraction bits, and so their sum. Each of those is off by less than one such
+    /// bit of the largest, which is at most the accumulator and all magnitudes of the step. Where CTAs share the steps,
+    /// their accumulators are differences of two sums from the start.
+    pub fn add_short_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
+        let mut most = self.value.mapv(f64::abs);
+        let depth = a.0.ncols();
+        for start in (0..depth).step_by(SHORT_STEP) {
+            let step = start..(start + SHORT_STEP).min(depth);
+            let part = |of: &Operand<'_>| {
+                of.0.slice_axis(Axis(1), Slice::from(step.clone()))
+                    .to_owned()
+            };
+            let (a, b) = (part(a), part(b));
+            let magnitudes = a.mapv(f64::abs).dot(&b.mapv(f64::abs).t());
+            let off = (&most * 2.0 + &magnitudes + &self.off) * (SHORT_TERMS * SHORT_BIT);
+            self.off += &off;
+            self.value += &a.dot(&b.t());
+            most.zip_mut_with(&self.value, |most, value| *most = most.max(value.abs()));
+        }
     }
 }
 

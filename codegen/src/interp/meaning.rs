@@ -257,7 +257,7 @@ impl<'a> Ranks<'a> {
         let mut planes = Vec::new();
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
-                let dtype = sizes.dtype(tensor.dtype);
+                let dtype = sizes.dtype(index);
                 let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
                 let mut plane = Plane::new(dtype, held.clone(), columns, sizes.slots(index));
                 if tensor.kind.counts_before() {
@@ -336,7 +336,11 @@ impl<'a> Ranks<'a> {
         let second = self.plane(b.homes.start, b.tensor).read(b)?;
         let known = self.accs[agent].get(&acc).cloned();
         let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
-        known.add_product(&first, &second);
+        if self.sizes.dtype(a.tensor).is_fp8() {
+            known.add_short_product(&first, &second);
+        } else {
+            known.add_product(&first, &second);
+        }
         let is_input = |tensor: usize| self.program.tensors[tensor].kind.is_input();
         if !is_input(a.tensor) || !is_input(b.tensor) {
             let tile = first.0.dot(&second.0.t());

@@ -1,6 +1,7 @@
 //! Sizes from the program alone: tensors, chunks and items.
 
 use crate::dtype::Dtype;
+use crate::elements::elements;
 use crate::order::TileOrder;
 use crate::program::{
     Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
@@ -18,6 +19,8 @@ const COLUMNS: usize = Side::Columns as usize;
 pub(super) struct Sizes<'p> {
     program: &'p Program,
     variant: &'p Variant,
+    /// Element types, by tensor.
+    dtypes: Vec<Dtype>,
     pub world: u32,
     /// Which sides have one size, by tensor and side.
     labels: Vec<usize>,
@@ -92,6 +95,7 @@ impl<'p> Sizes<'p> {
             let mut alike = (0..program.tensors.len()).filter(alike);
             alike.any(|other| program.tensors[other].kind.chunked())
         };
+        let dtypes = elements(program, variant);
         // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
         let unit = |tensor: usize, side: usize| {
             let alike = |other: &usize| {
@@ -99,20 +103,13 @@ impl<'p> Sizes<'p> {
                 !vector && same.label(*other, COLUMNS) == same.label(tensor, side)
             };
             let alike = (0..program.tensors.len()).filter(alike);
-            let bytes = alike.map(|other| {
-                let written = program.tensors[other].dtype;
-                let replaced = written == program.tensors[0].dtype;
-                variant
-                    .dtype
-                    .filter(|_| replaced)
-                    .unwrap_or(written)
-                    .bytes()
-            });
+            let bytes = alike.map(|other| dtypes[other].bytes());
             bytes.min().map_or(1, |bytes| 16 / bytes)
         };
         Sizes {
             program,
             variant,
+            dtypes: dtypes.clone(),
             world: variant.world,
             labels: same.labels.clone(),
             sides: tensors
@@ -281,11 +278,9 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// The element type that replaces `written` in this variant.
-    pub fn dtype(&self, written: Dtype) -> Dtype {
-        let replaced = self.program.tensors.first().map(|first| first.dtype);
-        let other = self.variant.dtype.filter(|_| replaced == Some(written));
-        other.unwrap_or(written)
+    /// A tensor's element type in this variant.
+    pub fn dtype(&self, tensor: usize) -> Dtype {
+        self.dtypes[tensor]
     }
 }
 

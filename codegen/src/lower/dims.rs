@@ -3,6 +3,7 @@
 use super::choices::Choices;
 use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
+use crate::elements::elements;
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
     Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor, TensorId,
@@ -162,7 +163,7 @@ pub(super) fn match_dims(
     }
 
     let (dims, ids) = name_dims(program, &classes, &products);
-    let replaced = program.tensors.first().map(|first| first.dtype);
+    let dtypes = elements(program, variant);
     let mn_major = layouts(program, variant, &products, found);
     let buffers = program
         .tensors
@@ -171,10 +172,7 @@ pub(super) fn match_dims(
         .map(|(index, tensor)| Buffer {
             name: tensor.name.clone(),
             kind: tensor.kind,
-            dtype: variant
-                .dtype
-                .filter(|_| Some(tensor.dtype) == replaced)
-                .unwrap_or(tensor.dtype),
+            dtype: dtypes[index],
             rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
             columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
             mn_major: mn_major[index],

@@ -131,6 +131,7 @@ impl Walk<'_, '_> {
 fn staging_n(columns: u32) -> Expr {
     match columns {
         STAGING_COLUMNS => Expr::symbol("STAGING_N", columns),
-        _ => Expr::symbol("STAGING_N_WIDE", columns),
+        _ if columns < STAGING_COLUMNS => Expr::symbol("STAGING_N_WIDE", columns),
+        _ => Expr::symbol("STAGING_N_NARROW", columns),
     }
 }

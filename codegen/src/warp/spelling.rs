@@ -141,7 +141,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
     const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
-    counter_wait counter_wait_before counters_advance cta elect_one else end_loop enum expect extern \
+    counter_wait counter_wait_before counters_advance cta e4m3 elect_one else end_loop enum expect extern \
     fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_rank multiply my_tiles my_tiles_m n next \

@@ -52,7 +52,7 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
-      help: bf16 or f16
+      help: bf16, f16 or e4m3
     ");
     let wgrad = variant(Dtype::Bf16, (128, 256)).layout(Layout::Tn);
     let found = build("ag_gemm", &wgrad).expect_err("refused");

@@ -12,6 +12,7 @@ mod double_buffer;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
+mod fp8;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;

@@ -90,6 +90,8 @@ fn element<T: Element>() -> DLDataType {
             Kind::Unsigned => Code::kDLUInt,
             Kind::Float => Code::kDLFloat,
             Kind::Bfloat => Code::kDLBfloat,
+            Kind::Float8E4M3 => Code::kDLFloat8_e4m3fn,
+            Kind::Float8E5M2 => Code::kDLFloat8_e5m2,
         } as u8,
         bits: 8 * size_of::<T>() as u8,
         lanes: 1,

@@ -49,6 +49,8 @@ pub enum Kind {
     Unsigned,
     Float,
     Bfloat,
+    Float8E4M3,
+    Float8E5M2,
 }
 
 mod sealed {
@@ -79,6 +81,26 @@ elements! {
     Signed: i8, i16, i32, i64;
     Float: f32 => F32, f64, half::f16 => F16;
     Bfloat: half::bf16 => Bf16;
+}
+
+macro_rules! bytes {
+    ($($number:ty => $dtype:ident, $kind:ident;)*) => {$(
+        impl sealed::Sealed for $number {}
+        impl Element for $number {
+            const TENSOR: Option<Dtype> = Some(Dtype::$dtype);
+            const KIND: Kind = Kind::$kind;
+            fn put(self, to: &mut Vec<u8>) {
+                to.push(self.to_bits());
+            }
+            fn take(bytes: &[u8]) -> Self {
+                <$number>::from_bits(bytes[0])
+            }
+        }
+    )*};
+}
+bytes! {
+    float8::F8E4M3 => E4M3, Float8E4M3;
+    float8::F8E5M2 => E5M2, Float8E5M2;
 }
 
 /// `len` elements of zero bits, for use in the order of `stream`.

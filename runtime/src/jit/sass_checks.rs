@@ -118,7 +118,7 @@ pub fn in_sass(sass: &Sass) -> Vec<String> {
     }
     let is = |index: &usize, name: &str| Sass::name(&sass.instructions[*index]).starts_with(name);
     let multiplies: Vec<usize> = (0..sass.instructions.len())
-        .filter(|index| is(index, "HGMMA"))
+        .filter(|index| is(index, "HGMMA") || is(index, "QGMMA"))
         .collect();
     let refills: usize = multiplies
         .windows(2)
@@ -127,7 +127,7 @@ pub fn in_sass(sass: &Sass) -> Vec<String> {
         .sum();
     if refills > 0 {
         found.push(format!(
-            "{refills} R2UR between HGMMAs: descriptors are not uniform"
+            "{refills} R2UR between multiplies: descriptors are not uniform"
         ));
     }
     found

@@ -135,7 +135,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         }
     }
 
-    /// The element type, in place of the first parameter's wherever that occurs.
+    /// The element type, in place of the first parameter's wherever that occurs. FP8 replaces it only in what products
+    /// multiply, and in what is copied from or to that.
     pub fn dtype(mut self, dtype: Dtype) -> Self {
         self.variant.dtype = Some(dtype);
         self

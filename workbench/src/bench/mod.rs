@@ -21,6 +21,7 @@ use crate::outcome::Outcome;
 use crate::render::Console;
 use crate::suite::{self, Case};
 use candidates::Candidates;
+use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use serde_json::{Map, json};
@@ -42,6 +43,14 @@ fn without_a_gpu(error: Error) -> Error {
 }
 
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    if request.variant.dtype.is_some_and(Dtype::is_fp8) {
+        return Err(Error::Usage {
+            what: "`bench` with FP8 operands".into(),
+            legal:
+                "it has nothing to compare them with yet: `run --device cuda` checks and times them"
+                    .into(),
+        });
+    }
     let options = &request.bench;
     let side = variants::side(&request.program);
     let world = if side.is_some() {

@@ -10,6 +10,8 @@ const fn row(dtype: Dtype) -> (u32, c_int, cudaDataType) {
         Dtype::Bf16 => (0, 9, cudaDataType::CUDA_R_16BF),
         Dtype::F16 => (1, 6, cudaDataType::CUDA_R_16F),
         Dtype::F32 => (2, 7, cudaDataType::CUDA_R_32F),
+        Dtype::E4M3 => (3, 10, cudaDataType::CUDA_R_8F_E4M3),
+        Dtype::E5M2 => (4, 11, cudaDataType::CUDA_R_8F_E5M2),
     }
 }
 

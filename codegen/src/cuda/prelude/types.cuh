@@ -9,6 +9,8 @@ typedef unsigned long long u64;
 // Two enums, not two typedefs, so that overloads can tell them apart.
 enum class bf16 : u16 {};
 enum class f16 : u16 {};
+// FP8 is multiplied and copied only.
+enum class e4m3 : u8 {};
 
 // What cuTensorMapEncodeTiled writes. A kernel takes it as `const __grid_constant__`, never by copy.
 struct alignas(128) TensorMap {

@@ -133,7 +133,18 @@ __device__ __forceinline__ void wgmma_wait() {
             : OUT##n \
             : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_is), "n"(b_is)); \
     }
-#define WGMMA(n, a, b, p, a_is, b_is) WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is)
+// Of one byte an element: as many bytes of K, so twice as many elements, and K contiguous in both operands.
+#define WGMMA_OF_BYTES(type, n, a_at, b_at, p_at) \
+    __device__ __forceinline__ void wgmma_m64k32(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
+        asm volatile( \
+            "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
+            "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type " {" NAMES##n "}, " \
+            "%" #a_at ", %" #b_at ", p, 1, 1; }" \
+            : OUT##n \
+            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate))); \
+    }
+#define WGMMA(n, a, b, p, a_is, b_is) \
+    WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is) WGMMA_OF_BYTES(e4m3, n, a, b, p)
 
 WGMMA(8, 4, 5, 6, 7, 8)
 WGMMA(16, 8, 9, 10, 11, 12)
@@ -170,5 +181,6 @@ WGMMA(256, 128, 129, 130, 131, 132)
 
 #undef WGMMA
 #undef WGMMA_OF
+#undef WGMMA_OF_BYTES
 #undef ACC4
 #undef ACC8

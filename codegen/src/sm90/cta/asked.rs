@@ -54,6 +54,8 @@ pub(super) struct Item {
     pub sums: Vec<Loc>,
     /// The first store of 16-bit elements.
     pub halves: Option<Loc>,
+    /// The first store of a value that is cast to FP8 on the way.
+    pub narrow: Option<Loc>,
 }
 
 impl Item {
@@ -68,6 +70,13 @@ impl Item {
             | OpKind::Reduce { from: tile, .. } = &op.kind
             {
                 item.tensors.push((tile.buffer, at));
+            }
+            if let OpKind::Store { value, .. } = &op.kind {
+                kernel.values[usize::from(value.0)].visit(&mut |part| {
+                    if matches!(part, Value::Cast(dtype, _) if dtype.is_fp8()) {
+                        item.narrow.get_or_insert(at);
+                    }
+                });
             }
             match &op.kind {
                 OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {

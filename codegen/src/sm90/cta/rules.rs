@@ -16,7 +16,7 @@ use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
 
 /// Element types of operands that this version multiplies.
-const ELEMENTS: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
+const ELEMENTS: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::E4M3];
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 17] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
@@ -68,6 +68,9 @@ const RULES: [Rule; 14] = [
     multiplies(alone_with_sums),
     multiplies(stored_by_rows),
     runs(false, multiplied_elements),
+    runs(false, of_one_type),
+    runs(false, k_major_bytes),
+    runs(false, stored_elements),
     runs(true, has_pipeline),
     runs(false, one_swizzle_atom),
     runs(true, shared_alone),
@@ -91,7 +94,7 @@ pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
 
 /// What the rules find for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through the same stages.
 pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
-    let found = stored_by_rows(asked);
+    let found = [stored_by_rows(asked), stored_elements(asked)].concat();
     match found.is_empty() {
         true => of_items(asked, tiling),
         false => found,
@@ -147,7 +150,7 @@ fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(
         asked.at,
         format!("a K step of {k} {dtype} is {step} bytes"),
-        "it is a multiple of the 128-byte swizzle: 64 bf16 or f16, 32 f32",
+        "it is a multiple of the 128-byte swizzle: 128 of FP8, 64 bf16 or f16, 32 f32",
     )]
 }
 
@@ -331,8 +334,61 @@ fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let message = format!("a product of {}", asked.dtype);
-    let names = ELEMENTS.map(Dtype::name).join(" or ");
-    vec![refuse(asked.at, message, names)]
+    let [first, second, third] = ELEMENTS.map(Dtype::name);
+    let names = format!("{first}, {second} or {third}");
+    let hint = match asked.dtype {
+        Dtype::E5M2 => format!("{names}: 3 bits of precision in both operands are too few"),
+        Dtype::F32 | Dtype::E4M3 | Dtype::Bf16 | Dtype::F16 => names,
+    };
+    vec![refuse(asked.at, message, hint)]
+}
+
+/// Both operands of a product are of one type.
+fn of_one_type(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let of = |tensor: TensorId| asked.kernel.buffers[tensor.index()].dtype;
+    let mut dots = asked.ways.iter().flatten();
+    let mixed = dots.find(|dot| of(dot.tensors[0]) != of(dot.tensors[1]));
+    let refused = mixed.map(|dot| {
+        let [a, b] = dot.tensors.map(of);
+        let hint = "operands of one type: this version multiplies no two types";
+        refuse(dot.at, format!("a product of {a} and {b}"), hint)
+    });
+    refused.into_iter().collect()
+}
+
+/// The tensor cores transpose operands of 16 bits only.
+fn k_major_bytes(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let buffers = &asked.kernel.buffers;
+    let mut dots = asked.ways.iter().flatten();
+    let refused = dots.find_map(|dot| {
+        let mut operands = dot.tensors.iter().map(|tensor| &buffers[tensor.index()]);
+        let other = operands.find(|it| it.dtype.is_fp8() && it.mn_major)?;
+        let layout = asked.kernel.variant.layout.name();
+        let message = format!(
+            "`{}` of {}, whose K is not contiguous in layout {layout}",
+            other.name, other.dtype
+        );
+        let hint = "layout nt: keep a transposed copy of it, and multiply that";
+        Some(refuse(dot.at, message, hint))
+    });
+    refused.into_iter().collect()
+}
+
+/// Tiles in registers are rounded to 16 or 32 bits, and read from that.
+fn stored_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let buffers = &asked.kernel.buffers;
+    let tensors = asked.item.tensors.iter().find_map(|(tensor, at)| {
+        let buffer = &buffers[tensor.index()];
+        let message = format!("`{}` of {} beside a product", buffer.name, buffer.dtype);
+        buffer.dtype.is_fp8().then_some((message, *at))
+    });
+    let casts = || asked.item.narrow.map(|at| ("a cast to FP8".into(), at));
+    let refused = tensors.or_else(casts).map(|(message, at)| {
+        let hint =
+            "store and read bf16, f16 or f32: this version has FP8 in operands and copies only";
+        refuse(at, message, hint)
+    });
+    refused.into_iter().collect()
 }
 
 /// Accumulators leave a thread registers for the rest.
@@ -457,7 +513,12 @@ pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> 
         );
         return vec![refuse(asked.at, message, hint)];
     };
-    let mut found = [shared_alone(asked), stored_by_rows(asked)].concat();
+    let mut found = [
+        shared_alone(asked),
+        stored_by_rows(asked),
+        stored_elements(asked),
+    ]
+    .concat();
     if found.is_empty() {
         found.extend(of_items(asked, tiling));
     }

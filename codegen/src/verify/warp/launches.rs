@@ -277,6 +277,12 @@ fn copied_columns(kernel: &Kernel) -> BTreeSet<&str> {
     found
 }
 
+/// Columns of a copied piece that has two batches of boxes. Those of elements of one byte have twice as many.
+fn two_batches(kernel: &Kernel) -> u32 {
+    let bytes = kernel.buffers.iter().any(|buffer| buffer.dtype.is_fp8());
+    (BATCH + 1) * STAGING_COLUMNS * if bytes { 2 } else { 1 }
+}
+
 /// Chunks of rows, and by how many rows the last one is short.
 fn chunks(world: u32) -> (u32, u32) {
     match world {
@@ -293,7 +299,7 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
     let blocks = kernel.partitions.iter().filter_map(|of| of.row_block);
     let largest = blocks.max().unwrap_or(1);
     let rows = largest + largest / 2;
-    let ((chunks, short), wide) = (chunks(world), (BATCH + 1) * STAGING_COLUMNS);
+    let ((chunks, short), wide) = (chunks(world), two_batches(kernel));
     let m = rows * chunks - short;
     let further = kernel.dims.iter().filter(|dim| dim.is_further());
     further.fold(Shape::new(m, wide, wide), |shape, dim| {
@@ -345,7 +351,7 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let (chunks, short) = chunks(world);
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
     let copied = copied_columns(kernel);
-    let copied_wide = (BATCH + 1) * STAGING_COLUMNS;
+    let copied_wide = two_batches(kernel);
     // A row of an operand is whole 16 bytes.
     let few = 16 / pipeline.dtype().bytes();
     let n = match kernel.is_chunked_along(pipeline.tiling().partition(), Side::Columns) {

@@ -47,7 +47,9 @@ fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
         } else {
             size(&columns.name)
         };
-        shape = shape.ld(&buffer.name, line.next_multiple_of(8) + 8);
+        // Whole 16 bytes, of every type.
+        let unit = (16 / buffer.dtype.bytes()).max(8);
+        shape = shape.ld(&buffer.name, line.next_multiple_of(unit) + unit);
     }
     shape
 }

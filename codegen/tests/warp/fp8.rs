@@ -1,0 +1,171 @@
+//! Products of FP8: what the library's schedules become, and what is refused.
+
+use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
+use counterflow_codegen::interp::{self, Options};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::warp::Pipeline;
+use counterflow_codegen::{cuda, sm90, verify};
+
+fn program(name: &str) -> Program {
+    let mut all = library::all().into_iter();
+    all.find(|program| program.name == name)
+        .expect("a schedule")
+}
+
+fn variant(dtype: Dtype) -> Variant {
+    Variant::new(2).dtype(dtype).set("tiles", (128, 128))
+}
+
+fn built(program: &Program, variant: &Variant) -> Result<Pipeline, Diagnostics> {
+    let kernel = lower(program, variant).and_then(verify::kernel);
+    sm90::build(&kernel.unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn refused(program: &Program, variant: &Variant) -> String {
+    let found = built(program, variant).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+/// A product whose value is what `value` makes of it.
+fn product([x, w, y]: [Dtype; 3], value: impl Fn(Value) -> Value) -> Program {
+    let mut s = ScheduleBuilder::new("product");
+    let (x, w, y) = (s.local("x", x), s.local("w", w), s.out("y", y));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), value(product));
+        });
+    });
+    s.finish()
+}
+
+/// Steps of 128 elements, multiplied 32 at a time; pieces in boxes of as many bytes as those of 16 bits; sums in bf16.
+#[test]
+fn schedules_of_the_library_take_fp8_operands() {
+    for name in ["gemm", "ag_gemm", "gemm_rs"] {
+        let pipeline = built(&program(name), &variant(E4M3)).and_then(verify::pipeline);
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let types = |name: &str| {
+            let mut buffers = pipeline.kernel.buffers.iter();
+            let found = buffers.find(|buffer| buffer.name == name);
+            found.map(|buffer| buffer.dtype)
+        };
+        let of = ["x", "w", "y"].map(types);
+        assert_eq!(of, [E4M3, E4M3, Bf16].map(Some), "{name}");
+        assert_eq!(pipeline.tile().k, 128, "{name}");
+        let text = cuda::emit(&pipeline).text;
+        assert!(
+            text.contains("for (u32 k = 0; k < TILE_K / 32; ++k)"),
+            "{text}"
+        );
+        assert!(
+            text.contains("wgmma_m64k32(") && text.contains("subtile_store<bf16,"),
+            "{text}"
+        );
+        assert_eq!(
+            text.contains("STAGING_N_NARROW = 128;"),
+            name == "ag_gemm",
+            "{text}"
+        );
+        let expected = cuda::expected::instructions(&pipeline);
+        assert!(
+            expected
+                .iter()
+                .any(|(kind, count)| *kind == "QGMMA" && *count >= 4),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn results_are_of_16_or_32_bits() {
+    for y in [Bf16, F16, F32] {
+        let program = product([E4M3, E4M3, y], |acc| acc);
+        let pipeline = built(&program, &Variant::new(1)).and_then(verify::pipeline);
+        pipeline.unwrap_or_else(|error| panic!("{y}: {error}"));
+    }
+}
+
+#[test]
+fn what_has_no_pipeline() {
+    let gemm = program("gemm");
+    let one = Variant::new(1);
+    let as_it_is = |types| product(types, |acc| acc);
+    insta::assert_snapshot!(refused(&gemm, &variant(E4M3).layout(Layout::Nn)), @"
+    error[resources]: `w` of e4m3, whose K is not contiguous in layout nn
+      help: layout nt: keep a transposed copy of it, and multiply that
+    ");
+    insta::assert_snapshot!(refused(&gemm, &variant(E4M3).layout(Layout::Tn)), @"
+    error[resources]: `x` of e4m3, whose K is not contiguous in layout tn
+      help: layout nt: keep a transposed copy of it, and multiply that
+    ");
+    insta::assert_snapshot!(refused(&gemm, &variant(E5M2)), @"
+    error[resources]: a product of e5m2
+      help: bf16, f16 or e4m3: 3 bits of precision in both operands are too few
+    ");
+    insta::assert_snapshot!(refused(&as_it_is([E4M3, E5M2, Bf16]), &one), @"
+    error[resources]: a product of e4m3 and e5m2
+      help: operands of one type: this version multiplies no two types
+    ");
+    insta::assert_snapshot!(refused(&as_it_is([Bf16, E4M3, Bf16]), &one), @"
+    error[resources]: a product of bf16 and e4m3
+      help: operands of one type: this version multiplies no two types
+    ");
+    insta::assert_snapshot!(refused(&as_it_is([E4M3, E4M3, E4M3]), &one), @"
+    error[resources]: `y` of e4m3 beside a product
+      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
+    ");
+    insta::assert_snapshot!(refused(&product([Bf16; 3], |acc| acc.cast(E5M2)), &one), @"
+    error[resources]: a cast to FP8
+      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
+    ");
+}
+
+/// Sums of small integers to the bit, others within the bound: at the tile level, with schedules that communicate.
+#[test]
+fn results_are_right() {
+    for name in ["gemm", "ag_gemm", "gemm_rs"] {
+        let kernel = lower(&program(name), &variant(E4M3)).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let shape = Shape::new(260, 136, 272);
+        let series = verify::series(&kernel, &shape, &Machine::h200());
+        let series = series.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let plan = series
+            .plan(&shape)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        for seed in 0..2 {
+            let exact = interp::run(
+                &series,
+                &[&plan],
+                &Options::seed(seed),
+                interp::integers(seed),
+            );
+            let known = interp::reference(series.kernel(), &plan, 0, interp::integers(seed));
+            let exact = exact.unwrap_or_else(|error| panic!("{name}: {error}"));
+            interp::compare_exactly(&exact, &known.expect("a reference"))
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let some = interp::run(
+                &series,
+                &[&plan],
+                &Options::seed(seed),
+                interp::uniform(seed),
+            );
+            let known = interp::reference(series.kernel(), &plan, 0, interp::uniform(seed));
+            let mut some = some.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let known = known.expect("a reference");
+            interp::compare(&some, &known).unwrap_or_else(|error| panic!("{name}: {error}"));
+            // The bound is no excuse: it tells a wrong element from a right one.
+            let y = some.outputs.len() - 1;
+            some.outputs[y].values[0] += 8.0;
+            assert!(interp::compare(&some, &known).is_err(), "{name}");
+        }
+    }
+}
