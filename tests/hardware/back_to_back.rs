@@ -20,7 +20,7 @@ use counterflow::{Communicator, Error, Program, Shape};
 
 type Schedule = fn() -> Program;
 /// What a rank's tensors held after each launch.
-type Held = Vec<Vec<(TensorId, Vec<u16>)>>;
+type Held = Vec<Vec<(TensorId, Vec<u8>)>>;
 
 const ROWS: [u32; 5] = [640, 1, 257, 1000, 129];
 const SETS: usize = 4;

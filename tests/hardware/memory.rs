@@ -1,34 +1,35 @@
-//! The tensors of one launch on one rank, in words of 16 bits: NaN wherever no input is, nor what is added to.
+//! The tensors of one launch on one rank, as bytes: NaN wherever no input is, nor what is added to.
 
 use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
 use counterflow::launch::{Loaded, Tensors};
+use counterflow::op::Element;
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, Tensor, UserBuffer};
 use std::ops::Range;
 
-/// A NaN of both 16-bit types, and twice one of f32.
-const POISON: u16 = 0xffff;
+/// A byte that makes every element a NaN.
+const POISON: u8 = 0xff;
 
 /// What peers address: one buffer a tensor for all launches, so that a peer which comes too early or too late with one
 /// spoils another.
 pub struct Heap<'a> {
     kernel: &'a Kernel,
-    buffers: Vec<Option<UserBuffer<u16>>>,
+    buffers: Vec<Option<UserBuffer<u8>>>,
 }
 
 /// What each tensor of one launch on one rank holds before it; nothing for scratch.
-pub struct Words(Vec<Option<Vec<u16>>>);
+pub struct Words(Vec<Option<Vec<u8>>>);
 
 /// The tensors of one launch, those in the heap as copies: filled before, and with the results after.
 pub struct Memory<'a> {
     heap: &'a Heap<'a>,
-    own: Vec<Option<Tensor<u16>>>,
+    own: Vec<Option<Tensor<u8>>>,
 }
 
 /// Those values on the rank's GPU.
-pub fn held(rank: &Communicator, values: &[u16]) -> Result<Tensor<u16>, Error> {
+pub fn held<T: Element>(rank: &Communicator, values: &[T]) -> Result<Tensor<T>, Error> {
     let tensor = rank.zeros([values.len()])?;
     tensor.write(values)?;
     Ok(tensor)
@@ -38,8 +39,8 @@ fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
     (0..kernel.buffers.len()).map(|index| TensorId(index as u16))
 }
 
-fn words(kernel: &Kernel, plan: &Plan, id: TensorId) -> usize {
-    (Loaded::needs(kernel, plan, id).0 / 2) as usize
+fn bytes(kernel: &Kernel, plan: &Plan, id: TensorId) -> usize {
+    Loaded::needs(kernel, plan, id).0 as usize
 }
 
 impl<'a> Heap<'a> {
@@ -50,20 +51,20 @@ impl<'a> Heap<'a> {
         plans: &[&Checked<Plan>],
     ) -> Result<Heap<'a>, Error> {
         let symmetric = |id: &TensorId| kernel.buffers[id.index()].kind.symmetric();
-        let most = |id| plans.iter().map(|plan| words(kernel, plan, id)).max();
+        let most = |id| plans.iter().map(|plan| bytes(kernel, plan, id)).max();
         let bytes = ids(kernel).filter(symmetric).filter_map(most);
-        let bytes: u64 = bytes.map(|words| words as u64 * 2 + 1024).sum();
+        let bytes: u64 = bytes.map(|bytes| bytes as u64 + 1024).sum();
         let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
         rank.reserve(bytes + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
         let buffer = |id: TensorId| {
             let scratch = kernel.buffers[id.index()].is_scratch();
-            let words = most(id).filter(|_| symmetric(&id) && !scratch);
+            let bytes = most(id).filter(|_| symmetric(&id) && !scratch);
             let name = &kernel.buffers[id.index()].name;
-            words.map(|words| rank.allocate(name, [words])).transpose()
+            bytes.map(|bytes| rank.allocate(name, [bytes])).transpose()
         };
         let buffers = ids(kernel).map(buffer).collect::<Result<Vec<_>, _>>()?;
         for buffer in buffers.iter().flatten() {
-            buffer.fill(POISON.to_le_bytes()[0])?;
+            buffer.fill(POISON)?;
         }
         rank.synchronize()?;
         rank.barrier()?;
@@ -82,7 +83,7 @@ impl Words {
                 all.push(None);
                 continue;
             }
-            let mut values = vec![POISON; words(kernel, plan, id)];
+            let mut values = vec![POISON; bytes(kernel, plan, id)];
             if buffer.kind.counts_before() {
                 let rows = match buffer.kind {
                     TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
@@ -103,9 +104,11 @@ impl Words {
                 for row in rows.range() {
                     for column in 0..columns as usize {
                         let number = numbers.next().unwrap_or(f32::NAN);
-                        let first = at(plan, buffer, row, column) * width(buffer.dtype);
-                        let words = bits(number, buffer.dtype);
-                        values[first..first + words.len()].copy_from_slice(&words);
+                        let width = width(buffer.dtype);
+                        let first = at(plan, buffer, row, column) * width;
+                        buffer
+                            .dtype
+                            .write(number, &mut values[first..first + width]);
                     }
                 }
             }
@@ -122,7 +125,7 @@ impl<'a> Memory<'a> {
         heap: &'a Heap<'a>,
         words: &Words,
     ) -> Result<Memory<'a>, Error> {
-        let local = |values: &Option<Vec<u16>>| {
+        let local = |values: &Option<Vec<u8>>| {
             let values = values.as_ref();
             values.map(|values| held(rank, values)).transpose()
         };
@@ -139,7 +142,7 @@ impl<'a> Memory<'a> {
                 (Some(heap), _) => tensors.shared(id, heap),
                 // SAFETY: the memory lives until the rank was waited for.
                 (None, Some(own)) => unsafe {
-                    tensors.local(id, own.address(), own.len() as u64 * 2);
+                    tensors.local(id, own.address(), own.len() as u64);
                 },
                 (None, None) => {}
             }
@@ -160,13 +163,13 @@ impl<'a> Memory<'a> {
     }
 
     /// Parameters in the heap, with their copies.
-    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u16>, &Tensor<u16>)> {
+    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u8>, &Tensor<u8>)> {
         let both = self.heap.buffers.iter().zip(&self.own);
         both.filter_map(|(heap, own)| Some((heap.as_ref()?, own.as_ref()?)))
     }
 
     /// What is compared, as it is on the GPU: the outputs, and what was gathered.
-    pub fn raw(&self) -> Result<Vec<(TensorId, Vec<u16>)>, Error> {
+    pub fn raw(&self) -> Result<Vec<(TensorId, Vec<u8>)>, Error> {
         let kernel = self.heap.kernel;
         let all = ids(kernel).zip(&self.own);
         let all = all.filter(|(id, _)| shown(&kernel.buffers[id.index()]));
@@ -182,7 +185,7 @@ impl<'a> Memory<'a> {
         plan: &Plan,
         launch: usize,
     ) -> Result<Vec<Output>, Error> {
-        let output = |(tensor, bits): (TensorId, Vec<u16>)| {
+        let output = |(tensor, bits): (TensorId, Vec<u8>)| {
             let buffer = &self.heap.kernel.buffers[tensor.index()];
             let rows = plan.geometry.held(buffer, rank.rank());
             let values = slots_of(plan, buffer, rank.rank());
@@ -199,7 +202,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The words that a rank holds of a tensor, slot by slot: each begins a whole chunk after the one before it.
+/// The bytes that a rank holds of a tensor, slot by slot: each begins a whole chunk after the one before it.
 pub fn slots_of(plan: &Plan, buffer: &Buffer, rank: u32) -> impl Iterator<Item = Range<usize>> {
     let geometry = &plan.geometry;
     let row = geometry.size(buffer.columns) as usize * width(buffer.dtype);
@@ -227,26 +230,13 @@ fn shown(buffer: &Buffer) -> bool {
     )
 }
 
-/// Words of an element.
+/// Bytes of an element.
 fn width(dtype: Dtype) -> usize {
-    dtype.bytes() as usize / size_of::<u16>()
+    dtype.bytes() as usize
 }
 
-/// A number's words, the lower one first.
-fn bits(number: f32, dtype: Dtype) -> Vec<u16> {
-    let mut bytes = vec![0; dtype.bytes() as usize];
-    dtype.write(number, &mut bytes);
-    let words = bytes.chunks_exact(2);
-    words
-        .map(|word| u16::from_le_bytes([word[0], word[1]]))
-        .collect()
-}
-
-/// Words as numbers.
-pub fn numbers(words: &[u16], dtype: Dtype) -> Vec<f32> {
-    let number = |words: &[u16]| {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        dtype.read(&bytes)
-    };
-    words.chunks_exact(width(dtype)).map(number).collect()
+/// Bytes as numbers.
+pub fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    let elements = bytes.chunks_exact(width(dtype));
+    elements.map(|bytes| dtype.read(bytes)).collect()
 }

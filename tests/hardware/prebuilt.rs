@@ -61,7 +61,8 @@ fn kernels_of_the_suite() {
             wanted.push((probes, cuda::emit(&pipeline)));
         }
     }
-    for (probes, program, variant) in pulls::kernels().chain(right::of_strangers()) {
+    let more = pulls::kernels().chain(right::of_strangers());
+    for (probes, program, variant) in more.chain(right::of_fp8()) {
         let (_, pipeline) = checked(&program, &variant);
         let kernel = (probes, cuda::emit(&pipeline));
         if !wanted.contains(&kernel) {

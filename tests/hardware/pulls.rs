@@ -17,7 +17,7 @@ use counterflow::launch::Loaded;
 use counterflow::{Communicator, Error, Program, Shape, Variant};
 
 /// What a rank's tensors hold after a launch.
-type Held = Vec<(TensorId, Vec<u16>)>;
+type Held = Vec<(TensorId, Vec<u8>)>;
 
 const ROWS: [u32; 2] = [1111, 741];
 /// N and K.

@@ -10,7 +10,7 @@ use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Layout, Program, Shape};
+use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 pub use strangers::{of_strangers, strangers};
 
 type Schedule = fn() -> Program;
@@ -35,6 +35,12 @@ pub const NN: [Kind; 2] = [
 pub const TN: [Kind; 2] = [
     (Dtype::Bf16, (128, 256), Layout::Tn),
     (Dtype::F16, (128, 128), Layout::Tn),
+];
+
+/// FP8 operands, which are K-major.
+pub const FP8: [Kind; 2] = [
+    (Dtype::E4M3, (128, 256), Layout::Nt),
+    (Dtype::E4M3, (128, 128), Layout::Nt),
 ];
 
 pub const JITTER: Probes = Probes {
@@ -189,6 +195,35 @@ fn layout_nn(schedule: Schedule) {
 
 mod layout_nn {
     crate::each_schedule!(super::layout_nn: gemm, swiglu, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, experts, gemm_rs, gemm_rs_add, gemm_ar, gemm_ag, all_to_all, mlp, bulk, bulk_rs);
+}
+
+/// Rows of FP8 are multiples of 16 elements: one step of K and a part, and more steps than stages.
+fn fp8(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &FP8,
+        sizes: &[(264, 1104), (520, 144)],
+        rows: &[1000, 1, 127, 2049],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "e4m3", (Probes::default(), 0));
+}
+
+mod fp8 {
+    crate::each_schedule!(super::fp8: gemm, ag_gemm, gemm_rs);
+}
+
+/// The same for what compiles them ahead.
+pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let all = [schedules::gemm, schedules::ag_gemm, schedules::gemm_rs];
+    let kinds = all
+        .into_iter()
+        .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
+    let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
+    worlds.map(|((schedule, kind), world)| {
+        let program = schedule();
+        let variant = variant_of(&program, world, kind);
+        (Probes::default(), program, variant)
+    })
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
