@@ -126,7 +126,7 @@ fn some(of: impl Fn(ItemsRef) -> ItemsRef) -> String {
 fn a_selection_has_one_step_and_numbers_that_are_none_below_zero() {
     insta::assert_snapshot!(some(|all| all.step_by(2).step_by(2)), @"
     error[language]: `step_by` twice in one selection
-      help: multiply the two: `.step_by(4)` is every second of every second
+      help: keep one, the product of both: `.step_by(6)` for `.step_by(2).step_by(3)`
     ");
     insta::assert_snapshot!(some(|all| all.step_by(me())), @"error[bounds]: `step_by(me)` has no value on rank 0: a step is from 1 to 65536");
     insta::assert_snapshot!(some(|all| all.step_by(65537)), @"error[bounds]: `step_by(65537)` has no value on rank 0: a step is from 1 to 65536");
