@@ -19,25 +19,30 @@ pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
     pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
 }
 
-/// Compiles and passes every SASS check, or says what is wrong.
-fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
+/// What the SASS checks find in a kernel.
+pub struct Findings {
+    /// Spills, and what the compiler says of slow code.
+    pub slow: Vec<String>,
+    /// Instructions, registers or parameters that are others than the statements ask for.
+    pub wrong: Vec<String>,
+}
+
+/// Compiles, and says what the SASS checks find.
+fn findings(name: &str, pipeline: &Checked<Pipeline>) -> Option<Findings> {
     let compiler = nvidia::compiler()?;
     let source = cuda::emit(pipeline);
     let compiled = launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
     let sass = nvidia::sass(compiled.cubin())?;
-    let mut found = sass_checks::findings(&compiled, Some(&sass));
-    found.extend(sass_checks::in_counts(
-        &sass,
-        &expected::instructions(pipeline),
-    ));
+    let slow = sass_checks::findings(&compiled, Some(&sass));
+    let mut wrong = sass_checks::in_counts(&sass, &expected::instructions(pipeline));
     let facts = &compiled.facts[0];
     // The ceiling of 384 threads: setmaxnreg reallocates registers from there.
     if facts.registers > 168 || facts.threads != Some(source.threads) {
-        found.push(format!("{facts:?}"));
+        wrong.push(format!("{facts:?}"));
     }
     let parameters = parameters(&source);
     if facts.parameters != parameters || facts.parameter_count as usize != source.params.len() {
-        found.push(format!(
+        wrong.push(format!(
             "{} bytes of parameters, but the host passes {parameters}",
             facts.parameters
         ));
@@ -49,7 +54,7 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
         source.shared_bytes,
         compiled.took.as_secs_f64() * 1000.0
     );
-    Some(found)
+    Some(Findings { slow, wrong })
 }
 
 /// Bytes of the parameters as the host lays them out. They start at 0x210 of the constant bank, and are aligned there.
@@ -73,14 +78,30 @@ fn parameters(source: &cuda::CudaSource) -> u32 {
     end - BASE
 }
 
-pub fn all_pass(cases: &[(Program, Variant)]) {
-    let mut wrong = Vec::new();
-    for (program, variant) in cases {
+/// What the checks find in each case, with its name. `None` where there is no compiler.
+pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
+    let of_one = |(program, variant): &(Program, Variant)| {
         let name = format!("{} {variant}", program.name);
-        let Some(found) = passes(&name, &checked(program, variant)) else {
-            return;
+        let Findings { slow, wrong } = findings(&name, &checked(program, variant))?;
+        let named = |found: Vec<String>| {
+            found
+                .iter()
+                .map(|found| format!("{name}: {found}"))
+                .collect()
         };
-        wrong.extend(found.into_iter().map(|found| format!("{name}: {found}")));
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Some(Findings {
+            slow: named(slow),
+            wrong: named(wrong),
+        })
+    };
+    cases.iter().map(of_one).collect()
+}
+
+pub fn all_pass(cases: &[(Program, Variant)]) {
+    let Some(found) = each(cases) else { return };
+    let found = found
+        .into_iter()
+        .flat_map(|Findings { slow, wrong }| [slow, wrong].concat());
+    let found: Vec<String> = found.collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -129,6 +129,40 @@ fn what_has_no_pipeline() {
     ");
 }
 
+/// What is multiplied and stored in a loop after one that has a pipeline.
+fn second([v, u]: [Dtype; 2]) -> Program {
+    let mut s = ScheduleBuilder::new("second");
+    let (x, w, y) = (s.local("x", E4M3), s.local("w", E4M3), s.out("y", Bf16));
+    let (v, u) = (s.local("v", v), s.out("u", u));
+    let [tiles, others] =
+        [("tiles", y), ("others", u)].map(|(name, of)| s.tiles(name, of, (128, 128)));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", others.all(), |s, t| {
+            let product = s.dot(x.at(t), v.at(t));
+            s.store(u.at(t), product);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn every_loop_is_held_to_the_rules() {
+    let one = Variant::new(1);
+    assert!(built(&second([E4M3, Bf16]), &one).is_ok());
+    insta::assert_snapshot!(refused(&second([E5M2, Bf16]), &one), @"
+    error[resources]: a product of e4m3 and e5m2
+      help: operands of one type: this version multiplies no two types
+    ");
+    insta::assert_snapshot!(refused(&second([E4M3, E4M3]), &one), @"
+    error[resources]: `u` of e4m3 beside a product
+      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
+    ");
+}
+
 /// Sums of small integers to the bit, others within the bound: at the tile level, with schedules that communicate.
 #[test]
 fn results_are_right() {

@@ -101,6 +101,33 @@ fn layers_of_one_product_and_of_two() {
     }
 }
 
+/// One tensor of two loops, whose tiles of either width have as many bytes.
+#[test]
+fn a_tensor_in_loops_of_two_widths_has_a_name_for_each() {
+    let mut s = ScheduleBuilder::new("shared");
+    let (x, z, w) = (s.local("x", Bf16), s.local("z", Bf16), s.local("w", Bf16));
+    let (y, u) = (s.out("y", Bf16), s.out("u", Bf16));
+    let narrow = s.tiles("narrow", y, (128, 80));
+    let wide = s.tiles("wide", u, (128, 96));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", narrow.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", wide.all(), |s, t| {
+            let product = s.dot(z.at(t), w.at(t));
+            s.store(u.at(t), product);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1).layout(Layout::Nn)).and_then(verify::kernel);
+    let pipeline = kernel
+        .and_then(|kernel| sm90::build(&kernel))
+        .and_then(verify::pipeline);
+    let text = cuda::emit(&pipeline.unwrap_or_else(|found| panic!("{found}"))).text;
+    let widths = text.lines().find(|line| line.contains("_TILE_N = "));
+    insta::assert_snapshot!(widths.expect("widths"), @"constexpr u32 TILE_M = 128, W_TILE_N = 80, W__TILE_N = 96, TILE_K = 64;");
+}
+
 /// Tiles of several widths have stages as large as the widest needs, and subtiles that divide all of them.
 #[test]
 fn layers_of_several_widths() {

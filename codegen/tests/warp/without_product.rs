@@ -177,6 +177,38 @@ fn beside_a_product_it_goes_through_the_same_stages() {
     ");
 }
 
+/// In ping-pong the warpgroups take tiles by turns, and one without a product has no steps.
+#[test]
+fn between_products_in_ping_pong_it_is_refused() {
+    let mut s = ScheduleBuilder::new("between");
+    let (x, w, b) = (s.local("x", Bf16), s.local("w", Bf16), s.vector("b", Bf16));
+    let (y, z, u) = (s.out("y", Bf16), s.out("z", Bf16), s.out("u", Bf16));
+    let items = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        ping_pong: Some(true.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", items.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", items.all(), |s, t| {
+            let rectified = s.load(b).relu();
+            s.store(z.at(t), rectified);
+        });
+        s.for_items("t", items.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(u.at(t), product);
+        });
+    });
+    let found = built(&s.finish(), &Variant::new(2)).expect_err("refused");
+    insta::assert_snapshot!(found, @"
+    error[resources]: a loop that multiplies nothing before one that does, with tiles in ping-pong
+      help: such loops last, or cooperative tiles: of 128 or 256 rows, without `ping_pong`
+    ");
+}
+
 /// Beside a product, too, tiles are read by rows.
 #[test]
 fn a_tile_that_has_its_columns_in_lines() {

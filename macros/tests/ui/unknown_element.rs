@@ -1,7 +1,7 @@
 use counterflow::prelude::*;
 
 #[schedule]
-fn gemm(x: Local<e5m3>, w: Local<bf16>, y: Out<bf16>) {
+fn gemm(x: Local<complex>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles((128, 256));
     #[gemm]
     for t in tiles {

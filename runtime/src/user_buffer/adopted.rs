@@ -29,8 +29,8 @@ impl Communicator {
     /// ```
     ///
     /// # Safety
-    /// From `address` on there are as many elements as the shape has, and nobody unmaps them during this call. No other
-    /// process lends the same memory: only among ranks of one process is that seen and refused. Whoever else uses the
+    /// From `address` on there are as many elements as the shape has, and nobody unmaps them during this call. It is
+    /// lent once: only ranks of one process that lend it in one call are seen and refused. Whoever else uses the
     /// memory, by any address, does so before a launch that is given it on any rank, in the order of streams, or after
     /// it: no kernel may use it by its old address while another one uses it by the heap's.
     ///

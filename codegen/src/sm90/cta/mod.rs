@@ -21,11 +21,14 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind
 use crate::program::{PartitionId, Var};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Item, distinct, first_store, results, takes_tiles_between_products, ways};
+use asked::{
+    Asked, Item, Loop, distinct, first_store, results, takes_tiles_between_products, ways,
+};
 pub(crate) use asked::{computes, loops, moves_and_sums};
 use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
+use std::{iter, slice};
 
 /// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
 /// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in partial boxes of 8, nine in its last tiles, was
@@ -152,17 +155,23 @@ pub fn decide(kernel: &Kernel) -> Decision {
     }
     let mut multiplied = |asked| rules::find(asked, Level::Multiplies, &mut missing);
     let all = asked.iter().filter(|asked| multiplied(asked)).count();
-    // Of loops with tiles of one shape, the first stands for all.
-    let mut shapes: Vec<&Asked<'_>> = Vec::new();
+    let mut running = 0;
     for one in &asked {
-        if !shapes.iter().any(|known| known.wgmma == one.wgmma) {
-            shapes.push(one);
-        }
+        let mut found = Vec::new();
+        running += usize::from(rules::find(one, Level::Runs, &mut found));
+        // What the loops have in common is said of the first.
+        found.retain(|new| missing.iter().all(|known| known.message != new.message));
+        missing.extend(found);
     }
-    let mut runs = |asked| rules::find(asked, Level::Runs, &mut missing);
-    let running = shapes.iter().filter(|one| runs(one)).count();
-    let has_pipeline = !asked.is_empty() && running == shapes.len() && all == asked.len();
+    let has_pipeline = !asked.is_empty() && running == asked.len() && all == asked.len();
     missing.extend(rules::of_loops(&asked));
+    if let (true, Some((role, _))) = (alternates(&asked), gemm) {
+        missing.extend(rules::before_products(
+            &beside,
+            &in_turn(&role.body),
+            |body| multiplies(kernel, body),
+        ));
+    }
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
     let needs: Vec<Needs> = asked.iter().map(|one| one.needs_with(&asked)).collect();
     for (asked, needs) in asked.into_iter().zip(needs) {
@@ -210,6 +219,20 @@ pub fn decide(kernel: &Kernel) -> Decision {
 /// Whether items have a product, whichever way they go.
 fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
     ways(kernel, body).iter().any(|way| !way.is_empty())
+}
+
+/// Whether warpgroups have tiles of their own, by turns.
+fn alternates(asked: &[Asked<'_>]) -> bool {
+    asked.iter().any(|one| one.wgmma.mode == Mode::PingPong)
+}
+
+/// Loops over items in the order of a CTA, those over ranks twice: what stands last in one comes before what is first.
+fn in_turn(body: &[Block]) -> Vec<Loop<'_>> {
+    let each = body.iter().flat_map(|block| {
+        let times = 1 + usize::from(matches!(block, Block::ForRanks { .. }));
+        iter::repeat_n(slice::from_ref(block), times)
+    });
+    each.flat_map(loops).collect()
 }
 
 /// What each loop that multiplies asks for.

@@ -3,13 +3,13 @@
 //! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
 //! this version: it does not *run*.
 
-use super::asked::{Asked, Dot, distinct, moves_and_sums};
+use super::asked::{Asked, Dot, Loop, distinct, moves_and_sums};
 use super::registers::{Company, has_registers};
-use super::shared::{cluster_fits, clusters, shared_alone, splits};
+use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
+use crate::kernel::{Kernel, Op, OpKind, Role, RoleKind, visit};
 use crate::program::{Loc, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
@@ -94,11 +94,37 @@ pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
 
 /// What the rules find for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through the same stages.
 pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
-    let found = [stored_by_rows(asked), stored_elements(asked)].concat();
+    let found = [
+        stored_by_rows(asked),
+        stored_elements(asked),
+        some_in_cluster(asked),
+    ]
+    .concat();
     match found.is_empty() {
         true => of_items(asked, tiling),
         false => found,
     }
+}
+
+/// Warpgroups that take tiles by turns skip the steps of each other's: those of a loop without a product have none. A loop's
+/// count is known to the launch only, so whoever comes after it may not multiply.
+pub(super) fn before_products(
+    beside: &[Asked<'_>],
+    in_turn: &[Loop<'_>],
+    multiplies: impl Fn(&[Op]) -> bool,
+) -> Vec<Diagnostic> {
+    let last = in_turn.iter().rposition(|each| multiplies(each.body));
+    let before = &in_turn[..last.unwrap_or(0)];
+    let found = beside
+        .iter()
+        .filter(|asked| before.iter().any(|each| each.items == asked.items));
+    let refused = found.map(|asked| {
+        let message =
+            "a loop that multiplies nothing before one that does, with tiles in ping-pong";
+        let hint = "such loops last, or cooperative tiles: of 128 or 256 rows, without `ping_pong`";
+        refuse(asked.at, message, hint)
+    });
+    refused.collect()
 }
 
 /// What the rules of a level find, and whether what comes after them means anything.

@@ -45,11 +45,7 @@ pub(super) fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
             "1x1: clusters are for GEMMs alone",
         ));
     }
-    if ctas > 1 && asked.selects {
-        let message = format!("some of the tiles, in a cluster of {down}x{across}");
-        let hint = "1x1: a cluster has neighbouring tiles together";
-        found.push(refuse(asked.at, message, hint));
-    }
+    found.extend(some_in_cluster(asked));
     let rows = asked.wgmma.tile.rows;
     let [x_rows, _] = asked.kernel.variant.layout.mn_major();
     if across == 2 && !x_rows && !rows.is_multiple_of(2 * ATOM_ROWS) {
@@ -60,6 +56,17 @@ pub(super) fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
         ));
     }
     found
+}
+
+/// What a cluster computes together is not selected tile by tile.
+pub(super) fn some_in_cluster(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let (down, across) = asked.kind.cluster;
+    if !asked.selects || down.saturating_mul(across) <= 1 {
+        return Vec::new();
+    }
+    let message = format!("some of the tiles, in a cluster of {down}x{across}");
+    let hint = "1x1: a cluster has neighbouring tiles together";
+    vec![refuse(asked.at, message, hint)]
 }
 
 /// CTAs that split the K of a tile.
