@@ -9,6 +9,7 @@ mod registers;
 mod rules;
 mod shared;
 mod smem;
+mod together;
 mod wgmma;
 
 pub(crate) use rules::placed;
@@ -164,9 +165,9 @@ pub fn decide(kernel: &Kernel) -> Decision {
         missing.extend(found);
     }
     let has_pipeline = !asked.is_empty() && running == asked.len() && all == asked.len();
-    missing.extend(rules::of_loops(&asked));
+    missing.extend(together::of_loops(&asked));
     if let (true, Some((role, _))) = (alternates(&asked), gemm) {
-        missing.extend(rules::before_products(
+        missing.extend(together::before_products(
             &beside,
             &in_turn(&role.body),
             |body| multiplies(kernel, body),

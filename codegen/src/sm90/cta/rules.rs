@@ -3,13 +3,13 @@
 //! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
 //! this version: it does not *run*.
 
-use super::asked::{Asked, Dot, Loop, distinct, moves_and_sums};
+use super::asked::{Asked, Dot, distinct, moves_and_sums};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, Op, OpKind, Role, RoleKind, visit};
+use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
 use crate::program::{Loc, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
@@ -104,27 +104,6 @@ pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
         true => of_items(asked, tiling),
         false => found,
     }
-}
-
-/// Warpgroups that take tiles by turns skip the steps of each other's: those of a loop without a product have none. A loop's
-/// count is known to the launch only, so whoever comes after it may not multiply.
-pub(super) fn before_products(
-    beside: &[Asked<'_>],
-    in_turn: &[Loop<'_>],
-    multiplies: impl Fn(&[Op]) -> bool,
-) -> Vec<Diagnostic> {
-    let last = in_turn.iter().rposition(|each| multiplies(each.body));
-    let before = &in_turn[..last.unwrap_or(0)];
-    let found = beside
-        .iter()
-        .filter(|asked| before.iter().any(|each| each.items == asked.items));
-    let refused = found.map(|asked| {
-        let message =
-            "a loop that multiplies nothing before one that does, with tiles in ping-pong";
-        let hint = "such loops last, or cooperative tiles: of 128 or 256 rows, without `ping_pong`";
-        refuse(asked.at, message, hint)
-    });
-    refused.collect()
 }
 
 /// What the rules of a level find, and whether what comes after them means anything.
@@ -222,75 +201,6 @@ fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
         (None, None) => None,
     };
     refused.into_iter().collect()
-}
-
-/// What the loops of a pipeline must have in common with its first.
-pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
-    let Some((first, others)) = loops.split_first() else {
-        return Vec::new();
-    };
-    let found = others
-        .iter()
-        .map(|other| unlike_tiles(first, other).or_else(|| unlike(first, other)));
-    found.flatten().collect()
-}
-
-/// Whether tiles of a loop cannot pass through what those of the first do.
-fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
-    if other.passes_with(first) {
-        return None;
-    }
-    let message = format!("{}, beside a loop with {}", other.tiles(), first.tiles());
-    let rows = first.wgmma.tile.rows;
-    let hint = match first.products.is_empty() || first.wgmma.swapped() {
-        true => "tiles of one shape in all loops".into(),
-        false => format!("tiles of {rows} rows in all loops: their columns may differ"),
-    };
-    Some(refuse(other.at, message, hint))
-}
-
-/// How a loop differs from the first in what their warps and their stages share.
-fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
-    let depth = |asked: &Asked<'_>| {
-        let [x, _] = *asked.products.first()?;
-        Some(asked.kernel.buffers[x.index()].columns)
-    };
-    let products = [first, other].map(|asked| asked.stages().1);
-    let common = products[0].len().min(products[1].len());
-    // What fewer products read lies where that of the first of several does.
-    if products[0][..common] != products[1][..common] || !within(first, other) {
-        let [before, here] = products.map(|of| of.len());
-        let message = match here == before {
-            true => "products that share other operands than those of the loop before do".into(),
-            false => format!("items of {here} products, beside a loop whose items have {before}"),
-        };
-        let hint = "operands of the tile's rows that each item's products share, or as many products in each loop, \
-            which share operands alike: loops have the same stages";
-        return Some(refuse(other.at, message, hint));
-    }
-    if first.dtype != other.dtype {
-        let message = format!(
-            "a product of {}, beside a loop of {}",
-            other.dtype, first.dtype
-        );
-        let hint = "operands of one type in all loops";
-        return Some(refuse(other.at, message, hint));
-    }
-    if other.wgmma.mode == Mode::PingPong && depth(first) != depth(other) {
-        let message = "loops of another depth, with tiles in ping-pong";
-        let hint = "cooperative tiles: each warpgroup skips as many steps as the other one's next tile has";
-        return Some(refuse(other.at, message, hint));
-    }
-    None
-}
-
-/// Whether the operands of one of two loops have room where those of the other are: they have as many of the tile's rows.
-fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
-    let of_rows = |asked: &Asked<'_>| {
-        let (staged, _) = asked.stages();
-        staged.iter().filter(|(_, side)| *side == 0).count()
-    };
-    one.products.len() == other.products.len() || of_rows(one) == of_rows(other)
 }
 
 /// Products of an item go through the same steps: their operands are of one type and depth.
