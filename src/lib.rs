@@ -56,7 +56,7 @@ pub use counterflow_codegen::model::Machine;
 pub use counterflow_codegen::plan::Plan;
 pub use counterflow_codegen::program::Program;
 pub use counterflow_codegen::shape::Shape;
-pub use counterflow_codegen::variant::{Arch, Layout, Variant};
+pub use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 pub use counterflow_codegen::verify::{Checked, Series};
 
 pub mod prelude;

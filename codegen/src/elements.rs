@@ -31,13 +31,31 @@ fn multiplied(program: &Program) -> Vec<bool> {
     for operand in operands {
         mark(&mut found, operand);
     }
+    spread(&mut found, copies);
+    found
+}
+
+/// Which tensors are copied from or to that one, directly or not, and itself.
+pub(crate) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
+    let (mut operands, mut copies) = (Vec::new(), Vec::new());
+    for role in &program.roles {
+        visit(&role.body, &mut operands, &mut copies);
+    }
+    let mut found = vec![false; program.tensors.len()];
+    mark(&mut found, tensor);
+    spread(&mut found, copies);
+    found
+}
+
+/// What is copied from or to a tensor that is marked is so too.
+fn spread(found: &mut [bool], mut copies: Vec<[TensorId; 2]>) {
     loop {
         let known = |of: &TensorId| found.get(of.index()).copied().unwrap_or(true);
         let Some(at) = (copies.iter()).position(|[to, from]| known(to) != known(from)) else {
-            return found;
+            return;
         };
         let both = copies.swap_remove(at);
-        both.into_iter().for_each(|of| mark(&mut found, of));
+        both.into_iter().for_each(|of| mark(found, of));
     }
 }
 

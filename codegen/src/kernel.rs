@@ -89,7 +89,7 @@ pub struct Dim {
     pub name: String,
     /// Whether it is divided over ranks in chunks of `ceil(size / world)`, the last ones short or empty.
     pub chunked: bool,
-    /// Whether it is the single row of a vector.
+    /// Whether it is the single row of a vector, or a side of one number.
     pub unit: bool,
 }
 
@@ -126,6 +126,7 @@ impl Buffer {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered

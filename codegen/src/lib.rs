@@ -46,6 +46,7 @@ pub mod plan;
 mod print;
 pub mod program;
 pub mod rank;
+mod scales;
 pub mod shape;
 pub mod sm90;
 pub mod tiling;

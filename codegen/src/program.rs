@@ -3,6 +3,8 @@
 //! A program is SPMD: every rank runs the same text. Nothing is resolved yet: choices are open, dimensions are not
 //! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
+mod kinds;
+
 use crate::dtype::Dtype;
 use crate::given::Reference;
 use crate::order::{RankOrder, Selection, TileOrder};
@@ -108,6 +110,13 @@ pub enum TensorKind {
     Local,
     /// Input vector along the columns (a bias), whole on each rank. Never written.
     Vector,
+    /// Input: one number, by which all elements of a tensor are multiplied wherever it is an operand of a product. The same on
+    /// each rank that has rows of it. Never written. No schedule says it: [`Variant::scales`](crate::variant::Variant::scales)
+    /// does.
+    Scale {
+        /// The tensor that it is a plane of.
+        of: TensorId,
+    },
     /// Output, whole on each rank and different on each.
     Out,
     /// Output that a launch adds to, whole on each rank and different on each. Its old contents count.
@@ -127,56 +136,6 @@ pub enum TensorKind {
         /// How many copies.
         slots: Slots,
     },
-}
-
-impl TensorKind {
-    /// Whether its rows are chunked over ranks.
-    pub const fn chunked(self) -> bool {
-        matches!(
-            self,
-            TensorKind::Gathered
-                | TensorKind::GatheredOutput
-                | TensorKind::Scattered
-                | TensorKind::Reduced
-                | TensorKind::Exchanged
-        )
-    }
-
-    /// Whether it is an input, present at the start in whole or in part.
-    pub const fn is_input(self) -> bool {
-        matches!(
-            self,
-            TensorKind::Gathered | TensorKind::Local | TensorKind::Vector
-        )
-    }
-
-    /// Whether its contents before a launch count: inputs, and outputs that a launch adds to.
-    pub const fn counts_before(self) -> bool {
-        self.is_input() || matches!(self, TensorKind::Accumulated)
-    }
-
-    /// Whether it lives in symmetric memory, so that a peer can address it.
-    pub const fn symmetric(self) -> bool {
-        !matches!(
-            self,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated
-        )
-    }
-
-    /// Its name in the language.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TensorKind::Gathered | TensorKind::GatheredOutput => "Gathered",
-            TensorKind::Local => "Local",
-            TensorKind::Vector => "Vector",
-            TensorKind::Out => "Out",
-            TensorKind::Accumulated => "Accumulated",
-            TensorKind::Scattered => "Scattered",
-            TensorKind::Reduced => "Reduced",
-            TensorKind::Exchanged => "Exchanged",
-            TensorKind::Scratch { .. } => "symmetric",
-        }
-    }
 }
 
 /// Which rows a scratch tensor has on each rank.

@@ -4,7 +4,7 @@ mod sizes;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
-use crate::program::{CounterDim, CounterId, PartitionId, Side, TensorKind};
+use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
 
 pub use sizes::Shape;
@@ -273,8 +273,8 @@ impl Geometry {
                 );
             }
             let unit = 16 / buffer.dtype.bytes();
-            // A vector is one row: no aligned row follows.
-            if ld % unit != 0 && buffer.kind != TensorKind::Vector {
+            // A vector or a scale is one row: no aligned row follows.
+            if ld % unit != 0 && !buffer.kind.is_repeated() {
                 let (of, dim) = if buffer.mn_major {
                     ("column", buffer.rows)
                 } else {

@@ -252,6 +252,27 @@ impl Value {
         }
     }
 
+    /// The same expression of what `f` says for each accumulator.
+    pub(crate) fn with(&self, f: &impl Fn(AccId) -> Value) -> Value {
+        let boxed = |value: &Value| Box::new(value.with(f));
+        match self {
+            Value::Acc(acc) => f(*acc),
+            Value::Arg(_) | Value::Const(_) => self.clone(),
+            Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)),
+            Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a), boxed(b)),
+            Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)),
+            Value::Select(compare, parts) => {
+                let [a, b, then, otherwise] = &**parts;
+                let [a, b, then, otherwise] = [a, b, then, otherwise].map(|part| part.with(f));
+                Value::select(*compare, a, b, then, otherwise)
+            }
+            Value::Call(function, values) => {
+                let values = values.iter().map(|value| value.with(f)).collect();
+                Value::Call(function.clone(), values)
+            }
+        }
+    }
+
     /// Calls `f` on this and every part of it, except functions' bodies.
     pub fn visit(&self, f: &mut impl FnMut(&Value)) {
         f(self);

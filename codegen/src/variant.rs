@@ -9,12 +9,14 @@ use std::fmt;
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_codegen::variant::{Arch, Layout, Variant};
+/// use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 ///
 /// let variant = Variant::new(4).layout(Layout::Nn).dtype(Dtype::F16).set("tiles", (128, 256));
 /// assert_eq!(variant.to_string(), "sm90 world 4 nn f16 tiles=128x256");
 /// let emulated = variant.arch(Arch::Cpu); // tiles of any shape, without a kernel for GPUs
 /// assert_eq!(emulated.choices.len(), 1);
+/// let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Whole); // of FP8 operands
+/// assert_eq!(scaled.to_string(), "sm90 world 4 nt e4m3 scales=whole");
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Variant {
@@ -25,6 +27,8 @@ pub struct Variant {
     /// Replaces the element type of the first parameter wherever that type occurs. FP8 replaces it only in what products
     /// multiply, and in what is copied from or to that: results stay in the type that the schedule says.
     pub dtype: Option<Dtype>,
+    /// The scales that FP8 operands of products have; `None`: they are what their elements say.
+    pub scales: Option<Scales>,
     /// The layout of dots' operands.
     pub layout: Layout,
     /// Choices by name. An absent one has its first option.
@@ -62,6 +66,38 @@ impl Arch {
             Arch::Sm90 => "sm90",
             Arch::Cpu => "cpu",
         }
+    }
+}
+
+/// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
+/// of f32 beside its operand, called `x.scale` for the operand `x`.
+///
+/// ```
+/// use counterflow_codegen::variant::Scales;
+///
+/// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
+/// assert_eq!(Scales::ALL.map(Scales::name), ["whole"]);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Scales {
+    /// One number for all of an operand. Of one that is gathered, the same on every rank.
+    Whole,
+}
+
+impl Scales {
+    /// Every kind.
+    pub const ALL: [Scales; 1] = [Scales::Whole];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scales::Whole => "whole",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Scales> {
+        Scales::ALL.into_iter().find(|scales| scales.name() == name)
     }
 }
 
@@ -121,6 +157,7 @@ impl Variant {
             arch: Arch::Sm90,
             world,
             dtype: None,
+            scales: None,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
         }
@@ -147,6 +184,13 @@ impl Variant {
         self
     }
 
+    /// With scales of FP8 operands.
+    #[must_use]
+    pub fn scales(mut self, scales: Scales) -> Self {
+        self.scales = Some(scales);
+        self
+    }
+
     /// With another operand layout.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
@@ -166,6 +210,9 @@ impl fmt::Display for Variant {
         )?;
         if let Some(dtype) = self.dtype {
             write!(f, " {dtype}")?;
+        }
+        if let Some(scales) = self.scales {
+            write!(f, " scales={}", scales.name())?;
         }
         for (name, setting) in &self.choices {
             write!(f, " {name}={setting}")?;

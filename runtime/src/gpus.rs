@@ -315,7 +315,10 @@ fn one(
 fn shown(buffer: &Buffer) -> bool {
     !matches!(
         buffer.kind,
-        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. }
+        TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Scratch { .. }
     )
 }
 
@@ -343,6 +346,7 @@ fn prepare(
             TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
             TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered

@@ -226,7 +226,10 @@ fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
 fn shown(buffer: &Buffer) -> bool {
     !matches!(
         buffer.kind,
-        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. }
+        TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Scratch { .. }
     )
 }
 

@@ -10,7 +10,7 @@ use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
+use counterflow::{Dtype, Layout, Program, Scales, Shape, Variant, schedules};
 pub use strangers::{of_strangers, strangers};
 
 type Schedule = fn() -> Program;
@@ -66,6 +66,7 @@ struct Matrix {
     sizes: &'static [(u32, u32)],
     rows: &'static [u32],
     fills: &'static [fn(u64) -> Fill],
+    scales: Option<Scales>,
 }
 
 impl Matrix {
@@ -82,7 +83,10 @@ impl Matrix {
                 let shapes = shapes(self.rows, *size);
                 for fill in self.fills {
                     let program = schedule();
-                    let variant = variant_of(&program, ranks, *kind);
+                    let variant = Variant {
+                        scales: self.scales,
+                        ..variant_of(&program, ranks, *kind)
+                    };
                     let case = on(device, &program, &variant, &shapes);
                     let fill = fill(u64::from(ranks) << 16 | ran.len() as u64);
                     let outcome = case.run(device, fill);
@@ -150,6 +154,7 @@ fn agrees(schedule: Schedule) {
         sizes: &SIZES,
         rows: &ROWS,
         fills: &[Fill::Uniform],
+        scales: None,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -175,6 +180,7 @@ fn ragged(schedule: Schedule) {
         sizes: &[(136, 200)],
         rows: &RAGGED,
         fills: &[Fill::Uniform],
+        scales: None,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -189,6 +195,7 @@ fn layout_nn(schedule: Schedule) {
         sizes: &[(264, 1096)],
         rows: &[1000, 1, 127, 2049],
         fills: &[Fill::Uniform, Fill::Integers],
+        scales: None,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -198,14 +205,29 @@ mod layout_nn {
 }
 
 /// Rows of FP8 are multiples of 16 elements: one step of K and a part, and more steps than stages.
+const FP8_MATRIX: Matrix = Matrix {
+    kinds: &FP8,
+    sizes: &[(264, 1104), (520, 144)],
+    rows: &[1000, 1, 127, 2049],
+    fills: &[Fill::Uniform, Fill::Integers],
+    scales: None,
+};
+
 fn fp8(schedule: Schedule) {
+    FP8_MATRIX.on_gpus(schedule, "e4m3", (Probes::default(), 0));
+}
+
+/// The same with a scale of each operand, of each rank's own.
+fn fp8_scaled(schedule: Schedule) {
     let matrix = Matrix {
-        kinds: &FP8,
-        sizes: &[(264, 1104), (520, 144)],
-        rows: &[1000, 1, 127, 2049],
-        fills: &[Fill::Uniform, Fill::Integers],
+        scales: Some(Scales::Whole),
+        ..FP8_MATRIX
     };
-    matrix.on_gpus(schedule, "e4m3", (Probes::default(), 0));
+    matrix.on_gpus(schedule, "e4m3 with scales", (Probes::default(), 0));
+}
+
+mod fp8_scaled {
+    crate::each_schedule!(super::fp8_scaled: gemm, ag_gemm, gemm_rs);
 }
 
 mod fp8 {
@@ -219,10 +241,14 @@ pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
         .into_iter()
         .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
     let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-    worlds.map(|((schedule, kind), world)| {
+    let variants = worlds.map(|((schedule, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
         (Probes::default(), program, variant)
+    });
+    variants.flat_map(|(probes, program, variant)| {
+        let scaled = variant.clone().scales(Scales::Whole);
+        [variant, scaled].map(|variant| (probes, program.clone(), variant))
     })
 }
 
@@ -233,6 +259,7 @@ fn layout_tn(schedule: Schedule) {
         sizes: &[(264, 1096)],
         rows: &[960, 96, 2016],
         fills: &[Fill::Uniform, Fill::Integers],
+        scales: None,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -248,6 +275,7 @@ fn same_bits(schedule: Schedule) {
         sizes: &[(264, 200)],
         rows: &[1, 1000, 127, 514],
         fills: &[Fill::Integers],
+        scales: None,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -263,6 +291,7 @@ fn jitter(schedule: Schedule) {
         sizes: &[(520, 1096)],
         rows: &[514, 1, 1000, 129, 2049, 640, 127, 1000],
         fills: &[Fill::Uniform, Fill::Integers],
+        scales: None,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -278,6 +307,7 @@ fn small(schedule: Schedule) {
         sizes: &[(136, 200)],
         rows: &[257, 1, 130],
         fills: &[Fill::Uniform],
+        scales: None,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -301,6 +331,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         sizes: &[(136, 72)],
         rows,
         fills: &[Fill::Uniform, Fill::Integers],
+        scales: None,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

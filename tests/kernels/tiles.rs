@@ -6,7 +6,7 @@ use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::sm90::cta::{Mode, Wgmma};
 use counterflow::codegen::warp::Tile;
-use counterflow::{Dtype, Layout, Program, Variant, schedules};
+use counterflow::{Dtype, Layout, Program, Scales, Variant, schedules};
 
 /// A tile and whether it is multiplied in ping-pong.
 type Kind = ((u32, u32), bool);
@@ -115,7 +115,11 @@ fn fp8_operands_pass_the_sass_checks() {
         schedules::gemm_ar(),
     ];
     let fused = fused.map(|program| (program, Variant::new(4).dtype(Dtype::E4M3)));
-    cases.extend(fused);
+    cases.extend(fused.clone());
+    // Every tile that may have no registers to spare, with scales.
+    let scaled = kinds.map(|kind| (schedules::gemm(), fp8(kind)));
+    let scaled = scaled.into_iter().chain(fused);
+    cases.extend(scaled.map(|(program, variant)| (program, variant.scales(Scales::Whole))));
     all_pass(&cases);
 }
 

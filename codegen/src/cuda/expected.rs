@@ -3,7 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::program::{PartitionId, StoreMode, TensorKind, Var};
+use crate::program::{PartitionId, StoreMode, Var};
 use crate::sm90::cta::instruction_k;
 use crate::tiling::{Major, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
@@ -121,7 +121,7 @@ impl Stands {
                 },
                 OpKind::Load { from, .. } => {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
-                    tiles += u32::from(buffer.kind != TensorKind::Vector);
+                    tiles += u32::from(!buffer.kind.is_repeated());
                 }
                 // The host copies for a role without CTAs.
                 OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
@@ -140,7 +140,9 @@ impl Stands {
                 visit_ops(body, &mut |op| {
                     multiplies |= matches!(op.kind, OpKind::Dot { .. });
                     if let OpKind::Reduce { from, .. } | OpKind::Load { from, .. } = &op.kind
-                        && pipeline.kernel.buffers[from.buffer.index()].kind != TensorKind::Vector
+                        && !pipeline.kernel.buffers[from.buffer.index()]
+                            .kind
+                            .is_repeated()
                     {
                         read += halves(from) * moved(pipeline, tiling);
                     }

@@ -41,6 +41,10 @@ impl Text<'_> {
                 let column = self.expr(column);
                 self.vector(name, &format!("{vector}, {column}"), &columns);
             }
+            FragmentOp::ReadScale { name, tensor, .. } => {
+                let scale = self.field(Field::Vector(*tensor));
+                self.line(format!("const float {name} = *{scale};"));
+            }
             FragmentOp::Apply { epilogue, part } => {
                 let part = self.factor(part);
                 self.apply(*epilogue, &part);

@@ -151,11 +151,13 @@ impl Text<'_> {
             }
             for at in fields {
                 if let Field::Vector(tensor) = at.field {
-                    let element = self.element(pipeline.kernel.buffers[tensor.index()].dtype);
-                    self.line(format!(
-                        "const {element}* {};  // a number a column",
-                        at.name
-                    ));
+                    let buffer = &pipeline.kernel.buffers[tensor.index()];
+                    let element = self.element(buffer.dtype);
+                    let what = match buffer.kind.is_scale() {
+                        true => "one number",
+                        false => "a number a column",
+                    };
+                    self.line(format!("const {element}* {};  // {what}", at.name));
                 }
             }
             for at in fields.iter().filter(|at| !at.field.wide()) {

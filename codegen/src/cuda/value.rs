@@ -189,6 +189,7 @@ impl Text<'_> {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),
+            Source::Scale => param.name.clone(),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
         self.subtile_array(&results(epilogue), "");
@@ -245,31 +246,11 @@ fn distinct(mut names: Vec<String>) -> Vec<String> {
 
 /// The epilogue's value with its parameters as arguments.
 fn named(epilogue: &Epilogue) -> Value {
-    fn go(value: &Value, epilogue: &Epilogue) -> Value {
-        let boxed = |value: &Value| Box::new(go(value, epilogue));
-        match value {
-            Value::Acc(acc) => {
-                let mut params = epilogue.params.iter();
-                let index = params.position(|param| param.acc == *acc).unwrap_or(0);
-                Value::Arg(index as u16)
-            }
-            Value::Arg(_) | Value::Const(_) => value.clone(),
-            Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)),
-            Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a), boxed(b)),
-            Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)),
-            Value::Select(compare, parts) => {
-                let [a, b, then, otherwise] = &**parts;
-                let [a, b, then, otherwise] =
-                    [a, b, then, otherwise].map(|part| go(part, epilogue));
-                Value::select(*compare, a, b, then, otherwise)
-            }
-            Value::Call(function, values) => Value::Call(
-                function.clone(),
-                values.iter().map(|value| go(value, epilogue)).collect(),
-            ),
-        }
-    }
-    go(&epilogue.value, epilogue)
+    epilogue.value.with(&|acc| {
+        let mut params = epilogue.params.iter();
+        let index = params.position(|param| param.acc == acc).unwrap_or(0);
+        Value::Arg(index as u16)
+    })
 }
 
 /// Prints a value; what it uses more than once gets a name.

@@ -92,6 +92,7 @@ impl Data {
                 TensorKind::Gathered => geometry.chunk(buffer.rows, u32::from(rank)),
                 TensorKind::Local
                 | TensorKind::Vector
+                | TensorKind::Scale { .. }
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered

@@ -344,7 +344,10 @@ impl<'a> Emulator<'a> {
             for (index, buffer) in self.setup.kernel.buffers.iter().enumerate() {
                 let id = crate::program::TensorId(index as u16);
                 match buffer.kind {
-                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {}
+                    TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Scale { .. }
+                    | TensorKind::Scratch { .. } => {}
                     TensorKind::Gathered
                     | TensorKind::Out
                     | TensorKind::Accumulated

@@ -14,11 +14,22 @@ fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
 }
 
 /// Mostly zeros and a few `±1`, so sparse that sums of products stay small. Below 256 in magnitude (or what the type
-/// can hold) every sum is exact in every order, so results can be compared bit for bit.
+/// can hold) every sum is exact in every order, so results can be compared bit for bit. Scales are powers of two, of one size
+/// on all ranks.
 pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
         for value in values {
+            if is_scale(&input) {
+                let sign = if numbers.draw() >> 63 == 0 { 1.0 } else { -1.0 };
+                *value = sign
+                    * if input.name.len().is_multiple_of(2) {
+                        0.5
+                    } else {
+                        4.0
+                    };
+                continue;
+            }
             *value = match numbers.draw() >> 61 {
                 0 => 1.0,
                 1 => -1.0,
@@ -28,14 +39,23 @@ pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     }
 }
 
-/// Uniform in [-1, 1).
+/// Whether it is what the elements of an operand are multiplied by. No tensor that a schedule names has a dot in its name.
+fn is_scale(input: &Input<'_>) -> bool {
+    input.name.ends_with(".scale")
+}
+
+/// Uniform in [-1, 1); scales in [0.25, 1.25).
 pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
         for value in values {
             #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
             let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
-            *value = 2.0 * unit - 1.0;
+            *value = if is_scale(&input) {
+                0.25 + unit
+            } else {
+                2.0 * unit - 1.0
+            };
         }
     }
 }

@@ -20,6 +20,7 @@ use super::known::{Known, apply};
 use super::outcome::Input;
 use super::sizes::Sizes;
 use crate::program::{Program, StoreMode, TensorId, TensorKind};
+use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
@@ -50,6 +51,11 @@ pub fn meaning(
     launch: usize,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
+    let scaled = with_scales(program, variant).map_err(|mistake| NoReference {
+        of: program.name.clone(),
+        why: mistake.message,
+    })?;
+    let program = &*scaled;
     let sizes = Sizes::new(program, variant, shape);
     let inputs = Inputs::new(program, &sizes, launch, inputs);
     let Written { tensors, .. } = evaluate(program, &sizes, &inputs)?;
@@ -394,7 +400,10 @@ impl<'a> Ranks<'a> {
         for (at, plane) in self.planes.into_iter().enumerate() {
             let (rank, index) = (at / count, at % count);
             match self.program.tensors[index].kind {
-                TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => continue,
+                TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Scale { .. }
+                | TensorKind::Scratch { .. } => continue,
                 TensorKind::Gathered
                 | TensorKind::Out
                 | TensorKind::Accumulated

@@ -70,7 +70,8 @@ impl<'p> Sizes<'p> {
             };
             let mut alike = (0..program.tensors.len()).flat_map(of_label);
             let vector = |(tensor, side): (usize, usize)| {
-                side == ROWS && program.tensors[tensor].kind == TensorKind::Vector
+                let kind = program.tensors[tensor].kind;
+                side == ROWS && kind == TensorKind::Vector || kind.is_scale()
             };
             let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
             let first = columns.next().or_else(|| alike.clone().next());
@@ -99,8 +100,8 @@ impl<'p> Sizes<'p> {
         // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
         let unit = |tensor: usize, side: usize| {
             let alike = |other: &usize| {
-                let vector = program.tensors[*other].kind == TensorKind::Vector;
-                !vector && same.label(*other, COLUMNS) == same.label(tensor, side)
+                let repeated = program.tensors[*other].kind.is_repeated();
+                !repeated && same.label(*other, COLUMNS) == same.label(tensor, side)
             };
             let alike = (0..program.tensors.len()).filter(alike);
             let bytes = alike.map(|other| dtypes[other].bytes());
@@ -187,6 +188,7 @@ impl<'p> Sizes<'p> {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Reduced
@@ -206,6 +208,7 @@ impl<'p> Sizes<'p> {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
@@ -358,6 +361,9 @@ impl Same<'_> {
             return;
         };
         let tensor = place.tensor.index();
+        if self.program.tensors[tensor].kind.is_scale() {
+            return;
+        }
         self.join((tensor, COLUMNS), (over, COLUMNS));
         if self.program.tensors[tensor].kind != TensorKind::Vector {
             self.join((tensor, ROWS), (over, ROWS));

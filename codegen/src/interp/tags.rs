@@ -58,6 +58,13 @@ impl Tags {
         Tags((!terms.is_empty()).then(|| Rc::new(terms)))
     }
 
+    /// Whether it is a scale as it was loaded.
+    fn is_scale(&self, kernel: &Kernel) -> bool {
+        let mut terms = self.iter();
+        let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if kernel.buffers[id.index()].kind.is_scale());
+        matches!((terms.next(), terms.next()), (Some((tag, 1)), None) if scale(tag))
+    }
+
     fn is_addend(&self) -> bool {
         self.iter()
             .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Addend(_)))
@@ -203,6 +210,8 @@ impl Tags {
                 }
             }
             Value::Unary(_, a) => function(&[a]),
+            // A product stands for what its operands are with their scales.
+            Value::Binary(Binary::Mul, a, b) if of(b).is_scale(kernel) => of(a),
             Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
                 function(&[a, b])
             }

@@ -1,7 +1,7 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
-use crate::program::{PartitionId, Side, TensorKind, Var};
+use crate::program::{PartitionId, Side, Var};
 use crate::tiling::Tile;
 
 impl Partition {
@@ -105,8 +105,7 @@ impl Kernel {
     /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
     /// so that every chunk of a row starts where TMA can.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
-        let rows_of =
-            |buffer: &&super::Buffer| buffer.columns == dim && buffer.kind != TensorKind::Vector;
+        let rows_of = |buffer: &&super::Buffer| buffer.columns == dim && !buffer.kind.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         units.max().unwrap_or(1)

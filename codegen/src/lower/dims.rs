@@ -303,6 +303,7 @@ fn name_dims(
                 DimId((dims.len() - 1) as u16)
             });
             let dim = &mut dims[usize::from(id.0)];
+            dim.unit |= tensor.kind.is_scale();
             if side == Side::Rows {
                 dim.chunked |= tensor.kind.chunked();
                 dim.unit |= tensor.kind == TensorKind::Vector;
@@ -401,6 +402,9 @@ impl Scan<'_> {
         let (Some(tensor), Some(over)) = (self.known(place), over) else {
             return;
         };
+        if self.program.tensors[tensor.index()].kind.is_scale() {
+            return;
+        }
         self.classes
             .join((tensor, Side::Columns), (over, Side::Columns));
         if self.program.tensors[tensor.index()].kind != TensorKind::Vector {

@@ -13,10 +13,12 @@ mod places;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Counter, Kernel, Purpose};
 use crate::program::Program;
+use crate::scales::with_scales;
 use crate::shape::MAX_WORLD;
 use crate::variant::Variant;
 use mistake::mistake;
 use placer::Comm;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The kernel of `program` with the decisions of `variant`.
@@ -46,6 +48,12 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     }
     oversized(program, &mut found);
     Diagnostics::check(std::mem::take(&mut found), ())?;
+    let scaled = with_scales(program, variant).unwrap_or_else(|mistake| {
+        found.push(mistake);
+        Cow::Borrowed(program)
+    });
+    Diagnostics::check(std::mem::take(&mut found), ())?;
+    let program = &*scaled;
 
     let written = Arc::new(program.clone());
     let choices = choices::settle(program, variant, &mut found);

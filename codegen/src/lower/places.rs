@@ -131,14 +131,14 @@ impl<'a> Placer<'a> {
     /// A place that an item covers in rows and columns.
     pub(super) fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
         let buffer = self.buffer(place, at)?;
-        let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
+        let (repeated, name) = (buffer.kind.is_repeated(), buffer.name.clone());
         match access {
             Use::Read => self.readable(buffer, at),
             Use::Copy | Use::Store | Use::Add => self.writable(buffer, at, access),
         }
         let item = match place.item {
             Some(item) => item,
-            None if is_vector => {
+            None if repeated => {
                 self.scope
                     .iter()
                     .rev()
@@ -158,12 +158,16 @@ impl<'a> Placer<'a> {
             buffer: place.tensor,
             home: place.home.clone(),
             slot: place.slot.clone(),
-            rows: if is_vector {
+            rows: if repeated {
                 Axis::All
             } else {
                 Axis::RowsOf(item)
             },
-            columns: Axis::ColumnsOf(item),
+            columns: if buffer.kind.is_scale() {
+                Axis::All
+            } else {
+                Axis::ColumnsOf(item)
+            },
         })
     }
 
@@ -282,6 +286,7 @@ impl<'a> Placer<'a> {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered
@@ -296,7 +301,7 @@ impl<'a> Placer<'a> {
             )));
         }
         let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
-        if computed || matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
+        if computed || buffer.kind.is_fixed() {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))
                     .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input"),

@@ -176,6 +176,7 @@ impl Volume {
                     TensorKind::Reduced => (true, true),
                     TensorKind::Local
                     | TensorKind::Vector
+                    | TensorKind::Scale { .. }
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scratch { .. } => (false, false),
@@ -263,6 +264,7 @@ impl Volume {
                     | TensorKind::GatheredOutput
                     | TensorKind::Local
                     | TensorKind::Vector
+                    | TensorKind::Scale { .. }
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scattered

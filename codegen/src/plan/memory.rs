@@ -47,9 +47,11 @@ impl Plan {
             | TensorKind::GatheredOutput
             | TensorKind::Scattered
             | TensorKind::Exchanged => chunk * u64::from(geometry.chunks(buffer.rows)),
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
-                u64::from(geometry.size(buffer.rows))
-            }
+            TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Out
+            | TensorKind::Accumulated => u64::from(geometry.size(buffer.rows)),
         };
         lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }

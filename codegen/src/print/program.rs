@@ -67,6 +67,7 @@ impl Printer<'_> {
                 TensorKind::Gathered
                 | TensorKind::Local
                 | TensorKind::Vector
+                | TensorKind::Scale { .. }
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered

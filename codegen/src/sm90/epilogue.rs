@@ -158,7 +158,11 @@ impl Walk<'_, '_> {
         let sums = pass.sums.iter().filter(|_| pass.apart);
         let sums = sums.map(|(_, sum)| (sum, Source::Sum));
         let tiles = pass.loads.iter().map(|(_, load)| (load, Source::Subtile));
-        let vectors = pass.vectors.iter().map(|load| (load, Source::Vector));
+        let vectors = pass.vectors.iter();
+        let vectors = vectors.map(|load| match self.is_scale(load) {
+            true => (load, Source::Scale),
+            false => (load, Source::Vector),
+        });
         for (leaf, from) in sums.chain(tiles).chain(vectors) {
             let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
                 &leaf.op.kind
@@ -166,7 +170,7 @@ impl Walk<'_, '_> {
                 continue;
             };
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
-            let mut name = identifier(&buffer.name);
+            let mut name = identifier(&buffer.name.replace('.', "_"));
             let products = 0..self.tiling().products().len();
             let products: Vec<String> = products.map(|it| self.product_name(it)).collect();
             while products.contains(&name) || operands.iter().any(|known| known.name == name) {
@@ -273,6 +277,7 @@ impl Walk<'_, '_> {
         let mut tiles = self.read_sums(pass);
         tiles.extend(self.read_tiles(pass));
         let mut vectors = self.read_vectors(pass, var);
+        nodes.extend(self.read_scales(pass));
         for (elements, stores) in groups(self, pass) {
             let epilogue = match elements {
                 Elements::Applied(epilogue) => Some(epilogue),
@@ -400,7 +405,7 @@ impl Walk<'_, '_> {
                 None => column,
             };
         let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
-            OpKind::Load { acc, from } => Some((
+            OpKind::Load { acc, from } if !self.is_scale(leaf) => Some((
                 *acc,
                 Node::Fragment(FragmentOp::ReadVector {
                     acc: *acc,
@@ -409,7 +414,8 @@ impl Walk<'_, '_> {
                     column: column.clone(),
                 }),
             )),
-            OpKind::Wait { .. }
+            OpKind::Load { .. }
+            | OpKind::Wait { .. }
             | OpKind::Signal { .. }
             | OpKind::Copy { .. }
             | OpKind::Dot { .. }
@@ -419,6 +425,27 @@ impl Walk<'_, '_> {
             | OpKind::If { .. } => None,
         };
         pass.vectors.iter().filter_map(read).collect()
+    }
+
+    /// Reads each scale, once a tile.
+    fn read_scales(&self, pass: &Pass<'_>) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for leaf in pass.vectors.iter().filter(|leaf| self.is_scale(leaf)) {
+            if let OpKind::Load { acc, from } = &leaf.op.kind {
+                nodes.push(Node::Fragment(FragmentOp::ReadScale {
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    tensor: from.buffer,
+                }));
+            }
+        }
+        nodes
+    }
+
+    /// Whether it loads a scale.
+    fn is_scale(&self, leaf: &Leaf<'_>) -> bool {
+        matches!(&leaf.op.kind, OpKind::Load { from, .. }
+            if self.b.kernel.buffers[from.buffer.index()].kind.is_scale())
     }
 
     /// The type a store rounds to.

@@ -9,7 +9,7 @@ use super::builder::refuse;
 use super::item::{Around, Leaf};
 use super::walk::Walk;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region};
-use crate::program::{TensorKind, Var};
+use crate::program::Var;
 use crate::value::AccId;
 use crate::warp::Elements;
 
@@ -26,7 +26,7 @@ pub(super) struct Pass<'a> {
     pub apart: bool,
     /// Stored tiles that the math after the dot reads, each with its waits.
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
-    /// Vectors that it reads.
+    /// Vectors and scales that it reads.
     pub vectors: Vec<Leaf<'a>>,
     /// Waits of the storing warp.
     pub store_waits: Vec<Leaf<'a>>,
@@ -236,7 +236,7 @@ fn acc(op: &Op) -> Option<AccId> {
     }
 }
 
-/// Whether a load is of a vector along the columns.
+/// Whether a load is of a vector along the columns, or of a scale.
 fn is_vector(kernel: &Kernel, region: &Region) -> bool {
-    kernel.buffers[region.buffer.index()].kind == TensorKind::Vector
+    kernel.buffers[region.buffer.index()].kind.is_repeated()
 }

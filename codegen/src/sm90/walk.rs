@@ -466,7 +466,7 @@ impl Builder<'_> {
         match buffer.kind {
             // Where an operand is MN-major, every chunk is a matrix of its own.
             TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
-            TensorKind::Local | TensorKind::Vector => View::Flat,
+            TensorKind::Local | TensorKind::Vector | TensorKind::Scale { .. } => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,

@@ -4,9 +4,7 @@ use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, WhichChunk};
 use crate::order::{Chosen, RankOrder, Selection, left_out};
-use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, TensorKind, Var,
-};
+use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::{Cond, RankError, RankExpr};
 use crate::shape::{self, Extent, Geometry};
 
@@ -375,7 +373,7 @@ impl Walker<'_> {
             rows,
             columns,
         };
-        if home != EVERYWHERE && !rows.is_empty() && buffer.kind != TensorKind::Vector {
+        if home != EVERYWHERE && !rows.is_empty() && !buffer.kind.is_repeated() {
             let held = self.geometry.held(buffer, u32::from(home));
             if rows.start < held.start || rows.end > held.end {
                 return Err(Diagnostic::new(

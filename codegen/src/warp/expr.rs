@@ -88,7 +88,7 @@ pub enum Field {
     Arrivals,
     /// Address, in this rank's own memory, of a word that is zero between launches (64 bits).
     Finished,
-    /// Address, in this rank's own memory, of a vector (64 bits).
+    /// Address, in this rank's own memory, of a vector or a scale (64 bits).
     Vector(TensorId),
 }
 

@@ -39,6 +39,15 @@ pub enum FragmentOp {
         /// Its first column.
         column: Expr,
     },
+    /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
+    ReadScale {
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The register's name.
+        name: String,
+        /// The scale.
+        tensor: TensorId,
+    },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {
         /// What the schedule's sum fills.
@@ -120,7 +129,9 @@ impl FragmentOp {
             FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
             FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, .. } => vec![column],
-            FragmentOp::StartSum { .. } | FragmentOp::AddToSum { .. } => Vec::new(),
+            FragmentOp::ReadScale { .. }
+            | FragmentOp::StartSum { .. }
+            | FragmentOp::AddToSum { .. } => Vec::new(),
             FragmentOp::AddSubtile { index, part, .. }
             | FragmentOp::AddPartial { index, part, .. } => {
                 vec![index, part]
@@ -141,6 +152,7 @@ impl FragmentOp {
             | FragmentOp::SendPartial { ring, .. }
             | FragmentOp::AddPartial { ring, .. } => Some(*ring),
             FragmentOp::ReadVector { .. }
+            | FragmentOp::ReadScale { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::Apply { .. } => None,
         }
@@ -153,6 +165,7 @@ impl FragmentOp {
                 let columns = kernel.buffers[tensor.index()].columns;
                 vec![Field::Vector(*tensor), Field::Size(columns)]
             }
+            FragmentOp::ReadScale { tensor, .. } => vec![Field::Vector(*tensor)],
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }
@@ -209,4 +222,6 @@ pub enum Source {
     Sum,
     /// [`FragmentOp::ReadVector`]
     Vector,
+    /// [`FragmentOp::ReadScale`]
+    Scale,
 }

@@ -118,7 +118,14 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::Finished => "finished".into(),
         Field::Vector(tensor) => {
             // Behind the counters and before the sizes, by names that neither has.
-            let name = &kernel.buffers[tensor.index()].name;
+            let buffer = &kernel.buffers[tensor.index()];
+            let (name, kind) = (
+                buffer.name.replace('.', "_"),
+                match buffer.kind.is_scale() {
+                    true => "number",
+                    false => "vector",
+                },
+            );
             let taken = |name: &str| {
                 ["cells", "rows", "partial_chunk", "me", "world", "late_join"].contains(&name)
                     || kernel
@@ -126,12 +133,16 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
                         .iter()
                         .any(|dim| dim.name.replace('.', "_") == name)
                     || kernel.counters.iter().any(|counter| counter.name == name)
+                    || kernel
+                        .buffers
+                        .iter()
+                        .any(|other| other.name == name && other != buffer)
                     || identifier(name) != name
             };
-            if taken(name) {
-                format!("{name}_vector")
+            if taken(&name) {
+                format!("{name}_{kind}")
             } else {
-                name.clone()
+                name
             }
         }
     }

@@ -28,6 +28,7 @@ mod products;
 mod queues;
 mod reach;
 mod roles;
+mod scales;
 mod selected;
 mod slices;
 mod split_k;

@@ -46,7 +46,7 @@ impl Loaded {
             })
     }
 
-    /// The address of a vector, for a kernel that reads it by ordinary loads.
+    /// The address of a vector or a scale, for a kernel that reads it by ordinary loads.
     pub(super) fn vector(
         &self,
         tensor: TensorId,
@@ -54,15 +54,17 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<[u8; 8], Error> {
         let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
-        if u64::from_le_bytes(bytes).is_multiple_of(16) {
+        let scale = self.pipeline.kernel.buffers[tensor.index()].kind.is_scale();
+        let align = if scale { 4 } else { 16 };
+        if u64::from_le_bytes(bytes).is_multiple_of(align) {
             return Ok(bytes);
         }
         Err(Error::Usage {
             what: format!(
-                "{} is at an address that is not a multiple of 16",
+                "{} is at an address that is not a multiple of {align}",
                 self.name(tensor)
             ),
-            legal: "align vectors to 16 bytes".into(),
+            legal: format!("align it to {align} bytes"),
         })
     }
 

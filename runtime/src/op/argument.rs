@@ -118,7 +118,7 @@ fn written(buffer: &Buffer) -> bool {
         | TensorKind::Exchanged
         | TensorKind::Reduced
         | TensorKind::Scratch { .. } => true,
-        TensorKind::Local | TensorKind::Vector => false,
+        TensorKind::Local | TensorKind::Vector | TensorKind::Scale { .. } => false,
     }
 }
 
@@ -127,8 +127,10 @@ fn takes_mut(buffer: &Buffer) -> bool {
     written(buffer) && buffer.kind != TensorKind::Gathered
 }
 
-/// Alignment of a tensor's first byte: that of TMA.
-const ALIGN: u64 = 16;
+/// Alignment of a tensor's first byte: that of TMA, or of a number that is read by itself.
+const fn align(buffer: &Buffer) -> u64 {
+    if buffer.kind.is_scale() { 4 } else { 16 }
+}
 
 /// Rejects one tensor that a launch of `plan` cannot have, wherever it starts.
 pub(super) fn check_one(
@@ -206,12 +208,14 @@ pub(super) fn check_starts(
         *start..*start + planned.needs[tensor.index()].bytes()
     };
     for (at, one) in given.iter().enumerate() {
-        if !one.1.is_multiple_of(ALIGN) {
-            let name = &kernel.buffers[one.0.index()].name;
+        let buffer = &kernel.buffers[one.0.index()];
+        let align = align(buffer);
+        if !one.1.is_multiple_of(align) {
+            let name = &buffer.name;
             return Err(Error::Usage {
-                what: format!("{name} starts at an address that is not a multiple of {ALIGN}"),
+                what: format!("{name} starts at an address that is not a multiple of {align}"),
                 legal: format!(
-                    "start it at a multiple of {ALIGN} bytes: the GPU's copies need that"
+                    "start it at a multiple of {align} bytes: the GPU's copies need that"
                 ),
             });
         }

@@ -14,7 +14,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::plan::COUNTER_LINE;
 use counterflow_codegen::program::{CounterId, Program, RoleKind, Setting, TensorId};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::variant::{Layout, Scales, Variant};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -139,6 +139,32 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// multiply, and in what is copied from or to that.
     pub fn dtype(mut self, dtype: Dtype) -> Self {
         self.variant.dtype = Some(dtype);
+        self
+    }
+
+    /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`: one f32
+    /// in the GPU's memory, of any alignment, which the launch reads when it runs. Ranks that gather an operand are all given
+    /// the scale that it was quantised by.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Whole);
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let (of_x, of_w) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
+    /// x.write(&[e4m3::ONE; 64 * 64])?;
+    /// w.write(&[e4m3::ONE; 64 * 64])?;
+    /// of_x.write(&[0.5])?;
+    /// of_w.write(&[0.25])?;
+    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
+    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    /// assert_eq!(y.read()?, [bf16::from_f32(64.0 * 0.5 * 0.25); 64 * 64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn scales(mut self, scales: Scales) -> Self {
+        self.variant.scales = Some(scales);
         self
     }
 

@@ -13,6 +13,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         sizes: &[(264, 1096)],
         rows,
         fills,
+        scales: None,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

@@ -15,7 +15,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Arch, Layout, Variant};
+use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_runtime::{Device, Error};
 use near::{choices, near};
 use std::ffi::OsString;
@@ -75,6 +75,9 @@ struct Args {
     /// Element type instead of the first parameter's: bf16, f16, f32
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     dtype: Option<Dtype>,
+    /// Scales of FP8 operands: whole
+    #[arg(long, value_name = "SCALES", value_parser = values::scales)]
+    scales: Option<Scales>,
     /// Layout of the operands: nt, nn, tn
     #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
     layout: Layout,
@@ -199,6 +202,7 @@ pub(crate) fn parse(
     };
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
     variant.dtype = args.dtype;
+    variant.scales = args.scales;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;

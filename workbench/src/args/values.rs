@@ -5,7 +5,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Setting;
 use counterflow_codegen::shape::MAX_WORLD;
-use counterflow_codegen::variant::{Arch, Layout};
+use counterflow_codegen::variant::{Arch, Layout, Scales};
 use counterflow_runtime::Device;
 
 /// A value the user chose by name.
@@ -82,6 +82,10 @@ fn one_of<T>(found: Option<T>, names: &[&str]) -> Result<T, String> {
 
 pub(super) fn dtype(text: &str) -> Result<Dtype, String> {
     one_of(Dtype::from_name(text), &Dtype::ALL.map(Dtype::name))
+}
+
+pub(super) fn scales(text: &str) -> Result<Scales, String> {
+    one_of(Scales::from_name(text), &Scales::ALL.map(Scales::name))
 }
 
 pub(super) fn layout(text: &str) -> Result<Layout, String> {

@@ -45,6 +45,7 @@ impl Holds {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::GatheredOutput
@@ -178,6 +179,7 @@ impl<'a> Peer<'a> {
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::GatheredOutput

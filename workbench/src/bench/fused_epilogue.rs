@@ -132,6 +132,7 @@ impl FusedEpilogue {
             TensorKind::Vector => &mut self.bias,
             TensorKind::Local => &mut self.added,
             TensorKind::Gathered
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered

@@ -31,8 +31,9 @@ pub(in crate::interp) fn evaluate<'t>(
                 let tile = accs.iter().find(|(id, _)| *id == acc).and_then(|(_, t)| *t);
                 // Zero until something is added: in a world of one, the others' sum has no terms.
                 tile.map_or(0.0, |tile| {
-                    // A vector is one row, repeated.
+                    // A vector is one row, repeated, and a scale one number.
                     let row = if tile.rows == 1 { 0 } else { row };
+                    let column = if tile.columns == 1 { 0 } else { column };
                     let value = tile.values.get(row * tile.columns + column);
                     value.map_or(f64::NAN, |value| f64::from(*value))
                 })

@@ -4,7 +4,7 @@ use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
     CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt, StmtKind,
-    StoreMode, TensorKind, Var,
+    StoreMode, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -292,8 +292,9 @@ impl<'a, 'p> Walk<'a, 'p> {
         };
         let item = place.item.or_else(around);
         let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
-        let vector = self.program.tensors[tensor].kind == TensorKind::Vector;
-        let rows = if vector { 0..1 } else { rows };
+        let kind = self.program.tensors[tensor].kind;
+        let rows = if kind.is_repeated() { 0..1 } else { rows };
+        let columns = if kind.is_scale() { 0..1 } else { columns };
         let rect = |slot| Rect {
             tensor,
             homes: homes.clone(),

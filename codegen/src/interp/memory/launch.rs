@@ -20,9 +20,10 @@ impl Memory {
             let plan = setup.plan(launch, rank);
             let own = match buffer.kind {
                 TensorKind::Gathered => plan.geometry.chunk(buffer.rows, u32::from(rank)),
-                TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => {
-                    setup.held(launch, rank, id)
-                }
+                TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Scale { .. }
+                | TensorKind::Accumulated => setup.held(launch, rank, id),
                 TensorKind::Out
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
@@ -58,7 +59,7 @@ impl Memory {
             let scratch = buffer.is_scratch();
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
-            let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
+            let output = !buffer.kind.is_fixed();
             let chunk_rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
             let owner = |row: u32| (row / chunk_rows.max(1)) as u16;
             for (at, cell) in shadow.cells.iter().enumerate() {
@@ -125,6 +126,7 @@ impl Memory {
                     }
                     TensorKind::Local
                     | TensorKind::Vector
+                    | TensorKind::Scale { .. }
                     | TensorKind::Out
                     | TensorKind::Scratch { .. } => Ok(()),
                 };

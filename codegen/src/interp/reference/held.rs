@@ -26,7 +26,10 @@ struct Filled {
     ids: Array2<SumId>,
     rows: Range<u32>,
     columns: Range<u32>,
+    /// Whether it is the same in all rows.
     vector: bool,
+    /// And in all columns.
+    scale: bool,
 }
 
 impl<'a> Held<'a> {
@@ -37,6 +40,7 @@ impl<'a> Held<'a> {
             for (tensor, of) in program.tensors.iter().enumerate() {
                 let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
                 let before = match of.kind {
+                    TensorKind::Scale { .. } => sums.one(Term::Scale),
                     TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => {
                         sums.one(Term::Input { rank, tensor })
                     }
@@ -76,7 +80,8 @@ impl<'a> Held<'a> {
             ids: part(plane, &parts(&held, rect)?).to_owned(),
             rows: rect.rows.clone(),
             columns: rect.columns.clone(),
-            vector: self.program.tensors[rect.tensor].kind == TensorKind::Vector,
+            vector: self.program.tensors[rect.tensor].kind.is_repeated(),
+            scale: self.program.tensors[rect.tensor].kind.is_scale(),
         })
     }
 
@@ -103,7 +108,8 @@ impl<'a> Held<'a> {
     /// The sums as seen from a rectangle: terms of other rows or columns are elsewhere.
     fn seen(&mut self, filled: &Filled, from: &Rect) -> Array2<SumId> {
         let shape = (from.rows.len(), from.columns.len());
-        let here = (filled.vector || filled.rows == from.rows) && filled.columns == from.columns;
+        let rows = filled.vector || filled.rows == from.rows;
+        let here = rows && (filled.scale || filled.columns == from.columns);
         let ids = filled.ids.broadcast(shape).filter(|_| here);
         ids.map(|ids| ids.to_owned())
             .unwrap_or_else(|| Array2::from_elem(shape, self.sums.one(Term::Elsewhere)))
@@ -175,6 +181,7 @@ impl Memory for Held<'_> {
                     rows: a.rows.clone(),
                     columns: b.rows.clone(),
                     vector: false,
+                    scale: false,
                 };
                 self.fill(agent, *acc, product);
             }

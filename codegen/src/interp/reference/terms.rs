@@ -16,6 +16,8 @@ pub(super) enum Term {
     Product { rank: u32, operands: Operands },
     /// An input, or the old contents of an accumulated output. All ranks see the same of a gathered tensor.
     Input { rank: u32, tensor: usize },
+    /// A scale: a product stands for what its operands are with theirs.
+    Scale,
     /// A constant, by its bits.
     Constant(u32),
     /// An index into the functions of [`Sums`].
@@ -120,6 +122,7 @@ impl Sums {
                 let of = vec![self.of_value(a, acc)];
                 self.apply(Value::Unary(*function, argument(0)), of)
             }
+            Value::Binary(Binary::Mul, a, b) if self.is_scale(b, acc) => self.of_value(a, acc),
             Value::Binary(
                 function @ (Binary::Mul | Binary::Div | Binary::Min | Binary::Max),
                 a,
@@ -142,6 +145,10 @@ impl Sums {
                 self.apply(Value::Call(function.clone(), arguments), of)
             }
         }
+    }
+
+    fn is_scale(&mut self, value: &Value, acc: &impl Fn(AccId) -> SumId) -> bool {
+        matches!(value, Value::Acc(id) if acc(*id) == self.one(Term::Scale))
     }
 
     fn apply(&mut self, value: Value, of: Vec<SumId>) -> SumId {

@@ -11,7 +11,8 @@ use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, TensorKind};
+use crate::program::{Program, TensorId, TensorKind};
+use crate::scales::scale_of;
 use crate::value::AccId;
 use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -92,6 +93,7 @@ impl<'a> Wholes<'a> {
             TensorKind::Exchanged => ranks.map(|from| here(from, Count::Sent(from))).collect(),
             TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Scratch { .. } => return None,
         };
@@ -159,6 +161,7 @@ impl<'a> Wholes<'a> {
                 Term::Elsewhere => {
                     return Err("it holds values of other rows or columns".into());
                 }
+                Term::Scale => return Err("it holds a scale without a product".into()),
                 Term::Constant(bits) => {
                     add(
                         times,
@@ -209,7 +212,7 @@ impl<'a> Wholes<'a> {
     /// Rows of an input. A vector is one row for all rows.
     fn input(&self, rank: u32, tensor: usize, rows: &Range<usize>) -> Array2<f64> {
         let all = self.inputs.seen(rank, tensor);
-        if self.held.program.tensors[tensor].kind == TensorKind::Vector {
+        if self.held.program.tensors[tensor].kind.is_repeated() {
             return all;
         }
         all.slice_axis(Axis(0), Slice::from(rows.clone()))
@@ -234,8 +237,17 @@ impl<'a> Wholes<'a> {
             .to_owned()
     }
 
-    /// A rank's product: of inputs, or of values that its statements computed.
+    /// A rank's product, of what its operands are with their scales.
     fn multiplied(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
+        let scale = |operand: usize| {
+            let scale = scale_of(self.held.program, TensorId(operand as u16));
+            scale.map_or(1.0, |scale| self.inputs.own(rank, scale.index())[(0, 0)])
+        };
+        self.unscaled(rank, (a, b)) * (scale(a) * scale(b))
+    }
+
+    /// The same without scales: of inputs, or of values that its statements computed.
+    fn unscaled(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
         if is_input(a) && is_input(b) {
             return self

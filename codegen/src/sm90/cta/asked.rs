@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, TensorId, TensorKind, Var};
+use crate::program::{Loc, PartitionId, TensorId, Var};
 use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Subtile, Tiling, strides};
 use crate::value::{AccId, Value};
 
@@ -82,7 +82,7 @@ impl Item {
                 OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {
                     item.halves.get_or_insert(at);
                 }
-                OpKind::Load { from, .. } if buffer(from).kind != TensorKind::Vector => {
+                OpKind::Load { from, .. } if !buffer(from).kind.is_repeated() => {
                     item.inputs.push(at);
                 }
                 OpKind::Reduce { .. } => item.sums.push(at),
@@ -381,8 +381,8 @@ pub(super) fn takes_tiles_between_products(kernel: &Kernel) -> bool {
                     found |= signalled && data;
                 }
                 OpKind::Load { from, .. } => {
-                    let vector = kernel.buffers[from.buffer.index()].kind == TensorKind::Vector;
-                    found |= waited && !vector;
+                    let repeated = kernel.buffers[from.buffer.index()].kind.is_repeated();
+                    found |= waited && !repeated;
                 }
                 OpKind::Reduce { .. }
                 | OpKind::Copy { .. }
@@ -414,7 +414,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
             }
             OpKind::Load { from, .. } => {
                 results.computed = true;
-                if kernel.buffers[from.buffer.index()].kind == TensorKind::Vector {
+                if kernel.buffers[from.buffer.index()].kind.is_repeated() {
                     return;
                 }
                 results.inputs += 1;

@@ -129,7 +129,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let product = self.sums.one(product);
                 let of = [a, b].map(|span| self.content(&span));
                 self.add_content(at, acc, of.into());
-                self.fill(at, acc, product, Some(a.rows), b.rows);
+                self.fill(at, acc, product, Some(a.rows), Some(b.rows));
             }
             StepKind::Reduce { acc, from } => {
                 let mut sum = NOTHING;
@@ -141,7 +141,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     of.push(self.content(&span));
                 });
                 self.add_content(at, acc, of);
-                self.fill(at, acc, sum, Some(from.rows), from.columns);
+                self.fill(at, acc, sum, Some(from.rows), Some(from.columns));
             }
             StepKind::Load { acc, from } => {
                 let sum = self.read(rank, &from);
@@ -150,10 +150,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     content: self.content(&from),
                     ..Acc::default()
                 };
-                let vector =
-                    self.facts.kernel.buffers[from.buffer.index()].kind == TensorKind::Vector;
-                let rows = (!vector).then_some(from.rows);
-                self.fill(at, acc, sum, rows, from.columns);
+                let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
+                let rows = (!kind.is_repeated()).then_some(from.rows);
+                let columns = (!kind.is_scale()).then_some(from.columns);
+                self.fill(at, acc, sum, rows, columns);
             }
             StepKind::Store { dst, value, .. } => {
                 let (sum, content) = self.value(at, value, &dst);
@@ -181,11 +181,18 @@ impl<'a, 'b> Coverage<'a, 'b> {
     }
 
     /// Adds to an accumulator.
-    fn fill(&mut self, at: At, acc: AccId, sum: SumId, rows: Option<Extent>, columns: Extent) {
+    fn fill(
+        &mut self,
+        at: At,
+        acc: AccId,
+        sum: SumId,
+        rows: Option<Extent>,
+        columns: Option<Extent>,
+    ) {
         let filled = self.acc(at, acc);
-        let moved = filled.columns.is_some_and(|known| known != columns)
+        let moved = filled.columns.is_some_and(|known| Some(known) != columns)
             || filled.rows.is_some_and(|known| Some(known) != rows);
-        (filled.rows, filled.columns) = (rows, Some(columns));
+        (filled.rows, filled.columns) = (rows, columns);
         let before = filled.sum;
         let mut all = self.sums.plus(before, sum);
         if moved {
@@ -234,7 +241,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn read(&mut self, rank: u16, span: &Span) -> SumId {
         let tensor = span.buffer;
         let kind = self.facts.kernel.buffers[tensor.index()].kind;
-        if matches!(kind, TensorKind::Local | TensorKind::Vector) {
+        if kind.is_fixed() {
             return self.sums.one(Term::Input { rank, tensor });
         }
         let (mut found, mut even) = (None, true);
@@ -324,7 +331,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Exchanged
                     | TensorKind::Out => self.written(area, block),
                     TensorKind::Accumulated => self.accumulates(area, block),
-                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => None,
+                    TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Scale { .. }
+                    | TensorKind::Scratch { .. } => None,
                 })
             })
         })
@@ -347,7 +357,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Reduced
                     | TensorKind::Exchanged => true,
                     TensorKind::Gathered => facts.plan.geometry.world > 1,
-                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
+                    TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Scale { .. }
+                    | TensorKind::Scratch { .. } => false,
                 };
                 (wanted
                     && !facts
@@ -423,6 +436,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             TensorKind::Accumulated
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Scratch { .. } => None,
         }
     }

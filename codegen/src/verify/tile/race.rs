@@ -60,7 +60,10 @@ fn check_block(
 pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> bool {
     let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
     match buffer.kind {
-        TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => true,
+        TensorKind::Local
+        | TensorKind::Vector
+        | TensorKind::Scale { .. }
+        | TensorKind::Accumulated => true,
         TensorKind::Gathered => {
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
@@ -93,6 +96,7 @@ fn too_early(
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector
+            | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered

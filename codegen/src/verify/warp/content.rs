@@ -365,7 +365,7 @@ impl Simulator<'_> {
                 let params = self.case.pipeline.epilogues[epilogue].params.iter();
                 let products = params.filter_map(|param| match param.from {
                     Source::Product(product) => Some(&fragment.products[product]),
-                    Source::Subtile | Source::Sum | Source::Vector => None,
+                    Source::Subtile | Source::Sum | Source::Vector | Source::Scale => None,
                 });
                 products.collect()
             }
@@ -503,6 +503,7 @@ impl Simulator<'_> {
                     TensorKind::Gathered
                     | TensorKind::Local
                     | TensorKind::Vector
+                    | TensorKind::Scale { .. }
                     | TensorKind::Scratch { .. } => continue,
                 };
                 if (written, added) != wanted {

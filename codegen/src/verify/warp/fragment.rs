@@ -43,6 +43,10 @@ impl<'a> Flattener<'a> {
                     column,
                 }
             }
+            FragmentOp::ReadScale { acc, tensor, .. } => {
+                let (acc, tensor) = (*acc, *tensor);
+                FragmentStep::ReadScale { acc, tensor }
+            }
             FragmentOp::Apply { epilogue, part } => {
                 let (epilogue, part) = (*epilogue, self.value(part));
                 FragmentStep::Apply { epilogue, part }
@@ -139,6 +143,7 @@ impl Simulator<'_> {
                 tensor,
                 column,
             } => self.read_vector(index, acc, tensor, column)?,
+            FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             FragmentStep::SendPartial {
                 cta: to,
@@ -168,6 +173,7 @@ impl Simulator<'_> {
             | FragmentStep::AddPartial { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::ReadVector { .. }
+            | FragmentStep::ReadScale { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. } => false,
         };
@@ -203,6 +209,10 @@ impl Simulator<'_> {
             }
             FragmentStep::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            FragmentStep::ReadScale { tensor, .. } => format!(
+                "reads {}",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::Apply { epilogue, part } => format!(

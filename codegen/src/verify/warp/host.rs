@@ -98,6 +98,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         }
         TensorKind::Local
         | TensorKind::Vector
+        | TensorKind::Scale { .. }
         | TensorKind::Out
         | TensorKind::Accumulated
         | TensorKind::Gathered

@@ -248,6 +248,7 @@ fn is_output(kind: TensorKind) -> bool {
         | TensorKind::Exchanged => true,
         TensorKind::Local
         | TensorKind::Vector
+        | TensorKind::Scale { .. }
         | TensorKind::Gathered
         | TensorKind::Scratch { .. } => false,
     }

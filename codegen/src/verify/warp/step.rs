@@ -192,6 +192,11 @@ pub(super) enum FragmentStep {
         tensor: TensorId,
         column: u32,
     },
+    /// An ordinary load of a scale.
+    ReadScale {
+        acc: AccId,
+        tensor: TensorId,
+    },
     Apply {
         epilogue: usize,
         part: u32,
@@ -202,7 +207,7 @@ impl FragmentStep {
     /// Whether it touches global memory.
     pub fn is_global(&self) -> bool {
         match self {
-            FragmentStep::ReadVector { .. } => true,
+            FragmentStep::ReadVector { .. } | FragmentStep::ReadScale { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }

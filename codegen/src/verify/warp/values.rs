@@ -111,7 +111,7 @@ impl Simulator<'_> {
         place
     }
 
-    /// A vector is read.
+    /// A vector or a scale is read.
     pub(super) fn read_vector(
         &mut self,
         index: usize,
@@ -120,7 +120,7 @@ impl Simulator<'_> {
         column: u32,
     ) -> Verdict {
         if self.loaded_from(acc) != Some(tensor) {
-            let what = "the vector is another one";
+            let what = "the vector or scale is another one";
             return Err(Box::new(trace::wrong(self, index, what)));
         }
         self.has_read(index, acc, None, column);
@@ -133,7 +133,7 @@ impl Simulator<'_> {
         // All products of an item are of the same tile.
         let product = params.iter().find_map(|param| match param.from {
             Source::Product(product) => Some(product),
-            Source::Subtile | Source::Sum | Source::Vector => None,
+            Source::Subtile | Source::Sum | Source::Vector | Source::Scale => None,
         });
         let fragment = &self.agents[index].fragment;
         let alone = (product.is_none()).then(|| self.place_of_reads(index, epilogue, part));
@@ -146,6 +146,13 @@ impl Simulator<'_> {
                 Source::Product(_) => continue,
                 Source::Subtile | Source::Sum => true,
                 Source::Vector => false,
+                Source::Scale => {
+                    if fragment.read.iter().any(|(acc, ..)| *acc == param.acc) {
+                        continue;
+                    }
+                    let what = format!("`{}` was not read", param.name);
+                    return Err(Box::new(trace::wrong(self, index, &what)));
+                }
             };
             if param.from == Source::Sum && !self.has_all_others(index, param.acc) {
                 let what = format!(
@@ -227,9 +234,9 @@ impl Simulator<'_> {
                             let from = made.params.iter().find(|param| param.acc == acc);
                             match from.map(|param| param.from) {
                                 Some(Source::Product(index)) => product(index),
-                                Some(Source::Subtile | Source::Sum | Source::Vector) => {
-                                    filled.number(acc)
-                                }
+                                Some(
+                                    Source::Subtile | Source::Sum | Source::Vector | Source::Scale,
+                                ) => filled.number(acc),
                                 None => f64::NAN,
                             }
                         };

@@ -36,14 +36,21 @@ impl Printer<'_> {
                 let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
                 format!("{name} = {vector}[{}..]", number(column))
             }
+            FragmentOp::ReadScale { name, tensor, .. } => {
+                format!(
+                    "{name} = {}",
+                    self.pipeline.kernel.buffers[tensor.index()].name
+                )
+            }
             FragmentOp::Apply { epilogue, part } => {
                 let epilogue = &self.pipeline.epilogues[*epilogue];
                 let name = |acc| {
                     let param = epilogue.params.iter().find(|param| param.acc == acc);
                     match param.map(|param| (param.from, &param.name)) {
-                        Some((Source::Subtile | Source::Sum | Source::Vector, name)) => {
-                            name.clone()
-                        }
+                        Some((
+                            Source::Subtile | Source::Sum | Source::Vector | Source::Scale,
+                            name,
+                        )) => name.clone(),
                         Some((Source::Product(product), _)) => {
                             format!("{}[{}]", self.accumulators(product), number(part))
                         }

@@ -99,12 +99,26 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
                 }
             }
             Value::Unary(_, a) => self.apply([&**a]),
+            // A product stands for what its operands are with their scales.
+            Value::Binary(Binary::Mul, a, b) if self.is_scale(b) => self.of(a),
             Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
                 self.apply([&**a, &**b])
             }
             Value::Select(_, values) => self.apply(values.iter()),
             Value::Call(_, values) => self.apply(values),
         }
+    }
+
+    /// Whether it is a scale as it was loaded.
+    fn is_scale(&self, value: &Value) -> bool {
+        let Value::Acc(acc) = value else {
+            return false;
+        };
+        let [(id, 1)] = *self.sums.parts((self.acc)(*acc)) else {
+            return false;
+        };
+        matches!(self.sums.term(id), Term::Input { tensor, .. }
+            if self.sums.kernel.buffers[tensor.index()].kind.is_scale())
     }
 
     /// A sum without those products of this rank that another rank has too.

@@ -1,0 +1,292 @@
+//! Scales of FP8 operands as tensors of the program, which its values are multiplied by.
+//!
+//! A schedule says nothing about scales; its variant does. What it becomes here is an ordinary program: each operand has a
+//! scale beside it, each item that multiplies loads those of its operands, and its products are multiplied by them before
+//! anything else happens to them. So all that is known about tensors, loads and values holds for scales.
+
+use crate::diag::{Diagnostic, Rule};
+use crate::dtype::Dtype;
+use crate::elements::{copied_with, elements};
+use crate::program::{
+    AccDecl, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+};
+use crate::value::{AccId, Value};
+use crate::variant::{Scales, Variant};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The program with the scales that the variant asks for.
+pub(crate) fn with_scales<'p>(
+    program: &'p Program,
+    variant: &Variant,
+) -> Result<Cow<'p, Program>, Diagnostic> {
+    let known = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { .. });
+    let Some(Scales::Whole) = variant.scales else {
+        return Ok(Cow::Borrowed(program));
+    };
+    if program.tensors.iter().any(known) {
+        return Ok(Cow::Borrowed(program));
+    }
+    let mut scaled = Scaled {
+        written: program,
+        dtypes: elements(program, variant),
+        tensors: Vec::new(),
+        accs: program.accs.clone(),
+    };
+    let mut made = program.clone();
+    for role in &mut made.roles {
+        scaled.outside(&mut role.body)?;
+    }
+    if scaled.tensors.is_empty() {
+        return Err(Diagnostic::new(
+            Rule::Shape,
+            program.at,
+            format!(
+                "scales for {}, which multiplies nothing of FP8",
+                program.name
+            ),
+        )
+        .hint("an element type with scales, e4m3, or no scales"));
+    }
+    made.tensors.append(&mut scaled.tensors);
+    made.accs = scaled.accs;
+    // It knows nothing of scales.
+    made.reference = None;
+    Ok(Cow::Owned(made))
+}
+
+/// The scale of what an operand has: its own, or that of what it was copied from.
+pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId> {
+    let mut scales = program
+        .tensors
+        .iter()
+        .enumerate()
+        .filter_map(|(at, tensor)| {
+            let TensorKind::Scale { of } = tensor.kind else {
+                return None;
+            };
+            Some((TensorId(at as u16), of))
+        });
+    let alike = copied_with(program, operand);
+    let found = scales.find(|(_, of)| alike.get(of.index()) == Some(&true));
+    found.map(|(scale, _)| scale)
+}
+
+/// A program in the making.
+struct Scaled<'p> {
+    written: &'p Program,
+    dtypes: Vec<Dtype>,
+    /// The scales, which come behind the schedule's own tensors.
+    tensors: Vec<Tensor>,
+    accs: Vec<AccDecl>,
+}
+
+/// What an item does with scales.
+#[derive(Default)]
+struct Item {
+    /// What each accumulator's products are multiplied by.
+    products: BTreeMap<AccId, Vec<AccId>>,
+    /// What is loaded for that.
+    loads: Vec<(TensorId, AccId, Loc)>,
+}
+
+impl Scaled<'_> {
+    fn outside(&mut self, body: &mut [Stmt]) -> Result<(), Diagnostic> {
+        for stmt in body {
+            match &mut stmt.kind {
+                StmtKind::ForRanks { body, .. } => self.outside(body)?,
+                StmtKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.outside(then)?;
+                    self.outside(otherwise)?;
+                }
+                StmtKind::ForItems { body, .. } => self.item(body)?,
+                StmtKind::Wait { .. }
+                | StmtKind::Signal { .. }
+                | StmtKind::Copy { .. }
+                | StmtKind::Dot { .. }
+                | StmtKind::Sum { .. }
+                | StmtKind::Load { .. }
+                | StmtKind::Store { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, body: &mut Vec<Stmt>) -> Result<(), Diagnostic> {
+        let mut item = Item::default();
+        self.dots(body, &mut item)?;
+        multiply(body, &item)?;
+        let load = |(tensor, acc, at): (TensorId, AccId, Loc)| Stmt {
+            kind: StmtKind::Load {
+                acc,
+                from: Place {
+                    tensor,
+                    home: Home::Me,
+                    slot: None,
+                    item: None,
+                },
+            },
+            at,
+        };
+        let first = body.iter().position(multiplies).unwrap_or(body.len());
+        body.splice(first..first, item.loads.into_iter().map(load));
+        Ok(())
+    }
+
+    /// Finds the scales of an item's products.
+    fn dots(&mut self, body: &[Stmt], item: &mut Item) -> Result<(), Diagnostic> {
+        for stmt in body {
+            match &stmt.kind {
+                StmtKind::Dot { acc, a, b } => {
+                    let mut scales = Vec::new();
+                    for operand in [a.tensor, b.tensor] {
+                        if let Some(scale) = self.scale(operand, stmt.at)? {
+                            scales.push(self.load(scale, item, stmt.at));
+                        }
+                    }
+                    let known = item.products.entry(*acc).or_insert_with(|| scales.clone());
+                    if *known != scales {
+                        let message = "one sum has products of operands with scales of their own";
+                        return Err(refused(stmt.at, message)
+                            .hint("a value for each product, and then their sum"));
+                    }
+                }
+                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+                    self.dots(body, item)?;
+                }
+                StmtKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.dots(then, item)?;
+                    self.dots(otherwise, item)?;
+                }
+                StmtKind::Wait { .. }
+                | StmtKind::Signal { .. }
+                | StmtKind::Copy { .. }
+                | StmtKind::Sum { .. }
+                | StmtKind::Load { .. }
+                | StmtKind::Store { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The scale of an operand; none if it is not FP8.
+    fn scale(&mut self, operand: TensorId, at: Loc) -> Result<Option<TensorId>, Diagnostic> {
+        let fp8 = (self.dtypes.get(operand.index())).is_some_and(|dtype| dtype.is_fp8());
+        if !fp8 {
+            return Ok(None);
+        }
+        let tensors = &self.written.tensors;
+        let alike = copied_with(self.written, operand);
+        let inputs: Vec<usize> = (0..tensors.len())
+            .filter(|at| alike[*at] && tensors[*at].kind.is_input())
+            .collect();
+        let name = &tensors[operand.index()].name;
+        let [input] = inputs[..] else {
+            let message = match inputs.len() {
+                0 => format!("`{name}` is computed, and has no scale"),
+                _ => format!(
+                    "`{name}` is copied from several inputs, which have scales of their own"
+                ),
+            };
+            return Err(refused(at, message).hint("scales belong to inputs: one to each operand"));
+        };
+        let of = TensorId(input as u16);
+        let kind = TensorKind::Scale { of };
+        let at = match self.tensors.iter().position(|known| known.kind == kind) {
+            Some(at) => at,
+            None => {
+                self.tensors.push(Tensor {
+                    name: format!("{}.scale", tensors[input].name),
+                    kind,
+                    dtype: Dtype::F32,
+                    at: tensors[input].at,
+                });
+                self.tensors.len() - 1
+            }
+        };
+        Ok(Some(TensorId((tensors.len() + at) as u16)))
+    }
+
+    /// What that scale is in an item.
+    fn load(&mut self, scale: TensorId, item: &mut Item, at: Loc) -> AccId {
+        let known = item.loads.iter().find(|(tensor, ..)| *tensor == scale);
+        if let Some((_, acc, _)) = known {
+            return *acc;
+        }
+        let acc = AccId(self.accs.len() as u16);
+        let name = self.tensors[scale.index() - self.written.tensors.len()]
+            .name
+            .clone();
+        self.accs.push(AccDecl { name: Some(name) });
+        item.loads.push((scale, acc, at));
+        acc
+    }
+}
+
+fn refused(at: Loc, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Rule::Language, at, message)
+}
+
+/// Whether a statement, or one within it, is a product.
+fn multiplies(stmt: &Stmt) -> bool {
+    match &stmt.kind {
+        StmtKind::Dot { .. } => true,
+        StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+            body.iter().any(multiplies)
+        }
+        StmtKind::If {
+            then, otherwise, ..
+        } => then.iter().chain(otherwise).any(multiplies),
+        StmtKind::Wait { .. }
+        | StmtKind::Signal { .. }
+        | StmtKind::Copy { .. }
+        | StmtKind::Sum { .. }
+        | StmtKind::Load { .. }
+        | StmtKind::Store { .. } => false,
+    }
+}
+
+/// Multiplies the products in what an item stores.
+fn multiply(body: &mut [Stmt], item: &Item) -> Result<(), Diagnostic> {
+    for stmt in body {
+        match &mut stmt.kind {
+            StmtKind::Store { value, .. } => {
+                *value = value.with(&|acc| {
+                    let scales = item.products.get(&acc).into_iter().flatten();
+                    scales.fold(Value::Acc(acc), |value, scale| value * Value::Acc(*scale))
+                });
+            }
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+                multiply(body, item)?;
+            }
+            StmtKind::If {
+                then, otherwise, ..
+            } => {
+                multiply(then, item)?;
+                multiply(otherwise, item)?;
+            }
+            StmtKind::Sum { acc, .. } | StmtKind::Load { acc, .. }
+                if item
+                    .products
+                    .get(acc)
+                    .is_some_and(|scales| !scales.is_empty()) =>
+            {
+                let message = "one sum has a product of operands with scales, and stored tiles";
+                return Err(
+                    refused(stmt.at, message).hint("a value for each of them, and then their sum")
+                );
+            }
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. } => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Scales of FP8 operands: what kernels become, that results are those of dequantised operands, and what is refused.
+
+use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
+use counterflow_codegen::interp::{self, Input, Options};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::{cuda, sm90, verify};
+use std::collections::HashMap;
+
+fn program(name: &str) -> Program {
+    let mut all = library::all().into_iter();
+    all.find(|program| program.name == name)
+        .expect("a schedule")
+}
+
+fn variant() -> Variant {
+    let variant = Variant::new(2).dtype(E4M3).scales(Scales::Whole);
+    variant.set("tiles", (128, 128))
+}
+
+fn built(program: &Program, variant: &Variant) -> Result<Pipeline, Diagnostics> {
+    sm90::build(&lower(program, variant).and_then(verify::kernel)?)
+}
+
+fn refused(program: &Program, variant: &Variant) -> String {
+    let found = built(program, variant).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn products_are_multiplied_by_the_scales_of_their_operands() {
+    for name in ["gemm", "ag_gemm", "gemm_rs"] {
+        let pipeline = built(&program(name), &variant()).and_then(verify::pipeline);
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
+        for epilogue in &pipeline.epilogues {
+            let named = |acc| {
+                let mut params = epilogue.params.iter();
+                let found = params.find(|param| param.acc == acc);
+                found.map_or_else(String::new, |param| param.name.clone())
+            };
+            let value = epilogue.value.text(&named);
+            let begins = value.starts_with("product * x_scale * w_scale");
+            assert!(begins, "{name}: {value}");
+        }
+        let text = cuda::emit(&pipeline).text;
+        if name == "gemm" {
+            let part = |first: &str, lines: usize| {
+                let from = text.find(first).unwrap_or_else(|| panic!("{text}"));
+                let lines = text[from..].lines().take(lines).map(str::trim);
+                lines.collect::<Vec<&str>>().join("\n")
+            };
+            let (fields, stores) = ("struct Plan {", "const float x_scale");
+            insta::assert_snapshot!(format!("{}\n…\n{}", part(fields, 4), part(stores, 9)), @"
+            struct Plan {
+            const float* x_scale;  // one number
+            const float* w_scale;  // one number
+            u32 m;  // rows of the product, over all chunks
+            …
+            const float x_scale = *plan.x_scale;
+            const float w_scale = *plan.w_scale;
+            // y[t] = acc0 * x.scale * w.scale
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+            subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+            float y_values[SUBTILE_N / 2];
+            #pragma unroll
+            for (u32 i = 0; i < SUBTILE_N / 2; ++i)
+            ");
+        }
+    }
+}
+
+/// Every element, against products in f64 of what the operands stand for. All numbers are exact.
+#[test]
+fn results_are_those_of_dequantised_operands() {
+    let (m, n, k) = (20, 16, 32);
+    for (name, world) in [
+        ("gemm", 1),
+        ("ag_gemm", 2),
+        ("gemm_rs", 2),
+        ("ag_gemm_pull", 3),
+    ] {
+        let variant = Variant { world, ..variant() };
+        let kernel = lower(&program(name), &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let shape = Shape::new(m, n, k);
+        let series = verify::series(&kernel, &shape, &Machine::h200());
+        let series = series.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let plan = series
+            .plan(&shape)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut given: HashMap<(String, u32), Vec<f32>> = HashMap::new();
+        let mut fill = interp::integers(3);
+        let inputs = |input: Input<'_>, values: &mut [f32]| {
+            fill(input, values);
+            if input.name == "w.scale" {
+                values[0] *= 0.125;
+            }
+            given.insert((input.name.into(), input.rank), values.to_vec());
+        };
+        let ran = interp::run(&series, &[&plan], &Options::seed(1), inputs);
+        let ran = ran.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let of = |tensor: &str, rank: u32| &given[&(tensor.to_string(), rank)];
+        let (rows, depth) = (m as usize, k as usize);
+        // Of what is gathered, every rank fills its own rows.
+        let x = |rank: u32| match name.starts_with("ag") {
+            true => (0..world).flat_map(|rank| of("x", rank).clone()).collect(),
+            false => of("x", rank).clone(),
+        };
+        let product = |rank: u32, row: usize, column: usize| -> f64 {
+            let (x, w): (Vec<f32>, _) = (x(rank), of("w", rank));
+            let [x_scale, w_scale] = ["x.scale", "w.scale"].map(|it| f64::from(of(it, rank)[0]));
+            let terms = (0..depth).map(|at| {
+                let x = f64::from(x[row * depth + at]) * x_scale;
+                x * f64::from(w[column * depth + at]) * w_scale
+            });
+            terms.sum()
+        };
+        let mut compared = 0;
+        for output in ran.outputs.iter() {
+            if kernel.buffers[output.tensor.index()].name != "y" {
+                continue;
+            }
+            for (at, value) in output.values.iter().enumerate() {
+                let (row, column) = (at / n as usize, at % n as usize);
+                let row = output.rows.start as usize + row;
+                assert!(row < rows);
+                let wanted: f64 = match name {
+                    "gemm_rs" => (0..world).map(|rank| product(rank, row, column)).sum(),
+                    _ => product(output.rank, row, column),
+                };
+                assert_eq!(f64::from(*value), wanted, "{name}: {row}, {column}");
+                compared += 1;
+            }
+        }
+        let copies = if name == "gemm_rs" { 1 } else { world };
+        assert_eq!(compared, m * n * copies, "{name}");
+    }
+}
+
+/// The reference knows scales too, and its bound covers what they are multiplied by.
+#[test]
+fn the_reference_has_scales() {
+    for name in ["gemm", "ag_gemm", "gemm_rs", "ag_gemm_pull"] {
+        let kernel = lower(&program(name), &variant()).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let shape = Shape::new(260, 136, 272);
+        let series = verify::series(&kernel, &shape, &Machine::h200());
+        let series = series.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let plan = series
+            .plan(&shape)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let inputs = || interp::uniform(5);
+        let mut ran = interp::run(&series, &[&plan], &Options::seed(1), inputs())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let known = interp::reference(series.kernel(), &plan, 0, inputs());
+        let known = known.unwrap_or_else(|error| panic!("{name}: {error}"));
+        interp::compare(&ran, &known).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // Without a scale, it is another result.
+        let y = ran.outputs.len() - 1;
+        ran.outputs[y]
+            .values
+            .iter_mut()
+            .for_each(|value| *value *= 2.0);
+        assert!(interp::compare(&ran, &known).is_err(), "{name}");
+    }
+}
+
+/// What the verifier says of a pipeline that is not what was lowered.
+fn broken(break_it: impl Fn(&mut Pipeline)) -> String {
+    let mut pipeline =
+        built(&program("gemm"), &variant()).unwrap_or_else(|error| panic!("{error}"));
+    break_it(&mut pipeline);
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+fn reads_scale(node: &Node) -> bool {
+    matches!(node, Node::Fragment(FragmentOp::ReadScale { .. }))
+}
+
+#[test]
+fn a_scale_that_a_kernel_loses() {
+    let not_read = |pipeline: &mut Pipeline| {
+        pipeline.lists(&mut |list| {
+            if let Some(at) = list.iter().position(reads_scale) {
+                list.remove(at);
+            }
+        });
+    };
+    insta::assert_snapshot!(broken(not_read), @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
+      = `x_scale` was not read
+    ");
+    let another = |pipeline: &mut Pipeline| {
+        let all = &pipeline.kernel.buffers;
+        let x = all.iter().position(|buffer| buffer.name == "x.scale");
+        let x = x.expect("a scale") as u16;
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::Fragment(FragmentOp::ReadScale { tensor, .. }) = node {
+                    tensor.0 = x;
+                }
+            }
+        });
+    };
+    insta::assert_snapshot!(broken(another), @"
+    error[coverage]: multiply of block 0 on rank 0 reads x.scale
+      = the vector or scale is another one
+    ");
+    let not_multiplied = |pipeline: &mut Pipeline| {
+        if let Value::Binary(_, product, _) = &pipeline.epilogues[0].value {
+            pipeline.epilogues[0].value = (**product).clone();
+        }
+    };
+    insta::assert_snapshot!(broken(not_multiplied), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the schedule stores another value there
+    ");
+}
+
+/// A value of two products, and an operand that was a result: which of them, as the second product is added.
+fn two(computed: bool) -> Program {
+    let mut s = ScheduleBuilder::new("two");
+    let [x, w, v, u] = ["x", "w", "v", "u"].map(|name| s.local(name, E4M3));
+    let (h, y) = (s.out("h", E4M3), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let first = if computed { h } else { v };
+            s.accumulate(&product, first.at(t), u.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_has_no_scales() {
+    let whole = Variant::new(1).scales(Scales::Whole);
+    insta::assert_snapshot!(refused(&program("gemm"), &whole), @"
+    error[shape]: scales for gemm, which multiplies nothing of FP8
+      help: an element type with scales, e4m3, or no scales
+    ");
+    insta::assert_snapshot!(refused(&two(false), &whole), @"
+    error[language]: one sum has products of operands with scales of their own
+      help: a value for each product, and then their sum
+    ");
+    insta::assert_snapshot!(refused(&two(true), &whole), @"
+    error[language]: `h` is computed, and has no scale
+      help: scales belong to inputs: one to each operand
+    ");
+}
