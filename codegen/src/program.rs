@@ -110,12 +110,13 @@ pub enum TensorKind {
     Local,
     /// Input vector along the columns (a bias), whole on each rank. Never written.
     Vector,
-    /// Input: one number, by which all elements of a tensor are multiplied wherever it is an operand of a product. The same on
-    /// each rank that has rows of it. Never written. No schedule says it: [`Variant::scales`](crate::variant::Variant::scales)
-    /// does.
+    /// Input: what a tensor's elements are multiplied by wherever it is an operand of a product. Whole on each rank. Never
+    /// written. No schedule says it: [`Variant::scales`](crate::variant::Variant::scales) does.
     Scale {
         /// The tensor that it is a plane of.
         of: TensorId,
+        /// Which elements of a product have one number.
+        along: Along,
     },
     /// Output, whole on each rank and different on each.
     Out,
@@ -136,6 +137,17 @@ pub enum TensorKind {
         /// How many copies.
         slots: Slots,
     },
+}
+
+/// Which elements of a product have a scale's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Along {
+    /// All have the only one.
+    All,
+    /// Those of a row have one: a number for each row of the first operand.
+    Rows,
+    /// Those of a column have one: a number for each row of the second operand.
+    Columns,
 }
 
 /// Which rows a scratch tensor has on each rank.

@@ -8,7 +8,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::elements::{copied_with, elements};
 use crate::program::{
-    AccDecl, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+    AccDecl, Along, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
 };
 use crate::value::{AccId, Value};
 use crate::variant::{Scales, Variant};
@@ -21,7 +21,7 @@ pub(crate) fn with_scales<'p>(
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {
     let known = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { .. });
-    let Some(Scales::Whole) = variant.scales else {
+    let Some(scales) = variant.scales else {
         return Ok(Cow::Borrowed(program));
     };
     if program.tensors.iter().any(known) {
@@ -29,6 +29,7 @@ pub(crate) fn with_scales<'p>(
     }
     let mut scaled = Scaled {
         written: program,
+        scales,
         dtypes: elements(program, variant),
         tensors: Vec::new(),
         accs: program.accs.clone(),
@@ -62,7 +63,7 @@ pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId>
         .iter()
         .enumerate()
         .filter_map(|(at, tensor)| {
-            let TensorKind::Scale { of } = tensor.kind else {
+            let TensorKind::Scale { of, .. } = tensor.kind else {
                 return None;
             };
             Some((TensorId(at as u16), of))
@@ -75,6 +76,7 @@ pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId>
 /// A program in the making.
 struct Scaled<'p> {
     written: &'p Program,
+    scales: Scales,
     dtypes: Vec<Dtype>,
     /// The scales, which come behind the schedule's own tensors.
     tensors: Vec<Tensor>,
@@ -141,8 +143,12 @@ impl Scaled<'_> {
             match &stmt.kind {
                 StmtKind::Dot { acc, a, b } => {
                     let mut scales = Vec::new();
-                    for operand in [a.tensor, b.tensor] {
-                        if let Some(scale) = self.scale(operand, stmt.at)? {
+                    for (operand, rows) in [(a, Along::Rows), (b, Along::Columns)] {
+                        let along = match self.scales {
+                            Scales::Whole => Along::All,
+                            Scales::Rows => rows,
+                        };
+                        if let Some(scale) = self.scale(operand.tensor, along, stmt.at)? {
                             scales.push(self.load(scale, item, stmt.at));
                         }
                     }
@@ -174,7 +180,12 @@ impl Scaled<'_> {
     }
 
     /// The scale of an operand; none if it is not FP8.
-    fn scale(&mut self, operand: TensorId, at: Loc) -> Result<Option<TensorId>, Diagnostic> {
+    fn scale(
+        &mut self,
+        operand: TensorId,
+        along: Along,
+        dot: Loc,
+    ) -> Result<Option<TensorId>, Diagnostic> {
         let fp8 = (self.dtypes.get(operand.index())).is_some_and(|dtype| dtype.is_fp8());
         if !fp8 {
             return Ok(None);
@@ -192,11 +203,19 @@ impl Scaled<'_> {
                     "`{name}` is copied from several inputs, which have scales of their own"
                 ),
             };
-            return Err(refused(at, message).hint("scales belong to inputs: one to each operand"));
+            return Err(refused(dot, message).hint("scales belong to inputs: one to each operand"));
         };
         let of = TensorId(input as u16);
-        let kind = TensorKind::Scale { of };
-        let at = match self.tensors.iter().position(|known| known.kind == kind) {
+        let kind = TensorKind::Scale { of, along };
+        let plane = |known: &Tensor| matches!(known.kind, TensorKind::Scale { of: other, .. } if other == of);
+        let at = match self.tensors.iter().position(plane) {
+            Some(at) if self.tensors[at].kind != kind => {
+                let message =
+                    format!("`{name}` is the first operand of a product and the second of one");
+                return Err(refused(dot, message).hint(
+                    "one of the two with scales of its rows: give the other as a tensor of its own",
+                ));
+            }
             Some(at) => at,
             None => {
                 self.tensors.push(Tensor {

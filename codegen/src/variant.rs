@@ -76,22 +76,26 @@ impl Arch {
 /// use counterflow_codegen::variant::Scales;
 ///
 /// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
-/// assert_eq!(Scales::ALL.map(Scales::name), ["whole"]);
+/// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows"]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
     /// One number for all of an operand. Of one that is gathered, the same on every rank.
     Whole,
+    /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
+    /// `w`. Of an operand that is gathered, each rank has those of all rows.
+    Rows,
 }
 
 impl Scales {
     /// Every kind.
-    pub const ALL: [Scales; 1] = [Scales::Whole];
+    pub const ALL: [Scales; 2] = [Scales::Whole, Scales::Rows];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Scales::Whole => "whole",
+            Scales::Rows => "rows",
         }
     }
 

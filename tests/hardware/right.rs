@@ -217,13 +217,16 @@ fn fp8(schedule: Schedule) {
     FP8_MATRIX.on_gpus(schedule, "e4m3", (Probes::default(), 0));
 }
 
-/// The same with a scale of each operand, of each rank's own.
+/// The same with scales of each operand, of each rank's own.
 fn fp8_scaled(schedule: Schedule) {
-    let matrix = Matrix {
-        scales: Some(Scales::Whole),
-        ..FP8_MATRIX
-    };
-    matrix.on_gpus(schedule, "e4m3 with scales", (Probes::default(), 0));
+    for scales in Scales::ALL {
+        let matrix = Matrix {
+            scales: Some(scales),
+            ..FP8_MATRIX
+        };
+        let what = format!("e4m3, scales of {}", scales.name());
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
 }
 
 mod fp8_scaled {
@@ -247,8 +250,8 @@ pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
         (Probes::default(), program, variant)
     });
     variants.flat_map(|(probes, program, variant)| {
-        let scaled = variant.clone().scales(Scales::Whole);
-        [variant, scaled].map(|variant| (probes, program.clone(), variant))
+        let [whole, rows] = Scales::ALL.map(|scales| variant.clone().scales(scales));
+        [variant, whole, rows].map(|variant| (probes, program.clone(), variant))
     })
 }
 

@@ -124,7 +124,13 @@ fn fp8_operands_pass_the_sass_checks() {
     });
     let scaled = scaled.map(|kind| (schedules::gemm(), fp8(kind)));
     let scaled = scaled.into_iter().chain(fused);
-    cases.extend(scaled.map(|(program, variant)| (program, variant.scales(Scales::Whole))));
+    cases.extend(scaled.flat_map(|(program, variant)| {
+        // A sum over ranks beside scales of both sides takes two registers more than there are in tiles of this size.
+        let sums = ["gemm_rs", "gemm_ar"].contains(&program.name.as_str());
+        let kinds = Scales::ALL.into_iter();
+        let kinds = kinds.filter(move |scales| !sums || *scales == Scales::Whole);
+        kinds.map(move |scales| (program.clone(), variant.clone().scales(scales)))
+    }));
     all_pass(&cases);
 }
 

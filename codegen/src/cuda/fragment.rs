@@ -41,6 +41,15 @@ impl Text<'_> {
                 let column = self.expr(column);
                 self.vector(name, &format!("{vector}, {column}"), &columns);
             }
+            FragmentOp::ReadRows {
+                name, tensor, row, ..
+            } => {
+                let rows = self.pipeline.kernel.buffers[tensor.index()].rows;
+                let [scale, rows] =
+                    [Field::Vector(*tensor), Field::Size(rows)].map(|field| self.field(field));
+                let row = self.expr(row);
+                self.rows(name, (&scale, &row), &rows);
+            }
             FragmentOp::ReadScale { name, tensor, .. } => {
                 let scale = self.field(Field::Vector(*tensor));
                 self.line(format!("const float {name} = *{scale};"));

@@ -4,7 +4,7 @@ use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::program::CounterId;
+use crate::program::{CounterId, Side};
 use crate::sm90::cta::Mode;
 use crate::tiling::Major;
 use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
@@ -153,9 +153,11 @@ impl Text<'_> {
                 if let Field::Vector(tensor) = at.field {
                     let buffer = &pipeline.kernel.buffers[tensor.index()];
                     let element = self.element(buffer.dtype);
-                    let what = match buffer.kind.is_scale() {
-                        true => "one number",
-                        false => "a number a column",
+                    let same = Side::ALL.map(|side| buffer.kind.is_same_in(side));
+                    let what = match same {
+                        [true, true] => "one number",
+                        [false, true] => "a number a row",
+                        [_, false] => "a number a column",
                     };
                     self.line(format!("const {element}* {};  // {what}", at.name));
                 }

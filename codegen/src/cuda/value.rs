@@ -143,10 +143,26 @@ impl Text<'_> {
             ));
             return;
         }
+        self.vector_on_m(name, &format!("{from} + first_column"), columns);
+    }
+
+    /// Reads what a subtile needs of a scale of rows, from the subtile's first row on.
+    pub(super) fn rows(&mut self, name: &str, (scale, row): (&str, &str), rows: &str) {
+        if !self.tiling().swapped() {
+            return self.vector_on_m(name, &format!("{scale}, {row} + first_row"), rows);
+        }
+        // A chunk may begin at an odd row: no pairs.
+        self.line(format!("float {name}[SUBTILE_M / 4];"));
+        self.line("#pragma unroll");
+        self.line(format!(
+            "for (u32 i = 0; i < SUBTILE_M / 4; ++i) {name}[i] = vector_element({scale}, {row} + i / 2 * 8 + 2 * (lane % 4) + i % 2, {rows});"
+        ));
+    }
+
+    /// Reads what runs along the instruction's M side.
+    fn vector_on_m(&mut self, name: &str, from: &str, most: &str) {
         let read = |array: &str, block: &str| {
-            format!(
-                "vector_read_transposed({array}, {from} + first_column{block}, {columns}, lane);"
-            )
+            format!("vector_read_transposed({array}, {from}{block}, {most}, lane);")
         };
         self.line(format!("float {name}{}[2];", self.of_blocks()));
         if self.pipeline.cta.blocks() == 1 {
@@ -190,6 +206,10 @@ impl Text<'_> {
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),
             Source::Scale => param.name.clone(),
+            Source::Rows if self.tiling().swapped() => {
+                format!("{}[vector_index(i)]", param.name)
+            }
+            Source::Rows => format!("{}{block}[vector_index_transposed(i)]", param.name),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
         self.subtile_array(&results(epilogue), "");

@@ -70,8 +70,7 @@ impl<'p> Sizes<'p> {
             };
             let mut alike = (0..program.tensors.len()).flat_map(of_label);
             let vector = |(tensor, side): (usize, usize)| {
-                let kind = program.tensors[tensor].kind;
-                side == ROWS && kind == TensorKind::Vector || kind.is_scale()
+                program.tensors[tensor].kind.is_same_in(Side::ALL[side])
             };
             let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
             let first = columns.next().or_else(|| alike.clone().next());
@@ -361,12 +360,11 @@ impl Same<'_> {
             return;
         };
         let tensor = place.tensor.index();
-        if self.program.tensors[tensor].kind.is_scale() {
-            return;
-        }
-        self.join((tensor, COLUMNS), (over, COLUMNS));
-        if self.program.tensors[tensor].kind != TensorKind::Vector {
-            self.join((tensor, ROWS), (over, ROWS));
+        let kind = self.program.tensors[tensor].kind;
+        for side in [COLUMNS, ROWS] {
+            if !kind.is_same_in(Side::ALL[side]) {
+                self.join((tensor, side), (over, side));
+            }
         }
     }
 

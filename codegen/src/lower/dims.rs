@@ -303,10 +303,9 @@ fn name_dims(
                 DimId((dims.len() - 1) as u16)
             });
             let dim = &mut dims[usize::from(id.0)];
-            dim.unit |= tensor.kind.is_scale();
+            dim.unit |= tensor.kind.is_same_in(side);
             if side == Side::Rows {
                 dim.chunked |= tensor.kind.chunked();
-                dim.unit |= tensor.kind == TensorKind::Vector;
             }
         }
     }
@@ -402,13 +401,11 @@ impl Scan<'_> {
         let (Some(tensor), Some(over)) = (self.known(place), over) else {
             return;
         };
-        if self.program.tensors[tensor.index()].kind.is_scale() {
-            return;
-        }
-        self.classes
-            .join((tensor, Side::Columns), (over, Side::Columns));
-        if self.program.tensors[tensor.index()].kind != TensorKind::Vector {
-            self.classes.join((tensor, Side::Rows), (over, Side::Rows));
+        let kind = self.program.tensors[tensor.index()].kind;
+        for side in [Side::Columns, Side::Rows] {
+            if !kind.is_same_in(side) {
+                self.classes.join((tensor, side), (over, side));
+            }
         }
     }
 

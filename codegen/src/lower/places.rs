@@ -4,7 +4,7 @@ use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
 use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, TensorKind,
+    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
 };
 
 impl<'a> Placer<'a> {
@@ -158,12 +158,12 @@ impl<'a> Placer<'a> {
             buffer: place.tensor,
             home: place.home.clone(),
             slot: place.slot.clone(),
-            rows: if repeated {
+            rows: if buffer.kind.is_same_in(Side::Rows) {
                 Axis::All
             } else {
                 Axis::RowsOf(item)
             },
-            columns: if buffer.kind.is_scale() {
+            columns: if buffer.kind.is_same_in(Side::Columns) {
                 Axis::All
             } else {
                 Axis::ColumnsOf(item)

@@ -1,6 +1,6 @@
 //! What follows from a tensor's kind.
 
-use super::TensorKind;
+use super::{Along, Side, TensorKind};
 
 impl TensorKind {
     /// Whether its rows are chunked over ranks.
@@ -34,7 +34,23 @@ impl TensorKind {
         )
     }
 
-    /// Whether it is one number for all of another tensor.
+    /// Whether all elements of an item along that side have one number of it, so that it has one row, or one column.
+    pub const fn is_same_in(self, side: Side) -> bool {
+        let TensorKind::Scale { along, .. } = self else {
+            return matches!((self, side), (TensorKind::Vector, Side::Rows));
+        };
+        match side {
+            Side::Rows => matches!(along, Along::All | Along::Columns),
+            Side::Columns => matches!(along, Along::All | Along::Rows),
+        }
+    }
+
+    /// Whether it is one number.
+    pub const fn is_number(self) -> bool {
+        self.is_same_in(Side::Rows) && self.is_same_in(Side::Columns)
+    }
+
+    /// Whether it is what another tensor is multiplied by.
     pub const fn is_scale(self) -> bool {
         matches!(self, TensorKind::Scale { .. })
     }

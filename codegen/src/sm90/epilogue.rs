@@ -159,10 +159,7 @@ impl Walk<'_, '_> {
         let sums = sums.map(|(_, sum)| (sum, Source::Sum));
         let tiles = pass.loads.iter().map(|(_, load)| (load, Source::Subtile));
         let vectors = pass.vectors.iter();
-        let vectors = vectors.map(|load| match self.is_scale(load) {
-            true => (load, Source::Scale),
-            false => (load, Source::Vector),
-        });
+        let vectors = vectors.map(|load| (load, self.source(load)));
         for (leaf, from) in sums.chain(tiles).chain(vectors) {
             let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
                 &leaf.op.kind
@@ -392,45 +389,54 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Reads a subtile's columns of each vector.
+    /// Reads a subtile's columns of each vector, and its rows of each scale of rows.
     fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
         let Some((partition, chunk, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let (_, column) = self.subtile_at(row, column, Expr::var("part"));
-        let dim = self.b.kernel.partitions[partition.index()].columns;
-        let column =
-            match chunk.filter(|_| self.b.kernel.is_chunked_along(partition, Side::Columns)) {
-                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + column,
-                None => column,
-            };
-        let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
-            OpKind::Load { acc, from } if !self.is_scale(leaf) => Some((
-                *acc,
-                Node::Fragment(FragmentOp::ReadVector {
-                    acc: *acc,
-                    name: self.operand_name(*acc),
-                    tensor: from.buffer,
-                    column: column.clone(),
-                }),
-            )),
-            OpKind::Load { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Store { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
+        let partition_of = &self.b.kernel.partitions[partition.index()];
+        let in_all = |side: Side, at: Expr| {
+            let chunked = self.b.kernel.is_chunked_along(partition, side);
+            match chunk.clone().filter(|_| chunked) {
+                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(partition_of.dim(side))) + at,
+                None => at,
+            }
         };
-        pass.vectors.iter().filter_map(read).collect()
+        let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
+        let mut nodes = Vec::new();
+        for leaf in &pass.vectors {
+            let OpKind::Load { acc, from } = &leaf.op.kind else {
+                continue;
+            };
+            let (acc, name, tensor) = (*acc, self.operand_name(*acc), from.buffer);
+            let read = match self.source(leaf) {
+                Source::Vector => FragmentOp::ReadVector {
+                    acc,
+                    name,
+                    tensor,
+                    column: column.clone(),
+                },
+                Source::Rows => FragmentOp::ReadRows {
+                    acc,
+                    name,
+                    tensor,
+                    row: row.clone(),
+                },
+                Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
+            };
+            nodes.push((acc, Node::Fragment(read)));
+        }
+        nodes
     }
 
     /// Reads each scale, once a tile.
     fn read_scales(&self, pass: &Pass<'_>) -> Vec<Node> {
         let mut nodes = Vec::new();
-        for leaf in pass.vectors.iter().filter(|leaf| self.is_scale(leaf)) {
+        for leaf in pass.vectors.iter() {
+            if self.source(leaf) != Source::Scale {
+                continue;
+            }
             if let OpKind::Load { acc, from } = &leaf.op.kind {
                 nodes.push(Node::Fragment(FragmentOp::ReadScale {
                     acc: *acc,
@@ -442,10 +448,18 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Whether it loads a scale.
-    fn is_scale(&self, leaf: &Leaf<'_>) -> bool {
-        matches!(&leaf.op.kind, OpKind::Load { from, .. }
-            if self.b.kernel.buffers[from.buffer.index()].kind.is_scale())
+    /// How what it loads is read, which has one row or one column.
+    fn source(&self, leaf: &Leaf<'_>) -> Source {
+        let OpKind::Load { from, .. } = &leaf.op.kind else {
+            return Source::Subtile;
+        };
+        let kind = self.b.kernel.buffers[from.buffer.index()].kind;
+        match Side::ALL.map(|side| kind.is_same_in(side)) {
+            [true, true] => Source::Scale,
+            [true, false] => Source::Vector,
+            [false, true] => Source::Rows,
+            [false, false] => Source::Subtile,
+        }
     }
 
     /// The type a store rounds to.

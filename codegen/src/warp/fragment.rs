@@ -48,6 +48,18 @@ pub enum FragmentOp {
         /// The scale.
         tensor: TensorId,
     },
+    /// Reads a scale of rows, each lane those of its accumulators. Ordinary loads of memory that nobody writes during the
+    /// launch; what is beyond the last row reads as zero.
+    ReadRows {
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The scale.
+        tensor: TensorId,
+        /// Its first row.
+        row: Expr,
+    },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {
         /// What the schedule's sum fills.
@@ -129,6 +141,7 @@ impl FragmentOp {
             FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
             FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, .. } => vec![column],
+            FragmentOp::ReadRows { row, .. } => vec![row],
             FragmentOp::ReadScale { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
@@ -153,6 +166,7 @@ impl FragmentOp {
             | FragmentOp::AddPartial { ring, .. } => Some(*ring),
             FragmentOp::ReadVector { .. }
             | FragmentOp::ReadScale { .. }
+            | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::Apply { .. } => None,
         }
@@ -166,6 +180,10 @@ impl FragmentOp {
                 vec![Field::Vector(*tensor), Field::Size(columns)]
             }
             FragmentOp::ReadScale { tensor, .. } => vec![Field::Vector(*tensor)],
+            FragmentOp::ReadRows { tensor, .. } => {
+                let rows = kernel.buffers[tensor.index()].rows;
+                vec![Field::Vector(*tensor), Field::Size(rows)]
+            }
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }
@@ -224,4 +242,6 @@ pub enum Source {
     Vector,
     /// [`FragmentOp::ReadScale`]
     Scale,
+    /// [`FragmentOp::ReadRows`]
+    Rows,
 }

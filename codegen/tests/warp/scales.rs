@@ -20,8 +20,8 @@ fn program(name: &str) -> Program {
         .expect("a schedule")
 }
 
-fn variant() -> Variant {
-    let variant = Variant::new(2).dtype(E4M3).scales(Scales::Whole);
+fn variant(scales: Scales) -> Variant {
+    let variant = Variant::new(2).dtype(E4M3).scales(scales);
     variant.set("tiles", (128, 128))
 }
 
@@ -36,8 +36,9 @@ fn refused(program: &Program, variant: &Variant) -> String {
 
 #[test]
 fn products_are_multiplied_by_the_scales_of_their_operands() {
-    for name in ["gemm", "ag_gemm", "gemm_rs"] {
-        let pipeline = built(&program(name), &variant()).and_then(verify::pipeline);
+    let names = ["gemm", "ag_gemm", "gemm_rs"].into_iter();
+    for (name, scales) in names.flat_map(|name| Scales::ALL.map(|scales| (name, scales))) {
+        let pipeline = built(&program(name), &variant(scales)).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
         for epilogue in &pipeline.epilogues {
             let named = |acc| {
@@ -50,7 +51,7 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
             assert!(begins, "{name}: {value}");
         }
         let text = cuda::emit(&pipeline).text;
-        if name == "gemm" {
+        if (name, scales) == ("gemm", Scales::Whole) {
             let part = |first: &str, lines: usize| {
                 let from = text.find(first).unwrap_or_else(|| panic!("{text}"));
                 let lines = text[from..].lines().take(lines).map(str::trim);
@@ -77,9 +78,25 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
     }
 }
 
+/// In swapped tiles rows lie elsewhere in a thread's accumulators; chunks begin at rows of their own.
+#[test]
+fn tiles_of_every_sort_read_scales() {
+    for tile in [(16, 64), (80, 128), (128, 64), (128, 256)] {
+        for name in ["gemm", "ag_gemm"] {
+            let variant = variant(Scales::Rows).set("tiles", tile);
+            let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
+            pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
+        }
+    }
+}
+
 /// Every element, against products in f64 of what the operands stand for. All numbers are exact.
 #[test]
 fn results_are_those_of_dequantised_operands() {
+    Scales::ALL.into_iter().for_each(dequantised);
+}
+
+fn dequantised(scales: Scales) {
     let (m, n, k) = (20, 16, 32);
     for (name, world) in [
         ("gemm", 1),
@@ -87,7 +104,10 @@ fn results_are_those_of_dequantised_operands() {
         ("gemm_rs", 2),
         ("ag_gemm_pull", 3),
     ] {
-        let variant = Variant { world, ..variant() };
+        let variant = Variant {
+            world,
+            ..variant(scales)
+        };
         let kernel = lower(&program(name), &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
         let shape = Shape::new(m, n, k);
@@ -101,7 +121,7 @@ fn results_are_those_of_dequantised_operands() {
         let inputs = |input: Input<'_>, values: &mut [f32]| {
             fill(input, values);
             if input.name == "w.scale" {
-                values[0] *= 0.125;
+                values.iter_mut().for_each(|value| *value *= 0.125);
             }
             given.insert((input.name.into(), input.rank), values.to_vec());
         };
@@ -116,7 +136,11 @@ fn results_are_those_of_dequantised_operands() {
         };
         let product = |rank: u32, row: usize, column: usize| -> f64 {
             let (x, w): (Vec<f32>, _) = (x(rank), of("w", rank));
-            let [x_scale, w_scale] = ["x.scale", "w.scale"].map(|it| f64::from(of(it, rank)[0]));
+            let scale = |name: &str, at: usize| {
+                let whole = scales == Scales::Whole;
+                f64::from(of(name, rank)[if whole { 0 } else { at }])
+            };
+            let (x_scale, w_scale) = (scale("x.scale", row), scale("w.scale", column));
             let terms = (0..depth).map(|at| {
                 let x = f64::from(x[row * depth + at]) * x_scale;
                 x * f64::from(w[column * depth + at]) * w_scale
@@ -148,8 +172,9 @@ fn results_are_those_of_dequantised_operands() {
 /// The reference knows scales too, and its bound covers what they are multiplied by.
 #[test]
 fn the_reference_has_scales() {
-    for name in ["gemm", "ag_gemm", "gemm_rs", "ag_gemm_pull"] {
-        let kernel = lower(&program(name), &variant()).and_then(verify::kernel);
+    let names = ["gemm", "ag_gemm", "gemm_rs", "ag_gemm_pull"].into_iter();
+    for (name, scales) in names.flat_map(|name| Scales::ALL.map(|scales| (name, scales))) {
+        let kernel = lower(&program(name), &variant(scales)).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
         let shape = Shape::new(260, 136, 272);
         let series = verify::series(&kernel, &shape, &Machine::h200());
@@ -174,9 +199,9 @@ fn the_reference_has_scales() {
 }
 
 /// What the verifier says of a pipeline that is not what was lowered.
-fn broken(break_it: impl Fn(&mut Pipeline)) -> String {
+fn broken(scales: Scales, break_it: impl Fn(&mut Pipeline)) -> String {
     let mut pipeline =
-        built(&program("gemm"), &variant()).unwrap_or_else(|error| panic!("{error}"));
+        built(&program("gemm"), &variant(scales)).unwrap_or_else(|error| panic!("{error}"));
     break_it(&mut pipeline);
     let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
@@ -195,7 +220,7 @@ fn a_scale_that_a_kernel_loses() {
             }
         });
     };
-    insta::assert_snapshot!(broken(not_read), @"
+    insta::assert_snapshot!(broken(Scales::Whole, not_read), @"
     error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
       = `x_scale` was not read
     ");
@@ -211,7 +236,7 @@ fn a_scale_that_a_kernel_loses() {
             }
         });
     };
-    insta::assert_snapshot!(broken(another), @"
+    insta::assert_snapshot!(broken(Scales::Whole, another), @"
     error[coverage]: multiply of block 0 on rank 0 reads x.scale
       = the vector or scale is another one
     ");
@@ -220,9 +245,26 @@ fn a_scale_that_a_kernel_loses() {
             pipeline.epilogues[0].value = (**product).clone();
         }
     };
-    insta::assert_snapshot!(broken(not_multiplied), @"
+    insta::assert_snapshot!(broken(Scales::Whole, not_multiplied), @"
     error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the schedule stores another value there
+    ");
+}
+
+#[test]
+fn scales_of_other_rows() {
+    let first = |pipeline: &mut Pipeline| {
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::Fragment(FragmentOp::ReadRows { row, .. }) = node {
+                    *row = 0.into();
+                }
+            }
+        });
+    };
+    insta::assert_snapshot!(broken(Scales::Rows, first), @"
+    error[coverage]: multiply of block 1 on rank 0 applies y_value to subtile 0 for tile (1, 0)
+      = `x_scale` is not there for these rows
     ");
 }
 
@@ -243,6 +285,25 @@ fn two(computed: bool) -> Program {
     s.finish()
 }
 
+/// A product of `x` by `w`, and one of `v` by `x`.
+fn of_itself() -> Program {
+    let mut s = ScheduleBuilder::new("of_itself");
+    let [x, w, v] = ["x", "w", "v"].map(|name| s.local(name, E4M3));
+    let (y, z) = (s.out("y", Bf16), s.out("z", Bf16));
+    let [of_y, of_z] = [("of_y", y), ("of_z", z)].map(|(name, of)| s.tiles(name, of, (128, 128)));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", of_y.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+        s.for_items("t", of_z.all(), |s, t| {
+            let product = s.dot(v.at(t), x.at(t));
+            s.store(z.at(t), product);
+        });
+    });
+    s.finish()
+}
+
 #[test]
 fn what_has_no_scales() {
     let whole = Variant::new(1).scales(Scales::Whole);
@@ -253,6 +314,11 @@ fn what_has_no_scales() {
     insta::assert_snapshot!(refused(&two(false), &whole), @"
     error[language]: one sum has products of operands with scales of their own
       help: a value for each product, and then their sum
+    ");
+    let both = Variant::new(1).dtype(E4M3).scales(Scales::Rows);
+    insta::assert_snapshot!(refused(&of_itself(), &both), @"
+    error[language]: `x` is the first operand of a product and the second of one
+      help: one of the two with scales of its rows: give the other as a tensor of its own
     ");
     insta::assert_snapshot!(refused(&two(true), &whole), @"
     error[language]: `h` is computed, and has no scale

@@ -54,8 +54,10 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<[u8; 8], Error> {
         let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
-        let scale = self.pipeline.kernel.buffers[tensor.index()].kind.is_scale();
-        let align = if scale { 4 } else { 16 };
+        let number = self.pipeline.kernel.buffers[tensor.index()]
+            .kind
+            .is_number();
+        let align = if number { 4 } else { 16 };
         if u64::from_le_bytes(bytes).is_multiple_of(align) {
             return Ok(bytes);
         }

@@ -129,7 +129,7 @@ fn takes_mut(buffer: &Buffer) -> bool {
 
 /// Alignment of a tensor's first byte: that of TMA, or of a number that is read by itself.
 const fn align(buffer: &Buffer) -> u64 {
-    if buffer.kind.is_scale() { 4 } else { 16 }
+    if buffer.kind.is_number() { 4 } else { 16 }
 }
 
 /// Rejects one tensor that a launch of `plan` cannot have, wherever it starts.

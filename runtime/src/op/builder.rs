@@ -142,9 +142,10 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`: one f32
-    /// in the GPU's memory, of any alignment, which the launch reads when it runs. Ranks that gather an operand are all given
-    /// the scale that it was quantised by.
+    /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`, in the
+    /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], M rows of one f32 for
+    /// the first operand of products, and one row of N for the second. Nothing gathers scales: ranks that gather an operand are
+    /// all given those that it was quantised by, of all its rows.
     ///
     /// ```
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
@@ -161,6 +162,16 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
     /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
     /// assert_eq!(y.read()?, [bf16::from_f32(64.0 * 0.5 * 0.25); 64 * 64]);
+    ///
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// let (of_x, of_w) = (rank.zeros::<f32>([64, 1])?, rank.zeros::<f32>([1, 64])?);
+    /// let rows: Vec<f32> = (0..64).map(|row| 0.25 * row as f32).collect();
+    /// of_x.write(&rows)?;
+    /// of_w.write(&[0.5; 64])?;
+    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
+    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    /// assert_eq!(y.read()?[3 * 64], bf16::from_f32(64.0 * 0.75 * 0.5));
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn scales(mut self, scales: Scales) -> Self {

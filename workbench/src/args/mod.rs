@@ -75,7 +75,7 @@ struct Args {
     /// Element type instead of the first parameter's: bf16, f16, f32
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     dtype: Option<Dtype>,
-    /// Scales of FP8 operands: whole
+    /// Scales of FP8 operands: whole, rows
     #[arg(long, value_name = "SCALES", value_parser = values::scales)]
     scales: Option<Scales>,
     /// Layout of the operands: nt, nn, tn

@@ -293,8 +293,9 @@ impl<'a, 'p> Walk<'a, 'p> {
         let item = place.item.or_else(around);
         let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
         let kind = self.program.tensors[tensor].kind;
-        let rows = if kind.is_repeated() { 0..1 } else { rows };
-        let columns = if kind.is_scale() { 0..1 } else { columns };
+        let same = |side: Side| kind.is_same_in(side);
+        let rows = if same(Side::Rows) { 0..1 } else { rows };
+        let columns = if same(Side::Columns) { 0..1 } else { columns };
         let rect = |slot| Rect {
             tensor,
             homes: homes.clone(),

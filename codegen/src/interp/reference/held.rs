@@ -4,7 +4,7 @@ use super::terms::{NOTHING, SumId, Sums, Term};
 use crate::interp::meaning::walk::{Act, Rect};
 use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, StoreMode, TensorKind};
+use crate::program::{Program, Side, StoreMode, TensorKind};
 use crate::value::{AccId, Value};
 use ndarray::{Array2, Zip};
 use std::collections::HashMap;
@@ -76,12 +76,13 @@ impl<'a> Held<'a> {
     fn read(&self, home: u32, rect: &Rect) -> Result<Filled, String> {
         let held = self.sizes.held(rect.tensor, home);
         let plane = self.plane(home, rect.tensor);
+        let kind = self.program.tensors[rect.tensor].kind;
         Ok(Filled {
             ids: part(plane, &parts(&held, rect)?).to_owned(),
             rows: rect.rows.clone(),
             columns: rect.columns.clone(),
-            vector: self.program.tensors[rect.tensor].kind.is_repeated(),
-            scale: self.program.tensors[rect.tensor].kind.is_scale(),
+            vector: kind.is_same_in(Side::Rows),
+            scale: kind.is_same_in(Side::Columns),
         })
     }
 

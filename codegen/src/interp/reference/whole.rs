@@ -239,11 +239,14 @@ impl<'a> Wholes<'a> {
 
     /// A rank's product, of what its operands are with their scales.
     fn multiplied(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
-        let scale = |operand: usize| {
+        let mut product = self.unscaled(rank, (a, b));
+        for operand in [a, b] {
             let scale = scale_of(self.held.program, TensorId(operand as u16));
-            scale.map_or(1.0, |scale| self.inputs.own(rank, scale.index())[(0, 0)])
-        };
-        self.unscaled(rank, (a, b)) * (scale(a) * scale(b))
+            if let Some(scale) = scale {
+                product *= self.inputs.own(rank, scale.index());
+            }
+        }
+        product
     }
 
     /// The same without scales: of inputs, or of values that its statements computed.

@@ -20,7 +20,7 @@ use super::facts::{Access, Area, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{Side, TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
@@ -151,8 +151,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     ..Acc::default()
                 };
                 let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
-                let rows = (!kind.is_repeated()).then_some(from.rows);
-                let columns = (!kind.is_scale()).then_some(from.columns);
+                let rows = (!kind.is_same_in(Side::Rows)).then_some(from.rows);
+                let columns = (!kind.is_same_in(Side::Columns)).then_some(from.columns);
                 self.fill(at, acc, sum, rows, columns);
             }
             StepKind::Store { dst, value, .. } => {

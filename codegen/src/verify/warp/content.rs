@@ -365,7 +365,11 @@ impl Simulator<'_> {
                 let params = self.case.pipeline.epilogues[epilogue].params.iter();
                 let products = params.filter_map(|param| match param.from {
                     Source::Product(product) => Some(&fragment.products[product]),
-                    Source::Subtile | Source::Sum | Source::Vector | Source::Scale => None,
+                    Source::Subtile
+                    | Source::Sum
+                    | Source::Vector
+                    | Source::Scale
+                    | Source::Rows => None,
                 });
                 products.collect()
             }

@@ -43,6 +43,12 @@ impl<'a> Flattener<'a> {
                     column,
                 }
             }
+            FragmentOp::ReadRows {
+                acc, tensor, row, ..
+            } => {
+                let (acc, tensor, row) = (*acc, *tensor, self.value(row));
+                FragmentStep::ReadRows { acc, tensor, row }
+            }
             FragmentOp::ReadScale { acc, tensor, .. } => {
                 let (acc, tensor) = (*acc, *tensor);
                 FragmentStep::ReadScale { acc, tensor }
@@ -143,6 +149,9 @@ impl Simulator<'_> {
                 tensor,
                 column,
             } => self.read_vector(index, acc, tensor, column)?,
+            FragmentStep::ReadRows { acc, tensor, row } => {
+                self.read_rows(index, acc, tensor, row)?
+            }
             FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             FragmentStep::SendPartial {
@@ -174,6 +183,7 @@ impl Simulator<'_> {
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
+            | FragmentStep::ReadRows { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. } => false,
         };
@@ -209,6 +219,10 @@ impl Simulator<'_> {
             }
             FragmentStep::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            FragmentStep::ReadRows { tensor, row, .. } => format!(
+                "reads {} from row {row} on",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::ReadScale { tensor, .. } => format!(

@@ -192,6 +192,12 @@ pub(super) enum FragmentStep {
         tensor: TensorId,
         column: u32,
     },
+    /// Ordinary loads of a scale of rows.
+    ReadRows {
+        acc: AccId,
+        tensor: TensorId,
+        row: u32,
+    },
     /// An ordinary load of a scale.
     ReadScale {
         acc: AccId,
@@ -207,7 +213,9 @@ impl FragmentStep {
     /// Whether it touches global memory.
     pub fn is_global(&self) -> bool {
         match self {
-            FragmentStep::ReadVector { .. } | FragmentStep::ReadScale { .. } => true,
+            FragmentStep::ReadVector { .. }
+            | FragmentStep::ReadScale { .. }
+            | FragmentStep::ReadRows { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }

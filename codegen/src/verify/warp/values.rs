@@ -127,13 +127,29 @@ impl Simulator<'_> {
         Ok(())
     }
 
+    /// A scale of rows is read.
+    pub(super) fn read_rows(
+        &mut self,
+        index: usize,
+        acc: AccId,
+        tensor: TensorId,
+        row: u32,
+    ) -> Verdict {
+        if self.loaded_from(acc) != Some(tensor) {
+            let what = "the scale is another one";
+            return Err(Box::new(trace::wrong(self, index, what)));
+        }
+        self.has_read(index, acc, Some(row), 0);
+        Ok(())
+    }
+
     /// An epilogue is applied to a subtile.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
         let params = &self.case.pipeline.epilogues[epilogue].params;
         // All products of an item are of the same tile.
         let product = params.iter().find_map(|param| match param.from {
             Source::Product(product) => Some(product),
-            Source::Subtile | Source::Sum | Source::Vector | Source::Scale => None,
+            Source::Subtile | Source::Sum | Source::Vector | Source::Scale | Source::Rows => None,
         });
         let fragment = &self.agents[index].fragment;
         let alone = (product.is_none()).then(|| self.place_of_reads(index, epilogue, part));
@@ -151,6 +167,16 @@ impl Simulator<'_> {
                         continue;
                     }
                     let what = format!("`{}` was not read", param.name);
+                    return Err(Box::new(trace::wrong(self, index, &what)));
+                }
+                Source::Rows => {
+                    let of_row = |(acc, at, _): &(AccId, Option<u32>, u32)| {
+                        *acc == param.acc && at.is_some_and(|at| is(row, at))
+                    };
+                    if fragment.read.iter().any(of_row) {
+                        continue;
+                    }
+                    let what = format!("`{}` is not there for these rows", param.name);
                     return Err(Box::new(trace::wrong(self, index, &what)));
                 }
             };
@@ -235,7 +261,11 @@ impl Simulator<'_> {
                             match from.map(|param| param.from) {
                                 Some(Source::Product(index)) => product(index),
                                 Some(
-                                    Source::Subtile | Source::Sum | Source::Vector | Source::Scale,
+                                    Source::Subtile
+                                    | Source::Sum
+                                    | Source::Vector
+                                    | Source::Scale
+                                    | Source::Rows,
                                 ) => filled.number(acc),
                                 None => f64::NAN,
                             }

@@ -36,6 +36,12 @@ impl Printer<'_> {
                 let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
                 format!("{name} = {vector}[{}..]", number(column))
             }
+            FragmentOp::ReadRows {
+                name, tensor, row, ..
+            } => {
+                let scale = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("{name} = {scale}[{}..]", number(row))
+            }
             FragmentOp::ReadScale { name, tensor, .. } => {
                 format!(
                     "{name} = {}",
@@ -48,7 +54,11 @@ impl Printer<'_> {
                     let param = epilogue.params.iter().find(|param| param.acc == acc);
                     match param.map(|param| (param.from, &param.name)) {
                         Some((
-                            Source::Subtile | Source::Sum | Source::Vector | Source::Scale,
+                            Source::Subtile
+                            | Source::Sum
+                            | Source::Vector
+                            | Source::Scale
+                            | Source::Rows,
                             name,
                         )) => name.clone(),
                         Some((Source::Product(product), _)) => {
