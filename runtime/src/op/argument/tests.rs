@@ -160,3 +160,27 @@ fn names_are_those_of_the_schedule_and_all_are_given() {
         "a launch of gather without w; give every tensor of the schedule"
     );
 }
+
+/// One number is read by itself, wherever it lies among others; a scale of rows is not.
+#[test]
+fn a_scale_is_aligned_as_a_number() {
+    use counterflow_codegen::variant::Scales;
+    let told = |scales: Scales, start: u64| {
+        let variant = Variant::new(4).dtype(Dtype::E4M3).scales(scales);
+        let kernel = lower(&schedules::gather(Sender::Ctas(4)), &variant).and_then(verify::kernel);
+        let kernel = kernel.expect("a kernel");
+        let plan = verify::plan(&kernel, &Shape::new(1000, 256, 128), &Machine::h200());
+        let planned = Planned::new(&kernel, 0, plan.expect("a plan"));
+        let id = find(&kernel, "w.scale").expect("a scale");
+        match check_starts(&kernel, &planned, &[(id, start)]) {
+            Ok(()) => "fine".into(),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert_eq!(told(Scales::Whole, 4100), "fine");
+    assert_eq!(told(Scales::Rows, 4112), "fine");
+    for (scales, start, align) in [(Scales::Whole, 4098, 4), (Scales::Rows, 4100, 16)] {
+        let wanted = format!("w.scale starts at an address that is not a multiple of {align}");
+        assert!(told(scales, start).starts_with(&wanted));
+    }
+}
