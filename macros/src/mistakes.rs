@@ -53,6 +53,7 @@ mistakes! {
     // Constants and named arguments.
     Whole { of, wanted } => "this cannot be {of}", "write {wanted}, or a constant in capitals";
     Constant { of, wanted } => "`{of}` does not take this", "write {wanted}, a constant in capitals, or (where a choice may be left open) `tune(…)` of several";
+    OutOfRange { of, found, least, most } => "`{of}` cannot be {found}", "write a number from {least} to {most}";
     EmptyTune => "`tune` has no options", "list the options; the first is the default: `tune(128, 256)`";
     MixedTune => "`tune` mixes numbers and pairs", "give options of one kind";
     TwiceInTune => "`tune` lists this twice", "remove one";

@@ -5,6 +5,7 @@ use crate::mistakes::Mistake;
 use crate::model::Constant;
 use crate::names;
 use proc_macro2::Ident;
+use std::ops::RangeInclusive;
 use syn::punctuated::Punctuated;
 use syn::{Expr, Lit, Token, UnOp};
 
@@ -15,6 +16,9 @@ pub(super) enum Wanted {
     Pair,
     Flag,
 }
+
+/// The numbers that a setting may be, as lowering has them.
+const SETTINGS: RangeInclusive<u64> = 1..=1 << 16;
 
 /// `slots = world()`
 type Named<'a> = (&'a Ident, &'a Expr);
@@ -73,7 +77,7 @@ impl Parser<'_> {
     fn setting(&mut self, expr: &Expr, wanted: Wanted, of: &str) -> Option<()> {
         let found = kind(expr);
         if found == Some(wanted) || (found.is_none() && self.outer_constant(expr)) {
-            return Some(());
+            return self.in_range(expr, of);
         }
         let mistake = Mistake::Constant {
             of: of.into(),
@@ -81,6 +85,35 @@ impl Parser<'_> {
         };
         self.errors.at(expr, mistake);
         None
+    }
+
+    /// Numbers that no setting can be, each refused where it stands. Of a constant or a calculation, lowering knows more.
+    fn in_range(&mut self, expr: &Expr, of: &str) -> Option<()> {
+        match expr {
+            Expr::Lit(lit) => {
+                let Lit::Int(found) = &lit.lit else {
+                    return Some(());
+                };
+                if (found.base10_parse()).is_ok_and(|number| SETTINGS.contains(&number)) {
+                    return Some(());
+                }
+                let mistake = Mistake::OutOfRange {
+                    of: of.into(),
+                    found: found.base10_digits().into(),
+                    least: SETTINGS.start().to_string(),
+                    most: SETTINGS.end().to_string(),
+                };
+                self.errors.at(expr, mistake);
+                None
+            }
+            Expr::Tuple(pair) => {
+                let sides = pair.elems.iter().map(|side| self.in_range(side, of));
+                sides.fold(Some(()), Option::and)
+            }
+            Expr::Paren(paren) => self.in_range(&paren.expr, of),
+            Expr::Group(group) => self.in_range(&group.expr, of),
+            _ => Some(()),
+        }
     }
 
     /// A literal whole number (`negative`: also below zero), or a constant of the surrounding Rust.
