@@ -4,6 +4,7 @@
 
 use super::builder::refuse;
 use super::chosen::ItemsOf;
+use super::cta::MOST_BOX_ROWS;
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
 use super::walk::{Bound, Walk, Which};
@@ -36,7 +37,8 @@ impl Walk<'_, '_> {
         };
         if item.row_block != Some(rows) || item.column_block.is_some() {
             let message = format!("{role} moves items of `{}`", item.name);
-            let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
+            let hint =
+                format!("pieces of whole rows, at most {MOST_BOX_ROWS} of them; here {rows}");
             self.refuse(message, hint);
         }
         if self.b.kernel.is_chunked_along(partition, Side::Columns) {

@@ -4,7 +4,7 @@
 use crate::fixtures::left_out::unnoticed;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
@@ -37,6 +37,42 @@ fn kernel(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Checke
     });
     let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
     kernel.unwrap_or_else(|found| panic!("{found}"))
+}
+
+/// What is said of a tile whose product is stored in f32 and in 16 bits.
+fn of_two_types(tile: (u32, u32), split: u32) -> String {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (y, z) = (s.out("y", F32), s.out("z", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        split: Some(split.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc.clone());
+            s.store(z.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
+    let text = |found: Diagnostics| found.first().text(&|_| String::new());
+    built.err().map_or(String::new(), text)
+}
+
+/// A row of a subtile is a line of the narrowest swizzle, in each type that is stored.
+#[test]
+fn narrow_subtiles_of_two_types_are_refused() {
+    assert_eq!(
+        of_two_types((128, 48), 2),
+        "error[resources]: 16-bit subtiles of 8 columns, beside f32 of 32 bytes a row\n  \
+         help: tiles of a multiple of 32 columns: 16 for each CTA that splits K\n"
+    );
+    for (tile, split) in [((128, 64), 2), ((128, 96), 3), ((128, 48), 1)] {
+        assert_eq!(of_two_types(tile, split), "");
+    }
 }
 
 fn good(kind: Kind, cluster: (u32, u32), split: u32) -> Pipeline {

@@ -38,7 +38,7 @@ pub const PARTIAL_BOX_ROWS: u32 = 32;
 /// Columns of a staging buffer on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const STAGING_COLUMNS: u32 = 64;
 /// Rows of a box of TMA, at most.
-const MOST_BOX_ROWS: u32 = 256;
+pub(super) const MOST_BOX_ROWS: u32 = 256;
 
 /// What a warp does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

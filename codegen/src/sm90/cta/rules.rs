@@ -392,7 +392,8 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let bytes = columns * 4;
     let message =
         format!("16-bit subtiles of {columns} columns, beside f32 of {bytes} bytes a row");
-    let hint = "cooperative tiles, of a multiple of 32 columns";
+    let wanted = 16 * asked.kind.split;
+    let hint = format!("tiles of a multiple of {wanted} columns: 16 for each CTA that splits K");
     (columns < 16).then(|| refuse(at, message, hint))
 }
 
