@@ -6,8 +6,8 @@ use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
 use super::scheduler::GEMM;
-use crate::kernel::{Axis, Block, DimId, Region};
-use crate::program::{Home, Loc, PartitionId, Side, TensorId, TensorKind, Var};
+use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
+use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
 use crate::tiling::Tiling;
 use crate::warp::{
     At, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
@@ -368,10 +368,17 @@ impl<'b, 'a> Walk<'b, 'a> {
             name.push_str(what);
         }
         // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
-        let stored = matches!(
-            self.b.kernel.buffers[tensor.index()].kind,
-            TensorKind::Out | TensorKind::Accumulated
-        );
+        let stored = match self.b.kernel.buffers[tensor.index()].kind {
+            TensorKind::Out | TensorKind::Accumulated | TensorKind::Scratch { .. } => true,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Exchanged
+            | TensorKind::GatheredOutput => false,
+        };
         let partial_chunk = matches!(view, View::Chunks | View::ColumnChunks) && stored;
         maps.push(Map {
             name,
@@ -441,7 +448,9 @@ impl<'b, 'a> Walk<'b, 'a> {
                 let name = &self.b.kernel.buffers[region.buffer.index()].name;
                 let message =
                     format!("tiles of `{name}`, whose columns are divided over the ranks");
-                self.refuse(message, "Out or Accumulated, which are this rank's alone");
+                let hint = "Out, Accumulated, or scratch of one slot that no statement reaches on a peer: \
+                    they are this rank's alone";
+                self.refuse(message, hint);
                 (row, column, nobody(), rank)
             }
             View::SharedChunks => (row, column, chunk, rank),
@@ -476,8 +485,33 @@ impl Builder<'_> {
             TensorKind::Scattered => View::SharedChunk,
             TensorKind::Exchanged => View::SharedSlots,
             TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
+            TensorKind::Scratch {
+                slots: Slots::Count(1),
+                ..
+            } if by_columns && !self.reached_by_peers(tensor) => View::ColumnChunks,
             TensorKind::Scratch { .. } => View::SharedSlots,
         }
+    }
+
+    /// Whether some statement names a tensor on another rank.
+    fn reached_by_peers(&self, tensor: TensorId) -> bool {
+        let mut found = false;
+        let mut see = |region: &Region| {
+            found |= region.buffer == tensor && region.home != Home::Me;
+        };
+        for role in &self.kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Copy { dst, src } => [dst, src].into_iter().for_each(&mut see),
+                OpKind::Dot { a, b, .. } => [a, b].into_iter().for_each(&mut see),
+                OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => see(from),
+                OpKind::Store { dst, .. } => see(dst),
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            });
+        }
+        found
     }
 }
 

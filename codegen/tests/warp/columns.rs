@@ -194,14 +194,13 @@ fn a_wait_for_other_columns() {
     }));
 }
 
-/// What others reach has no chunks of columns.
-#[test]
-fn tiles_that_others_reach_are_not_divided_by_columns() {
+/// Two loops behind shards of a weight, the second of which reads what the first stored in scratch of so many slots.
+fn hidden(slots: u32, tile: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("hidden");
     let (x, w, y) = (s.local("x", Bf16), s.gathered("w", Bf16), s.out("y", Bf16));
-    let hidden = s.symmetric("hidden", Bf16, y.whole(), 1);
+    let hidden = s.symmetric("hidden", Bf16, y.whole(), slots);
     let pieces = s.pieces("pieces", w, 128);
-    let tiles = s.tiles("tiles", y, (128, 128));
+    let tiles = s.tiles("tiles", y, tile);
     let arrived = s.counters("arrived", [pieces.into()]);
     let ready = s.counters("ready", [tiles.into()]);
     s.comm(2, |s| {
@@ -217,19 +216,60 @@ fn tiles_that_others_reach_are_not_divided_by_columns() {
             s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(arrived.at(t.columns()));
                 let product = s.dot(x.at(t), w.at(t));
-                s.store(hidden.at(t), product);
+                let place = match slots {
+                    1 => hidden.at(t),
+                    _ => hidden.at(0).at(t),
+                };
+                s.store(place, product);
                 s.signal(ready.at(t), 1);
             });
         });
         s.for_ranks("shard", ranks().from_me(), |s, shard| {
             s.for_items("t", tiles.of(&shard), |s, t| {
                 s.wait(ready.at(t));
-                let product = s.load(hidden.at(t));
+                let place = match slots {
+                    1 => hidden.at(t),
+                    _ => hidden.at(0).at(t),
+                };
+                let product = s.load(place);
                 s.store(y.at(t), product);
             });
         });
     });
-    insta::assert_snapshot!(built(&s.finish(), Layout::Nt).expect_err("refused"));
+    s.finish()
+}
+
+/// Scratch that is this rank's alone is divided as an output is: a tile that crosses a chunk's end is clipped there.
+#[test]
+fn scratch_of_a_rank_has_divided_columns() {
+    for tile in [(128, 128), (128, 256), (256, 96)] {
+        let pipeline =
+            built(&hidden(1, tile), Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
+        let maps = pipeline.maps.iter().filter(|map| map.partial_chunk);
+        assert_eq!(maps.count(), 2, "`hidden` and `y`");
+        let checked = verify::pipeline(pipeline);
+        checked.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
+    }
+    let mut pipeline = built(&hidden(1, (128, 128)), Layout::Nt).expect("a pipeline");
+    let hidden = pipeline
+        .maps
+        .iter()
+        .position(|map| map.name == "hidden")
+        .expect("a map");
+    pipeline.lists(&mut |list| {
+        list.retain(
+            |node| !matches!(node, Node::PartialChunk { map, .. } if usize::from(map.0) == hidden),
+        )
+    });
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()));
+}
+
+/// Slots have no chunks of columns.
+#[test]
+fn tiles_in_slots_are_not_divided_by_columns() {
+    let found = built(&hidden(2, (128, 128)), Layout::Nt);
+    insta::assert_snapshot!(found.expect_err("refused"));
 }
 
 /// A counter may have a cell for every tile: in the chunks of columns, too.
