@@ -1,5 +1,6 @@
 //! The element type of each tensor in a variant.
 
+use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{Program, Stmt, StmtKind, TensorId};
 use crate::variant::Variant;
@@ -14,11 +15,55 @@ pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
         return written().collect();
     };
     let multiplied = multiplied(program);
-    let replace = |(index, dtype)| {
-        let replace = dtype == replaced && (!other.is_fp8() || multiplied[index]);
-        if replace { other } else { dtype }
+    let second = variant
+        .second
+        .map(|dtype| (dtype, sides(program)[1].clone()));
+    let replace = |(index, dtype): (usize, Dtype)| {
+        if dtype != replaced || other.is_fp8() && !multiplied[index] {
+            return dtype;
+        }
+        match &second {
+            Some((second, operands)) if operands[index] => *second,
+            _ => other,
+        }
     };
     written().enumerate().map(replace).collect()
+}
+
+/// Whether a variant's types for both operands of products can be told apart in this program.
+pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
+    let Some(second) = variant.second else {
+        return Ok(());
+    };
+    if !second.is_fp8() || !variant.dtype.is_some_and(Dtype::is_fp8) {
+        let first = variant.dtype.map_or("the schedule's type", Dtype::name);
+        let message = format!("second operands of {second}, beside first ones of {first}");
+        return Err(Diagnostic::new(Rule::Shape, program.at, message)
+            .hint("two types are for FP8: e4m3 and e5m2"));
+    }
+    let [one, other] = sides(program);
+    let both = (0..one.len()).find(|at| one[*at] && other[*at]);
+    let Some(tensor) = both.map(|at| &program.tensors[at]) else {
+        return Ok(());
+    };
+    let name = &tensor.name;
+    let message = format!("`{name}` is the first operand of a product and the second of one");
+    Err(Diagnostic::new(Rule::Shape, tensor.at, message)
+        .hint("one type for both, or a tensor for each"))
+}
+
+/// Which tensors are the first and the second operands of products, or are copied from or to one that is.
+fn sides(program: &Program) -> [Vec<bool>; 2] {
+    let (mut operands, mut copies) = (Vec::new(), Vec::new());
+    for role in &program.roles {
+        visit(&role.body, &mut operands, &mut copies);
+    }
+    [0, 1].map(|side| {
+        let mut found = vec![false; program.tensors.len()];
+        (operands.iter()).for_each(|operand| mark(&mut found, operand[side]));
+        spread(&mut found, copies.clone());
+        found
+    })
 }
 
 /// Which tensors products multiply, or are copied from or to one that they do. All of them where nothing is multiplied.
@@ -28,7 +73,7 @@ fn multiplied(program: &Program) -> Vec<bool> {
         visit(&role.body, &mut operands, &mut copies);
     }
     let mut found = vec![operands.is_empty(); program.tensors.len()];
-    for operand in operands {
+    for operand in operands.into_iter().flatten() {
         mark(&mut found, operand);
     }
     spread(&mut found, copies);
@@ -66,7 +111,7 @@ fn mark(found: &mut [bool], tensor: TensorId) {
     }
 }
 
-fn visit(body: &[Stmt], operands: &mut Vec<TensorId>, copies: &mut Vec<[TensorId; 2]>) {
+fn visit(body: &[Stmt], operands: &mut Vec<[TensorId; 2]>, copies: &mut Vec<[TensorId; 2]>) {
     for stmt in body {
         match &stmt.kind {
             StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
@@ -79,7 +124,7 @@ fn visit(body: &[Stmt], operands: &mut Vec<TensorId>, copies: &mut Vec<[TensorId
                 visit(otherwise, operands, copies);
             }
             StmtKind::Copy { dst, src } => copies.push([dst.tensor, src.tensor]),
-            StmtKind::Dot { a, b, .. } => operands.extend([a.tensor, b.tensor]),
+            StmtKind::Dot { a, b, .. } => operands.push([a.tensor, b.tensor]),
             StmtKind::Wait { .. }
             | StmtKind::Signal { .. }
             | StmtKind::Sum { .. }

@@ -17,6 +17,8 @@ use std::fmt;
 /// assert_eq!(emulated.choices.len(), 1);
 /// let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Whole); // of FP8 operands
 /// assert_eq!(scaled.to_string(), "sm90 world 4 nt e4m3 scales=whole");
+/// let gradients = Variant::new(4).dtype(Dtype::E5M2).second(Dtype::E4M3); // e5m2 · e4m3
+/// assert_eq!(gradients.to_string(), "sm90 world 4 nt e5m2×e4m3");
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Variant {
@@ -27,6 +29,8 @@ pub struct Variant {
     /// Replaces the element type of the first parameter wherever that type occurs. FP8 replaces it only in what products
     /// multiply, and in what is copied from or to that: results stay in the type that the schedule says.
     pub dtype: Option<Dtype>,
+    /// The FP8 type of products' second operands, where it is not that of the first; only beside an FP8 `dtype`.
+    pub second: Option<Dtype>,
     /// The scales that FP8 operands of products have; `None`: they are what their elements say.
     pub scales: Option<Scales>,
     /// The layout of dots' operands.
@@ -161,6 +165,7 @@ impl Variant {
             arch: Arch::Sm90,
             world,
             dtype: None,
+            second: None,
             scales: None,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
@@ -185,6 +190,13 @@ impl Variant {
     #[must_use]
     pub fn dtype(mut self, dtype: Dtype) -> Self {
         self.dtype = Some(dtype);
+        self
+    }
+
+    /// With another FP8 type for the second operands of products.
+    #[must_use]
+    pub fn second(mut self, dtype: Dtype) -> Self {
+        self.second = Some(dtype);
         self
     }
 
@@ -214,6 +226,9 @@ impl fmt::Display for Variant {
         )?;
         if let Some(dtype) = self.dtype {
             write!(f, " {dtype}")?;
+        }
+        if let Some(second) = self.second {
+            write!(f, "×{second}")?;
         }
         if let Some(scales) = self.scales {
             write!(f, " scales={}", scales.name())?;

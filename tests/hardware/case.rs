@@ -305,7 +305,7 @@ impl References {
         let (kernel, shape) = (&case.kernel, &case.plans[launch].shape);
         let variant = &kernel.variant;
         let what = (&kernel.name, &kernel.buffers, &kernel.values);
-        let how = (variant.world, variant.layout, variant.dtype);
+        let how = (variant.world, variant.layout, variant.dtype, variant.second);
         let key = format!("{what:?} {how:?} {shape:?} {launch} {fill:?}");
         let known = Arc::clone(self.0.lock().expect("no panic").entry(key).or_default());
         let expected = known.get_or_init(|| case.reference(launch, fill));

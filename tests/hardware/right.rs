@@ -43,6 +43,12 @@ pub const FP8: [Kind; 2] = [
     (Dtype::E4M3, (128, 128), Layout::Nt),
 ];
 
+/// Of which the first is e5m2; the second cannot be.
+pub const FP8_GRADIENTS: [Kind; 2] = [
+    (Dtype::E5M2, (128, 256), Layout::Nt),
+    (Dtype::E5M2, (128, 128), Layout::Nt),
+];
+
 pub const JITTER: Probes = Probes {
     jitter: Some(0x5eed),
     trace: false,
@@ -67,6 +73,8 @@ struct Matrix {
     rows: &'static [u32],
     fills: &'static [fn(u64) -> Fill],
     scales: Option<Scales>,
+    /// The type of second operands, where it is another.
+    second: Option<Dtype>,
 }
 
 impl Matrix {
@@ -85,6 +93,7 @@ impl Matrix {
                     let program = schedule();
                     let variant = Variant {
                         scales: self.scales,
+                        second: self.second,
                         ..variant_of(&program, ranks, *kind)
                     };
                     let case = on(device, &program, &variant, &shapes);
@@ -155,6 +164,7 @@ fn agrees(schedule: Schedule) {
         rows: &ROWS,
         fills: &[Fill::Uniform],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -181,6 +191,7 @@ fn ragged(schedule: Schedule) {
         rows: &RAGGED,
         fills: &[Fill::Uniform],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -196,6 +207,7 @@ fn layout_nn(schedule: Schedule) {
         rows: &[1000, 1, 127, 2049],
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -211,6 +223,7 @@ const FP8_MATRIX: Matrix = Matrix {
     rows: &[1000, 1, 127, 2049],
     fills: &[Fill::Uniform, Fill::Integers],
     scales: None,
+    second: None,
 };
 
 fn fp8(schedule: Schedule) {
@@ -227,6 +240,27 @@ fn fp8_scaled(schedule: Schedule) {
         let what = format!("e4m3, scales of {}", scales.name());
         matrix.on_gpus(schedule, &what, (Probes::default(), 0));
     }
+}
+
+/// The same where one operand is e5m2: gradients by weights, and the other way round.
+fn fp8_mixed(schedule: Schedule) {
+    for (kinds, second) in [(&FP8, Dtype::E5M2), (&FP8_GRADIENTS, Dtype::E4M3)] {
+        let first = kinds[0].0;
+        let matrix = Matrix {
+            kinds,
+            second: Some(second),
+            ..FP8_MATRIX
+        };
+        matrix.on_gpus(
+            schedule,
+            &format!("{first}×{second}"),
+            (Probes::default(), 0),
+        );
+    }
+}
+
+mod fp8_mixed {
+    crate::each_schedule!(super::fp8_mixed: gemm, ag_gemm, gemm_rs);
 }
 
 mod fp8_scaled {
@@ -251,7 +285,9 @@ pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
     });
     variants.flat_map(|(probes, program, variant)| {
         let [whole, rows] = Scales::ALL.map(|scales| variant.clone().scales(scales));
-        [variant, whole, rows].map(|variant| (probes, program.clone(), variant))
+        let mixed = variant.clone().second(Dtype::E5M2);
+        let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
+        [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
     })
 }
 
@@ -263,6 +299,7 @@ fn layout_tn(schedule: Schedule) {
         rows: &[960, 96, 2016],
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -279,6 +316,7 @@ fn same_bits(schedule: Schedule) {
         rows: &[1, 1000, 127, 514],
         fills: &[Fill::Integers],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -295,6 +333,7 @@ fn jitter(schedule: Schedule) {
         rows: &[514, 1, 1000, 129, 2049, 640, 127, 1000],
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
+        second: None,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -311,6 +350,7 @@ fn small(schedule: Schedule) {
         rows: &[257, 1, 130],
         fills: &[Fill::Uniform],
         scales: None,
+        second: None,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -335,6 +375,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         rows,
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
+        second: None,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

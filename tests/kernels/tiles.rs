@@ -116,6 +116,17 @@ fn fp8_operands_pass_the_sass_checks() {
     ];
     let fused = fused.map(|program| (program, Variant::new(4).dtype(Dtype::E4M3)));
     cases.extend(fused.clone());
+    let mixed = [(Dtype::E4M3, Dtype::E5M2), (Dtype::E5M2, Dtype::E4M3)];
+    cases.extend(mixed.into_iter().flat_map(|(first, second)| {
+        let mixed = |kind| variant(kind).dtype(first).second(second);
+        let gemms =
+            [((128, 256), false), ((16, 64), true)].map(|kind| (schedules::gemm(), mixed(kind)));
+        let fused = (
+            schedules::ag_gemm(),
+            Variant::new(4).dtype(first).second(second),
+        );
+        gemms.into_iter().chain([fused])
+    }));
     // What is scaled has registers of its own: tiles are smaller.
     let scaled = kinds.map(|kind| match kind {
         ((256, 192), mode) => ((256, 176), mode),

@@ -147,6 +147,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "arch": variant.arch.name(),
             "world": variant.world,
             "dtype": variant.dtype.map(|dtype| dtype.name()),
+            "second": variant.second.map(|dtype| dtype.name()),
             "scales": variant.scales.map(|scales| scales.name()),
             "layout": variant.layout.name(),
             "choices": choices,

@@ -466,6 +466,8 @@ impl Text<'_> {
             format!("{w}s + k * {w_step}"),
         );
         // What is on the instruction's M side comes first, and by blocks.
+        let [m, n] = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
+        let tiling_operands = self.tiling().operands();
         let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
             ((w, rows[1]), (x, rows[0]))
         } else {
@@ -478,8 +480,14 @@ impl Text<'_> {
             (true, true) => "<MN_MAJOR, MN_MAJOR>",
         };
         let depth = instruction_k(self.pipeline.dtype());
+        let types = match self.pipeline.dtype().is_fp8() {
+            true => [m, n]
+                .map(|part| format!("{}()", tiling_operands[part].element))
+                .join(", "),
+            false => "T()".into(),
+        };
         let step = |acc: &str, block: &str| {
-            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, T());")
+            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, {types});")
         };
         let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
         if self.pipeline.cta.blocks() == 1 {

@@ -19,7 +19,7 @@ impl Text<'_> {
         });
         format!(
             "{}  {}  tiles {}{}{}  {} stages",
-            pipeline.dtype(),
+            pipeline.types(),
             pipeline.kernel.variant.layout.name(),
             tiles.collect::<Vec<_>>().join(" and "),
             match pipeline.cta.mode() {
@@ -41,11 +41,12 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         let tile = pipeline.tile();
         self.line(format!(
-            "typedef {} T;  // of operands{}",
+            "typedef {} T;  // of {}",
             pipeline.dtype(),
             match pipeline.dtype().is_fp8() {
-                true => "",
-                false => " and results",
+                true if pipeline.types() != pipeline.dtype().name() => "first operands",
+                true => "operands",
+                false => "operands and results",
             }
         ));
         let multiplies = !pipeline.tiling().operands().is_empty();

@@ -427,7 +427,7 @@ fn identifier(name: &str) -> String {
         inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public \
         register reinterpret_cast short signed sizeof static_assert static_cast switch template this thread_local \
         throw typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq main \
-        acc i rounded bf16 f16 e4m3 epilogue fminf fmaxf fabsf expf logf sqrtf tanhf erff sigmoid gelu gelu_tanh silu \
+        acc i rounded bf16 f16 e4m3 e5m2 epilogue fminf fmaxf fabsf expf logf sqrtf tanhf erff sigmoid gelu gelu_tanh silu \
         relu";
     if WORDS.split_whitespace().any(|word| word == name) {
         format!("{name}_")

@@ -11,6 +11,7 @@ mod placer;
 mod places;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::elements::distinct_operands;
 use crate::kernel::{Counter, Kernel, Purpose};
 use crate::program::Program;
 use crate::scales::with_scales;
@@ -47,6 +48,8 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
         );
     }
     oversized(program, &mut found);
+    Diagnostics::check(std::mem::take(&mut found), ())?;
+    found.extend(distinct_operands(program, variant).err());
     Diagnostics::check(std::mem::take(&mut found), ())?;
     let scaled = with_scales(program, variant).unwrap_or_else(|mistake| {
         found.push(mistake);

@@ -201,6 +201,19 @@ impl Pipeline {
         self.tiling().element()
     }
 
+    /// The types of its operands: one, or that of the first and of the second ones.
+    pub(crate) fn types(&self) -> String {
+        let of = |columns: bool| {
+            let mut operands = self.tiling().operands().iter();
+            let found = operands.find(|operand| operand.columns == columns);
+            found.map_or(self.dtype(), |operand| operand.element)
+        };
+        match [of(false), of(true)] {
+            [a, b] if a == b => a.to_string(),
+            [a, b] => format!("{a}×{b}"),
+        }
+    }
+
     /// The ring of that id.
     pub fn ring(&self, ring: RingId) -> &Ring {
         &self.rings[usize::from(ring.0)]

@@ -152,7 +152,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
     const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
-    counter_wait counter_wait_before counters_advance cta e4m3 elect_one else end_loop enum expect extern \
+    counter_wait counter_wait_before counters_advance cta e4m3 e5m2 elect_one else end_loop enum expect extern \
     fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_rank multiply my_tiles my_tiles_m n next \
@@ -171,7 +171,7 @@ const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers bas
     tiles_n tilescheduler tma_commit tma_load tma_load_multicast_partial tma_load_partial tma_prefetch_map \
     tma_store tma_wait tma_wait_read typedef u u32 u64 u8 unroll unsignalled vector_index vector_read void wait \
     wait_prerequisites warp warp_index watch wgmma_64_rows wgmma_commit wgmma_descriptor wgmma_descriptor_mn_major \
-    wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_mn_major_k_step wgmma_wait what within world";
+    wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_m64k32 wgmma_mn_major_k_step wgmma_wait what within world";
 
 /// Variables of loops that every schedule with credits has, and most schedules.
 const LOOPS: [&str; 2] = ["chunk", "peer"];

@@ -105,7 +105,7 @@ impl Printer<'_> {
         let (threads, shared) = (pipeline.threads(), pipeline.shared_bytes());
         self.page.line(match pipeline.registers() {
             Some((give, take)) => {
-                let dtype = pipeline.dtype();
+                let dtype = pipeline.types();
                 let tiles = pipeline.tiles().into_iter();
                 let tiles =
                     tiles.map(|tile| format!("{}×{}×{}", tile.rows, tile.columns, tile.k));

@@ -142,6 +142,27 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// The FP8 type of products' second operands, where it is not that of the first: of e4m3 and e5m2 one each, such as
+    /// gradients by weights.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3, e5m2}, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E5M2).second(Dtype::E4M3);
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w, mut y) = (rank.zeros::<e5m2>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// x.write(&[e5m2::ONE; 64 * 64])?;
+    /// w.write(&[e4m3::ONE; 64 * 64])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+    /// assert_eq!(y.read()?, [bf16::from_f32(64.0); 64 * 64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn second(mut self, dtype: Dtype) -> Self {
+        self.variant.second = Some(dtype);
+        self
+    }
+
     /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`, in the
     /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], M rows of one f32 for
     /// the first operand of products, and one row of N for the second. Nothing gathers scales: ranks that gather an operand are

@@ -14,6 +14,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         rows,
         fills,
         scales: None,
+        second: None,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

@@ -72,9 +72,12 @@ struct Args {
     /// Leading dimension of a tensor in elements, such as x=1088; may be repeated
     #[arg(long = "ld", value_name = "TENSOR=ELEMENTS", value_parser = values::named_number)]
     lds: Vec<(String, u32)>,
-    /// Element type instead of the first parameter's: bf16, f16, f32
+    /// Element type instead of the first parameter's: bf16, f16, f32, e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     dtype: Option<Dtype>,
+    /// Type of the second operands of FP8 products, where it is another: e4m3, e5m2
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
+    second: Option<Dtype>,
     /// Scales of FP8 operands: whole, rows
     #[arg(long, value_name = "SCALES", value_parser = values::scales)]
     scales: Option<Scales>,
@@ -202,6 +205,7 @@ pub(crate) fn parse(
     };
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
     variant.dtype = args.dtype;
+    variant.second = args.second;
     variant.scales = args.scales;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);

@@ -11,6 +11,7 @@ enum class bf16 : u16 {};
 enum class f16 : u16 {};
 // FP8 is multiplied and copied only.
 enum class e4m3 : u8 {};
+enum class e5m2 : u8 {};
 
 // What cuTensorMapEncodeTiled writes. A kernel takes it as `const __grid_constant__`, never by copy.
 struct alignas(128) TensorMap {

@@ -120,7 +120,7 @@ __device__ __forceinline__ void wgmma_wait() {
 #define OUT256 OUT240, ACC8(120)
 #define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-// accumulate = false starts from zero and saves clearing the registers. The last argument only picks the type.
+// accumulate = false starts from zero and saves clearing the registers. The last arguments only pick the types.
 // The number of accumulators picks n: a thread holds n / 2 of them. Operands have K contiguous unless said otherwise.
 // a, b, p, a_is and b_is number the operands after the accumulators.
 #define WGMMA_OF(type, n, a_at, b_at, p_at, a_is_at, b_is_at) \
@@ -133,18 +133,21 @@ __device__ __forceinline__ void wgmma_wait() {
             : OUT##n \
             : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_is), "n"(b_is)); \
     }
-// Of one byte an element: as many bytes of K, so twice as many elements, and K contiguous in both operands.
-#define WGMMA_OF_BYTES(type, n, a_at, b_at, p_at) \
-    __device__ __forceinline__ void wgmma_m64k32(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
+// Of one byte an element: as many bytes of K, so twice as many elements, K contiguous in both operands. Each has a
+// type of its own.
+#define WGMMA_OF_BYTES(a_type, b_type, n, a_at, b_at, p_at) \
+    __device__ __forceinline__ void wgmma_m64k32(float (&d)[n / 2], u64 a, u64 b, bool accumulate, a_type, b_type) { \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
-            "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type " {" NAMES##n "}, " \
+            "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #a_type "." #b_type " {" NAMES##n "}, " \
             "%" #a_at ", %" #b_at ", p, 1, 1; }" \
             : OUT##n \
             : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate))); \
     }
 #define WGMMA(n, a, b, p, a_is, b_is) \
-    WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is) WGMMA_OF_BYTES(e4m3, n, a, b, p)
+    WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is) \
+    WGMMA_OF_BYTES(e4m3, e4m3, n, a, b, p) WGMMA_OF_BYTES(e4m3, e5m2, n, a, b, p) \
+    WGMMA_OF_BYTES(e5m2, e4m3, n, a, b, p)
 
 WGMMA(8, 4, 5, 6, 7, 8)
 WGMMA(16, 8, 9, 10, 11, 12)

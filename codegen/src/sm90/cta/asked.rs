@@ -188,7 +188,7 @@ impl Asked<'_> {
             Operand {
                 tensor,
                 columns: side == 1,
-                element: self.dtype,
+                element: self.kernel.buffers[tensor.index()].dtype,
                 major,
                 boxes,
                 multicast: ctas,

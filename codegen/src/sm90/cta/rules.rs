@@ -15,9 +15,6 @@ use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
 
-/// Element types of operands that this version multiplies.
-const ELEMENTS: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::E4M3];
-
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Level {
@@ -58,7 +55,7 @@ const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 16] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
@@ -68,7 +65,6 @@ const RULES: [Rule; 17] = [
     multiplies(alone_with_sums),
     multiplies(stored_by_rows),
     runs(false, multiplied_elements),
-    runs(false, of_one_type),
     runs(false, k_major_bytes),
     runs(false, stored_elements),
     runs(true, has_pipeline),
@@ -264,32 +260,37 @@ fn stored_by_rows(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
-/// Operands of a type that has a pipeline.
+/// Operands of types that the tensor cores multiply by each other.
 fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    if ELEMENTS.contains(&asked.dtype) {
-        return Vec::new();
-    }
-    let message = format!("a product of {}", asked.dtype);
-    let [first, second, third] = ELEMENTS.map(Dtype::name);
-    let names = format!("{first}, {second} or {third}");
-    let hint = match asked.dtype {
-        Dtype::E5M2 => format!("{names}: 3 bits of precision in both operands are too few"),
-        Dtype::F32 | Dtype::E4M3 | Dtype::Bf16 | Dtype::F16 => names,
-    };
-    vec![refuse(asked.at, message, hint)]
-}
-
-/// Both operands of a product are of one type.
-fn of_one_type(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let of = |tensor: TensorId| asked.kernel.buffers[tensor.index()].dtype;
     let mut dots = asked.ways.iter().flatten();
-    let mixed = dots.find(|dot| of(dot.tensors[0]) != of(dot.tensors[1]));
-    let refused = mixed.map(|dot| {
+    let refused = dots.find_map(|dot| {
         let [a, b] = dot.tensors.map(of);
-        let hint = "operands of one type: this version multiplies no two types";
-        refuse(dot.at, format!("a product of {a} and {b}"), hint)
+        let hint = unlike(a, b)?;
+        let message = match a == b {
+            true => format!("a product of {a}"),
+            false => format!("a product of {a} and {b}"),
+        };
+        Some(refuse(dot.at, message, hint))
     });
     refused.into_iter().collect()
+}
+
+/// Why two types are not multiplied by each other.
+const fn unlike(a: Dtype, b: Dtype) -> Option<&'static str> {
+    match (a, b) {
+        (Dtype::Bf16, Dtype::Bf16)
+        | (Dtype::F16, Dtype::F16)
+        | (Dtype::E4M3, Dtype::E4M3 | Dtype::E5M2)
+        | (Dtype::E5M2, Dtype::E4M3) => None,
+        (Dtype::E5M2, Dtype::E5M2) => {
+            Some("make one of the two e4m3: 3 bits of precision in both are too few")
+        }
+        (Dtype::F32, Dtype::F32) => Some("bf16, f16 or e4m3"),
+        (Dtype::Bf16 | Dtype::F16 | Dtype::F32 | Dtype::E4M3 | Dtype::E5M2, _) => {
+            Some("operands of one type, or one e4m3 and the other e5m2")
+        }
+    }
 }
 
 /// The tensor cores transpose operands of 16 bits only.
