@@ -30,6 +30,24 @@ pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     written().enumerate().map(replace).collect()
 }
 
+impl Program {
+    /// The element types that its tensors have in a variant, in their order.
+    ///
+    /// ```
+    /// use counterflow_codegen::builder::ScheduleBuilder;
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_codegen::variant::Variant;
+    ///
+    /// let mut s = ScheduleBuilder::new("copies");
+    /// (s.local("x", Dtype::Bf16), s.out("y", Dtype::Bf16), s.out("z", Dtype::F32));
+    /// let found = s.finish().elements(&Variant::new(1).dtype(Dtype::F16));
+    /// assert_eq!(found, [Dtype::F16, Dtype::F16, Dtype::F32]);
+    /// ```
+    pub fn elements(&self, variant: &Variant) -> Vec<Dtype> {
+        elements(self, variant)
+    }
+}
+
 /// Whether a variant's types for both operands of products can be told apart in this program.
 pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
     let Some(second) = variant.second else {

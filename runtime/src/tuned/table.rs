@@ -4,7 +4,7 @@ use super::choices::{choices, moves, offered};
 use crate::error::Error;
 use crate::jit::Cache;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::program::{Program, Setting, TensorKind};
 use counterflow_codegen::variant::Variant;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,11 +20,15 @@ const NEAR: f64 = std::f64::consts::SQRT_2;
 /// What a winner is for, except the shape.
 ///
 /// ```
-/// use counterflow::{Dtype, Variant, schedules::gemm, tuned::Key};
+/// use counterflow::{Dtype, Scales, Variant, schedules::gemm, tuned::Key};
 ///
 /// let key = Key::new("NVIDIA H200", &gemm(), &Variant::new(4).dtype(Dtype::F16));
 /// assert_eq!((&key.op[..], &key.dtype[..], &key.layout[..]), ("gemm", "f16", "nt"));
 /// assert_eq!(key.world, 1, "its ranks do not communicate");
+/// let scaled = Variant::new(4).dtype(Dtype::E5M2).second(Dtype::E4M3).scales(Scales::Rows);
+/// let key = Key::new("NVIDIA H200", &gemm(), &scaled);
+/// let [second, output, scales] = [key.second, key.output, key.scales].map(Option::unwrap_or_default);
+/// assert_eq!([&key.dtype[..], &second, &output, &scales], ["e5m2", "e4m3", "bf16", "rows"]);
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key {
@@ -34,8 +38,17 @@ pub struct Key {
     pub op: String,
     /// Ranks.
     pub world: u32,
-    /// The element type's name.
+    /// The name of the first tensor's element type.
     pub dtype: String,
+    /// That of products' second operands, where the variant has another for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<String>,
+    /// That of the first output, where it is not the first tensor's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The kind of scales that FP8 operands have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<String>,
     /// The operands' layout's name.
     pub layout: String,
 }
@@ -115,16 +128,35 @@ pub struct Tuned {
 }
 
 impl Key {
-    /// The key of a schedule's variant on a GPU. `dtype` is the final type of its first tensor.
+    /// The key of a schedule's variant on a GPU, with the types that its tensors have in the end.
     pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
-        let first = program.tensors.first().map(|tensor| tensor.dtype);
-        let dtype = variant.dtype.or(first).map_or("", |dtype| dtype.name());
+        let elements = program.elements(variant);
+        let dtype = elements.first().map_or("", |dtype| dtype.name());
+        let written = |kind: &TensorKind| match kind {
+            TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Exchanged
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => true,
+            TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Gathered
+            | TensorKind::Scale { .. }
+            | TensorKind::Scratch { .. } => false,
+        };
+        let mut tensors = program.tensors.iter().zip(&elements);
+        let output = tensors.find(|(tensor, _)| written(&tensor.kind));
+        let output = output.map(|(_, dtype)| dtype.name());
         Key {
             gpu: gpu.into(),
             op: program.name.clone(),
             // Without communication the number of ranks does not matter.
             world: if moves(program) { variant.world } else { 1 },
             dtype: dtype.into(),
+            second: variant.second.map(|second| second.name().into()),
+            output: output.filter(|output| *output != dtype).map(Into::into),
+            scales: variant.scales.map(|scales| scales.name().into()),
             layout: variant.layout.name().into(),
         }
     }
@@ -298,6 +330,9 @@ mod tests {
                 op: "gemm".into(),
                 world: 1,
                 dtype: "bf16".into(),
+                second: None,
+                output: None,
+                scales: None,
                 layout: "nt".into(),
             },
             m,
@@ -339,6 +374,15 @@ mod tests {
             ..key.clone()
         };
         assert!(tuned.near(&other, [2048, 4096, 8192]).is_empty());
+        let other = |change: fn(&mut Key)| {
+            let mut other = key.clone();
+            change(&mut other);
+            tuned.near(&other, [2048, 4096, 8192]).is_empty()
+        };
+        assert!(other(|key| key.second = Some("e5m2".into())));
+        assert!(other(|key| key.output = Some("f32".into())));
+        assert!(other(|key| key.scales = Some("rows".into())));
+        assert!(!other(|_| {}));
     }
 
     #[test]
@@ -347,6 +391,13 @@ mod tests {
         tuned.put(winner(2048, 4096, "128x256"));
         tuned.put(winner(2048, 4096, "128x128"));
         assert_eq!(tuned.len(), 1);
+        let mut scaled = winner(2048, 4096, "128x128");
+        scaled.key.dtype = "e4m3".into();
+        scaled.key.second = Some("e5m2".into());
+        scaled.key.output = Some("bf16".into());
+        scaled.key.scales = Some("whole".into());
+        tuned.put(scaled);
+        assert_eq!(tuned.len(), 2, "another key");
         let dir = std::env::temp_dir().join(format!("counterflow-tuned-{}", std::process::id()));
         let path = dir.join("deep/tuned.toml");
         tuned.write(&path).expect("written");
