@@ -219,7 +219,7 @@ mod layout_nn {
 /// Rows of FP8 are multiples of 16 elements: one step of K and a part, and more steps than stages.
 const FP8_MATRIX: Matrix = Matrix {
     kinds: &FP8,
-    sizes: &[(264, 1104), (520, 144)],
+    sizes: &[(264, 1104), (576, 144), (2112, 272)],
     rows: &[1000, 1, 127, 2049],
     fills: &[Fill::Uniform, Fill::Integers],
     scales: None,

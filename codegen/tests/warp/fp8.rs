@@ -217,6 +217,40 @@ fn every_loop_is_held_to_the_rules() {
     ");
 }
 
+/// Columns and a depth that no tile divides: to the bit. A row in memory is a multiple of 16 bytes.
+#[test]
+fn shapes_that_nothing_divides() {
+    for operands in [variant(E4M3), variant(E5M2).second(E4M3)] {
+        let kernel = lower(&program("gemm"), &operands).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        let sizes = [(130, 576, 272), (5, 2112, 144)];
+        for (m, n, k) in sizes {
+            let shape = Shape::new(m, n, k);
+            let series = verify::series(&kernel, &shape, &Machine::h200());
+            let series = series.unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+            let plan = series.plan(&shape);
+            let plan = plan.unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+            let found = interp::run(&series, &[&plan], &Options::seed(1), interp::integers(1));
+            let known = interp::reference(series.kernel(), &plan, 0, interp::integers(1));
+            let found = found.unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+            interp::compare_exactly(&found, &known.expect("a reference"))
+                .unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+        }
+        let shape = Shape::new(130, 576, 264);
+        let series = verify::series(&kernel, &shape, &Machine::h200());
+        let refused = series.and_then(|series| series.plan(&shape).map(|_| ()));
+        let refused = refused.expect_err("refused");
+        let message = refused.first().text(&|_| String::new());
+        let x = operands.dtype.expect("a type");
+        let row = format!("error[shape]: a row of x is 264 {x} = 264 bytes\n");
+        assert!(message.starts_with(&row), "{message}");
+        assert!(
+            message.contains("make k a multiple of 16, or give x a leading dimension"),
+            "{message}"
+        );
+    }
+}
+
 /// Sums of small integers to the bit, others within the bound: at the tile level, with schedules that communicate.
 #[test]
 fn results_are_right() {
