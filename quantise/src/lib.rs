@@ -1,0 +1,32 @@
+//! Quantisers: FP8 codes of a tensor and the scales that go with them.
+//!
+//! A [`Rule`] says how an amax, the largest absolute value of some elements, becomes a scale: as TransformerEngine does
+//! it, or as DeepGEMM does, bit for bit. A [`Pieces`] says which elements share one. A [`Plane`] is how scales lie in
+//! memory, and its type says which of the layouts in use it is.
+//!
+//! [`twin`] computes all of it on the host, one element after another, without a GPU:
+//!
+//! ```
+//! use counterflow_codegen::dtype::Dtype;
+//! use counterflow_quantise::{Fp8, Matrix, Pieces, Plane, Rule, RowsLast, twin};
+//!
+//! let x: Vec<f32> = (0..2 * 256).map(|at| at as f32 / 16.0).collect();
+//! let x = Matrix::new(&x, [2, 256], Dtype::Bf16);
+//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Pieces::OneBy128);
+//! let plane: Plane<RowsLast> = quantised.plane();
+//! assert_eq!((quantised.codes.len(), plane.values().len()), (512, 2 * 4)); // two blocks of K, rows padded to 4
+//! ```
+#![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
+
+mod history;
+mod plane;
+mod rule;
+pub mod twin;
+
+pub use history::{Delayed, History, Pick};
+pub use plane::{
+    BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
+    SquarePadded,
+};
+pub use rule::{Convention, Fp8, Rule, Scale};
+pub use twin::{Matrix, Pieces, Quantised};

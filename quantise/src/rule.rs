@@ -1,0 +1,234 @@
+//! From the largest absolute value of some elements to the scale that they share.
+
+use counterflow_codegen::dtype::Dtype;
+
+/// One of the two types of one byte.
+///
+/// ```
+/// use counterflow_quantise::Fp8;
+///
+/// assert_eq!((Fp8::E4M3.largest(), Fp8::E5M2.largest()), (448.0, 57344.0));
+/// assert_eq!(Fp8::E4M3.code(1000.0), Fp8::E4M3.code(448.0)); // too large: the largest
+/// assert_eq!((Fp8::E4M3.code(1.0), Fp8::E4M3.value(0x38)), (0x38, 1.0));
+/// assert_eq!(Fp8::E5M2.dtype().name(), "e5m2");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fp8 {
+    /// 4 exponent bits, 3 of mantissa.
+    E4M3,
+    /// 5 exponent bits, 2 of mantissa.
+    E5M2,
+}
+
+impl Fp8 {
+    /// The element type of a tensor of it.
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            Fp8::E4M3 => Dtype::E4M3,
+            Fp8::E5M2 => Dtype::E5M2,
+        }
+    }
+
+    /// Its largest number.
+    pub const fn largest(self) -> f32 {
+        match self {
+            Fp8::E4M3 => 448.0,
+            Fp8::E5M2 => 57344.0,
+        }
+    }
+
+    /// The code of a number: to nearest, ties to even. What is too large, infinities included, becomes the largest; every
+    /// NaN becomes 0x7f.
+    pub fn code(self, value: f32) -> u8 {
+        let mut code = [0];
+        self.dtype().write(value, &mut code);
+        code[0]
+    }
+
+    /// The number of a code.
+    pub fn value(self, code: u8) -> f32 {
+        self.dtype().read(&[code])
+    }
+}
+
+/// Whose arithmetic makes a scale of an amax.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Convention {
+    /// TransformerEngine's. The elements are multiplied by `s = largest / max(amax, eps)`, and `1 / s` is stored. An amax
+    /// of 0 or infinity makes `s` 1, a quotient beyond f32 becomes the largest number of f32, or, in blocks, of the type
+    /// that is quantised. An amax does not see NaN. As a power of two, `s` is rounded down.
+    TransformerEngine,
+    /// DeepGEMM's, as its Python says it: `max(amax, eps) / largest` is stored, and the elements are multiplied by its
+    /// reciprocal. An amax keeps NaN: then all that shares it becomes NaN. As a power of two, the scale is rounded up.
+    DeepGemm,
+    /// The same as PyTorch computes it on a GPU, which divides by a constant by multiplying with its rounded reciprocal:
+    /// some scales differ from [`Convention::DeepGemm`]'s in the last bit.
+    DeepGemmOnGpu,
+}
+
+/// How an amax becomes a scale.
+///
+/// ```
+/// use counterflow_codegen::dtype::Dtype;
+/// use counterflow_quantise::{Convention, Fp8, Rule};
+///
+/// let theirs = Rule::transformer_engine(Fp8::E4M3);
+/// let exact = theirs.of_tensor(3.0);
+/// assert_eq!((exact.multiplier, exact.stored), (448.0 / 3.0, 1.0 / (448.0f32 / 3.0)));
+/// assert_eq!(theirs.powers_of_two().of_tensor(3.0).multiplier, 128.0); // rounded down
+///
+/// let deep = Rule::deep_gemm();
+/// assert_eq!(deep.convention, Convention::DeepGemm);
+/// assert_eq!(deep.of_block(0.0, Dtype::Bf16).stored, 1e-4 / 448.0); // its eps
+/// assert_eq!(deep.powers_of_two().of_block(3.0, Dtype::Bf16).stored, 1.0 / 128.0); // rounded up
+/// assert_eq!(theirs.with_eps(1e-4).of_tensor(0.0).multiplier, 448.0 / 1e-4);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rule {
+    /// The type of the codes.
+    pub to: Fp8,
+    /// Whose arithmetic.
+    pub convention: Convention,
+    /// Whether scales are powers of two.
+    pub power_of_two: bool,
+    /// What an amax is at least. Not negative.
+    pub eps: f32,
+}
+
+/// A scale, as it is used and as it is stored.
+///
+/// ```
+/// use counterflow_quantise::{Fp8, Rule, Scale};
+///
+/// let scale: Scale = Rule::transformer_engine(Fp8::E5M2).powers_of_two().of_tensor(1.0);
+/// assert_eq!(scale.multiplier * scale.stored, 1.0);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scale {
+    /// What elements are multiplied by before they are rounded.
+    pub multiplier: f32,
+    /// What products of codes are multiplied by: it stands in the plane. NaN is always the same NaN.
+    pub stored: f32,
+}
+
+impl Rule {
+    /// TransformerEngine's, with its defaults for tensors: no eps, any scale. Its blocks have powers of two by default.
+    pub const fn transformer_engine(to: Fp8) -> Rule {
+        Rule {
+            to,
+            convention: Convention::TransformerEngine,
+            power_of_two: false,
+            eps: 0.0,
+        }
+    }
+
+    /// DeepGEMM's, which is of e4m3 alone.
+    pub const fn deep_gemm() -> Rule {
+        Rule {
+            to: Fp8::E4M3,
+            convention: Convention::DeepGemm,
+            power_of_two: false,
+            eps: 1e-4,
+        }
+    }
+
+    /// The same with powers of two.
+    #[must_use]
+    pub const fn powers_of_two(self) -> Rule {
+        Rule {
+            power_of_two: true,
+            ..self
+        }
+    }
+
+    /// The same with another eps.
+    #[must_use]
+    pub const fn with_eps(self, eps: f32) -> Rule {
+        Rule { eps, ..self }
+    }
+
+    /// Whether an amax keeps NaN.
+    pub const fn keeps_nan(&self) -> bool {
+        match self.convention {
+            Convention::TransformerEngine => false,
+            Convention::DeepGemm | Convention::DeepGemmOnGpu => true,
+        }
+    }
+
+    /// The scale of a whole tensor, or of a row.
+    pub fn of_tensor(&self, amax: f32) -> Scale {
+        self.of(amax, f32::MAX)
+    }
+
+    /// The scale of a block of 128 or 128×128 elements of that type.
+    pub fn of_block(&self, amax: f32, from: Dtype) -> Scale {
+        self.of(amax, largest_of(from))
+    }
+
+    fn of(&self, amax: f32, most: f32) -> Scale {
+        match self.convention {
+            Convention::TransformerEngine => self.multiplied(amax, most),
+            Convention::DeepGemm => self.divided(self.floored(amax) / self.to.largest()),
+            Convention::DeepGemmOnGpu => {
+                self.divided(self.floored(amax) * (1.0 / self.to.largest()))
+            }
+        }
+    }
+
+    /// An amax that is at least eps. NaN stays.
+    fn floored(&self, amax: f32) -> f32 {
+        if amax < self.eps { self.eps } else { amax }
+    }
+
+    /// From what elements are multiplied by.
+    fn multiplied(&self, amax: f32, most: f32) -> Scale {
+        let amax = self.floored(amax);
+        if amax == 0.0 || !amax.is_finite() {
+            return Scale {
+                multiplier: 1.0,
+                stored: 1.0,
+            };
+        }
+        let exact = self.to.largest() / amax;
+        let exact = if exact.is_infinite() { most } else { exact };
+        let multiplier = match self.power_of_two {
+            true => f32::from_bits(exact.to_bits() & 0xff80_0000),
+            false => exact,
+        };
+        Scale {
+            multiplier,
+            stored: 1.0 / multiplier,
+        }
+    }
+
+    /// From what is stored.
+    fn divided(&self, exact: f32) -> Scale {
+        let stored = match self.power_of_two {
+            true => power_above(exact),
+            false => exact,
+        };
+        let same_nan = |value: f32| if value.is_nan() { f32::NAN } else { value };
+        Scale {
+            multiplier: same_nan(1.0 / stored),
+            stored: same_nan(stored),
+        }
+    }
+}
+
+/// The least power of two that is not below a positive number, between 2^-126 and 2^127; NaN and infinity become 2^127.
+fn power_above(value: f32) -> f32 {
+    let bits = value.to_bits() & 0x7fff_ffff;
+    let exponent = (bits >> 23) + u32::from(bits & 0x7f_ffff != 0);
+    f32::from_bits(exponent.clamp(1, 254) << 23)
+}
+
+/// The largest number of a type that is quantised.
+pub(crate) fn largest_of(from: Dtype) -> f32 {
+    match from {
+        Dtype::Bf16 => f32::from_bits(0x7f7f_0000),
+        Dtype::F16 => 65504.0,
+        Dtype::F32 => f32::MAX,
+        Dtype::E4M3 => Fp8::E4M3.largest(),
+        Dtype::E5M2 => Fp8::E5M2.largest(),
+    }
+}
