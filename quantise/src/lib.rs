@@ -19,11 +19,13 @@
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod history;
+mod kernels;
 mod plane;
 mod rule;
 pub mod twin;
 
 pub use history::{Delayed, History, Pick};
+pub use kernels::{HEADERS, Recipe, Scaling};
 pub use plane::{
     BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
     SquarePadded,

@@ -1,0 +1,154 @@
+//! The quantisers' CUDA: what the JIT compiles.
+
+use crate::rule::{Convention, Fp8, Rule, largest_of};
+use crate::twin::Pieces;
+use counterflow_codegen::dtype::Dtype;
+
+/// Texts that kernels include.
+pub const HEADERS: [(&str, &str); 3] = [
+    ("elements.cuh", include_str!("kernels/elements.cuh")),
+    ("tiles.cuh", include_str!("kernels/tiles.cuh")),
+    ("whole.cuh", include_str!("kernels/whole.cuh")),
+];
+
+/// How elements get their scale.
+///
+/// ```
+/// use counterflow_quantise::{Pieces, Scaling};
+///
+/// assert_eq!(Scaling::Current(Pieces::Square).name(), "square");
+/// assert_eq!(Scaling::Delayed.name(), "delayed");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scaling {
+    /// From their own amax.
+    Current(Pieces),
+    /// One for all, from the amaxes of earlier steps.
+    Delayed,
+}
+
+impl Scaling {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scaling::Current(Pieces::Whole) => "whole",
+            Scaling::Delayed => "delayed",
+            Scaling::Current(Pieces::Rows) => "rows",
+            Scaling::Current(Pieces::OneBy128) => "one_by_128",
+            Scaling::Current(Pieces::Square) => "square",
+        }
+    }
+}
+
+/// What a quantiser does.
+///
+/// ```
+/// use counterflow_codegen::dtype::Dtype;
+/// use counterflow_quantise::{Fp8, Pieces, Recipe, Rule, Scaling};
+///
+/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Pieces::OneBy128), Dtype::Bf16);
+/// assert!(!recipe.transposed && recipe.with_transposed().transposed);
+/// println!("{}", recipe.tiles()); // CUDA
+/// # assert_eq!(recipe.rule.to, Fp8::E4M3);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Recipe {
+    /// How an amax becomes a scale. Of delayed scaling only the type of the codes counts: [`Delayed`](crate::Delayed) says
+    /// the rest.
+    pub rule: Rule,
+    /// Which amax.
+    pub scaling: Scaling,
+    /// The type that is quantised: bf16, f16 or f32.
+    pub from: Dtype,
+    /// Whether there is a transposed copy, too.
+    pub transposed: bool,
+}
+
+impl Recipe {
+    /// Without a transposed copy.
+    pub const fn new(rule: Rule, scaling: Scaling, from: Dtype) -> Recipe {
+        Recipe {
+            rule,
+            scaling,
+            from,
+            transposed: false,
+        }
+    }
+
+    /// The same with a transposed copy.
+    #[must_use]
+    pub const fn with_transposed(self) -> Recipe {
+        Recipe {
+            transposed: true,
+            ..self
+        }
+    }
+
+    /// Its kernels with a tile of the matrix for each CTA.
+    pub fn tiles(&self) -> String {
+        let pieces = self.scaling.name().to_uppercase();
+        let turned = u32::from(self.transposed);
+        format!(
+            "// {self}\n{}#define PIECES {pieces}\n#define TURNED {turned}\n#include \"tiles.cuh\"\n",
+            self.rules()
+        )
+    }
+
+    /// Its kernels that see lines of elements.
+    pub fn lines(&self) -> String {
+        let pieces = Scaling::Current(Pieces::Whole);
+        let recipe = Recipe::new(self.rule, pieces, self.from);
+        let rules = Recipe {
+            scaling: self.scaling,
+            ..recipe
+        };
+        format!("{}#include \"whole.cuh\"\n", rules.rules())
+    }
+
+    /// Numbers are given by their bits, so that both compilers read the same.
+    fn rules(&self) -> String {
+        let Rule { to, .. } = self.rule;
+        let delayed = self.scaling == Scaling::Delayed;
+        let rule = match delayed {
+            true => Rule::transformer_engine(to),
+            false => self.rule,
+        };
+        let bits = |value: f32| format!("__uint_as_float({:#010x}u)", value.to_bits());
+        let convention = match rule.convention {
+            Convention::TransformerEngine => "TRANSFORMER_ENGINE",
+            Convention::DeepGemm => "DEEP_GEMM",
+            Convention::DeepGemmOnGpu => "DEEP_GEMM_ON_GPU",
+        };
+        let to_name = match to {
+            Fp8::E4M3 => "E4M3",
+            Fp8::E5M2 => "E5M2",
+        };
+        let lines = [
+            ("FROM", self.from.name().to_uppercase()),
+            ("TO", to_name.to_owned()),
+            ("CONVENTION", convention.to_owned()),
+            ("POWER_OF_TWO", u32::from(rule.power_of_two).to_string()),
+            ("KEEPS_NAN", u32::from(rule.keeps_nan()).to_string()),
+            ("EPS", bits(rule.eps)),
+            ("LARGEST", bits(to.largest())),
+            ("ONE_OVER_LARGEST", bits(1.0 / to.largest())),
+            ("MOST", bits(largest_of(self.from))),
+        ];
+        let line = |(name, value): (&str, String)| format!("#define {name} {value}\n");
+        lines.into_iter().map(line).collect()
+    }
+}
+
+impl std::fmt::Display for Recipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Recipe { scaling, from, .. } = self;
+        write!(f, "{} {from} -> {}", scaling.name(), self.rule.to.dtype())?;
+        if let Scaling::Current(_) = scaling {
+            write!(f, ", {:?}", self.rule.convention)?;
+            if self.rule.power_of_two {
+                f.write_str(", powers of two")?;
+            }
+        }
+        f.write_str(if self.transposed { ", transposed" } else { "" })
+    }
+}

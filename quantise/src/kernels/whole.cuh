@@ -1,0 +1,107 @@
+// Kernels that see a tensor, or a row, as a line of elements.
+
+#include "elements.cuh"
+
+// The amax of what each CTA sees. `eights`: how many times 8 elements there are.
+extern "C" __global__ void __launch_bounds__(256) amax_of_ctas(const void* x, float* partials, const u32* skip, u64 eights) {
+    if (is_skipped(skip)) return;
+    const u64 step = u64(gridDim.x) * 256;
+    float amax = 0.f;
+    for (u64 at = u64(blockIdx.x) * 256 + threadIdx.x; at < eights; at += 4 * step) {
+        Eight x8[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            x8[i].clear();
+            if (at + i * step < eights) x8[i].load(x, 8 * (at + i * step));
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i)
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(x8[i][j]));
+    }
+    amax = largest_of_cta(amax);
+    if (threadIdx.x == 0) partials[blockIdx.x] = amax;
+}
+
+// The amax of all CTAs, if there are some, else the one that is in `state` already, and the scale that it makes.
+extern "C" __global__ void __launch_bounds__(256) settle(const float* partials, float* state, float* scale, const u32* skip, u32 ctas) {
+    if (is_skipped(skip)) return;
+    float amax = 0.f;
+    for (u32 i = threadIdx.x; i < ctas; i += 256) amax = larger(amax, partials[i]);
+    amax = largest_of_cta(amax);
+    if (threadIdx.x != 0) return;
+    amax = ctas == 0 ? state[0] : same_nan(amax);
+    const Scale made = scale_of(amax, LARGEST_F32);
+    state[0] = amax;
+    state[1] = made.multiplier;
+    *scale = made.stored;
+}
+
+// A CTA for each row. What fits into registers is read once.
+extern "C" __global__ void __launch_bounds__(256) cast_rows(const void* x, u8* codes, float* scales, const u32* skip, u32 columns) {
+    if (is_skipped(skip)) return;
+    const u64 first = u64(blockIdx.x) * columns;
+    constexpr u32 HELD = 4;
+    Eight held[HELD];
+    float amax = 0.f;
+#pragma unroll
+    for (u32 i = 0; i < HELD; ++i) {
+        const u32 column = (i * 256 + threadIdx.x) * 8;
+        held[i].clear();
+        if (column < columns) held[i].load(x, first + column);
+    }
+#pragma unroll
+    for (u32 i = 0; i < HELD; ++i)
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(held[i][j]));
+#pragma unroll
+    for (u32 i = 0; i < HELD; ++i) held[i].forget();
+    const u32 rest = (HELD * 256 + threadIdx.x) * 8;
+    for (u32 column = rest; column < columns; column += 256 * 8) {
+        Eight x8;
+        x8.load(x, first + column);
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(x8[j]));
+    }
+    const Scale scale = scale_of(largest_of_cta(amax), LARGEST_F32);
+    if (threadIdx.x == 0) scales[blockIdx.x] = scale.stored;
+#pragma unroll
+    for (u32 i = 0; i < HELD; ++i) {
+        const u32 column = (i * 256 + threadIdx.x) * 8;
+        if (column < columns) store(codes + first + column, held[i], scale.multiplier);
+    }
+    for (u32 column = rest; column < columns; column += 256 * 8) {
+        Eight x8;
+        x8.load(x, first + column);
+        store(codes + first + column, x8, scale.multiplier);
+    }
+}
+
+// Amaxes of nothing yet.
+extern "C" __global__ void __launch_bounds__(256) clear(float* amaxes, const u32* skip, u32 count) {
+    if (is_skipped(skip)) return;
+    const u32 at = blockIdx.x * 256 + threadIdx.x;
+    if (at < count) amaxes[at] = 0.f;
+}
+
+// The end of a step of delayed scaling. `state`: multiplier, stored scale, then `length` amaxes, the current one first and
+// the one before it last.
+extern "C" __global__ void __launch_bounds__(256) next_step(float* state, u32 length, u32 most_recent, u32 skips_zero, float target) {
+    float* amaxes = state + 2;
+    const float latest = amaxes[0];
+    if (latest == 0.f && skips_zero) return;
+    float amax = 0.f;
+    for (u32 i = threadIdx.x; i < length; i += 256) amax = fmaxf(amax, amaxes[i]);
+    amax = largest_of_cta(amax);
+    for (u32 first = 0; first < length; first += 256) {
+        const u32 at = first + threadIdx.x;
+        const float next = at + 1 < length ? amaxes[at + 1] : latest;
+        __syncthreads();
+        if (at < length) amaxes[at] = at == 0 ? 0.f : next;
+    }
+    if (most_recent) amax = latest;
+    if (threadIdx.x != 0 || !(amax > 0.f && amax <= LARGEST_F32)) return;
+    const float multiplier = fminf(__fdiv_rn(target, amax), LARGEST_F32);
+    state[0] = multiplier;
+    state[1] = __frcp_rn(multiplier);
+}

@@ -1,0 +1,84 @@
+//! Every quantiser through NVIDIA's compiler: no GPU is needed.
+
+#[path = "../../runtime/tests/common/mod.rs"]
+mod nvidia;
+
+use counterflow_codegen::dtype::Dtype;
+use counterflow_quantise::{Convention, Fp8, HEADERS, Pieces, Recipe, Rule, Scaling};
+use counterflow_runtime::jit::{Compiled, Source, Target};
+
+const SCALINGS: [Scaling; 5] = [
+    Scaling::Current(Pieces::Whole),
+    Scaling::Delayed,
+    Scaling::Current(Pieces::Rows),
+    Scaling::Current(Pieces::OneBy128),
+    Scaling::Current(Pieces::Square),
+];
+
+/// Each type, scaling and copy with each convention in turn.
+fn recipes() -> Vec<Recipe> {
+    let deep = Rule::deep_gemm();
+    let on_gpu = Rule {
+        convention: Convention::DeepGemmOnGpu,
+        ..deep
+    };
+    let rules = [
+        Rule::transformer_engine(Fp8::E4M3),
+        deep.powers_of_two(),
+        Rule::transformer_engine(Fp8::E5M2).powers_of_two(),
+        on_gpu,
+        deep,
+    ];
+    let mut recipes = Vec::new();
+    for from in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
+        for scaling in SCALINGS {
+            for transposed in [false, true] {
+                let rule = rules[recipes.len() % rules.len()];
+                recipes.push(Recipe {
+                    transposed,
+                    ..Recipe::new(rule, scaling, from)
+                });
+            }
+        }
+    }
+    recipes
+}
+
+fn compiled(texts: &[String]) -> Option<Vec<Compiled>> {
+    let compiler = nvidia::compiler()?;
+    let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
+    let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
+    let fine = |made: Result<Compiled, counterflow_runtime::Error>| {
+        made.unwrap_or_else(|error| panic!("{error}\n{}", error.help().unwrap_or_default()))
+    };
+    Some(
+        compiler
+            .compile_all(&sources)
+            .into_iter()
+            .map(fine)
+            .collect(),
+    )
+}
+
+#[test]
+fn every_quantiser_compiles_and_keeps_its_elements_in_registers() {
+    let recipes = recipes();
+    let texts: Vec<String> = (recipes.iter())
+        .flat_map(|recipe| [recipe.tiles(), recipe.lines()])
+        .collect();
+    let Some(made) = compiled(&texts) else { return };
+    for (index, compiled) in made.iter().enumerate() {
+        let recipe = recipes[index / 2];
+        assert!(!compiled.facts.is_empty(), "{recipe} has no kernel");
+        for kernel in &compiled.facts {
+            println!(
+                "{recipe}: {} has {} registers",
+                kernel.name, kernel.registers
+            );
+            assert_eq!(kernel.frame, 0, "{recipe}: {}", compiled.log);
+            // Two CTAs of 256 threads on an SM.
+            let most = 128;
+            assert!(kernel.registers <= most, "{recipe}: {}", kernel.name);
+        }
+    }
+}
