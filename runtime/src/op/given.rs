@@ -216,6 +216,11 @@ impl Open<'_> {
         }
     }
 
+    /// Lets a rank's stream wait until memory of the heap is cleared on every rank.
+    pub fn ready(&self, rank: u32) -> Result<(), Error> {
+        self.heap.map_or(Ok(()), |range| range.ready(rank))
+    }
+
     /// Its first byte.
     pub fn start(&self) -> u64 {
         self.place.own.get()

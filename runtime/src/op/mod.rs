@@ -9,6 +9,7 @@ mod built;
 mod ends;
 mod given;
 mod launch;
+mod step;
 mod typed;
 
 pub use crate::caller::Caller;
@@ -18,4 +19,5 @@ pub use builder::{OpBuilder, Workspace};
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
 pub use launch::Launch;
+pub use step::{Part, Running, Step};
 pub use typed::{Launcher, Schedule};

@@ -1,0 +1,339 @@
+//! Kernels of a program's own as a launch of a rank: in the order of its launches, with memory that stays as long.
+
+use super::argument::{Extent, Home};
+use super::given::{Argument, Open};
+use crate::caller::{Caller, Place, in_order};
+use crate::communicator::Communicator;
+use crate::driver::{self, Address, Element, Stream};
+use crate::error::Error;
+use crate::pending::Pending;
+use counterflow_codegen::dtype::Dtype;
+use std::any::Any;
+use std::sync::Arc;
+
+/// What a step needs of memory.
+///
+/// ```
+/// use counterflow::{op::Part, prelude::e4m3};
+///
+/// let _scale = Part::of::<f32>(1).read("scale");
+/// let _codes = Part::of::<e4m3>(64 * 64).written("codes");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    name: &'static str,
+    /// None: elements that no schedule's tensor has.
+    dtype: Option<Dtype>,
+    /// Bytes of one.
+    each: usize,
+    elements: usize,
+    written: bool,
+}
+
+impl Part {
+    /// So many elements of that type at least.
+    pub const fn of<T: Element>(elements: usize) -> Part {
+        Part {
+            name: "memory",
+            dtype: T::TENSOR,
+            each: size_of::<T>(),
+            elements,
+            written: false,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.elements * self.each) as u64
+    }
+
+    /// An input of that name.
+    #[must_use]
+    pub const fn read(self, name: &'static str) -> Part {
+        Part { name, ..self }
+    }
+
+    /// An output of that name.
+    #[must_use]
+    pub const fn written(self, name: &'static str) -> Part {
+        Part {
+            name,
+            written: true,
+            ..self
+        }
+    }
+}
+
+/// Kernels of a program's own that are put together as a launch. Nothing is enqueued before [`Step::launch`].
+///
+/// ```
+/// use counterflow::op::{Part, Running};
+/// use counterflow::{Communicator, Error};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let (x, mut y) = (rank.zeros::<f32>([1, 4])?, rank.zeros::<f32>([1, 4])?);
+/// x.write(&[1.0, 2.0, 3.0, 4.0])?;
+/// let step = rank.step(rank).part(Part::of::<f32>(4).read("x"), &x);
+/// let mut step = step; // `add` gives the part's number
+/// assert_eq!(step.add(Part::of::<f32>(4).written("y"), &mut y), 1);
+/// let twice = |running: &Running<'_>| -> Result<(), Error> {
+///     // On a GPU: launches in `running.stream()`, with `running.address(0)`.
+///     let x: Vec<f32> = running.read(0, 4)?;
+///     running.write(1, &x.iter().map(|x| 2.0 * x).collect::<Vec<_>>())
+/// };
+/// // SAFETY: no kernel is launched.
+/// unsafe { step.launch(twice)? }.wait()?;
+/// assert_eq!(y.read()?, [2.0, 4.0, 6.0, 8.0]);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is enqueued before `launch`"]
+pub struct Step<'a> {
+    rank: &'a Communicator,
+    caller: Caller<'a>,
+    parts: Vec<(Part, Argument<'a>)>,
+    kept: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// A step while it is enqueued.
+///
+/// [`Step`] has an example.
+#[derive(Debug)]
+pub struct Running<'a> {
+    stream: &'a Stream,
+    parts: Vec<(Part, Address)>,
+}
+
+impl Communicator {
+    /// Kernels of the program's own, in the order of a stream, of this rank's launches, or in a graph.
+    pub fn step<'a>(&'a self, on: impl Into<Caller<'a>>) -> Step<'a> {
+        Step {
+            rank: self,
+            caller: on.into(),
+            parts: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Step<'a> {
+    /// Memory that the kernels use: `&` what they read, `&mut` what they write.
+    pub fn part(mut self, part: Part, memory: impl Into<Argument<'a>>) -> Self {
+        self.add(part, memory);
+        self
+    }
+
+    /// The same, one by one. Gives the part's number.
+    pub fn add(&mut self, part: Part, memory: impl Into<Argument<'a>>) -> usize {
+        self.parts.push((part, memory.into()));
+        self.parts.len() - 1
+    }
+
+    /// What else must live as long as a graph that records the step.
+    pub fn keep(mut self, thing: Arc<dyn Any + Send + Sync>) -> Self {
+        self.kept.push(thing);
+        self
+    }
+
+    /// Enqueues what `work` enqueues in the stream that it is given. It waits for no peer.
+    ///
+    /// # Safety
+    /// `work` enqueues only kernels that use no other memory than the parts', no more elements of it than each part says,
+    /// write only those that are written, and wait for nobody.
+    ///
+    /// # Errors
+    /// [`Error::Usage`], before anything is enqueued, for memory of another type, size, rank or GPU than a part needs, for
+    /// an output given by `&`, for memory that overlaps where it is written, and for a stream that records a graph or is of
+    /// another GPU; what `work` ends with.
+    #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
+    pub unsafe fn launch(
+        self,
+        work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Pending, Error> {
+        let Step {
+            rank,
+            caller,
+            mut parts,
+            kept,
+        } = self;
+        rank.alive()?;
+        let rank = &Arc::new(rank.handle());
+        let current = rank.gpu().current()?;
+        let place = caller.place(rank, current)?;
+        let own = rank.own_stream();
+        let (records, outside) = match place {
+            Place::Own => (None, None),
+            Place::Outside(stream) => (None, Some(stream)),
+            Place::Recording(recording) => (Some(recording), None),
+        };
+        let users = outside.unwrap_or(own);
+        let mut theirs: Vec<Stream> = Vec::new();
+        for (part, argument) in &parts {
+            check(rank, part, argument, records.is_some())?;
+            if let Some(stream) = argument.stream()
+                && !stream.is(users)
+                && !theirs.iter().any(|known| known.is(&stream))
+            {
+                if current.is_capturing(&stream) {
+                    return Err(Error::Usage {
+                        what: format!("the stream of {} records a graph", part.name),
+                        legal: "end the recording first".into(),
+                    });
+                }
+                theirs.push(stream);
+            }
+        }
+        let _turn = rank.turn(current)?;
+        let streams = records.is_none().then_some(own).into_iter();
+        let passage = rank.passes(streams.chain(outside).chain(&theirs), 0)?;
+        for stream in &theirs {
+            current.wait(users, &current.order(stream)?)?;
+        }
+        let mut opened: Vec<Open<'_>> = Vec::with_capacity(parts.len());
+        let mut ranges = Vec::with_capacity(parts.len());
+        for (part, argument) in &mut parts {
+            let open = argument.open(users)?;
+            open.ready(rank.rank())?;
+            ranges.push((*part, open.start()));
+            opened.push(open);
+        }
+        apart(&ranges)?;
+        let running = |stream| Running {
+            stream,
+            parts: (ranges.iter())
+                .map(|(part, at)| (*part, Address::of(*at)))
+                .collect(),
+        };
+        if let Some(recording) = records {
+            work(&running(recording.records_in()))?;
+            let memory = opened.iter().filter_map(Open::kept);
+            memory.chain(kept).for_each(|thing| recording.keep(thing));
+            return Ok(Pending::recorded(rank));
+        }
+        let done = in_order(rank, current, passage, outside, &theirs, || {
+            work(&running(own))
+        })?;
+        // The work is enqueued: what uses or frees another library's memory later comes after it.
+        drop(opened);
+        Ok(done)
+    }
+}
+
+/// Rejects memory that is not what a part needs.
+fn check(
+    rank: &Communicator,
+    part: &Part,
+    argument: &Argument<'_>,
+    records: bool,
+) -> Result<(), Error> {
+    let given = argument.given(part.name, rank, records)?;
+    let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
+    if let Home::Elsewhere(place) = given.home {
+        let what = format!("{} is of {place}", part.name);
+        return refuse(what, format!("give memory of rank {}", rank.rank()));
+    }
+    if given.dtype != part.dtype {
+        let told = |dtype: Option<Dtype>| dtype.map_or("other numbers", Dtype::name);
+        let what = format!("{} has elements of {}", part.name, told(given.dtype));
+        return refuse(what, format!("give {}", told(part.dtype)));
+    }
+    let elements = match given.extent {
+        Extent::Shaped([rows, columns]) => rows * columns,
+        Extent::Flat(elements) => elements,
+    };
+    if elements < part.elements {
+        let what = format!("{} has {elements} elements", part.name);
+        return refuse(what, format!("give {} at least", part.elements));
+    }
+    if part.written && !given.writable {
+        let what = format!("{} is written, and was given by `&`", part.name);
+        return refuse(what, "give it by `&mut`".into());
+    }
+    Ok(())
+}
+
+/// Rejects memory that starts where vectors cannot, and memory that is written and read at once.
+fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
+    for (at, (part, start)) in ranges.iter().enumerate() {
+        let align = if part.elements > 1 { 16 } else { 4 };
+        if !start.is_multiple_of(align) {
+            return Err(Error::Usage {
+                what: format!(
+                    "{} starts at an address that is not a multiple of {align}",
+                    part.name
+                ),
+                legal: format!("start it at a multiple of {align} bytes"),
+            });
+        }
+        for (other, from) in &ranges[at + 1..] {
+            let both = *start < from + other.bytes() && *from < start + part.bytes();
+            if both && (part.written || other.written) {
+                return Err(Error::Usage {
+                    what: format!(
+                        "{} and {} overlap, and one is written",
+                        part.name, other.name
+                    ),
+                    legal: "give memory that does not overlap".into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Running<'_> {
+    /// Where the work goes.
+    pub fn stream(&self) -> &Stream {
+        self.stream
+    }
+
+    /// Where a part is, by its number.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub fn address(&self, part: usize) -> Address {
+        self.parts[part].1
+    }
+
+    /// The first elements of a part, after everything earlier in the stream: for what emulated ranks do on the host.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more than the part has, and if the stream records a graph; what the driver refuses.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub fn read<T: Element>(&self, part: usize, elements: usize) -> Result<Vec<T>, Error> {
+        self.has::<T>(part, elements)?;
+        driver::read(self.stream, self.address(part), elements)
+    }
+
+    /// Writes the first elements of a part that is written, in the stream's order.
+    ///
+    /// # Errors
+    /// As [`Running::read`], and for a part that is only read.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub fn write<T: Element>(&self, part: usize, values: &[T]) -> Result<(), Error> {
+        self.has::<T>(part, values.len())?;
+        let Part { name, written, .. } = self.parts[part].0;
+        if !written {
+            return Err(Error::Usage {
+                what: format!("{name} is only read"),
+                legal: "say that it is written".into(),
+            });
+        }
+        driver::write(self.stream, self.address(part), values)
+    }
+
+    /// Rejects more elements than a part has.
+    fn has<T>(&self, part: usize, elements: usize) -> Result<(), Error> {
+        let part = &self.parts[part].0;
+        if (elements * size_of::<T>()) as u64 > part.bytes() {
+            return Err(Error::Usage {
+                what: format!("{elements} elements of {}", part.name),
+                legal: format!("{} bytes at most", part.bytes()),
+            });
+        }
+        Ok(())
+    }
+}
