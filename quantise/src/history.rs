@@ -90,6 +90,18 @@ impl History {
         }
     }
 
+    /// From what a GPU holds: multiplier, stored scale, then the amaxes.
+    pub(crate) fn held(recipe: Delayed, held: &[f32]) -> History {
+        History {
+            recipe,
+            amaxes: held[2..].to_vec(),
+            scale: Scale {
+                multiplier: held[0],
+                stored: held[1],
+            },
+        }
+    }
+
     /// The scale by which the current step quantises.
     pub fn scale(&self) -> Scale {
         self.scale

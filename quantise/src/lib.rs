@@ -18,9 +18,13 @@
 //! ```
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod emulate;
 mod history;
+mod job;
 mod kernels;
+mod launch;
 mod plane;
+mod quantiser;
 mod rule;
 pub mod twin;
 
@@ -30,5 +34,6 @@ pub use plane::{
     BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
     SquarePadded,
 };
+pub use quantiser::{DeviceHistory, Quantise, Quantiser};
 pub use rule::{Convention, Fp8, Rule, Scale};
 pub use twin::{Matrix, Pieces, Quantised};

@@ -21,7 +21,7 @@ struct Tile {
     u32 band, group;  // of 8 rows, of 8 columns: this thread's
 
     __device__ __forceinline__ Tile(u32 columns) {
-        const u32 tiles = (columns + 127) / 128;
+        const u32 tiles = max((columns + 127) / 128, 1u);
         down = blockIdx.x / tiles, across = blockIdx.x % tiles;
         row = down * 128, column = across * 128;
         band = threadIdx.x / 16, group = threadIdx.x % 16;
@@ -186,6 +186,7 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
     for (u32 i = 0; i < 8; ++i)
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(x8[i][j]));
+    forget(x8);
     amax = largest_of_cta(amax);
 #endif
 #if PIECES == DELAYED

@@ -1,0 +1,150 @@
+//! What emulated ranks do: the twin, on the host.
+
+use crate::history::{Delayed, History};
+use crate::job::{Job, Steps};
+use crate::kernels::Scaling;
+use crate::rule::{Fp8, Scale};
+use crate::twin::{self, Matrix, Pieces, Quantised};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_runtime::Error;
+use counterflow_runtime::driver::Element;
+use counterflow_runtime::op::Running;
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+
+/// Does a launch.
+pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
+    if let Some(skip) = job.at.skip
+        && running.read::<u32>(skip, 1)? != [0]
+    {
+        return Ok(());
+    }
+    let values = values(running, job)?;
+    let x = Matrix::new(&values, job.shape, job.recipe.from);
+    let turned = x.transposed();
+    let turned = Matrix::new(&turned, job.turned_shape(), job.recipe.from);
+    let rule = &job.recipe.rule;
+    match job.recipe.scaling {
+        Scaling::Current(Pieces::Whole) => {
+            let state = job.at.state.unwrap_or_default();
+            let amax = match job.steps {
+                Steps::All | Steps::Measure => twin::amax(&x, rule),
+                Steps::Cast => running.read::<f32>(state, 1)?[0],
+            };
+            let scale = rule.of_tensor(amax);
+            running.write(state, &[amax, scale.multiplier])?;
+            if job.steps == Steps::Measure {
+                return Ok(());
+            }
+            one(running, job, &x, &turned, scale)
+        }
+        Scaling::Delayed => {
+            let state = job.at.state.unwrap_or_default();
+            let held: Vec<f32> = running.read(state, 3)?;
+            let scale = Scale {
+                multiplier: held[0],
+                stored: held[1],
+            };
+            let amax = values
+                .iter()
+                .fold(held[2], |amax, value| amax.max(value.abs()));
+            running.write(state, &[held[0], held[1], amax])?;
+            one(running, job, &x, &turned, scale)
+        }
+        Scaling::Current(pieces) => {
+            let q = twin::quantise(&x, rule, pieces);
+            codes(running, job.at.codes, rule.to, &q.codes)?;
+            plane(running, job, job.at.scales, &q)?;
+            let Some(at) = job.at.turned else {
+                return Ok(());
+            };
+            let q = twin::quantise(&turned, rule, pieces);
+            codes(running, at, rule.to, &q.with_pitch(job.pitch()))?;
+            plane(running, job, job.at.turned_scales, &q)
+        }
+    }
+}
+
+/// Ends a step of delayed scaling.
+pub(crate) fn next_step(running: &Running<'_>, recipe: Delayed) -> Result<(), Error> {
+    let held: Vec<f32> = running.read(0, 2 + recipe.length)?;
+    let mut history = History::held(recipe, &held);
+    history.update();
+    let Scale { multiplier, stored } = history.scale();
+    let mut held = vec![multiplier, stored];
+    held.extend(history.amaxes());
+    running.write(0, &held)
+}
+
+/// One scale for all elements.
+fn one(
+    running: &Running<'_>,
+    job: &Job,
+    x: &Matrix<'_>,
+    turned: &Matrix<'_>,
+    scale: Scale,
+) -> Result<(), Error> {
+    let to = job.recipe.rule.to;
+    codes(
+        running,
+        job.at.codes,
+        to,
+        &twin::cast(x, to, scale.multiplier),
+    )?;
+    if let Some(at) = job.at.turned {
+        let q = Quantised {
+            codes: twin::cast(turned, to, scale.multiplier),
+            scales: Vec::new(),
+            pieces: Pieces::Whole,
+            shape: turned.shape(),
+        };
+        codes(running, at, to, &q.with_pitch(job.pitch()))?;
+    }
+    job.at
+        .scales
+        .map_or(Ok(()), |at| running.write(at, &[scale.stored]))
+}
+
+/// The elements.
+fn values(running: &Running<'_>, job: &Job) -> Result<Vec<f32>, Error> {
+    fn read<T: Element>(
+        running: &Running<'_>,
+        job: &Job,
+        value: impl Fn(T) -> f32,
+    ) -> Result<Vec<f32>, Error> {
+        let elements = running.read(job.at.x, job.shape[0] * job.shape[1])?;
+        Ok(elements.into_iter().map(value).collect())
+    }
+    match job.recipe.from {
+        Dtype::Bf16 => read(running, job, bf16::to_f32),
+        Dtype::F16 => read(running, job, f16::to_f32),
+        Dtype::F32 => read(running, job, |value: f32| value),
+        Dtype::E4M3 => read(running, job, |value: F8E4M3| value.to_f32()),
+        Dtype::E5M2 => read(running, job, |value: F8E5M2| value.to_f32()),
+    }
+}
+
+fn codes(running: &Running<'_>, at: usize, to: Fp8, codes: &[u8]) -> Result<(), Error> {
+    let each = codes.iter().copied();
+    match to {
+        Fp8::E4M3 => running.write(at, &each.map(F8E4M3::from_bits).collect::<Vec<_>>()),
+        Fp8::E5M2 => running.write(at, &each.map(F8E5M2::from_bits).collect::<Vec<_>>()),
+    }
+}
+
+/// The scales of pieces, with the padding that their order has.
+fn plane(running: &Running<'_>, job: &Job, at: Option<usize>, q: &Quantised) -> Result<(), Error> {
+    let Some(at) = at else {
+        return Ok(());
+    };
+    let words = job.words(q.shape);
+    let [rows, blocks] = q.pieces.count(q.shape);
+    let mut plane = vec![0.0f32; words.padded.iter().product()];
+    for row in 0..rows {
+        for block in 0..blocks {
+            plane[row * words.strides[0] + block * words.strides[1]] =
+                q.scales[row * blocks + block];
+        }
+    }
+    running.write(at, &plane)
+}

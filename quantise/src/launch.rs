@@ -1,0 +1,262 @@
+//! A quantiser's kernels on a GPU: compiled, loaded, enqueued.
+#![allow(unsafe_code)]
+
+use crate::history::{Delayed, Pick};
+use crate::job::{At, Job, Steps, Words};
+use crate::kernels::{HEADERS, Recipe, Scaling};
+use crate::twin::Pieces;
+use crate::{emulate, job};
+use counterflow_runtime::cuda::{Arguments, Function, Gpu, LaunchConfig, Module};
+use counterflow_runtime::driver::Address;
+use counterflow_runtime::jit::{Compiler, Source, Target};
+use counterflow_runtime::op::{Running, Step};
+use counterflow_runtime::{Error, Pending};
+use std::sync::Arc;
+
+/// Threads of every CTA.
+const THREADS: u32 = 256;
+/// The most CTAs that measure a whole tensor: each leaves an amax behind.
+pub(crate) const MOST_CTAS: usize = 1024;
+/// Words before those amaxes.
+pub(crate) const BEFORE_CTAS: usize = 4;
+
+/// The kernels of a recipe.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernels {
+    cast_tiles: Function,
+    amaxes_of_lines: Option<Function>,
+    amax_of_ctas: Function,
+    settle: Function,
+    cast_rows: Function,
+    clear: Function,
+    next_step: Function,
+    sms: u32,
+}
+
+impl Kernels {
+    /// Compiles them, or takes them from the cache, and loads them.
+    pub fn load(gpu: &Arc<Gpu>, compiler: &Compiler, recipe: &Recipe) -> Result<Kernels, Error> {
+        let load = |text: &str| {
+            let source = Source::new("quantise", text).with(&HEADERS);
+            Module::load(gpu, &compiler.compile(&source, Target::Sm90a)?)
+        };
+        let (tiles, lines) = (load(&recipe.tiles())?, load(&recipe.lines())?);
+        let by_rows = recipe.scaling == Scaling::Current(Pieces::Rows);
+        let of_lines = by_rows.then(|| tiles.function("amaxes_of_lines", 0));
+        Ok(Kernels {
+            cast_tiles: tiles.function("cast_tiles", 0)?,
+            amaxes_of_lines: of_lines.transpose()?,
+            amax_of_ctas: lines.function("amax_of_ctas", 0)?,
+            settle: lines.function("settle", 0)?,
+            cast_rows: lines.function("cast_rows", 0)?,
+            clear: lines.function("clear", 0)?,
+            next_step: lines.function("next_step", 0)?,
+            sms: gpu.sms(),
+        })
+    }
+
+    /// Enqueues a launch.
+    ///
+    /// # Safety
+    /// The parts of `running` are what the job says, and as large as it needs them.
+    unsafe fn quantise(&self, running: &Running<'_>, job: &Job) -> Result<(), Error> {
+        let on = On {
+            running,
+            at: job.at,
+        };
+        let [rows, columns] = job.shape;
+        let tiles = rows.div_ceil(128) * columns.div_ceil(128);
+        match job.recipe.scaling {
+            Scaling::Current(Pieces::Whole) => {
+                let eights = rows * columns / 8;
+                let most = MOST_CTAS.min(self.sms as usize * 8);
+                let ctas = eights.div_ceil(4 * THREADS as usize).clamp(1, most) as u32;
+                if job.steps != Steps::Cast {
+                    let eights = Item::Wide(eights as u64);
+                    let of = [on.x(), on.partials(), on.skip(), eights];
+                    // SAFETY: as the caller promises; each CTA writes one of so many amaxes.
+                    unsafe { on.launch(&self.amax_of_ctas, ctas, &of)? };
+                }
+                let counted = if job.steps == Steps::Cast { 0 } else { ctas };
+                // Who only measures has no place for a scale yet.
+                let scale = match job.at.scales {
+                    Some(at) => Item::At(running.address(at)),
+                    None => Item::At(on.state().plus(8)),
+                };
+                let of = [
+                    on.partials(),
+                    Item::At(on.state()),
+                    scale,
+                    on.skip(),
+                    Item::Number(counted),
+                ];
+                // SAFETY: as above.
+                unsafe { on.launch(&self.settle, 1, &of)? };
+                if job.steps == Steps::Measure {
+                    return Ok(());
+                }
+            }
+            Scaling::Current(Pieces::Rows) if job.at.turned.is_none() => {
+                let columns = Item::Number(columns as u32);
+                let of = [on.x(), on.codes(), on.scales(), on.skip(), columns];
+                // SAFETY: as the caller promises; a CTA has a row.
+                return unsafe { on.launch(&self.cast_rows, rows as u32, &of) };
+            }
+            Scaling::Current(Pieces::Rows) => {
+                let lines = rows + columns;
+                let ctas = lines.div_ceil(THREADS as usize) as u32;
+                let of = [Item::At(on.state()), on.skip(), Item::Number(lines as u32)];
+                // SAFETY: the state has an amax for each row and column.
+                unsafe { on.launch(&self.clear, ctas, &of)? };
+                let shape = job.shape.map(|size| Item::Number(size as u32));
+                let of = [on.x(), Item::At(on.state()), on.skip(), shape[0], shape[1]];
+                if let Some(kernel) = &self.amaxes_of_lines {
+                    // SAFETY: as above.
+                    unsafe { on.launch(kernel, tiles as u32, &of)? };
+                }
+            }
+            Scaling::Current(Pieces::OneBy128 | Pieces::Square) | Scaling::Delayed => {}
+        }
+        let delayed = job.recipe.scaling == Scaling::Delayed;
+        let ctas = if delayed { tiles.max(1) } else { tiles };
+        let of = [
+            on.x(),
+            on.codes(),
+            on.part(job.at.turned),
+            on.scales(),
+            on.part(job.at.turned_scales),
+            on.part(job.at.state),
+            on.skip(),
+            Item::Number(rows as u32),
+            Item::Number(columns as u32),
+            Item::Number(job.pitch() as u32),
+            Item::Plane(job.words(job.shape)),
+            Item::Plane(job.words(job.turned_shape())),
+        ];
+        // SAFETY: as the caller promises; a CTA has a tile of 128×128 elements, and planes are as large as their words.
+        unsafe { on.launch(&self.cast_tiles, ctas as u32, &of) }
+    }
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy)]
+enum Item {
+    At(Address),
+    Number(u32),
+    Wide(u64),
+    Plane(Words),
+}
+
+/// The memory of a launch.
+struct On<'a> {
+    running: &'a Running<'a>,
+    at: At,
+}
+
+impl On<'_> {
+    /// What is not there has no address.
+    fn part(&self, part: Option<usize>) -> Item {
+        Item::At(part.map_or(Address::default(), |part| self.running.address(part)))
+    }
+
+    fn x(&self) -> Item {
+        self.part(Some(self.at.x))
+    }
+
+    fn codes(&self) -> Item {
+        self.part(Some(self.at.codes))
+    }
+
+    fn scales(&self) -> Item {
+        self.part(self.at.scales)
+    }
+
+    fn skip(&self) -> Item {
+        self.part(self.at.skip)
+    }
+
+    fn state(&self) -> Address {
+        let state = self.at.state.map(|part| self.running.address(part));
+        state.unwrap_or_default()
+    }
+
+    fn partials(&self) -> Item {
+        Item::At(self.state().plus(4 * BEFORE_CTAS as u64))
+    }
+
+    /// Enqueues a kernel.
+    ///
+    /// # Safety
+    /// The kernel stays inside of what it is given.
+    unsafe fn launch(&self, kernel: &Function, ctas: u32, of: &[Item]) -> Result<(), Error> {
+        if ctas == 0 {
+            return Ok(());
+        }
+        let mut arguments = Arguments::new();
+        for item in of {
+            match item {
+                Item::At(address) => arguments.address(*address),
+                Item::Number(number) => arguments.number(*number),
+                Item::Wide(number) => arguments.bytes(&number.to_le_bytes()),
+                Item::Plane(words) => {
+                    let numbers = [words.strides, words.padded].concat();
+                    let bytes = numbers.iter().flat_map(|word| (*word as u32).to_le_bytes());
+                    arguments.bytes(&bytes.collect::<Vec<_>>());
+                }
+            }
+        }
+        let grid = LaunchConfig::of(ctas, THREADS);
+        // SAFETY: the caller's promise; the step keeps the memory until the kernel has ended.
+        unsafe { kernel.launch(self.running.stream().cuda()?, grid, &arguments) }
+    }
+}
+
+/// Enqueues a quantiser's launch: its kernels, or, where there are none, the twin.
+///
+/// # Safety
+/// The step's parts are what the job says, as large as it needs them, and written where it writes.
+pub(crate) unsafe fn quantise(
+    step: Step<'_>,
+    kernels: Option<&Kernels>,
+    job: &job::Job,
+) -> Result<Pending, Error> {
+    // SAFETY: the kernels use what the parts have: the caller's promise.
+    unsafe {
+        step.launch(|running| match kernels {
+            Some(kernels) => kernels.quantise(running, job),
+            None => emulate::quantise(running, job),
+        })
+    }
+}
+
+/// Enqueues the end of a step of delayed scaling.
+///
+/// # Safety
+/// The step has one part, which is written: the state of that recipe.
+pub(crate) unsafe fn next_step(
+    step: Step<'_>,
+    kernels: Option<&Kernels>,
+    recipe: Delayed,
+) -> Result<Pending, Error> {
+    let work = |running: &Running<'_>| {
+        let Some(kernels) = kernels else {
+            return emulate::next_step(running, recipe);
+        };
+        let on = On {
+            running,
+            at: At::default(),
+        };
+        let recent = recipe.pick == Pick::MostRecent;
+        let of = [
+            on.x(),
+            Item::Number(recipe.length as u32),
+            Item::Number(u32::from(recent)),
+            Item::Number(u32::from(recipe.skips_zero)),
+            Item::Number(recipe.target().to_bits()),
+        ];
+        // SAFETY: one CTA, which uses the state alone.
+        unsafe { on.launch(&kernels.next_step, 1, &of) }
+    };
+    // SAFETY: as above.
+    unsafe { step.launch(work) }
+}
