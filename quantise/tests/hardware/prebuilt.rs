@@ -1,0 +1,30 @@
+//! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
+
+use crate::cases::{current, delayed};
+use crate::{fine, speed};
+use counterflow_quantise::HEADERS;
+use counterflow_runtime::jit::{Compiler, Source, Target};
+
+/// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
+#[test]
+#[ignore = "no test: fills the cache that .ci/pack packs"]
+fn kernels_of_the_suite() {
+    let compiler = fine(Compiler::find());
+    let recipes = current()
+        .into_iter()
+        .chain(delayed())
+        .chain(speed::recipes());
+    let mut texts: Vec<String> = recipes
+        .flat_map(|recipe| [recipe.tiles(), recipe.lines()])
+        .collect();
+    texts.sort();
+    texts.dedup();
+    let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
+    let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
+    compiler
+        .compile_all(&sources)
+        .into_iter()
+        .for_each(|made| _ = fine(made));
+    fine(compiler.seal());
+    println!("  {} texts of quantisers", texts.len());
+}
