@@ -49,6 +49,9 @@ pub use counterflow_runtime::{
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch};
 
+#[cfg(feature = "quantise")]
+pub use counterflow_quantise as quantise;
+
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;
 pub use counterflow_codegen::kernel::Kernel;

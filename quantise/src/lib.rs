@@ -16,6 +16,10 @@
 //! let plane: Plane<RowsLast> = quantised.plane();
 //! assert_eq!((quantised.codes.len(), plane.values().len()), (512, 2 * 4)); // two blocks of K, rows padded to 4
 //! ```
+//! [`Quantiser`] does the same on a GPU, in the order of a rank's launches, by kernels that the runtime's compiler makes
+//! of `kernels/*.cuh`. They are CUDA and not functions of cubecl: its quotients are plain ones, which our compiler's
+//! options approximate, so scales would differ in the last bit; it makes whole kernels with headers, not functions for
+//! ours; and its packages are more than twice as many as all others here.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod emulate;

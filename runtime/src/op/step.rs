@@ -72,11 +72,10 @@ impl Part {
 /// let rank = &Communicator::emulated(1)?[0];
 /// let (x, mut y) = (rank.zeros::<f32>([1, 4])?, rank.zeros::<f32>([1, 4])?);
 /// x.write(&[1.0, 2.0, 3.0, 4.0])?;
-/// let step = rank.step(rank).part(Part::of::<f32>(4).read("x"), &x);
+/// let step = rank.step(rank).keep(std::sync::Arc::new("for a graph")).part(Part::of::<f32>(4).read("x"), &x);
 /// let mut step = step; // `add` gives the part's number
 /// assert_eq!(step.add(Part::of::<f32>(4).written("y"), &mut y), 1);
 /// let twice = |running: &Running<'_>| -> Result<(), Error> {
-///     // On a GPU: launches in `running.stream()`, with `running.address(0)`.
 ///     let x: Vec<f32> = running.read(0, 4)?;
 ///     running.write(1, &x.iter().map(|x| 2.0 * x).collect::<Vec<_>>())
 /// };
@@ -96,7 +95,17 @@ pub struct Step<'a> {
 
 /// A step while it is enqueued.
 ///
-/// [`Step`] has an example.
+/// ```
+/// use counterflow::{Error, op::Running};
+///
+/// /// Twice what part 0 has, into part 1.
+/// fn twice(running: &Running<'_>) -> Result<(), Error> {
+///     // Kernels are launched with these.
+///     println!("in {:?}, from {:?}", running.stream(), running.address(0));
+///     let x: Vec<f32> = running.read(0, 4)?; // what an emulated rank does instead
+///     running.write(1, &x.iter().map(|x| 2.0 * x).collect::<Vec<_>>())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Running<'a> {
     stream: &'a Stream,
@@ -105,6 +114,15 @@ pub struct Running<'a> {
 
 impl Communicator {
     /// Kernels of the program's own, in the order of a stream, of this rank's launches, or in a graph.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let step = rank.step(&rank.gpu().stream()?);
+    /// // SAFETY: nothing is enqueued.
+    /// unsafe { step.launch(|_| Ok(()))? }.wait()?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn step<'a>(&'a self, on: impl Into<Caller<'a>>) -> Step<'a> {
         Step {
             rank: self,
