@@ -65,7 +65,7 @@ impl Kernels {
             at: job.at,
         };
         let [rows, columns] = job.shape;
-        let tiles = rows.div_ceil(128) * columns.div_ceil(128);
+        let tiles = job.tiles();
         match job.recipe.scaling {
             Scaling::Current(Pieces::Whole) => {
                 let eights = rows * columns / 8;
@@ -117,8 +117,6 @@ impl Kernels {
             }
             Scaling::Current(Pieces::OneBy128 | Pieces::Square) | Scaling::Delayed => {}
         }
-        let delayed = job.recipe.scaling == Scaling::Delayed;
-        let ctas = if delayed { tiles.max(1) } else { tiles };
         let of = [
             on.x(),
             on.codes(),
@@ -134,7 +132,7 @@ impl Kernels {
             Item::Plane(job.words(job.turned_shape())),
         ];
         // SAFETY: as the caller promises; a CTA has a tile of 128×128 elements, and planes are as large as their words.
-        unsafe { on.launch(&self.cast_tiles, ctas as u32, &of) }
+        unsafe { on.launch(&self.cast_tiles, tiles as u32, &of) }
     }
 }
 

@@ -22,6 +22,7 @@
 //! ours; and its packages are more than twice as many as all others here.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod builder;
 mod emulate;
 mod history;
 mod job;
@@ -32,12 +33,13 @@ mod quantiser;
 mod rule;
 pub mod twin;
 
+pub use builder::Quantise;
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, Recipe, Scaling};
 pub use plane::{
     BlocksLast, Layout, OneByBlock, Plane, RowsLast, Square, SquareByColumn, SquareByRow,
     SquarePadded,
 };
-pub use quantiser::{DeviceHistory, Quantise, Quantiser};
+pub use quantiser::{DeviceHistory, Quantiser};
 pub use rule::{Convention, Fp8, Rule, Scale};
 pub use twin::{Matrix, Pieces, Quantised};

@@ -225,6 +225,7 @@ fn unsafe_code_has_few_places_and_a_reason_each() {
         "runtime/src/shared/segment.rs",
         "runtime/src/user_buffer/window.rs",
         "quantise/src/launch.rs",
+        "quantise/src/builder.rs",
         "quantise/src/quantiser.rs",
         "workbench/src/cuda/",
     ];

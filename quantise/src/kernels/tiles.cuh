@@ -66,7 +66,8 @@ __device__ __forceinline__ float amax_of_row(const Eight (&x8)[8], u32& row) {
         }
         row += upper ? half : 0;
     }
-    return larger(amax[0], __shfl_xor_sync(0xffffffffu, amax[0], 1));
+    // The zero is what is left of a row that has NaN alone, where NaN is not seen.
+    return larger(0.f, larger(amax[0], __shfl_xor_sync(0xffffffffu, amax[0], 1)));
 }
 
 // The amaxes of the tile's columns that each warp sees.
@@ -90,9 +91,9 @@ __device__ __forceinline__ void amaxes_of_columns(const Eight (&x8)[8], float (*
 }
 
 __device__ __forceinline__ float amax_of_column(const float (*of_warps)[128], u32 column) {
-    float amax = of_warps[0][column];
+    float amax = 0.f;
 #pragma unroll
-    for (u32 warp = 1; warp < 8; ++warp) amax = larger(amax, of_warps[warp][column]);
+    for (u32 warp = 0; warp < 8; ++warp) amax = larger(amax, of_warps[warp][column]);
     return amax;
 }
 
@@ -229,6 +230,9 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
     // they are exchanged by the column's group, so that threads of a warp meet in no bank.
     __shared__ __align__(16) uint2 tile_of_codes[128 * 16];
     forget(x8);
+    // Codes beyond the rows are zero whatever the scale: zero times NaN or infinity is not.
+    const u32 left = row < rows ? min(rows - row, 8u) : 0;
+    const u64 kept = left == 8 ? ~0ull : (1ull << 8 * left) - 1;
 #pragma unroll
     for (u32 j = 0; j < 8; ++j) {
 #if PIECES == ONE_BY_128 || PIECES == ROWS
@@ -239,7 +243,7 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
         for (u32 i = 0; i < 4; ++i)
             pairs[i] = codes_of(__fmul_rn(x8[2 * i][j], multiplier), __fmul_rn(x8[2 * i + 1][j], multiplier));
         tile_of_codes[(tile.group * 8 + j) * 16 + (tile.band ^ tile.group)] =
-            make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+            make_uint2((pairs[0] | pairs[1] << 16) & u32(kept), (pairs[2] | pairs[3] << 16) & u32(kept >> 32));
     }
     __syncthreads();
 #pragma unroll

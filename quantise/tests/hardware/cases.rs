@@ -54,8 +54,8 @@ pub fn delayed() -> Vec<Recipe> {
     recipes
 }
 
-/// Rows and columns: one row, ragged in both ways, whole tiles, and rows longer than registers hold.
-pub const SHAPES: [[usize; 2]; 8] = [
+/// Rows and columns: one row, ragged in both ways, whole tiles, rows longer than registers hold, none of either.
+pub const SHAPES: [[usize; 2]; 9] = [
     [1, 16],
     [5, 48],
     [128, 128],
@@ -64,6 +64,7 @@ pub const SHAPES: [[usize; 2]; 8] = [
     [3, 9232],
     [513, 2048],
     [0, 32],
+    [40, 0],
 ];
 
 /// What a matrix is filled with.
@@ -73,7 +74,7 @@ pub enum Filling {
     Plain,
     /// The same, with some rows of zeros, and blocks of numbers near the ends of what the type has.
     Wild,
-    /// With NaN and infinities among them.
+    /// With NaN and infinities among them, and rows of blocks and whole columns that have NaN alone.
     Broken,
     /// Zeros, some of them negative.
     Zero,
@@ -108,7 +109,12 @@ pub fn filled(shape: [usize; 2], filling: Filling, from: Dtype, seed: u64) -> Ve
         };
         let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
         let broken = filling == Filling::Broken && numbers.below(97) == 0;
-        let value = if broken { odd[at % 4] } else { value };
+        let alone = row % 7 == 2 && column < 128 || column % 50 == 3;
+        let value = match filling {
+            Filling::Broken if alone => odd[row % 2 * 3],
+            _ if broken => odd[at % 4],
+            _ => value,
+        };
         // Beyond the type: its infinity, which only some are meant to have.
         let rounded = from.round(value);
         values.push(if rounded.is_infinite() && !broken {

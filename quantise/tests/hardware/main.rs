@@ -10,6 +10,7 @@ mod nvidia;
 
 mod cases;
 mod prebuilt;
+mod refused;
 mod right;
 mod speed;
 mod steps;

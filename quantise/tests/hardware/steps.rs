@@ -196,6 +196,77 @@ fn asides(rank: &Communicator) {
     );
 }
 
+/// Codes into a user buffer, and a flag that keeps every kernel of every recipe from what it would write.
+fn buffers_and_flags(rank: &Communicator) {
+    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let kinds = [
+        Scaling::Current(Pieces::Whole),
+        Scaling::Delayed,
+        Scaling::Current(Pieces::Rows),
+        Scaling::Current(Pieces::OneBy128),
+        Scaling::Current(Pieces::Square),
+    ];
+    let x = fine(rank.zeros::<bf16>(SHAPE));
+    fine(x.write(&vec![bf16::from_f32(7.0); SHAPE[0] * SHAPE[1]]));
+    let flag = fine(rank.zeros::<u32>([1]));
+    fine(rank.reserve(2 << 20));
+    let mut codes = fine(rank.allocate::<F8E4M3>("codes", SHAPE));
+    let mut turned = fine(rank.allocate::<F8E4M3>("turned", [SHAPE[1], SHAPE[0]]));
+    for scaling in kinds {
+        let recipe = Recipe::new(rule, scaling, Dtype::Bf16).with_transposed();
+        let quantiser = fine(Quantiser::build(rank, recipe, SHAPE));
+        let mut history = fine(quantiser.history(Delayed::transformer_engine(Fp8::E4M3)));
+        let mut scales = fine(rank.zeros::<f32>([256, 4]));
+        let mut of_turned = fine(rank.zeros::<f32>([256, 4]));
+        // Delayed scaling begins with a scale of 1.
+        let (code, scale) = match scaling {
+            Scaling::Delayed => (7.0, 1.0),
+            Scaling::Current(_) => (448.0, 1.0 / 64.0),
+        };
+        for (skips, code, scale) in [(3, 0.0, 0.0), (0, code, scale)] {
+            fine(flag.write(&[skips]));
+            if skips != 0 {
+                fine(codes.fill(0));
+                fine(turned.fill(0));
+            }
+            let launch = quantiser.on(rank, SHAPE).x(&x).skip(&flag);
+            let launch = launch.codes(&mut codes).transposed(&mut turned);
+            let launch = launch.scales(&mut scales);
+            let launch = match scaling {
+                Scaling::Delayed => launch.history(&mut history),
+                Scaling::Current(Pieces::Whole) => launch,
+                Scaling::Current(_) => launch.transposed_scales(&mut of_turned),
+            };
+            fine(launch.launch().and_then(|done| done.wait()));
+            let what = format!("{recipe}, flag {skips}");
+            for codes in [&codes, &turned] {
+                let all = fine(codes.read());
+                assert!(all.iter().all(|each| each.to_f32() == code), "{what}");
+            }
+            assert_eq!(fine(scales.read())[0], scale, "{what}");
+            let seen = if skips == 0 { 7.0 } else { 0.0 };
+            if scaling == Scaling::Delayed {
+                assert_eq!(fine(history.amax().read()), [seen], "{what}");
+            }
+        }
+    }
+    println!(
+        "  10 launches right: user buffers, flags, {}",
+        rank.gpu().name()
+    );
+}
+
+#[test]
+fn buffers_and_flags_on_a_gpu() {
+    let Some(rank) = on_gpu() else { return };
+    buffers_and_flags(&rank);
+}
+
+#[test]
+fn buffers_and_flags_on_an_emulated_rank() {
+    buffers_and_flags(&emulated());
+}
+
 #[test]
 fn asides_on_a_gpu() {
     let Some(rank) = on_gpu() else { return };

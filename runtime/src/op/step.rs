@@ -283,8 +283,11 @@ fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
             });
         }
         for (other, from) in &ranges[at + 1..] {
-            let both = *start < from + other.bytes() && *from < start + part.bytes();
-            if both && (part.written || other.written) {
+            let (first, end) = (
+                start.max(from),
+                (start + part.bytes()).min(from + other.bytes()),
+            );
+            if *first < end && (part.written || other.written) {
                 return Err(Error::Usage {
                     what: format!(
                         "{} and {} overlap, and one is written",

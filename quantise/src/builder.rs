@@ -1,0 +1,242 @@
+//! A launch of a quantiser: its memory, checked and put together.
+
+use crate::job::{At, Job, Order, Steps, fits};
+use crate::kernels::Scaling;
+use crate::launch;
+use crate::plane::{Layout, RowsLast, SquarePadded};
+use crate::quantiser::{DeviceHistory, Quantiser};
+use crate::twin::Pieces;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, Step};
+use counterflow_runtime::{Error, Pending};
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+
+impl Quantiser<'_> {
+    /// A launch for a matrix of so many rows and columns, in the order of a stream, of the rank's launches, or in a graph.
+    pub fn on<'a>(&'a self, caller: impl Into<Caller<'a>>, shape: [usize; 2]) -> Quantise<'a> {
+        Quantise {
+            quantiser: self,
+            caller: caller.into(),
+            shape,
+            order: None,
+            given: Given::default(),
+            history: None,
+        }
+    }
+}
+
+/// Memory that a launch is given.
+#[derive(Debug, Default)]
+struct Given<'a> {
+    x: Option<Argument<'a>>,
+    codes: Option<Argument<'a>>,
+    scales: Option<Argument<'a>>,
+    turned: Option<Argument<'a>>,
+    turned_scales: Option<Argument<'a>>,
+    skip: Option<Argument<'a>>,
+}
+
+/// A launch that is being put together. Nothing is enqueued before its last call.
+///
+/// [`Quantiser`] has an example.
+#[derive(Debug)]
+#[must_use = "nothing is enqueued before `launch`"]
+pub struct Quantise<'a> {
+    quantiser: &'a Quantiser<'a>,
+    caller: Caller<'a>,
+    shape: [usize; 2],
+    order: Option<Order>,
+    given: Given<'a>,
+    history: Option<&'a mut DeviceHistory>,
+}
+
+impl<'a> Quantise<'a> {
+    /// The matrix: rows of the recipe's type, one after another. A row has a multiple of 16 elements.
+    pub fn x(mut self, x: impl Input<'a>) -> Self {
+        self.given.x = Some(x.into());
+        self
+    }
+
+    /// Where the codes go: a tensor or a user buffer of the same shape.
+    pub fn codes(mut self, codes: impl Output<'a>) -> Self {
+        self.given.codes = Some(codes.into());
+        self
+    }
+
+    /// Where the scales go, padding included: f32, as many as the layout has.
+    pub fn scales(mut self, scales: impl Output<'a>) -> Self {
+        self.given.scales = Some(scales.into());
+        self
+    }
+
+    /// Where the transposed copy goes: as many rows as the matrix has columns, each of as many codes as it has rows, padded
+    /// to 16 with zeros.
+    pub fn transposed(mut self, codes: impl Output<'a>) -> Self {
+        self.given.turned = Some(codes.into());
+        self
+    }
+
+    /// Where the scales of the transposed copy go. A whole tensor has the same scale, and needs no second.
+    pub fn transposed_scales(mut self, scales: impl Output<'a>) -> Self {
+        self.given.turned_scales = Some(scales.into());
+        self
+    }
+
+    /// How scales of blocks lie in memory. If it is not called: [`RowsLast`], or [`SquarePadded`].
+    pub fn layout<L: Layout>(mut self) -> Self {
+        self.order = Some(Order::of::<L>());
+        self
+    }
+
+    /// A number of 32 bits in device memory: if it is not 0 by then, nothing is read or written.
+    pub fn skip(mut self, flag: impl Input<'a>) -> Self {
+        self.given.skip = Some(flag.into());
+        self
+    }
+
+    /// The history that has the scale, and takes the amax: of delayed scaling alone.
+    pub fn history(mut self, history: &'a mut DeviceHistory) -> Self {
+        self.history = Some(history);
+        self
+    }
+
+    /// Enqueues it and returns at once. On an emulated rank all of it is done when this returns, and no graph records it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`], before anything is enqueued, for memory that is absent or not asked for, of another type, too
+    /// small, of another rank or GPU, or that overlaps; for a layout of other blocks; for a row that has no multiple of 16
+    /// elements, and a matrix that is larger than the quantiser was built for.
+    pub fn launch(self) -> Result<Pending, Error> {
+        self.steps(Steps::All)
+    }
+
+    /// Enqueues the measuring of a whole tensor: [`Quantiser::amax`] has it then.
+    ///
+    /// # Errors
+    /// As [`Quantise::launch`].
+    pub fn measure(self) -> Result<Pending, Error> {
+        self.steps(Steps::Measure)
+    }
+
+    /// Enqueues what comes after [`Quantise::measure`], with the amax that is there by then. No other launch of the
+    /// quantiser may stand between them.
+    ///
+    /// # Errors
+    /// As [`Quantise::launch`].
+    pub fn cast(self) -> Result<Pending, Error> {
+        self.steps(Steps::Cast)
+    }
+
+    #[allow(unsafe_code, reason = "a launch of kernels of this crate's")]
+    fn steps(self, steps: Steps) -> Result<Pending, Error> {
+        let Quantise {
+            quantiser,
+            caller,
+            shape,
+            order,
+            given,
+            history,
+        } = self;
+        let recipe = quantiser.recipe;
+        let mut job = Job {
+            recipe,
+            shape,
+            order: order.or(default_order(recipe.scaling)),
+            steps,
+            at: At::default(),
+        };
+        fits(&job, quantiser.most)?;
+        let elements = shape[0] * shape[1];
+        if let Some(history) = &history
+            && history.recipe.to != recipe.rule.to
+        {
+            let (of, to) = (history.recipe.to, recipe.rule.to);
+            return Err(Error::Usage {
+                what: format!("a history for {of:?} of a quantiser to {to:?}"),
+                legal: "give a history that this quantiser made".into(),
+            });
+        }
+        let mut state = match (recipe.scaling, history) {
+            (Scaling::Delayed, Some(history)) => history.state.clone(),
+            (Scaling::Delayed, None) => return Err(absent("history")),
+            (Scaling::Current(_), None) => quantiser.state.clone(),
+            (Scaling::Current(_), Some(_)) => return Err(surplus("history")),
+        };
+        let mut step = quantiser.rank.step(caller);
+        let code = |elements| of(recipe.rule.to.dtype(), elements);
+        let words = |shape| Part::of::<f32>(job.words(shape).padded.iter().product());
+        let whole = matches!(
+            recipe.scaling,
+            Scaling::Current(Pieces::Whole) | Scaling::Delayed
+        );
+        let casts = steps != Steps::Measure;
+        let turned = casts && recipe.transposed;
+        let x = Some(of(recipe.from, elements).read("x"));
+        let codes = casts.then(|| code(elements).written("codes"));
+        let scales = casts.then(|| words(shape).written("scales"));
+        let copy = turned.then(|| code(shape[1] * job.pitch()).written("transposed"));
+        let of_copy =
+            (turned && !whole).then(|| words(job.turned_shape()).written("transposed_scales"));
+        let skip = (given.skip.is_some()).then(|| Part::of::<u32>(1).read("skip"));
+        job.at = At {
+            x: add(&mut step, x, given.x, "x")?.unwrap_or_default(),
+            codes: add(&mut step, codes, given.codes, "codes")?.unwrap_or_default(),
+            scales: add(&mut step, scales, given.scales, "scales")?,
+            turned: add(&mut step, copy, given.turned, "transposed")?,
+            turned_scales: add(&mut step, of_copy, given.turned_scales, "transposed_scales")?,
+            skip: add(&mut step, skip, given.skip, "skip")?,
+            state: Some(step.add(Part::of::<f32>(state.len()).written("state"), &mut state)),
+        };
+        // SAFETY: each part is as large as the job needs it, and written where it writes: see above.
+        unsafe { launch::quantise(step, quantiser.kernels.as_ref(), &job) }
+    }
+}
+
+/// Adds memory that a launch needs, if there is a part for it. Else none may be given.
+fn add<'a>(
+    step: &mut Step<'a>,
+    part: Option<Part>,
+    memory: Option<Argument<'a>>,
+    name: &str,
+) -> Result<Option<usize>, Error> {
+    match (part, memory) {
+        (Some(part), Some(memory)) => Ok(Some(step.add(part, memory))),
+        (Some(_), None) => Err(absent(name)),
+        (None, Some(_)) => Err(surplus(name)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn absent(name: &str) -> Error {
+    Error::Usage {
+        what: format!("a quantiser without {name}"),
+        legal: format!("give {name}: this recipe has it"),
+    }
+}
+
+fn surplus(name: &str) -> Error {
+    Error::Usage {
+        what: format!("a quantiser with {name}"),
+        legal: format!("give no {name}: this recipe, or this call, has none"),
+    }
+}
+
+/// So many elements of that type.
+fn of(dtype: Dtype, elements: usize) -> Part {
+    match dtype {
+        Dtype::Bf16 => Part::of::<bf16>(elements),
+        Dtype::F16 => Part::of::<f16>(elements),
+        Dtype::F32 => Part::of::<f32>(elements),
+        Dtype::E4M3 => Part::of::<F8E4M3>(elements),
+        Dtype::E5M2 => Part::of::<F8E5M2>(elements),
+    }
+}
+
+fn default_order(scaling: Scaling) -> Option<Order> {
+    match scaling {
+        Scaling::Current(Pieces::OneBy128) => Some(Order::of::<RowsLast>()),
+        Scaling::Current(Pieces::Square) => Some(Order::of::<SquarePadded>()),
+        Scaling::Current(Pieces::Whole | Pieces::Rows) | Scaling::Delayed => None,
+    }
+}
