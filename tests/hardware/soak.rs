@@ -16,33 +16,43 @@ use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, s
 use std::time::Instant;
 
 /// Compares both results with what they should be, makes them NaN, and fills this rank's rows of the next launch. It
-/// counts in words of four numbers.
+/// counts in words of four numbers. Of each result it says how many are wrong, and where the one that was seen first is
+/// and what it holds.
 pub const TURN: Source<'_> = Source::new(
     "turn",
     r#"typedef unsigned long long word;
-__device__ void turned(word* is, const word* should, unsigned rows, unsigned all, word* wrong)
+struct Wrong { word count, place, held; };
+__device__ void turned(word* is, const word* should, unsigned rows, unsigned all, Wrong* wrong)
 {
     const word nan = 0xffffffffffffffffull;
     for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x) {
-        if (is[at] != (at < rows ? should[at] : nan)) atomicAdd(wrong, 1ull);
+        const word held = is[at];
         is[at] = nan;
+        if (held == (at < rows ? should[at] : nan)) continue;
+        if (atomicAdd(&wrong->count, 1ull) == 0) wrong->place = at, wrong->held = held;
     }
 }
 extern "C" __global__ void turn(word* y, const word* y_should, word* z, const word* z_should, word* x, const word* next,
-                                word* wrong, unsigned y_rows, unsigned y_all, unsigned z_rows, unsigned z_all,
+                                Wrong* wrong, unsigned y_rows, unsigned y_all, unsigned z_rows, unsigned z_all,
                                 unsigned count)
 {
     turned(y, y_should, y_rows, y_all, wrong);
-    turned(z, z_should, z_rows, z_all, wrong);
+    turned(z, z_should, z_rows, z_all, wrong + 1);
     for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < count; at += gridDim.x * blockDim.x) x[at] = next[at];
 }"#,
 );
+
+/// The host looks at the wrong words after so many pairs of launches.
+const PART: usize = 500;
+
+/// What the kernel says of a pair of launches: three words of each result.
+const SAID: usize = 6;
 
 /// How many inputs there are. Neighbours differ in every element.
 const VERSIONS: usize = 4;
 
 /// What all ranks launch.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Step {
     m: usize,
     version: usize,
@@ -83,6 +93,7 @@ struct Soak<'a> {
     z: UserBuffer<bf16>,
     /// Each version of x, y, and the sum.
     versions: [Tensor<bf16>; 3],
+    /// What is said of each pair of a part.
     wrong: Tensor<u64>,
     stream: Stream,
     /// None on emulated ranks, where the host compares.
@@ -149,7 +160,7 @@ impl<'a> Soak<'a> {
             y: rank.zeros([m, side])?,
             z: rank.allocate("z", [m.div_ceil(world as usize), side])?,
             versions: [held(0, 1)?, held(1, 1)?, held(2, world)?],
-            wrong: rank.zeros([1])?,
+            wrong: rank.zeros([PART, SAID])?,
             stream: rank.gpu().stream()?,
             turn,
         };
@@ -159,19 +170,20 @@ impl<'a> Soak<'a> {
     }
 
     /// Between two launches: compares the results of one and gives the other its input.
-    fn turn(&self, before: Option<Step>, next: Step) -> Result<(), Error> {
+    fn turn(&self, before: Option<(usize, Step)>, next: Step) -> Result<(), Error> {
         match &self.turn {
             Some(turn) => self.turn_by_kernel(turn, before, next),
-            None => self.turn_by_host(before, next),
+            None => self.turn_by_host(before.map(|(_, step)| step), next),
         }
     }
 
     fn turn_by_kernel(
         &self,
         turn: &Function,
-        before: Option<Step>,
+        before: Option<(usize, Step)>,
         next: Step,
     ) -> Result<(), Error> {
+        let (pair, before) = before.unzip();
         let [m, side] = SIZE;
         let bytes = |rows: usize| (rows * side * size_of::<bf16>()) as u64;
         let words = |rows: usize| (rows * side / 4) as u32;
@@ -191,7 +203,7 @@ impl<'a> Soak<'a> {
             of(2, version, summed),
             self.x.address().plus(bytes(first)),
             of(0, next.version, first),
-            self.wrong.address(),
+            (self.wrong.address()).plus((pair.unwrap_or(0) * SAID * size_of::<u64>()) as u64),
         ];
         for address in addresses {
             arguments.address(address);
@@ -250,9 +262,31 @@ impl<'a> Soak<'a> {
         launch.rows(step.m).launch().map(drop)
     }
 
+    /// Fails if a result of these steps, a part, was wrong; says which, and what is there.
+    fn must_be_right(&self, steps: &[Step]) -> Result<(), Error> {
+        let said = self.wrong.read()?;
+        let mut wrong = Vec::new();
+        for (step, said) in steps.iter().zip(said.chunks(SAID)) {
+            for (name, said) in ["y", "z"].into_iter().zip(said.chunks(3)) {
+                let (count, place, held) = (said[0], said[1] as usize, said[2]);
+                if count > 0 {
+                    let (row, column) = (place * 4 / SIZE[1], place * 4 % SIZE[1]);
+                    let held = held.to_le_bytes();
+                    let held = held.chunks(2).map(|it| bf16::from_le_bytes([it[0], it[1]]));
+                    let held: Vec<bf16> = held.collect();
+                    wrong.push(format!(
+                        "{count} words of {name}, as {held:?} at row {row} and column {column}, in {step:?}"
+                    ));
+                }
+            }
+        }
+        let rank = self.rank.rank();
+        assert!(wrong.is_empty(), "rank {rank}: {}", wrong.join("; "));
+        Ok(())
+    }
+
     /// So many launches, or fewer in this time; how many it were. None of their results is wrong.
     fn run(&mut self, most: u64) -> Result<u64, Error> {
-        const PART: u64 = 500;
         let rank = self.rank;
         let over: UserBuffer<u32> = rank.allocate("over", [1])?;
         let mut shared = Numbers::new(most);
@@ -264,22 +298,22 @@ impl<'a> Soak<'a> {
         self.turn(None, first)?;
         self.stream.synchronize()?;
         rank.barrier()?;
-        let mut before = None;
+        let mut part: Vec<Step> = Vec::with_capacity(PART);
         for number in 0..pairs {
             let next = Step::next(&mut shared, number as usize);
+            let before = part.last().map(|step| (part.len() - 1, *step));
             self.turn(before, next)?;
             if own.below(16) == 0 {
                 dawdle(&mut own, 400);
             }
             self.launch(next)?;
-            before = Some(next);
+            part.push(next);
             let last = number + 1 == pairs;
-            if number % PART == PART - 1 || last {
-                self.turn(before, next)?;
+            if part.len() == PART || last {
+                self.turn(Some((part.len() - 1, next)), next)?;
                 self.stream.synchronize()?;
-                let wrong = self.wrong.read()?[0];
-                assert_eq!(wrong, 0, "of the {} launches before", 2 * number + 2);
-                before = None;
+                self.must_be_right(&part)?;
+                part.clear();
                 if rank.rank() == 0 && start.elapsed() > limit() {
                     for peer in 0..rank.world() {
                         over.write_on(peer, &[1])?;
