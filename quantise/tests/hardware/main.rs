@@ -14,6 +14,7 @@ mod refused;
 mod right;
 mod speed;
 mod steps;
+mod sums;
 
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::{Communicator, Error};

@@ -1,7 +1,7 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{fine, speed};
+use crate::{fine, speed, sums};
 use counterflow_quantise::HEADERS;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 
@@ -21,6 +21,11 @@ fn kernels_of_the_suite() {
     texts.dedup();
     let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
     let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
+    let of_sums = sums::PAIRS.map(sums::text);
+    let of_sums = of_sums
+        .iter()
+        .map(|text| (Source::new("sums", text), Target::Sm90a));
+    let sources: Vec<_> = sources.into_iter().chain(of_sums).collect();
     compiler
         .compile_all(&sources)
         .into_iter()

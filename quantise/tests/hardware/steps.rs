@@ -92,30 +92,64 @@ fn histories_on_an_emulated_rank_go_on_as_the_twins() {
     histories(&emulated());
 }
 
-/// All patterns of 16 bits, by a scale of 1.
+/// Numbers around each one at which the code changes, those that codes have, and what is no number, in both signs.
+fn boundaries(to: Fp8) -> Vec<f32> {
+    let finite = (0..=0x7fu8).map(|code| to.value(code));
+    let finite: Vec<f32> = finite.filter(|value| value.is_finite()).collect();
+    let next = finite
+        .windows(2)
+        .map(|pair| f32::midpoint(pair[0], pair[1]));
+    // Half a step above the largest.
+    let [.., before, last] = finite[..] else {
+        panic!("a type has numbers")
+    };
+    let beyond = last + (last - before) / 2.0;
+    let ends = [f32::MAX, f32::MIN_POSITIVE, f32::INFINITY, f32::NAN];
+    let odd = [1, 0x7f80_0001, 0x7fbf_ffff, 0x7fff_ffff].map(f32::from_bits);
+    let middles = next.chain(finite.iter().copied()).chain([beyond]);
+    let around = |value: f32| [value.next_down(), value, value.next_up()];
+    let all = middles.flat_map(around).chain(ends).chain(odd);
+    let mut all: Vec<f32> = all.flat_map(|value| [value, -value]).collect();
+    all.resize(all.len().next_multiple_of(16), 1.0);
+    all
+}
+
+/// All patterns of 16 bits, and all boundaries in f32, by a scale of 1.
 fn every_code(rank: &Communicator) {
-    let values: Vec<f32> = (0..=u16::MAX)
+    let patterns: Vec<f32> = (0..=u16::MAX)
         .map(|bits| bf16::from_bits(bits).to_f32())
         .collect();
-    let x = fine(rank.zeros::<bf16>([256, 256]));
-    let patterns: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
-    fine(x.write(&patterns));
-    let x = Source::Bf16(x);
     for to in [Fp8::E4M3, Fp8::E5M2] {
-        let rule = Rule::transformer_engine(to);
-        let recipe = Recipe::new(rule, Scaling::Delayed, Dtype::Bf16);
-        let quantiser = fine(Quantiser::build(rank, recipe, [256, 256]));
-        let mut history = fine(quantiser.history(Delayed::transformer_engine(to)));
-        let (mut codes, mut copy) = (Codes::new(rank, [256, 256], to), None);
-        let mut scale = fine(rank.zeros::<f32>([1]));
-        let launch = quantiser.on(rank, [256, 256]).scales(&mut scale);
-        let launch = given!(launch, &x, &mut codes, &mut copy);
-        fine(launch.history(&mut history).launch());
-        let wanted: Vec<u8> = values.iter().map(|value| to.code(*value)).collect();
-        same(&codes.read(), &wanted, &format!("{to:?} of all bf16"));
+        for (from, values) in [(Dtype::Bf16, &patterns), (Dtype::F32, &boundaries(to))] {
+            let shape = [values.len() / 16, 16];
+            let rule = Rule::transformer_engine(to);
+            let recipe = Recipe::new(rule, Scaling::Delayed, from);
+            let quantiser = fine(Quantiser::build(rank, recipe, shape));
+            let mut history = fine(quantiser.history(Delayed::transformer_engine(to)));
+            let x = if from == Dtype::Bf16 {
+                // With the bits of each NaN.
+                let x = fine(rank.zeros::<bf16>(shape));
+                let bits: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+                fine(x.write(&bits));
+                Source::Bf16(x)
+            } else {
+                Source::of(rank, shape, from, values)
+            };
+            let (mut codes, mut copy) = (Codes::new(rank, shape, to), None);
+            let mut scale = fine(rank.zeros::<f32>([1]));
+            let launch = quantiser.on(rank, shape).scales(&mut scale);
+            let launch = given!(launch, &x, &mut codes, &mut copy);
+            fine(launch.history(&mut history).launch());
+            let got = codes.read();
+            for (at, value) in values.iter().enumerate() {
+                let wanted = to.code(*value);
+                let bits = value.to_bits();
+                assert_eq!(got[at], wanted, "{to:?} of {value:e}, {bits:#x}, {from}");
+            }
+        }
     }
     println!(
-        "  2 launches right: codes of all 65,536 bf16, {}",
+        "  4 launches right: codes of all 65,536 bf16 and of f32 at every boundary, {}",
         rank.gpu().name()
     );
 }
