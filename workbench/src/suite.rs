@@ -51,6 +51,22 @@ const RAGGED: &str = "ragged";
 const RAGGED_ROWS: [u32; 7] = [1, 7, 127, 129, 1000, 1025, 4097];
 /// Columns and depth of ragged products.
 const RAGGED_SIZES: [[u32; 2]; 2] = [[8192, 8192], [7168, 8192]];
+const FP8: &str = "fp8";
+/// Large products of FP8, DeepSeek-V3's among them.
+const FP8_LARGE: [[u32; 3]; 9] = [
+    [4096, 7168, 16384],
+    [4096, 4096, 7168],
+    [4096, 7168, 2048],
+    [4096, 24576, 1536],
+    [4096, 32768, 512],
+    [8192, 8192, 8192],
+    [2048, 14336, 8192],
+    [8192, 8192, 7168],
+    [2048, 8192, 2048],
+];
+/// Rows, and columns by depth, of small ones, as inference has them.
+const FP8_ROWS: [u32; 4] = [1, 16, 64, 128];
+const FP8_SIZES: [[u32; 2]; 2] = [[4096, 7168], [7168, 2048]];
 /// Rows of a full tile, as most tiles have.
 const FULL: u32 = 128;
 
@@ -147,13 +163,16 @@ pub(crate) fn help() -> String {
             .join(", ")
     };
     let [one, other] = RAGGED_SIZES.map(|[n, k]| format!("{n}x{k}"));
+    let [few, fewer] = FP8_SIZES.map(|[n, k]| format!("{n}x{k}"));
     text.push_str(&format!(
         "  {ALL}: these nine; of a schedule for several ranks, those for as many\n  \
          squares: {}\n  \
-         {RAGGED}: rows {} and the next multiple of {FULL}, by {one} and {other}\n\
+         {RAGGED}: rows {} and the next multiple of {FULL}, by {one} and {other}\n  \
+         {FP8}: large products up to 8192x8192x8192, and rows {} by {few} and {fewer}\n\
          Rows, where --rows says no others: {}. A product that is in several suites is measured once.",
         list(&SQUARES),
         list(&RAGGED_ROWS),
+        list(&FP8_ROWS),
         list(&ROWS),
     ));
     text
@@ -168,7 +187,17 @@ fn ragged(rows: &[u32]) -> Vec<Case> {
     sizes.map(|size| Case::new("", size, RAGGED)).collect()
 }
 
-/// The products of a named suite: `squares`, `ragged`, a model with its ranks, such as `llama70b-tp4`, or `all` of
+/// The large products, then the small ones, each with a mean of their own.
+fn fp8(rows: &[u32]) -> Vec<Case> {
+    let large = FP8_LARGE.map(|size| Case::new("", size, "fp8, large"));
+    let rows = if rows.is_empty() { &FP8_ROWS } else { rows };
+    let few = rows
+        .iter()
+        .flat_map(|m| FP8_SIZES.map(|[n, k]| Case::new("", [*m, n, k], "fp8, few rows")));
+    large.into_iter().chain(few).collect()
+}
+
+/// The products of a named suite: `squares`, `ragged`, `fp8`, a model with its ranks, such as `llama70b-tp4`, or `all` of
 /// those. `rows` replaces the suite's rows. If the schedule computes only one division, only its layers.
 ///
 /// # Errors
@@ -182,6 +211,7 @@ pub(crate) fn named(
     match name {
         "squares" => return Ok(SQUARES.map(|size| Case::new("", [size; 3], name)).to_vec()),
         RAGGED => return Ok(ragged(rows)),
+        FP8 => return Ok(fp8(rows)),
         ALL => {
             let known = world.is_none_or(|world| RANKS.contains(&world));
             let ranks = RANKS
@@ -208,7 +238,7 @@ pub(crate) fn named(
         return Err(Error::Usage {
             what: format!("`{name}` is not a suite"),
             legal: format!(
-                "squares, {RAGGED}, {ALL} (for 2, 4 or 8 ranks), or {} with -tp2, -tp4 or -tp8",
+                "squares, {RAGGED}, {FP8}, {ALL} (for 2, 4 or 8 ranks), or {} with -tp2, -tp4 or -tp8",
                 MODELS.map(|(model, _)| model).join(", ")
             ),
         });
@@ -331,6 +361,16 @@ mod tests {
         assert_eq!(single([7, 8, 8]).full(), None);
         let other = named("ragged", &[100], None, None).expect("a suite");
         assert_eq!(other[0].full(), Some([128, 8192, 8192]));
+    }
+
+    #[test]
+    fn large_and_small_products_of_fp8_have_means_of_their_own() {
+        let all = named("fp8", &[], None, None).expect("a suite");
+        assert_eq!(distinct(all.clone()).len(), 9 + 8);
+        let few = all.iter().filter(|case| case.suites == ["fp8, few rows"]);
+        assert!(few.clone().all(|case| case.size[0] <= 128) && few.count() == 8);
+        let fewer = named("fp8", &[32], None, None).expect("a suite");
+        assert_eq!(fewer.len(), 9 + 2);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Products to measure, rows x columns x depth on a rank, such as 4096x4096x4096,8192x8192x8192
     #[arg(long = "shape", value_name = "MxNxK", value_delimiter = ',', value_parser = suite::size)]
     pub shapes: Vec<[u32; 3]>,
-    /// Products by name: all, squares, ragged, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
+    /// Products by name: all, squares, ragged, fp8, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
     #[arg(long = "suite", value_name = "NAME", value_delimiter = ',')]
     pub suites: Vec<String>,
     /// The value of `--rows`: rows of a suite's products instead of 512 to 16384.

@@ -180,7 +180,8 @@ impl<'a> Baseline<'a> {
 fn problem(task: &Task<'_>, fused: Fused) -> Problem {
     Problem {
         size: task.case.size,
-        dtype: task.dtype,
+        dtypes: [task.dtype; 2],
+        scaled: None,
         result: task.result(),
         fused,
         layout: task.layout,

@@ -209,7 +209,12 @@ impl<'a> Peer<'a> {
                 let own = u64::from(self.rank) * count * u64::from(self.dtype.bytes());
                 self.nccl.all_gather(x.plus(own), x, count, self.dtype)?;
                 let w = set.w.address();
-                self.product.run(&Operands { x, w, c: None, y })
+                self.product.run(&Operands {
+                    x,
+                    w,
+                    y,
+                    ..set.operands()
+                })
             }
             How::Scatter => {
                 self.product.run(&set.operands())?;

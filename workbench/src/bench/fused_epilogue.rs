@@ -121,6 +121,14 @@ impl FusedEpilogue {
         if let Value::Acc(acc) = value {
             return accs.dots.contains_key(acc).then_some(());
         }
+        // Products by their operands' scales are the products that those stand for.
+        if let Value::Binary(Binary::Mul, rest, scale) = value
+            && let Value::Acc(scale) = &**scale
+            && let Some(scale) = accs.loads.get(scale)
+            && let TensorKind::Scale { .. } = kernel.buffers[scale.index()].kind
+        {
+            return self.sum(kernel, accs, rest);
+        }
         let Value::Binary(Binary::Add, rest, more) = value else {
             return None;
         };
@@ -198,6 +206,20 @@ impl FusedEpilogue {
             );
         }
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let fp8 = kernel.buffers.iter().any(|buffer| buffer.dtype.is_fp8());
+        if fp8
+            && (moves
+                || self.bias.or(self.added).or(self.up).is_some()
+                || self.activation != Activation::Nothing)
+        {
+            return refuse(
+                format!(
+                    "measuring {} with FP8 operands, which does more than multiply",
+                    kernel.name
+                ),
+                "measure FP8 products of one rank, alone or added to f32: `run --device cuda` checks and times the others",
+            );
+        }
         let wider = kernel
             .buffers
             .first()

@@ -4,6 +4,7 @@
 mod baseline;
 mod candidates;
 mod contenders;
+mod fp8;
 mod fused_epilogue;
 mod interleaved;
 mod meter;
@@ -21,7 +22,6 @@ use crate::outcome::Outcome;
 use crate::render::Console;
 use crate::suite::{self, Case};
 use candidates::Candidates;
-use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use serde_json::{Map, json};
@@ -43,14 +43,6 @@ fn without_a_gpu(error: Error) -> Error {
 }
 
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
-    if request.variant.dtype.is_some_and(Dtype::is_fp8) {
-        return Err(Error::Usage {
-            what: "`bench` with FP8 operands".into(),
-            legal:
-                "it has nothing to compare them with yet: `run --device cuda` checks and times them"
-                    .into(),
-        });
-    }
     let options = &request.bench;
     let side = variants::side(&request.program);
     let world = if side.is_some() {
@@ -133,6 +125,11 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         console.say(text);
     }
     console.say(table::summary_text(&results));
+    for result in &results {
+        let case = &result.case;
+        let lacks = |kind: &String| format!("{case}: cuBLASLt has no algorithm with {kind}");
+        notes.extend(result.absent.iter().map(lacks));
+    }
     for note in &notes {
         console.say(format!("  left out at {note}"));
     }

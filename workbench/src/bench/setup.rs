@@ -152,6 +152,8 @@ impl Setup {
         let task = Task {
             case,
             dtype: kernel.buffers[roles.x.index()].dtype,
+            // A sweep compares ours with each other.
+            every_scale: !request.bench.sweep,
             layout: kernel.variant.layout,
             ours,
             alone,
@@ -180,6 +182,9 @@ impl Setup {
             };
             names.push((name.into(), None));
         }
+        let of_first = measured.first();
+        let beside = of_first.map_or(&[][..], |first| &first.beside);
+        names.extend(beside.iter().map(|kind| (kind.clone(), None)));
         let link = (self.ranks.len() > 1).then(|| {
             let bytes = Volume::of(kernel, &first.plan).least_of_a_link();
             bytes as f64 / self.machine.link_copy_engine

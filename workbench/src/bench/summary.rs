@@ -196,17 +196,52 @@ fn ragged_lines(results: &[Result]) -> Option<Page<'static>> {
     })
 }
 
+/// cuBLASLt by kind of scales: each in µs, and ours beside.
+fn kinds(results: &[Result]) -> Option<Page<'_>> {
+    let beside = |result: &Result| result.rows.iter().any(|row| row.beside);
+    let results: Vec<&Result> = results.iter().filter(|result| beside(result)).collect();
+    let theirs = |row: &&Row| row.ours.is_none();
+    let mut names: Vec<&str> = Vec::new();
+    for row in results.iter().flat_map(|result| &result.rows) {
+        if theirs(&row) && !names.contains(&&row.contender[..]) {
+            names.push(&row.contender);
+        }
+    }
+    let lines = results.iter().map(|result| {
+        let best = result.best();
+        let of = |name: &&str| {
+            let mut rows = result.rows.iter().filter(theirs);
+            let row = rows.find(|row| row.contender == **name);
+            row.map_or("-".into(), |row| micros(row.seconds.median))
+        };
+        let ours = best.map_or("-".into(), |row| micros(row.seconds.median));
+        let head = [result.case.to_string(), ours];
+        head.into_iter().chain(names.iter().map(of)).collect()
+    });
+    let lines: Vec<_> = lines.collect();
+    let header: Vec<&str> = ["µs", "best of ours"].into_iter().chain(names).collect();
+    let right = (1..header.len()).collect();
+    (!lines.is_empty()).then_some(Page {
+        header,
+        lines,
+        right,
+    })
+}
+
 /// Products, if there are many, and their means.
 pub(super) fn text(results: &[Result]) -> Vec<String> {
-    let products = (results.len() > FEW).then(|| products(results));
-    let pages = products.into_iter().chain([suite_lines(results)]);
+    let many = results.len() > FEW;
+    let products = many.then(|| products(results));
+    let kinds = many.then(|| kinds(results)).flatten();
+    let pages = (products.into_iter().chain(kinds)).chain([suite_lines(results)]);
     pages.chain(ragged_lines(results)).map(Page::text).collect()
 }
 
 /// The same for a file, also for few products.
 pub(super) fn markdown(results: &[Result], head: &str) -> String {
-    let pages = [products(results), suite_lines(results)];
-    let pages = pages.into_iter().chain(ragged_lines(results));
+    let pages = [products(results)].into_iter().chain(kinds(results));
+    let pages = pages.chain([suite_lines(results)]);
+    let pages = pages.chain(ragged_lines(results));
     let pages: Vec<String> = pages.map(Page::markdown).collect();
     format!("{head}\n\n{}", pages.join("\n"))
 }
@@ -308,6 +343,40 @@ one H200
     #[test]
     fn many_products_are_a_line_each() {
         assert_eq!(markdown(&results(), "one H200"), MARKDOWN);
+    }
+
+    #[test]
+    fn every_kind_of_scales_has_a_column() {
+        let mut results = results();
+        assert!(kinds(&results).is_none());
+        let mut row = |at: usize, name: &str, micros: f64| {
+            let mut more = result([512; 3], None, &[(name, micros)]);
+            more.rows[0].beside = true;
+            results[at].rows.append(&mut more.rows);
+        };
+        row(0, "cuBLASLt rows, fast", 60.0);
+        row(2, "cuBLASLt rows, fast", 120.0);
+        row(2, "cuBLASLt 1x128 by 128x128", 130.0);
+        for result in &mut results {
+            // What `result` calls it.
+            for row in result.rows.iter_mut().filter(|row| row.beside) {
+                row.contender = if row.seconds.median > 125e-6 {
+                    "cuBLASLt 1x128 by 128x128".into()
+                } else {
+                    "cuBLASLt rows, fast".into()
+                };
+            }
+        }
+        let table = kinds(&results).expect("a table").markdown();
+        assert_eq!(
+            table,
+            "\
+| µs | best of ours | cuBLASLt | cuBLASLt rows, fast | cuBLASLt 1x128 by 128x128 |
+| --- | ---: | ---: | ---: | ---: |
+| qkv 512x2560x8192 | 40.0 | 50.0 | 60.0 | - |
+| qkv 2048x2560x8192 | 100.0 | 98.0 | 120.0 | 130.0 |
+"
+        );
     }
 
     #[test]

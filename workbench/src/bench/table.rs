@@ -30,6 +30,8 @@ pub(super) struct Row {
     pub sustained: Option<Sustained>,
     /// The choices of a kernel of the measured schedule. None for the others.
     pub ours: Option<Choices>,
+    /// Whether it is cuBLASLt with another kind of scales.
+    pub beside: bool,
 }
 
 impl Row {
@@ -54,6 +56,8 @@ pub(super) struct Result {
     pub algorithms: usize,
     /// Products of that size.
     pub products: u32,
+    /// Kinds of scales that cuBLASLt has no algorithm for.
+    pub absent: Vec<String>,
 }
 
 impl Result {
@@ -97,6 +101,7 @@ impl Result {
                 }),
                 sustained,
                 ours: ours.clone(),
+                beside: ranks.iter().any(|rank| rank.beside.contains(name)),
             }
         });
         Result {
@@ -110,6 +115,9 @@ impl Result {
                 .min_by(|a, b| a.clock.median.total_cmp(&b.clock.median)),
             algorithms: ranks.first().map_or(0, |rank| rank.algorithms),
             products: ranks.first().map_or(1, |rank| rank.products),
+            absent: ranks
+                .first()
+                .map_or_else(Vec::new, |rank| rank.absent.clone()),
         }
     }
 
@@ -412,6 +420,7 @@ pub(super) fn object(results: &[Result]) -> Json {
             "least_link_seconds": result.link,
             "bound_seconds": result.link.map(|_| result.bound()),
             "cublas_algorithms_tried": result.algorithms,
+            "cublas_has_no": result.absent,
             "state": result.reading.as_ref().map(reading),
             "contenders": rows.collect::<Vec<_>>(),
         })
@@ -450,11 +459,10 @@ pub(super) mod tests {
                 .collect(),
             differences: vec![Difference::default(); micros.len()],
             launches: vec![4; micros.len()],
-            reading: None,
-            sustained: Vec::new(),
             algorithms: 8,
             baseline: CUBLAS.into(),
             products: 1,
+            ..Measured::default()
         };
         Result::of(&suite::single(size), &names, &[measured], link)
     }
@@ -492,11 +500,10 @@ pub(super) mod tests {
             seconds: vec![vec![1.1, 2.2, 1.1, 2.2, 2.2], vec![1.0, 2.0, 1.0, 1.0, 2.0]],
             differences: vec![Difference::default(); 2],
             launches: vec![1; 2],
-            reading: None,
-            sustained: Vec::new(),
             algorithms: 8,
             baseline: CUBLAS.into(),
             products: 1,
+            ..Measured::default()
         };
         let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
         let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");

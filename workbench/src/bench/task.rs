@@ -16,6 +16,8 @@ use counterflow_runtime::jit::Compiler;
 pub(super) struct Task<'a> {
     pub case: &'a Case,
     pub dtype: Dtype,
+    /// Beside FP8 operands: cuBLASLt with every other kind of scale, too.
+    pub every_scale: bool,
     pub layout: Layout,
     /// Kernels of the schedule.
     pub ours: &'a [Planned<'a>],
@@ -52,7 +54,9 @@ impl Task<'_> {
     }
 }
 
-/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, NCCL's if requested.
+/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, NCCL's if requested, cuBLASLt
+/// with other kinds of scales.
+#[derive(Default)]
 pub(super) struct Measured {
     /// Seconds per launch, sample by sample.
     pub seconds: Vec<Vec<f64>>,
@@ -69,6 +73,10 @@ pub(super) struct Measured {
     pub baseline: String,
     /// Products of the schedule.
     pub products: u32,
+    /// The other kinds of scales that cuBLASLt was measured with.
+    pub beside: Vec<String>,
+    /// Those that it has no algorithm for.
+    pub absent: Vec<String>,
 }
 
 /// One set of operands and results.
@@ -92,6 +100,7 @@ impl Set {
             w: self.w.address(),
             c: None,
             y: self.product.address(),
+            scales: [None; 2],
         }
     }
 

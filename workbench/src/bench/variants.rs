@@ -65,7 +65,9 @@ impl Roles {
                 .map(|(index, _)| TensorId(index as u16))
                 .collect()
         };
-        let inputs = all(|buffer| buffer.kind.is_input());
+        let inputs = all(|buffer| {
+            buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
+        });
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
         // Products that other ranks add are still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());

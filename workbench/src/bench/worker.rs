@@ -17,14 +17,14 @@ use std::cell::Cell;
 use std::time::Instant;
 
 /// The least bytes of all operand sets together: several times the L2 cache.
-const ROTATED: u64 = 256 << 20;
-const MOST_SETS: u64 = 16;
+pub(super) const ROTATED: u64 = 256 << 20;
+pub(super) const MOST_SETS: u64 = 16;
 
 /// What a rank keeps from product to product.
 pub(super) struct Worker {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
-    numbers: Numbers,
+    pub(super) numbers: Numbers,
 }
 
 impl Worker {
@@ -43,6 +43,9 @@ impl Worker {
     /// What the compiler or the driver rejects; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
         let begin = Instant::now();
+        if task.dtype.is_fp8() {
+            return self.measure_fp8(rank, task, begin);
+        }
         let sets = self.sets(rank, task)?;
         let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;
         let product = &baseline.product;
@@ -96,50 +99,14 @@ impl Worker {
                 differences.push(self.check(rank, task, contender, result, &sets[0])?);
             }
         }
-        let interleaved = Interleaved {
-            rank,
-            exchange: task.exchange,
-            contenders: &contenders,
-            sets: sets.len(),
-            next: Cell::new(0),
-        };
-        let launches = interleaved.launches()?;
-        let left = |budget: f64| -> Result<f64, Error> {
-            let spent = begin.elapsed().as_secs_f64();
-            Ok(budget - task.exchange.most(rank, spent)?)
-        };
-        let warm = match task.budget {
-            Some(budget) => stats::settling(left(budget)?, task.warm),
-            None => task.warm,
-        };
-        let round = interleaved.settle(&launches, warm)?;
-        let samples = match task.budget {
-            Some(budget) => stats::affordable(left(budget)?, round, task.samples),
-            None => task.samples,
-        };
-        let (seconds, reading) =
-            meter::watch(rank.gpu(), || interleaved.samples(&launches, samples));
-        let seconds = seconds?;
-        let sustained = match task.sustained {
-            Some(long) => {
-                let each = seconds.iter().map(|samples| Spread::of(samples).median);
-                interleaved.sustained(long, &each.collect::<Vec<_>>())?
-            }
-            None => Vec::new(),
-        };
-        rank.synchronize()?;
-        // No rank frees memory while a peer's kernel may still use it.
-        rank.barrier()?;
-        Ok(Measured {
-            seconds,
+        let measured = Measured {
             differences,
-            launches,
-            reading,
-            sustained,
             algorithms: product.tried(),
             baseline: baseline.name.clone(),
             products: 1 + u32::from(task.epilogue().up.is_some()),
-        })
+            ..Measured::default()
+        };
+        timed(rank, task, (begin, sets.len()), &contenders, measured)
     }
 
     /// Memory with random numbers: more sets than the cache holds.
@@ -301,4 +268,54 @@ impl Worker {
         rank.barrier()?;
         Ok(found)
     }
+}
+
+/// Times all contenders, on so many sets of operands, from what was begun then. Collective.
+pub(super) fn timed(
+    rank: &Communicator,
+    task: &Task<'_>,
+    (begin, sets): (Instant, usize),
+    contenders: &[Contender<'_>],
+    measured: Measured,
+) -> Result<Measured, Error> {
+    let interleaved = Interleaved {
+        rank,
+        exchange: task.exchange,
+        contenders,
+        sets,
+        next: Cell::new(0),
+    };
+    let launches = interleaved.launches()?;
+    let left = |budget: f64| -> Result<f64, Error> {
+        let spent = begin.elapsed().as_secs_f64();
+        Ok(budget - task.exchange.most(rank, spent)?)
+    };
+    let warm = match task.budget {
+        Some(budget) => stats::settling(left(budget)?, task.warm),
+        None => task.warm,
+    };
+    let round = interleaved.settle(&launches, warm)?;
+    let samples = match task.budget {
+        Some(budget) => stats::affordable(left(budget)?, round, task.samples),
+        None => task.samples,
+    };
+    let (seconds, reading) = meter::watch(rank.gpu(), || interleaved.samples(&launches, samples));
+    let seconds = seconds?;
+    let sustained = match task.sustained {
+        Some(long) => {
+            let each = seconds.iter().map(|samples| Spread::of(samples).median);
+            interleaved.sustained(long, &each.collect::<Vec<_>>())?
+        }
+        None => Vec::new(),
+    };
+    rank.synchronize()?;
+    // No rank frees memory while a peer's kernel may still use it.
+    rank.barrier()?;
+    Ok(Measured {
+        seconds,
+        launches,
+        reading,
+        sustained,
+        ..measured
+    })
 }

@@ -1,6 +1,7 @@
 //! cuBLASLt, the baseline GEMM: the fastest of the algorithms that its heuristic returns.
 
 use super::elements;
+use super::fp8::Pieces;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Layout;
 use counterflow_runtime::driver::{Address, Event, Gpu, Local, Stream};
@@ -73,6 +74,9 @@ impl Blas {
         operands: &[Operands],
     ) -> Result<Matmul<'_>, Error> {
         let mut product = Matmul::new(self, problem)?;
+        if let Some(first) = operands.first() {
+            product.say_scales(first)?;
+        }
         // Algorithms that are far behind in the first lap are dropped. The others run more laps, each lap starting with
         // the next algorithm, and the least sum wins, so a changing clock decides nothing. (Taking the least time of
         // three laps in one order is not enough: at 8192³, where the best two are 3 % ahead of the next, it made our
@@ -127,8 +131,10 @@ impl Drop for Blas {
 pub(crate) struct Problem {
     /// Rows, columns, depth.
     pub(crate) size: [u32; 3],
-    /// Type of the operands. Sums are in f32.
-    pub(crate) dtype: Dtype,
+    /// Type of the operands, the left one first. Sums are in f32.
+    pub(crate) dtypes: [Dtype; 2],
+    /// How FP8 operands are scaled, and their products added.
+    pub(crate) scaled: Option<Scaled>,
     /// Type of the result and of what is added to it.
     pub(crate) result: Dtype,
     /// The epilogue in the same call.
@@ -164,6 +170,62 @@ impl Fused {
     }
 }
 
+/// The scales of FP8 operands, and how their products are added.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Scaled {
+    /// What has a scale in the left operand, and in the right one.
+    pub(crate) pieces: [Pieces; 2],
+    /// Whether the tensor cores' own sums, of 13 bits, go on over all of K.
+    pub(crate) fast: bool,
+}
+
+impl Scaled {
+    /// Every kind that the library has for Hopper, but for operands without scales.
+    pub(crate) const ALL: [Scaled; 7] = {
+        use Pieces::{OneBy128, Rows, Square, Whole};
+        const fn of(x: Pieces, w: Pieces, fast: bool) -> Scaled {
+            let pieces = [x, w];
+            Scaled { pieces, fast }
+        }
+        [
+            of(Whole, Whole, true),
+            of(Whole, Whole, false),
+            of(Rows, Rows, true),
+            of(Rows, Rows, false),
+            of(OneBy128, Square, false),
+            of(Square, OneBy128, false),
+            of(OneBy128, OneBy128, false),
+        ]
+    };
+
+    /// Its name beside the library's.
+    pub(crate) fn name(self) -> String {
+        let [x, w] = self.pieces.map(Pieces::name);
+        let blocks = |of| matches!(of, Pieces::OneBy128 | Pieces::Square);
+        match (x == w, self.fast) {
+            _ if self.pieces.into_iter().any(blocks) => format!("{x} by {w}"),
+            (true, true) => format!("{x}, fast"),
+            (true, false) => format!("{x}, promoted"),
+            (false, true) => format!("{x} by {w}, fast"),
+            (false, false) => format!("{x} by {w}, promoted"),
+        }
+    }
+}
+
+/// The library's word for what has a scale: none for nothing, which is as a scale of 1.
+fn mode(pieces: Pieces) -> sys::cublasLtMatmulMatrixScale_t {
+    use sys::cublasLtMatmulMatrixScale_t::{
+        CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+    };
+    match pieces {
+        Pieces::Nothing | Pieces::Whole => CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        Pieces::Rows => CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        Pieces::OneBy128 => CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+        Pieces::Square => CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+    }
+}
+
 /// The matrices' addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Operands {
@@ -175,6 +237,8 @@ pub(crate) struct Operands {
     pub(crate) c: Option<Address>,
     /// The result.
     pub(crate) y: Address,
+    /// The scales of the left operand and of the right one, where they have some.
+    pub(crate) scales: [Option<Address>; 2],
 }
 
 /// One multiplication by cuBLASLt.
@@ -195,12 +259,13 @@ impl<'a> Matmul<'a> {
     fn new(blas: &'a Blas, problem: Problem) -> Result<Matmul<'a>, Error> {
         let Problem {
             size: [m, n, k],
-            dtype,
+            dtypes,
+            scaled,
             result,
             fused,
             layout,
         } = problem;
-        if dtype == Dtype::F32 {
+        if dtypes.contains(&Dtype::F32) {
             return Err(Error::NotYet {
                 what: "f32 operands beside cuBLASLt".into(),
                 help: "use --dtype bf16 or f16".into(),
@@ -248,9 +313,19 @@ impl<'a> Matmul<'a> {
                 &bias.get(),
             )?;
         }
+        if let Some(Scaled { pieces, fast }) = scaled {
+            use sys::cublasLtMatmulDescAttributes_t::{
+                CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+            };
+            product.say(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &i8::from(fast))?;
+            let [x, w] = pieces.map(|pieces| mode(pieces) as u32);
+            product.say(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w)?;
+            product.say(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x)?;
+        }
         for (place, dtype, [rows, columns]) in [
-            (&mut product.a, dtype, w),
-            (&mut product.b, dtype, x),
+            (&mut product.a, dtypes[1], w),
+            (&mut product.b, dtypes[0], x),
             (&mut product.c, result, [n, m]),
         ] {
             // SAFETY: the place is ours.
@@ -267,7 +342,7 @@ impl<'a> Matmul<'a> {
         Ok(product)
     }
 
-    /// Sets an attribute: a 32-bit word, or an address.
+    /// Sets an attribute: a byte, a 32-bit word, or an address.
     fn say<T: Copy>(
         &self,
         attribute: sys::cublasLtMatmulDescAttributes_t,
@@ -282,6 +357,21 @@ impl<'a> Matmul<'a> {
                 size_of::<T>(),
             )
         })
+    }
+
+    /// Says where the scales are.
+    fn say_scales(&self, operands: &Operands) -> Result<(), Error> {
+        use sys::cublasLtMatmulDescAttributes_t::{
+            CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        };
+        let [x, w] = operands.scales;
+        if let Some(w) = w {
+            self.say(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w.get())?;
+        }
+        if let Some(x) = x {
+            self.say(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x.get())?;
+        }
+        Ok(())
     }
 
     /// The heuristic's algorithms, its favourite first.
@@ -342,6 +432,7 @@ impl<'a> Matmul<'a> {
     /// # Errors
     /// What the library rejects.
     pub(crate) fn run(&self, operands: &Operands) -> Result<(), Error> {
+        self.say_scales(operands)?;
         let one = 1f32;
         let at = |address: Address| address.get() as *mut c_void;
         // SAFETY: the descriptions are this product's, the operands are at least as large as they say (the caller

@@ -6,9 +6,11 @@
 
 mod blas;
 mod elements;
+mod fp8;
 mod nccl;
 mod numbers;
 
-pub(crate) use blas::{Blas, Fused, Matmul, Operands, Problem};
+pub(crate) use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
+pub(crate) use fp8::{Coded, Exactly, Matrix, Pieces};
 pub(crate) use nccl::Nccl;
 pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw, Numbers};

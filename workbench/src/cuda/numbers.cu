@@ -1,4 +1,5 @@
 // Numbers for measurements, made and compared where they are.
+typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -32,14 +33,19 @@ __device__ float get(const void* from, u64 i, u32 type) {
     return type == 2 ? ((const float*)from)[i] : widen(((const u16*)from)[i], type);
 }
 
-// Elements first .. first + count of the endless normal sequence of `seed`.
+// Element i of the endless normal sequence of `seed`.
+__device__ float drawn(u64 seed, u64 i) {
+    u64 bits = mix(mix(seed) + i);
+    float a = ((u32)(bits >> 40) + 1) * (1.0f / 16777217.0f);
+    float b = (u32)(bits & 0xffffff) * (1.0f / 16777216.0f);
+    return sqrtf(-2.0f * logf(a)) * cospif(2.0f * b);
+}
+
+// Elements first .. first + count of it.
 extern "C" __global__ void normal(void* to, u64 count, u64 seed, u64 first, u32 type) {
     u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        u64 bits = mix(mix(seed) + first + i);
-        float a = ((u32)(bits >> 40) + 1) * (1.0f / 16777217.0f);
-        float b = (u32)(bits & 0xffffff) * (1.0f / 16777216.0f);
-        float value = sqrtf(-2.0f * logf(a)) * cospif(2.0f * b);
+        float value = drawn(seed, first + i);
         if (type == 2) {
             ((float*)to)[i] = value;
         } else {

@@ -1,14 +1,15 @@
 //! Numbers for measurements, made and compared on the GPU. Operands of gigabytes would take the host minutes.
 
 use super::elements;
+use super::fp8::Fp8Kernels;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 
-const TEXT: &str = include_str!("numbers.cu");
-const GRID: LaunchConfig = LaunchConfig::of(528, 256);
+const TEXT: &str = concat!(include_str!("numbers.cu"), include_str!("fp8.cu"));
+pub(super) const GRID: LaunchConfig = LaunchConfig::of(528, 256);
 
 /// Random numbers and comparisons on one GPU.
 #[derive(Debug)]
@@ -17,7 +18,8 @@ pub(crate) struct Numbers {
     differ: Function,
     differ_fused: Function,
     gate: Function,
-    stream: Stream,
+    pub(super) fp8: Fp8Kernels,
+    pub(super) stream: Stream,
 }
 
 /// A run of elements of a random sequence.
@@ -118,6 +120,7 @@ impl Numbers {
             differ: module.function("differ", 0)?,
             differ_fused: module.function("differ_fused", 0)?,
             gate: module.function("gate", 0)?,
+            fp8: Fp8Kernels::of(&module)?,
             stream: stream.clone(),
         };
         numbers.see_mistakes()?;
@@ -155,7 +158,8 @@ impl Numbers {
         again.fill(0xff)?;
         let nan = wrong(&again)?;
         if equal == 0 && unequal > COUNT * 9 / 10 && nan == COUNT {
-            return self.see_fused_mistakes(&same, &other);
+            self.see_fused_mistakes(&same, &other)?;
+            return self.see_fp8_mistakes();
         }
         Err(Error::Wrong {
             what: format!(
@@ -334,7 +338,7 @@ impl Numbers {
 }
 
 impl Difference {
-    fn read(found: &Local<u32>) -> Result<Difference, Error> {
+    pub(super) fn read(found: &Local<u32>) -> Result<Difference, Error> {
         let found = found.read()?;
         Ok(Difference {
             wrong: found[0],
@@ -372,10 +376,15 @@ mod tests {
         assert_eq!(
             kernels,
             [
+                ("amaxes", 0, 3),
                 ("differ", 0, 9),
+                ("differ_exact", 0, 8),
                 ("differ_fused", 0, 15),
+                ("exact", 0, 8),
                 ("gate", 0, 5),
-                ("normal", 0, 5)
+                ("normal", 0, 5),
+                ("quantise", 0, 4),
+                ("settle", 0, 3)
             ]
         );
     }

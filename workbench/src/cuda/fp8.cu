@@ -1,0 +1,160 @@
+
+// Operands of FP8 with their scales, and their exact products. This follows `numbers.cu` in one text.
+
+// What has a scale of its own: nothing, the whole matrix, a row, 128 columns of a row, 128 rows of 128 columns.
+enum Pieces : u32 { NOTHING, WHOLE, ROWS, ONE_BY_128, SQUARE };
+
+// A matrix whose rows are contiguous. Its type as the host numbers it: 3 e4m3, 4 e5m2.
+struct Matrix {
+    u32 rows, columns, pieces, type;
+};
+
+// Where the scale of an element is in the plane: as cuBLASLt wants it.
+__device__ u64 place(Matrix of, u32 row, u32 column) {
+    if (of.pieces == ROWS) return row;
+    if (of.pieces == ONE_BY_128) return (u64)(column / 128) * ((of.rows + 3) / 4 * 4) + row;
+    if (of.pieces == SQUARE) return (u64)(row / 128) * (((of.columns + 127) / 128 + 3) / 4 * 4) + column / 128;
+    return 0;
+}
+// An element as the model had it before it was quantised: a number of bf16.
+__device__ float source(u64 seed, u64 i) {
+    return widen(narrow(drawn(seed, i), 0), 0);
+}
+// What the largest of a piece is multiplied by so that it becomes the largest of the type.
+__device__ float factor(Matrix of, float amax) {
+    return of.pieces == NOTHING || amax == 0 ? 1.0f : __fdiv_rn(of.type == 3 ? 448.0f : 57344.0f, amax);
+}
+__device__ u8 encode(float value, u32 type) {
+    u16 pair;
+    if (type == 3) {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(pair) : "f"(value));
+    } else {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %1;" : "=h"(pair) : "f"(value));
+    }
+    return (u8)pair;
+}
+__device__ float decode(u8 code, u32 type) {
+    u32 pair;
+    if (type == 3) {
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)code));
+    } else {
+        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"((u16)code));
+    }
+    return widen((u16)pair, 1);
+}
+
+// The largest magnitude of each piece, as bits, into a plane of zeros.
+extern "C" __global__ void amaxes(u32* plane, Matrix of, u64 seed) {
+    u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        u64 at = place(of, (u32)(i / of.columns), (u32)(i % of.columns));
+        u32 bits = __float_as_uint(fabsf(source(seed, i)));
+        u32 alike = __match_any_sync(__activemask(), at);
+        u32 most = __reduce_max_sync(alike, bits);
+        if (threadIdx.x % 32 == __ffs(alike) - 1) atomicMax(plane + at, most);
+    }
+}
+extern "C" __global__ void quantise(u8* codes, const float* plane, Matrix of, u64 seed) {
+    u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        float amax = plane[place(of, (u32)(i / of.columns), (u32)(i % of.columns))];
+        codes[i] = encode(source(seed, i) * factor(of, amax), of.type);
+    }
+}
+// From amaxes to what codes are multiplied by. Padding stays zero.
+extern "C" __global__ void settle(float* plane, Matrix of, u64 count) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        if (plane[i] != 0) plane[i] = __fdiv_rn(1.0f, factor(of, plane[i]));
+    }
+}
+
+// x · wᵀ in f64, 64 × 64 elements a CTA, and how far tensor cores may be off.
+//
+// 32 of K at a time they align the products and the sum to the largest exponent and keep 13 bits: `unit` is that bit of
+// twice the largest sum so far (a kernel may begin with any step), or of the largest product. The sum loses up to one and a
+// half of it, always: that is added up. Of each product as much is lost, in either direction: what 32 of them lose has a
+// variance of 32 / 3 units squared, and six times its root is allowed. Where a scale ends, the sum is multiplied, added in
+// f32, and begins anew.
+extern "C" __global__ void __launch_bounds__(256)
+exact(const u8* x, const float* of_x, Matrix left, const u8* w, const float* of_w, Matrix right, double* value, float* allowed) {
+    __shared__ double a[32][65], b[32][65];
+    __shared__ u32 most_a[64], most_b[64];
+    const u32 depth = left.columns, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    const u32 across = (right.rows + 63) / 64, row = blockIdx.x / across * 64, column = blockIdx.x % across * 64;
+    const bool blocks = left.pieces >= ONE_BY_128 || right.pieces >= ONE_BY_128;
+    double sum[4][4] = {}, total[4][4] = {};
+    float most[4][4] = {}, lost[4][4] = {}, square[4][4] = {};
+    float off[4][4] = {}, variance[4][4] = {};
+    for (u32 k = 0; k < depth; k += 32) {
+        for (u32 i = threadIdx.x; i < 2048; i += 256) {
+            u32 at = i % 32, side = i / 32;
+            bool in = k + at < depth;
+            float l = in && row + side < left.rows ? decode(x[(u64)(row + side) * depth + k + at], left.type) : 0;
+            float r = in && column + side < right.rows ? decode(w[(u64)(column + side) * depth + k + at], right.type) : 0;
+            a[at][side] = l, b[at][side] = r;
+            u32 of_l = __reduce_max_sync(~0u, __float_as_uint(fabsf(l))), of_r = __reduce_max_sync(~0u, __float_as_uint(fabsf(r)));
+            if (at == 0) most_a[side] = of_l, most_b[side] = of_r;
+        }
+        __syncthreads();
+#pragma unroll 8
+        for (u32 at = 0; at < 32; ++at) {
+            double l[4], r[4];
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) l[i] = a[at][ty + 16 * i], r[i] = b[at][tx + 16 * i];
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i)
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) sum[i][j] = fma(l[i], r[j], sum[i][j]);
+        }
+        const bool ends = k + 32 >= depth || blocks && k % 128 == 96;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                most[i][j] = fmaxf(most[i][j], fabsf((float)sum[i][j]));
+                float product = __uint_as_float(most_a[ty + 16 * i]) * __uint_as_float(most_b[tx + 16 * j]);
+                float unit = fmaxf(2 * most[i][j], product) * (1.0f / 8192);
+                lost[i][j] += 1.5f * unit, square[i][j] += unit * unit;
+                const u32 m = row + ty + 16 * i, n = column + tx + 16 * j;
+                if (!ends || m >= left.rows || n >= right.rows) continue;
+                const double scale_of_x = left.pieces == NOTHING ? 1 : of_x[place(left, m, k)];
+                const double scale_of_w = right.pieces == NOTHING ? 1 : of_w[place(right, n, k)];
+                const float scale = (float)(scale_of_x * scale_of_w);
+                double more = sum[i][j] * scale_of_x * scale_of_w;
+                total[i][j] += more;
+                // Each scale and each sum in f32 is rounded.
+                off[i][j] += scale * lost[i][j] + 1.3e-7f * fabsf((float)more) + 6e-8f * fabsf((float)total[i][j]);
+                variance[i][j] += scale * scale * square[i][j];
+                sum[i][j] = 0, most[i][j] = lost[i][j] = square[i][j] = 0;
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 m = row + ty + 16 * i, n = column + tx + 16 * j;
+            if (m >= left.rows || n >= right.rows) continue;
+            value[(u64)m * right.rows + n] = total[i][j];
+            allowed[(u64)m * right.rows + n] = off[i][j] + 6 * sqrtf(variance[i][j] * (32.0f / 3));
+        }
+    }
+}
+
+// `got` beside an exact product on top of `before`, if there is one. NaN is wrong.
+extern "C" __global__ void differ_exact(const void* got, u32 type, const double* value, const float* allowed, const void* before,
+                                        u64 count, float relative, Found* found) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    u32 wrong = 0;
+    float worst = 0;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        double want = value[i] + (before ? get(before, i, type) : 0);
+        double most = allowed[i] + relative * (fabs(want) + allowed[i]) + 1e-30;
+        float off = (float)(fabs(get(got, i, type) - want) / most);
+        wrong += !(off <= 1.0f);
+        worst = fmaxf(worst, off);
+    }
+    tell(found, wrong, worst);
+}
