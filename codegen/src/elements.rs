@@ -2,14 +2,26 @@
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
+use crate::outputs::outputs;
 use crate::program::{Program, Stmt, StmtKind, TensorId};
 use crate::variant::Variant;
 
 /// The element types of a program's tensors, in their order.
 ///
 /// A variant's type replaces that of the first tensor wherever it occurs. FP8 does so only in what products multiply, and in
-/// what is copied from or to that: sums are stored in the type that the schedule says.
+/// what is copied from or to that: sums are stored in the type that the schedule says, or in that which the variant has for
+/// outputs.
 pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
+    let mut found = operands(program, variant);
+    if let Some(output) = variant.output {
+        let outputs = outputs(program).into_iter();
+        outputs.for_each(|of| found[of.index()] = output);
+    }
+    found
+}
+
+/// The same before outputs have a type of their own.
+fn operands(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let written = || program.tensors.iter().map(|tensor| tensor.dtype);
     let (Some(other), Some(replaced)) = (variant.dtype, written().next()) else {
         return written().collect();

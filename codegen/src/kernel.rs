@@ -481,6 +481,12 @@ pub enum Axis {
 }
 
 impl Kernel {
+    /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
+    pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
+        let kind = self.buffers[tensor.index()].kind;
+        matches!(kind, TensorKind::Scale { of, .. } if self.buffers[of.index()].kind.is_input())
+    }
+
     /// The op's source location.
     pub fn loc(&self, op: OpId) -> Loc {
         self.locs[usize::from(op.0)]

@@ -42,6 +42,7 @@ pub mod lower;
 mod machine;
 pub mod model;
 pub mod order;
+mod outputs;
 pub mod plan;
 mod print;
 pub mod program;

@@ -19,6 +19,8 @@ use std::fmt;
 /// assert_eq!(scaled.to_string(), "sm90 world 4 nt e4m3 scales=whole");
 /// let gradients = Variant::new(4).dtype(Dtype::E5M2).second(Dtype::E4M3); // e5m2 · e4m3
 /// assert_eq!(gradients.to_string(), "sm90 world 4 nt e5m2×e4m3");
+/// let narrow = Variant::new(4).dtype(Dtype::E4M3).output(Dtype::E4M3); // results are quantised
+/// assert_eq!(narrow.to_string(), "sm90 world 4 nt e4m3 output=e4m3");
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Variant {
@@ -33,6 +35,9 @@ pub struct Variant {
     pub second: Option<Dtype>,
     /// The scales that FP8 operands of products have; `None`: they are what their elements say.
     pub scales: Option<Scales>,
+    /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
+    /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
+    pub output: Option<Dtype>,
     /// The layout of dots' operands.
     pub layout: Layout,
     /// Choices by name. An absent one has its first option.
@@ -167,6 +172,7 @@ impl Variant {
             dtype: None,
             second: None,
             scales: None,
+            output: None,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
         }
@@ -207,6 +213,13 @@ impl Variant {
         self
     }
 
+    /// With another type of outputs.
+    #[must_use]
+    pub fn output(mut self, dtype: Dtype) -> Self {
+        self.output = Some(dtype);
+        self
+    }
+
     /// With another operand layout.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
@@ -232,6 +245,9 @@ impl fmt::Display for Variant {
         }
         if let Some(scales) = self.scales {
             write!(f, " scales={}", scales.name())?;
+        }
+        if let Some(output) = self.output {
+            write!(f, " output={output}")?;
         }
         for (name, setting) in &self.choices {
             write!(f, " {name}={setting}")?;

@@ -75,6 +75,8 @@ struct Matrix {
     scales: Option<Scales>,
     /// The type of second operands, where it is another.
     second: Option<Dtype>,
+    /// The type of outputs, where it is another.
+    output: Option<Dtype>,
 }
 
 impl Matrix {
@@ -94,6 +96,7 @@ impl Matrix {
                     let variant = Variant {
                         scales: self.scales,
                         second: self.second,
+                        output: self.output,
                         ..variant_of(&program, ranks, *kind)
                     };
                     let case = on(device, &program, &variant, &shapes);
@@ -165,6 +168,7 @@ fn agrees(schedule: Schedule) {
         fills: &[Fill::Uniform],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -192,6 +196,7 @@ fn ragged(schedule: Schedule) {
         fills: &[Fill::Uniform],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -208,6 +213,7 @@ fn layout_nn(schedule: Schedule) {
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -224,6 +230,7 @@ const FP8_MATRIX: Matrix = Matrix {
     fills: &[Fill::Uniform, Fill::Integers],
     scales: None,
     second: None,
+    output: None,
 };
 
 fn fp8(schedule: Schedule) {
@@ -259,6 +266,32 @@ fn fp8_mixed(schedule: Schedule) {
     }
 }
 
+/// Results of FP8, by a scale of each rank's own: of 16-bit operands, and of FP8 with scales.
+fn fp8_outputs(schedule: Schedule) {
+    for (kinds, scales, output) in FP8_OUTPUTS {
+        let matrix = Matrix {
+            kinds,
+            scales,
+            output: Some(output),
+            sizes: &[(272, 1104), (576, 144), (2112, 272)],
+            ..FP8_MATRIX
+        };
+        let what = format!("{} -> {output}", kinds[0].0);
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
+}
+
+/// Operands, their scales, and results.
+const FP8_OUTPUTS: [(&[Kind], Option<Scales>, Dtype); 3] = [
+    (&[KINDS[0], KINDS[1]], None, Dtype::E4M3),
+    (&FP8, Some(Scales::Rows), Dtype::E4M3),
+    (&FP8, Some(Scales::Whole), Dtype::E5M2),
+];
+
+mod fp8_outputs {
+    crate::each_schedule!(super::fp8_outputs: gemm, ag_gemm);
+}
+
 mod fp8_mixed {
     crate::each_schedule!(super::fp8_mixed: gemm, ag_gemm, gemm_rs);
 }
@@ -273,6 +306,27 @@ mod fp8 {
 
 /// The same for what compiles them ahead.
 pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    of_fp8_operands().chain(of_fp8_outputs())
+}
+
+fn of_fp8_outputs() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let all = [schedules::gemm, schedules::ag_gemm].into_iter();
+    let kinds = all.flat_map(|schedule: Schedule| {
+        FP8_OUTPUTS.map(|(kinds, scales, output)| (schedule, kinds, scales, output))
+    });
+    kinds.flat_map(|(schedule, kinds, scales, output)| {
+        let worlds = kinds
+            .iter()
+            .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
+        worlds.map(move |(kind, world)| {
+            let program = schedule();
+            let variant = variant_of(&program, world, *kind).output(output);
+            (Probes::default(), program, Variant { scales, ..variant })
+        })
+    })
+}
+
+fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let all = [schedules::gemm, schedules::ag_gemm, schedules::gemm_rs];
     let kinds = all
         .into_iter()
@@ -300,6 +354,7 @@ fn layout_tn(schedule: Schedule) {
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -317,6 +372,7 @@ fn same_bits(schedule: Schedule) {
         fills: &[Fill::Integers],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -334,6 +390,7 @@ fn jitter(schedule: Schedule) {
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
         second: None,
+        output: None,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -351,6 +408,7 @@ fn small(schedule: Schedule) {
         fills: &[Fill::Uniform],
         scales: None,
         second: None,
+        output: None,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -376,6 +434,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         fills: &[Fill::Uniform, Fill::Integers],
         scales: None,
         second: None,
+        output: None,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

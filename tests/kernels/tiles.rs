@@ -146,6 +146,34 @@ fn fp8_operands_pass_the_sass_checks() {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn fp8_outputs_pass_the_sass_checks() {
+    let kinds = [
+        ((128, 256), false),
+        ((256, 128), false),
+        ((128, 160), true),
+        ((176, 256), false),
+        ((80, 128), false),
+    ];
+    let narrow = |kind: Kind| variant(kind).output(Dtype::E4M3);
+    let mut cases: Vec<_> = kinds
+        .into_iter()
+        .flat_map(|kind| {
+            let of_fp8 = narrow(kind).dtype(Dtype::E4M3);
+            let scaled = of_fp8.clone().scales(Scales::Whole);
+            [narrow(kind), of_fp8, scaled]
+        })
+        .map(|variant| (schedules::gemm(), variant))
+        .collect();
+    let gradients = Variant::new(4).output(Dtype::E5M2);
+    cases.push((schedules::ag_gemm(), gradients.clone()));
+    let rows = gradients.dtype(Dtype::E4M3).scales(Scales::Rows);
+    cases.push((schedules::ag_gemm(), rows));
+    cases.push((schedules::linear_gelu(), narrow(((128, 128), false))));
+    all_pass(&cases);
+}
+
+#[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
 fn every_tile_passes_the_sass_checks() {
     let mut kinds = Vec::new();

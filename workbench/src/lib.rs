@@ -149,6 +149,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "dtype": variant.dtype.map(|dtype| dtype.name()),
             "second": variant.second.map(|dtype| dtype.name()),
             "scales": variant.scales.map(|scales| scales.name()),
+            "output": variant.output.map(|dtype| dtype.name()),
             "layout": variant.layout.name(),
             "choices": choices,
         },

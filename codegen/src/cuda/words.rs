@@ -40,6 +40,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "SLICE_N" => {
             "  // columns of a slice of a subtile: a 128-byte line; slices lie one after another"
         }
+        "SLICE_N_FP8" => "  // columns of the same of FP8",
         "SLICE_N_F32" => {
             "  // columns of a slice of a subtile of f32: a 128-byte line; slices lie one after another"
         }

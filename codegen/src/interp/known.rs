@@ -77,9 +77,14 @@ impl Known {
         self.zip(other, |a, b| single((a.0 + b.0, a.1 + b.1)))
     }
 
-    /// Rounded to that type.
+    /// Rounded to that type. FP8 saturates: what is too large becomes the largest, and is off by no more than before.
     pub fn stored(&self, dtype: Dtype) -> Known {
-        self.map(|a| (a.0, stored(dtype, a)))
+        let most = f64::from(dtype.round(f32::MAX));
+        let within = |value: f64| match dtype.is_fp8() {
+            true => value.clamp(-most, most),
+            false => value,
+        };
+        self.map(|a| (within(a.0), stored(dtype, a)))
     }
 
     /// Adds `a · bᵀ`. Any order of K products and sums in f32 is off by at most K roundings of the sum of magnitudes

@@ -19,6 +19,7 @@ use super::inputs::Inputs;
 use super::known::{Known, apply};
 use super::outcome::Input;
 use super::sizes::Sizes;
+use crate::outputs::with_scales_of_outputs;
 use crate::program::{Program, StoreMode, TensorId, TensorKind};
 use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
@@ -51,7 +52,9 @@ pub fn meaning(
     launch: usize,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
-    let scaled = with_scales(program, variant).map_err(|mistake| NoReference {
+    let scaled = with_scales(program, variant);
+    let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
+    let scaled = scaled.map_err(|mistake| NoReference {
         of: program.name.clone(),
         why: mistake.message,
     })?;

@@ -61,7 +61,7 @@ impl Tags {
     /// Whether it is a scale as it was loaded.
     fn is_scale(&self, kernel: &Kernel) -> bool {
         let mut terms = self.iter();
-        let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if kernel.buffers[id.index()].kind.is_scale());
+        let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if kernel.scales_an_operand(id));
         matches!((terms.next(), terms.next()), (Some((tag, 1)), None) if scale(tag))
     }
 

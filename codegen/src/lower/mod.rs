@@ -13,6 +13,7 @@ mod places;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::elements::distinct_operands;
 use crate::kernel::{Counter, Kernel, Purpose};
+use crate::outputs::with_scales_of_outputs;
 use crate::program::Program;
 use crate::scales::with_scales;
 use crate::shape::MAX_WORLD;
@@ -51,7 +52,9 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     Diagnostics::check(std::mem::take(&mut found), ())?;
     found.extend(distinct_operands(program, variant).err());
     Diagnostics::check(std::mem::take(&mut found), ())?;
-    let scaled = with_scales(program, variant).unwrap_or_else(|mistake| {
+    let scaled = with_scales(program, variant);
+    let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
+    let scaled = scaled.unwrap_or_else(|mistake| {
         found.push(mistake);
         Cow::Borrowed(program)
     });

@@ -190,10 +190,10 @@ impl Walk<'_, '_> {
         if columns == subtile.columns {
             return moves(0.into(), column);
         }
-        let name = if dtype == Dtype::F32 {
-            "SLICE_N_F32"
-        } else {
-            "SLICE_N"
+        let name = match dtype {
+            Dtype::F32 => "SLICE_N_F32",
+            Dtype::Bf16 | Dtype::F16 => "SLICE_N",
+            Dtype::E4M3 | Dtype::E5M2 => "SLICE_N_FP8",
         };
         let columns = Expr::symbol(name, columns);
         let of = if subtile.columns == tile.columns {

@@ -137,8 +137,8 @@ fn types_of_operands_are_refused_where_they_cannot_be_told_apart() {
 }
 
 #[test]
-fn results_are_of_16_or_32_bits() {
-    for y in [Bf16, F16, F32] {
+fn results_are_of_any_type() {
+    for y in Dtype::ALL {
         let program = product([E4M3, E4M3, y], |acc| acc);
         let pipeline = built(&program, &Variant::new(1)).and_then(verify::pipeline);
         pipeline.unwrap_or_else(|error| panic!("{y}: {error}"));
@@ -170,14 +170,6 @@ fn what_has_no_pipeline() {
     insta::assert_snapshot!(refused(&as_it_is([Bf16, E4M3, Bf16]), &one), @"
     error[resources]: a product of bf16 and e4m3
       help: operands of one type, or one e4m3 and the other e5m2
-    ");
-    insta::assert_snapshot!(refused(&as_it_is([E4M3, E4M3, E4M3]), &one), @"
-    error[resources]: `y` of e4m3 beside a product
-      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
-    ");
-    insta::assert_snapshot!(refused(&product([Bf16; 3], |acc| acc.cast(E5M2)), &one), @"
-    error[resources]: a cast to FP8
-      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
     ");
 }
 
@@ -211,10 +203,7 @@ fn every_loop_is_held_to_the_rules() {
     error[resources]: a product of e4m3 and f16
       help: operands of one type, or one e4m3 and the other e5m2
     ");
-    insta::assert_snapshot!(refused(&second([E4M3, E4M3]), &one), @"
-    error[resources]: `u` of e4m3 beside a product
-      help: store and read bf16, f16 or f32: this version has FP8 in operands and copies only
-    ");
+    assert!(built(&second([E4M3, E4M3]), &one).is_ok());
 }
 
 /// Columns and a depth that no tile divides: to the bit. A row in memory is a multiple of 16 bytes.

@@ -13,6 +13,7 @@ mod epilogue;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod fp8;
+mod fp8_outputs;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;

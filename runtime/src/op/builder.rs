@@ -200,6 +200,32 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// The type of outputs (`Out`) that have the type of the first parameter, instead of that. Of FP8, each result is multiplied by
+    /// one f32 in the GPU's memory, then rounded, and saturates: launches take it as a tensor of its own, `y.scale` for `y`, and
+    /// read it when they run.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3);
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
+    /// let scale = rank.zeros::<f32>([1, 1])?;
+    /// x.write(&[bf16::ONE; 64 * 64])?;
+    /// w.write(&[bf16::ONE; 64 * 64])?;
+    /// for (by, wanted) in [(0.25, 16.0), (8.0, 448.0)] {
+    ///     scale.write(&[by])?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale).launch()?.wait()?;
+    ///     assert_eq!(y.read()?, [e4m3::from_f32(wanted); 64 * 64]);
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn output(mut self, dtype: Dtype) -> Self {
+        self.variant.output = Some(dtype);
+        self
+    }
+
     /// The layout of the dots' operands.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.variant.layout = layout;

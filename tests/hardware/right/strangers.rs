@@ -15,6 +15,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         fills,
         scales: None,
         second: None,
+        output: None,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

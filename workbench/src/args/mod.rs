@@ -81,6 +81,9 @@ struct Args {
     /// Scales of FP8 operands: whole, rows
     #[arg(long, value_name = "SCALES", value_parser = values::scales)]
     scales: Option<Scales>,
+    /// Type of outputs that have the first parameter's: bf16, f16, f32, e4m3, e5m2
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
+    output: Option<Dtype>,
     /// Layout of the operands: nt, nn, tn
     #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
     layout: Layout,
@@ -207,6 +210,7 @@ pub(crate) fn parse(
     variant.dtype = args.dtype;
     variant.second = args.second;
     variant.scales = args.scales;
+    variant.output = args.output;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;

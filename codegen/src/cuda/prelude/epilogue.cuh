@@ -1,6 +1,6 @@
 // Between accumulators and swizzled subtiles. A subtile is what one TMA box reads or writes: rows of 64 columns of
 // 16-bit elements (128-byte swizzle), or of 32 or 16 (64, 32) where the tile's width is no multiple of 64, or of 32 of
-// f32.
+// f32; of 64 or 32 bytes of FP8 (64, 32).
 // The swizzle permutes a row's 16-byte chunks by row number, which also keeps the matrix instructions below free of
 // bank conflicts.
 
@@ -16,6 +16,18 @@ __device__ __forceinline__ u32 pack(float low, float high, f16) {
     return pair;
 }
 
+// The same of FP8: two bytes. What is too large becomes the largest number, also an infinity.
+__device__ __forceinline__ u32 pack(float low, float high, e4m3) {
+    u16 pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+__device__ __forceinline__ u32 pack(float low, float high, e5m2) {
+    u16 pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // The exact inverse.
 __device__ __forceinline__ float2 unpack(u32 pair, bf16) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
@@ -26,6 +38,17 @@ __device__ __forceinline__ float2 unpack(u32 pair, f16) {
         : "=f"(value.x), "=f"(value.y)
         : "r"(pair));
     return value;
+}
+
+__device__ __forceinline__ float2 unpack(u32 pair, e4m3) {
+    u32 wide;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(static_cast<u16>(pair)));
+    return unpack(wide, f16());
+}
+__device__ __forceinline__ float2 unpack(u32 pair, e5m2) {
+    u32 wide;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(wide) : "h"(static_cast<u16>(pair)));
+    return unpack(wide, f16());
 }
 
 // Address of a row's 16-byte chunk in a subtile `columns` wide.
@@ -68,6 +91,19 @@ __device__ __forceinline__ void subtile_store(const float* d, u32 subtile, u32 r
             const u32 address = subtile_address_f32<columns>(subtile, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
                          ::"r"(address), "f"(d[2 * pair]), "f"(d[2 * pair + 1]) : "memory");
+        }
+    } else if constexpr (sizeof(T) == 1) {
+        // A lane has two columns of every 8. Four lanes exchange them, so that each stores four of every 16.
+        const u32 from = lane / 4 * 4 + lane % 2 * 2, halves = lane % 4 < 2 ? 0x5410 : 0x7632;
+#pragma unroll
+        for (u32 block = 0; block < columns / 8; ++block) {
+            const float* v = d + block / 2 * 8 + block % 2 * 2;
+            const u32 own = pack(v[0], v[1], T()) | pack(v[4], v[5], T()) << 16;
+            const u32 left = __shfl_sync(~0u, own, from), right = __shfl_sync(~0u, own, from + 1);
+            const u32 at = row + block % 2 * 8 + lane / 4;
+            asm volatile("st.shared.u32 [%0], %1;"
+                         ::"r"(subtile_address<columns / 2>(subtile, at, block / 2) + lane % 4 * 4),
+                           "r"(__byte_perm(left, right, halves)) : "memory");
         }
     } else {
 #pragma unroll
@@ -202,6 +238,13 @@ __device__ __forceinline__ u32 transposed_address_f32(u32 subtile, u32 column, u
     return subtile_address<64>(slice_address<4, rows>(subtile, at), row, at % 32 / 4) + at % 4 * 4;
 }
 
+// The same of a byte.
+template <u32 rows>
+__device__ __forceinline__ u32 transposed_address_byte(u32 subtile, u32 column, u32 i, u32 lane) {
+    const u32 at = column + i / 2 % 2 * 8 + lane / 4, row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    return subtile_address<64>(slice_address<1, rows>(subtile, at), row, at % 128 / 16) + at % 16;
+}
+
 // Round a warp's 16 columns of a subtile into it. `d` is the first of their accumulators, `column` the warp's first.
 template <typename T, u32 rows>
 __device__ __forceinline__ void subtile_store_transposed(const float* d, u32 subtile, u32 column, u32 lane) {
@@ -210,6 +253,15 @@ __device__ __forceinline__ void subtile_store_transposed(const float* d, u32 sub
         for (u32 i = 0; i < rows / 2; ++i)
             asm volatile("st.shared.f32 [%0], %1;"
                          ::"r"(transposed_address_f32<rows>(subtile, column, i, lane)), "f"(d[i]) : "memory");
+    } else if constexpr (sizeof(T) == 1) {
+#pragma unroll
+        for (u32 i = 0; i < rows / 2; i += 2) {
+            const u32 pair = pack(d[i], d[i + 1], T());
+            asm volatile("st.shared.u8 [%0], %1;"
+                         ::"r"(transposed_address_byte<rows>(subtile, column, i, lane)), "r"(pair) : "memory");
+            asm volatile("st.shared.u8 [%0], %1;"
+                         ::"r"(transposed_address_byte<rows>(subtile, column, i + 1, lane)), "r"(pair >> 8) : "memory");
+        }
     } else {
 #pragma unroll
         for (u32 row = 0; row < rows; row += 16) {

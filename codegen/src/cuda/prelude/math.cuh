@@ -55,6 +55,12 @@ __device__ __forceinline__ float rounded(float x, bf16) {
 __device__ __forceinline__ float rounded(float x, f16) {
     return unpack(pack(x, 0.0f, f16()), f16()).x;
 }
+__device__ __forceinline__ float rounded(float x, e4m3) {
+    return unpack(pack(x, 0.0f, e4m3()), e4m3()).x;
+}
+__device__ __forceinline__ float rounded(float x, e5m2) {
+    return unpack(pack(x, 0.0f, e5m2()), e5m2()).x;
+}
 __device__ __forceinline__ float rounded(float x, float) {
     return x;
 }

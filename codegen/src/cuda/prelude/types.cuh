@@ -9,7 +9,7 @@ typedef unsigned long long u64;
 // Two enums, not two typedefs, so that overloads can tell them apart.
 enum class bf16 : u16 {};
 enum class f16 : u16 {};
-// FP8 is multiplied and copied only.
+// FP8 is multiplied, copied, and what sums are rounded to.
 enum class e4m3 : u8 {};
 enum class e5m2 : u8 {};
 

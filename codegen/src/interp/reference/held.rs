@@ -40,10 +40,13 @@ impl<'a> Held<'a> {
             for (tensor, of) in program.tensors.iter().enumerate() {
                 let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
                 let before = match of.kind {
-                    TensorKind::Scale { .. } => sums.one(Term::Scale),
-                    TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => {
-                        sums.one(Term::Input { rank, tensor })
+                    TensorKind::Scale { of, .. } if program.tensors[of.index()].kind.is_input() => {
+                        sums.one(Term::Scale)
                     }
+                    TensorKind::Scale { .. }
+                    | TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Accumulated => sums.one(Term::Input { rank, tensor }),
                     TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
                     TensorKind::Out
                     | TensorKind::Scattered

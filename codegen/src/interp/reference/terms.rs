@@ -16,7 +16,7 @@ pub(super) enum Term {
     Product { rank: u32, operands: Operands },
     /// An input, or the old contents of an accumulated output. All ranks see the same of a gathered tensor.
     Input { rank: u32, tensor: usize },
-    /// A scale: a product stands for what its operands are with theirs.
+    /// An operand's scale: a product stands for what its operands are with theirs.
     Scale,
     /// A constant, by its bits.
     Constant(u32),

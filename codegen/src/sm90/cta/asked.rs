@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, TensorId, Var};
+use crate::program::{Loc, PartitionId, StoreMode, TensorId, Var};
 use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Subtile, Tiling, strides};
 use crate::value::{AccId, Value};
 
@@ -54,8 +54,10 @@ pub(super) struct Item {
     pub sums: Vec<Loc>,
     /// The first store of 16-bit elements.
     pub halves: Option<Loc>,
-    /// The first store of a value that is cast to FP8 on the way.
-    pub narrow: Option<Loc>,
+    /// The first FP8 that is read, or that a store adds to, and its tensor.
+    pub narrow: Option<(TensorId, Loc)>,
+    /// The first store of FP8.
+    pub bytes: Option<Loc>,
 }
 
 impl Item {
@@ -71,14 +73,21 @@ impl Item {
             {
                 item.tensors.push((tile.buffer, at));
             }
-            if let OpKind::Store { value, .. } = &op.kind {
-                kernel.values[usize::from(value.0)].visit(&mut |part| {
-                    if matches!(part, Value::Cast(dtype, _) if dtype.is_fp8()) {
-                        item.narrow.get_or_insert(at);
-                    }
-                });
-            }
             match &op.kind {
+                OpKind::Store {
+                    dst: tile,
+                    mode: StoreMode::Add,
+                    ..
+                }
+                | OpKind::Load { from: tile, .. }
+                | OpKind::Reduce { from: tile, .. }
+                    if buffer(tile).dtype.is_fp8() =>
+                {
+                    item.narrow.get_or_insert((tile.buffer, at));
+                }
+                OpKind::Store { dst, .. } if buffer(dst).dtype.is_fp8() => {
+                    item.bytes.get_or_insert(at);
+                }
                 OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {
                     item.halves.get_or_insert(at);
                 }

@@ -75,10 +75,11 @@ const RULES: [Rule; 16] = [
 ];
 
 /// What comes after the division of shared memory: of what an item stores, and reads beside its product.
-const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 4] = [
+const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 5] = [
     shared_with_inputs,
     alone_with_inputs,
     whole_lines,
+    whole_lines_of_bytes,
     inputs_fit,
 ];
 
@@ -311,18 +312,15 @@ fn k_major_bytes(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
-/// Tiles in registers are rounded to 16 or 32 bits, and read from that.
+/// Tiles in registers are rounded to any type, and read from 16 or 32 bits.
 fn stored_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let buffers = &asked.kernel.buffers;
-    let tensors = asked.item.tensors.iter().find_map(|(tensor, at)| {
-        let buffer = &buffers[tensor.index()];
-        let message = format!("`{}` of {} beside a product", buffer.name, buffer.dtype);
-        buffer.dtype.is_fp8().then_some((message, *at))
-    });
-    let casts = || asked.item.narrow.map(|at| ("a cast to FP8".into(), at));
-    let refused = tensors.or_else(casts).map(|(message, at)| {
-        let hint =
-            "store and read bf16, f16 or f32: this version has FP8 in operands and copies only";
+    let refused = asked.item.narrow.map(|(tensor, at)| {
+        let buffer = &asked.kernel.buffers[tensor.index()];
+        let message = format!(
+            "`{}` of {}, which a tile is added to or read from",
+            buffer.name, buffer.dtype
+        );
+        let hint = "bf16, f16 or f32: FP8 is multiplied, copied and stored";
         refuse(at, message, hint)
     });
     refused.into_iter().collect()
@@ -396,6 +394,22 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let wanted = 16 * asked.kind.split;
     let hint = format!("tiles of a multiple of {wanted} columns: 16 for each CTA that splits K");
     (columns < 16).then(|| refuse(at, message, hint))
+}
+
+/// The same of FP8, of which a line has twice as many columns.
+fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+    let at = asked.item.bytes?;
+    let (columns, narrowest) = match tiling.swapped() {
+        true => (tiling.tile().columns, 128),
+        false => (tiling.subtile().columns, 32),
+    };
+    let message = format!("{} that are stored in FP8", asked.tiles());
+    let wanted = match tiling.swapped() {
+        true => narrowest,
+        false => narrowest * asked.kind.split,
+    };
+    let hint = format!("a multiple of {wanted} columns: lines of the swizzle are whole");
+    (!columns.is_multiple_of(narrowest)).then(|| refuse(at, message, hint))
 }
 
 /// A slot holds a subtile of each stored tile.

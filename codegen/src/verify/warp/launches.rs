@@ -319,7 +319,7 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         let (chunks, short) = chunks(world);
         let chunks = if dim.chunked { chunks } else { 1 };
         // Chunks of columns are whole 16 bytes.
-        let short = if dim.name == "m" { short } else { 8 };
+        let short = if dim.name == "m" { short } else { few(kernel) };
         let size = chosen.elements * chunks - short;
         shape.set(dim, shape.size(dim).max(size));
     }
@@ -330,6 +330,15 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         shape.ld.insert(buffer.name.clone(), line);
     }
     shape
+}
+
+/// Columns of whole 16 bytes, of everything that tiles are stored in.
+fn few(kernel: &Kernel) -> u32 {
+    let mut stored = kernel.buffers.iter().filter(|it| !it.kind.is_input());
+    match stored.any(|buffer| buffer.dtype.is_fp8()) {
+        true => 16,
+        false => 8,
+    }
 }
 
 /// The largest launch of a kernel that computes tiles.
@@ -353,11 +362,14 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let copied = copied_columns(kernel);
     let copied_wide = two_batches(kernel);
     // A row of an operand is whole 16 bytes.
-    let few = 16 / pipeline.dtype().bytes();
+    let (few, few_columns) = (16 / pipeline.dtype().bytes(), few(kernel));
     let n = match kernel.is_chunked_along(pipeline.tiling().partition(), Side::Columns) {
         // As the rows are, where ranks divide those; chunks of columns are whole 16 bytes.
-        true => (tile.columns + tile.columns / 2) * chunks - 8,
-        false => tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8,
+        true => (tile.columns + tile.columns / 2) * chunks - few_columns,
+        false => {
+            let outside = tile.columns / 2 * w_in_halves + few_columns;
+            tile.columns * pipeline.cta.multicast_group() + outside
+        }
     };
     let (n, k) = (
         match copied.contains("n") {

@@ -109,7 +109,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         }
     }
 
-    /// Whether it is a scale as it was loaded.
+    /// Whether it is an operand's scale as it was loaded.
     fn is_scale(&self, value: &Value) -> bool {
         let Value::Acc(acc) = value else {
             return false;
@@ -118,7 +118,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
             return false;
         };
         matches!(self.sums.term(id), Term::Input { tensor, .. }
-            if self.sums.kernel.buffers[tensor.index()].kind.is_scale())
+            if self.sums.kernel.scales_an_operand(tensor))
     }
 
     /// A sum without those products of this rank that another rank has too.

@@ -1,0 +1,177 @@
+//! Scales of FP8 outputs: what is stored in one is multiplied by a number in the GPU's memory before it is rounded.
+//!
+//! As with scales of operands, a schedule says nothing about them; its variant does, and what it becomes is an ordinary
+//! program: an output has a scale beside it, which each item that stores there loads.
+
+use crate::diag::{Diagnostic, Rule};
+use crate::dtype::Dtype;
+use crate::program::{
+    AccDecl, Along, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+};
+use crate::value::{AccId, Value};
+use crate::variant::Variant;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// A program with scales of the outputs that the variant makes FP8. One that has them is as it is.
+pub(crate) fn with_scales_of_outputs<'p>(
+    program: Cow<'p, Program>,
+    variant: &Variant,
+) -> Result<Cow<'p, Program>, Diagnostic> {
+    let Some(output) = variant.output else {
+        return Ok(program);
+    };
+    let outputs = outputs(&program);
+    let Some(first) = outputs.first() else {
+        let message = format!(
+            "outputs of {output} for {}, which has none of its first type",
+            program.name
+        );
+        return Err(Diagnostic::new(Rule::Shape, program.at, message)
+            .hint("an `Out` of the type of the first parameter, or no type for outputs"));
+    };
+    let known =
+        |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { of, .. } if of == *first);
+    if !output.is_fp8() || program.tensors.iter().any(known) {
+        return Ok(program);
+    }
+    let mut made = program.into_owned();
+    let mut results = Results {
+        scales: BTreeMap::new(),
+        accs: std::mem::take(&mut made.accs),
+    };
+    for of in outputs {
+        let scale = Tensor {
+            name: format!("{}.scale", made.tensors[of.index()].name),
+            kind: TensorKind::Scale {
+                of,
+                along: Along::All,
+            },
+            dtype: Dtype::F32,
+            at: made.tensors[of.index()].at,
+        };
+        let id = TensorId(made.tensors.len() as u16);
+        results.scales.insert(of, (id, scale.name.clone()));
+        made.tensors.push(scale);
+    }
+    for role in &mut made.roles {
+        results.outside(&mut role.body);
+    }
+    made.accs = results.accs;
+    // It knows nothing of scales.
+    made.reference = None;
+    Ok(Cow::Owned(made))
+}
+
+/// The outputs whose type the variant replaces.
+pub(crate) fn outputs(program: &Program) -> Vec<TensorId> {
+    let replaced = program.tensors.first().map(|first| first.dtype);
+    let tensors = program.tensors.iter().enumerate();
+    let outputs = tensors
+        .filter(|(_, tensor)| tensor.kind == TensorKind::Out && Some(tensor.dtype) == replaced);
+    outputs.map(|(at, _)| TensorId(at as u16)).collect()
+}
+
+/// Scales of outputs with their names, and the accumulators of a program in the making.
+struct Results {
+    scales: BTreeMap<TensorId, (TensorId, String)>,
+    accs: Vec<AccDecl>,
+}
+
+/// What an item loads: scales, each into an accumulator, for the first store that needs it.
+type Loads = BTreeMap<TensorId, (AccId, Loc)>;
+
+impl Results {
+    fn outside(&mut self, body: &mut [Stmt]) {
+        for stmt in body {
+            match &mut stmt.kind {
+                StmtKind::ForRanks { body, .. } => self.outside(body),
+                StmtKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.outside(then);
+                    self.outside(otherwise);
+                }
+                StmtKind::ForItems { body, .. } => {
+                    let mut loads = Loads::new();
+                    self.multiply(body, &mut loads);
+                    let loads = loads.into_iter();
+                    let loads = loads.map(|(tensor, (acc, at))| load(tensor, acc, at));
+                    let first = body.iter().position(computes).unwrap_or(0);
+                    body.splice(first..first, loads);
+                }
+                StmtKind::Wait { .. }
+                | StmtKind::Signal { .. }
+                | StmtKind::Copy { .. }
+                | StmtKind::Dot { .. }
+                | StmtKind::Sum { .. }
+                | StmtKind::Load { .. }
+                | StmtKind::Store { .. } => {}
+            }
+        }
+    }
+
+    /// Multiplies what an item stores.
+    fn multiply(&mut self, body: &mut [Stmt], loads: &mut Loads) {
+        for stmt in body {
+            match &mut stmt.kind {
+                StmtKind::Store { dst, value, .. } => {
+                    let Some((scale, name)) = self.scales.get(&dst.tensor) else {
+                        continue;
+                    };
+                    let (acc, _) = *loads.entry(*scale).or_insert_with(|| {
+                        let name = Some(name.clone());
+                        self.accs.push(AccDecl { name });
+                        (AccId(self.accs.len() as u16 - 1), stmt.at)
+                    });
+                    *value = value.clone() * Value::Acc(acc);
+                }
+                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+                    self.multiply(body, loads);
+                }
+                StmtKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.multiply(then, loads);
+                    self.multiply(otherwise, loads);
+                }
+                StmtKind::Wait { .. }
+                | StmtKind::Signal { .. }
+                | StmtKind::Copy { .. }
+                | StmtKind::Dot { .. }
+                | StmtKind::Sum { .. }
+                | StmtKind::Load { .. } => {}
+            }
+        }
+    }
+}
+
+/// Whether a statement, or one within it, is a product or a store.
+fn computes(stmt: &Stmt) -> bool {
+    match &stmt.kind {
+        StmtKind::Dot { .. } | StmtKind::Store { .. } => true,
+        StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+            body.iter().any(computes)
+        }
+        StmtKind::If {
+            then, otherwise, ..
+        } => then.iter().chain(otherwise).any(computes),
+        StmtKind::Wait { .. }
+        | StmtKind::Signal { .. }
+        | StmtKind::Copy { .. }
+        | StmtKind::Sum { .. }
+        | StmtKind::Load { .. } => false,
+    }
+}
+
+/// A statement that loads a scale.
+const fn load(tensor: TensorId, acc: AccId, at: Loc) -> Stmt {
+    let from = Place {
+        tensor,
+        home: Home::Me,
+        slot: None,
+        item: None,
+    };
+    let kind = StmtKind::Load { acc, from };
+    Stmt { kind, at }
+}
