@@ -146,3 +146,49 @@ echo \"test result: ok. 1 passed; 0 failed\"";
         );
     }
 }
+
+#[test]
+fn two_runs_side_by_side_take_turns_on_a_gpu() {
+    let packed = Packed::new("turns");
+    // It fails where another one is at work.
+    packed.program(
+        "hardware",
+        "mkdir at-work || exit 1
+sleep 0.3
+rmdir at-work
+echo \"test result: ok. 1 passed; 0 failed\"",
+    );
+    let one = |reports: &str| {
+        let reports = packed.0.join(reports);
+        packed.run(
+            &["queues", "pulls"],
+            &[("REPORTS", &reports.to_string_lossy())],
+        )
+    };
+    std::thread::scope(|scope| {
+        let runs = ["one", "two"].map(|reports| scope.spawn(move || one(reports)));
+        for run in runs {
+            let (code, said) = run.join().expect("it ran");
+            assert!(code == 0 && said.contains("2 sections fine"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn as_many_random_schedules_run_as_have_kernels() {
+    let packed = Packed::new("random");
+    fs::write(packed.0.join("random-cases"), "31\n").expect("written");
+    packed.program(
+        "hardware",
+        "echo \"  $RANDOM_CASES launches right\"
+echo \"test result: ok. 1 passed; 0 failed\"",
+    );
+    let (code, said) = packed.run(&["random"], &[]);
+    assert!(
+        code == 0 && said.contains(" 31 launches compared"),
+        "{said}"
+    );
+    let set = [("RANDOM_CASES", "7"), ("FRESH", "1")];
+    let (code, said) = packed.run(&["random"], &set);
+    assert!(code == 0 && said.contains(" 7 launches compared"), "{said}");
+}

@@ -66,6 +66,7 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
@@ -211,8 +212,8 @@ ag_gemm(
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(x, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N, p_row * PIECE,
-                                me, peer);
+                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N, p_row * PIECE, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -242,16 +243,14 @@ ag_gemm(
                 const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                const TensorMap& y_out = chunk == plan.partial_chunk ? y_partial_chunk : y;
-                const u32 y_chunk = chunk == plan.partial_chunk ? 0 : chunk;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(y_out, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                            t.row * TILE_M, y_chunk, 0);
+                        tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();

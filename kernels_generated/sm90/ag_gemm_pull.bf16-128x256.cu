@@ -140,16 +140,14 @@ ag_gemm_pull(
                 const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                const TensorMap& y_out = chunk == plan.partial_chunk ? y_partial_chunk : y;
-                const u32 y_chunk = chunk == plan.partial_chunk ? 0 : chunk;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(y_out, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                            t.row * TILE_M, y_chunk, 0);
+                        tma_store(chunk == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();

@@ -42,6 +42,7 @@ struct Plan {
     u32 g_rows;  // rows of g
     u32 g_columns;  // columns of g
     u32 g_rows_chunk;  // of g.rows, in a full chunk
+    u32 g_rows_partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
@@ -84,6 +85,7 @@ bulk_rs(
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
         const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap r,  // everyone's own chunk; boxes of 128x64
+        const __grid_constant__ TensorMap r_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -289,8 +291,8 @@ bulk_rs(
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(r, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M,
-                            0, me);
+                        tma_store(me == plan.g_rows_partial_chunk ? r_partial_chunk : r, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();

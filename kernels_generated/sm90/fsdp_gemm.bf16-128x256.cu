@@ -66,6 +66,7 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 fsdp_gemm(
         const __grid_constant__ TensorMap w,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap w_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 256x64
@@ -219,8 +220,8 @@ fsdp_gemm(
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(w, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N, p_row * PIECE,
-                                me, peer);
+                            tma_store(me == plan.n_partial_chunk ? w_partial_chunk : w, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N, p_row * PIECE, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -251,16 +252,14 @@ fsdp_gemm(
                 const u32 tiles_n = ceil_div(n_chunk_of(plan, shard), TILE_N);
                 const u32 tiles_m = ceil_div(plan.m, TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                const TensorMap& y_out = shard == plan.n_partial_chunk ? y_partial_chunk : y;
-                const u32 y_chunk = shard == plan.n_partial_chunk ? 0 : shard;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                        tma_store(y_out, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                            t.row * TILE_M, y_chunk, 0);
+                        tma_store(shard == plan.n_partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, shard, 0);
                         tma_commit();
                         tma_wait_read<0>();
                         subtile_empty[subtile.index].arrive();

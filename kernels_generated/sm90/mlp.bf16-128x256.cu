@@ -45,6 +45,7 @@ struct Plan {
     u32 n;  // columns of down
     u32 y_columns;  // columns of y
     u32 rows;  // of m, in a full chunk
+    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
@@ -81,6 +82,7 @@ __device__ __forceinline__ float hidden_value(float product) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 mlp(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_chunk,  // the partial chunk; boxes of 128x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap up,  // mine, in one piece; boxes of 256x64
@@ -94,6 +96,7 @@ mlp(
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -324,8 +327,8 @@ mlp(
                         #pragma unroll 1
                         for (u32 i = 0; i < BATCH; ++i) {
                             staging_full[staging.index].wait(staging.phase, watch, STORE);
-                            tma_store(x, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N, p_row * PIECE,
-                                me, peer);
+                            tma_store(me == plan.partial_chunk ? x_partial_chunk : x, smem_staging[staging.index],
+                                (batch * BATCH + i) * STAGING_N, p_row * PIECE, me, peer);
                             ++held;
                             tma_commit();
                             staging.advance();
@@ -417,8 +420,8 @@ mlp(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        me);
+                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                        t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();

@@ -32,6 +32,7 @@ struct Plan {
     u32 k;  // its depth
     u32 n;  // its columns
     u32 rows;  // of m, in a full chunk
+    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 landed;  // a counter: its first cell
@@ -60,6 +61,7 @@ odd_owners_first(
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -220,8 +222,8 @@ odd_owners_first(
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
-                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
-                        me);
+                    tma_store(me == plan.partial_chunk ? y_partial_chunk : y, smem_subtile[subtile.index],
+                        t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0, me);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();

@@ -8,10 +8,13 @@ use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::Numbers;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Error, Shape, schedules};
+use counterflow::{Communicator, Error, Program, Shape, Variant, schedules};
 
 /// Sums are exact, whoever adds first.
 const FILL: Fill = Fill::Integers(7);
+
+/// How many ranks: a kernel's text has them as a parameter.
+const RANKS: [u32; 2] = [2, 4];
 
 /// Two sizes of one kernel, and a kernel whose scratch every rank reads: rows of scratch lie elsewhere in each.
 fn cases(world: &World, ranks: u32) -> Vec<Case> {
@@ -105,6 +108,16 @@ fn in_turn(
     Ok(())
 }
 
+/// Their kernels, for what compiles them ahead.
+pub fn kernels() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let all = [schedules::gemm_rs, schedules::gemm_ar];
+    let probes = [Probes::default(), JITTER];
+    let each = probes
+        .into_iter()
+        .flat_map(move |probes| all.map(|schedule| (probes, schedule)));
+    each.map(|(probes, schedule)| (probes, schedule(), variant(RANKS[0], KINDS[1])))
+}
+
 fn run(world: Option<World>, ranks: u32, probes: Probes, launches: (usize, u64)) {
     let Some(world) = world else { return };
     let cases = cases(&world, ranks);
@@ -117,7 +130,7 @@ fn run(world: Option<World>, ranks: u32, probes: Probes, launches: (usize, u64))
 
 #[test]
 fn kernels_take_turns_in_the_same_scratch() {
-    for ranks in [2, 4] {
+    for ranks in RANKS {
         run(world(ranks), ranks, Probes::default(), (300, 2000));
         run(loopback(ranks), ranks, Probes::default(), (300, 2000));
     }
@@ -125,6 +138,7 @@ fn kernels_take_turns_in_the_same_scratch() {
 
 #[test]
 fn kernels_take_turns_in_the_same_scratch_whoever_is_late() {
-    run(world(4), 4, JITTER, (150, 2000));
-    run(loopback(4), 4, JITTER, (150, 2000));
+    let ranks = RANKS[1];
+    run(world(ranks), ranks, JITTER, (150, 2000));
+    run(loopback(ranks), ranks, JITTER, (150, 2000));
 }

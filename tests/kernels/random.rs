@@ -1,9 +1,9 @@
 //! Random schedules down to machine code: the first that the tile level accepts, but for the few that have no pipeline.
 //! `RANDOM_CASES` says how many, 3 by default; `.ci/run` takes 25.
 
-use crate::generator::warps::{Accepted, accepted};
+use crate::generator::warps::{Accepted, Warps, accepted, rule, warps};
 use crate::sass::{each, nvidia};
-use counterflow::codegen::{cuda, sm90, verify};
+use counterflow::codegen::{cuda, sm90};
 use counterflow::jit::{Compiler, sass_checks};
 use counterflow::{Variant, launch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,36 +83,18 @@ fn how_far_random_schedules_get() {
 
 /// What becomes of an accepted schedule, without the names and numbers of its own.
 fn became(compiler: &Compiler, found: &Accepted) -> String {
-    let pipeline = match sm90::build(&found.kernel) {
-        Ok(pipeline) => pipeline,
-        Err(refused) => return format!("refused: {}", plain(&refused.first().message)),
-    };
-    let pipeline = match verify::pipeline(pipeline) {
-        Ok(pipeline) => pipeline,
-        // It is legal in no world that warps are tried in.
-        Err(found) if found.first().rule == counterflow::Rule::Resources => {
-            return format!("refused: {}", plain(&found.first().message));
-        }
-        Err(found) => return format!("wrong warps: {}", plain(&found.first().message)),
+    let pipeline = match warps(&found.kernel) {
+        Warps::Right(pipeline) => pipeline,
+        Warps::Refused(found) => return format!("refused: {}", rule(&found.first().message)),
+        Warps::Wrong(found) => return format!("wrong warps: {}", rule(&found.first().message)),
     };
     match launch::compile(compiler, &cuda::emit(&pipeline)) {
-        Err(error) => format!("wrong text: {}", plain(&error.to_string())),
+        Err(error) => format!("wrong text: {}", rule(&error.to_string())),
         Ok(compiled) => match sass_checks::findings(&compiled, None).first() {
             None => "compiled".into(),
-            Some(slow) => format!("compiled, slow: {}", plain(slow)),
+            Some(slow) => format!("compiled, slow: {}", rule(slow)),
         },
     }
-}
-
-/// One line, with other names and numbers.
-fn plain(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let parts = words.split('`').enumerate();
-    let words: String = parts
-        .map(|(at, words)| if at % 2 == 1 { "…" } else { words })
-        .collect();
-    let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
-    words.chars().map(number).take(200).collect()
 }
 
 fn number(name: &str, default: usize) -> usize {

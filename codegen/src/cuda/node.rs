@@ -5,7 +5,7 @@ use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
 use crate::tiling::Multiply;
-use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Test, Warp};
+use crate::warp::{At, Expr, Field, MapId, Node, Phase, RingId, RunBy, Slot, Test, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
@@ -214,14 +214,14 @@ impl Text<'_> {
                 } else {
                     [&at.column, &at.row]
                 };
-                let at = [inner, outer, &at.chunk, &at.rank]
+                let place = [inner, outer, &at.chunk, &at.rank]
                     .map(|expr| self.expr(expr))
                     .join(", ");
-                let map = &self.pipeline.map(*map).name;
+                let map = self.clipped(*map, at, false);
                 let (of, boxes) = match partial_boxes {
-                    None => (String::new(), map.clone()),
+                    None => (String::new(), map),
                     Some(partial_boxes) => {
-                        let partial_box = &self.pipeline.map(partial_boxes.map).name;
+                        let partial_box = self.clipped(partial_boxes.map, at, false);
                         let [rows, all] =
                             [&partial_boxes.rows, &partial_boxes.all].map(|expr| self.expr(expr));
                         let of = format!("_partial<PARTIAL_BOX_ROWS, {all}>");
@@ -229,14 +229,14 @@ impl Text<'_> {
                     }
                 };
                 self.line(match multicast {
-                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {at});"),
+                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
                     Some(first) => {
                         let mask = match first {
                             Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
                             first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
                         };
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full.at, {at}, {mask});")
+                        format!("{verb}({shared}, {boxes}, full.at, {place}, {mask});")
                     }
                 });
             }
@@ -249,29 +249,13 @@ impl Text<'_> {
             } => {
                 let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 shared.push_str(&self.slice(slice));
-                let (map, partial_chunk) = (
-                    &self.pipeline.map(*map).name,
-                    self.pipeline.map(*map).partial_chunk,
-                );
-                let chunk = if partial_chunk {
-                    format!("{map}_chunk")
-                } else {
-                    self.expr(&at.chunk)
-                };
-                let to = if partial_chunk {
-                    format!("{map}_out")
-                } else {
-                    map.clone()
-                };
+                let to = self.clipped(*map, at, true);
                 let verb = match mode {
                     StoreMode::Write => "tma_store",
                     StoreMode::Add => "tma_reduce_add",
                 };
-                let (column, row, rank) = (
-                    self.expr(&at.column),
-                    self.expr(&at.row),
-                    self.expr(&at.rank),
-                );
+                let [column, row, chunk, rank] =
+                    [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.expr(expr));
                 self.line(format!(
                     "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
                 ));
@@ -279,18 +263,6 @@ impl Text<'_> {
                 if self.releases {
                     self.line("++held;");
                 }
-            }
-            Node::PartialChunk { map, chunk } => {
-                let map_of = self.pipeline.map(*map);
-                let dim = map_of.divided(&self.pipeline.kernel);
-                let (map, chunk) = (&map_of.name, self.expr(chunk));
-                let partial_chunk = self.field(Field::PartialChunk(dim));
-                self.line(format!(
-                    "const TensorMap& {map}_out = {chunk} == {partial_chunk} ? {map}_partial_chunk : {map};"
-                ));
-                self.line(format!(
-                    "const u32 {map}_chunk = {chunk} == {partial_chunk} ? 0 : {chunk};"
-                ));
             }
             Node::Commit => self.line("tma_commit();"),
             Node::AwaitRead { pending } => {
@@ -523,6 +495,18 @@ impl Text<'_> {
                 }
             });
         });
+    }
+
+    /// The map that a box is stored or loaded by.
+    fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
+        let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
+        let name = &map.name;
+        if !map.clips(kernel.buffers[map.tensor.index()].kind, stored) {
+            return name.clone();
+        }
+        let chunk = self.factor(map.chunk_at(at));
+        let partial_chunk = self.field(Field::PartialChunk(map.divided(kernel)));
+        format!("{chunk} == {partial_chunk} ? {name}_partial_chunk : {name}")
     }
 
     /// A number as a factor.

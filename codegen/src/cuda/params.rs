@@ -11,8 +11,7 @@ pub enum Param {
     Map {
         /// Which map: [`Pipeline::maps`] describes it.
         map: MapId,
-        /// Whether it is for the one chunk that has some rows, but not all: its base is that chunk, its rows are those
-        /// the chunk has, and it has one chunk.
+        /// Whether it is for the one chunk that has some rows, but not all: every chunk of it ends after that many.
         partial_chunk: bool,
     },
     /// A struct of numbers.
@@ -112,10 +111,6 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             }
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
-        Node::PartialChunk { map, .. } => {
-            let divided = pipeline.map(*map).divided(&pipeline.kernel);
-            used.insert(Field::PartialChunk(divided));
-        }
         Node::CounterWait { counter, .. }
         | Node::CounterAdvance { counter, .. }
         | Node::CounterAdd { counter, .. }
@@ -157,6 +152,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::SyncCta
         | Node::SyncCluster => {}
     });
+    let apart = pipeline.maps.iter().filter(|map| map.partial_chunk);
+    used.extend(apart.map(|map| Field::PartialChunk(map.divided(&pipeline.kernel))));
     if used.iter().any(|field| matches!(field, Field::First(_))) {
         used.extend([
             Field::Heap,

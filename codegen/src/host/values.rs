@@ -15,8 +15,6 @@ pub struct MapShape {
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
-    /// Bytes from the tensor's start (on rank 0, if the map covers all ranks) to the map's.
-    pub offset: u64,
 }
 
 impl Pipeline {
@@ -83,7 +81,7 @@ impl Pipeline {
         })
     }
 
-    /// A map's numbers on `rank`. The sibling for the partial chunk has a shape even without such a chunk.
+    /// A map's numbers on `rank`. The sibling for the partial chunk, `short`, has a shape even without such a chunk.
     pub fn map_shape(&self, map: MapId, short: bool, plan: &Plan, rank: u32) -> MapShape {
         let map = self.map(map);
         let buffer = &self.kernel.buffers[map.tensor.index()];
@@ -110,19 +108,11 @@ impl Pipeline {
             View::SharedChunk => (of_chunk, 1, world),
         };
         let partial_chunk = partial_chunk(plan, divided);
-        let (long, middle, first) =
-            match (map.partial_chunk, short && partial_chunk < geometry.world) {
-                (false, _) => (long, middle, 0),
-                // Full chunks only: the last one's box must not spill over its end.
-                (true, false) => {
-                    let full = u64::from(geometry.size(divided)) / of_chunk.max(1);
-                    (long, full.min(middle), 0)
-                }
-                (true, true) => {
-                    let long = geometry.chunk(divided, partial_chunk).len();
-                    (long.into(), 1, u64::from(partial_chunk))
-                }
-            };
+        let long = if short && partial_chunk < geometry.world {
+            geometry.chunk(divided, partial_chunk).len().into()
+        } else {
+            long
+        };
         let (rows, across, plane) = match map.view {
             View::ColumnChunks => (held, long, of_chunk * u64::from(buffer.dtype.bytes())),
             View::Flat
@@ -141,7 +131,6 @@ impl Pipeline {
             dims: [across.max(1), rows.max(1), middle.max(1), ranks],
             strides: [pitch, plane],
             boxed: [map.box_columns, map.box_rows, 1, 1],
-            offset: first * plane,
         };
         if buffer.mn_major {
             shape.dims.swap(0, 1);

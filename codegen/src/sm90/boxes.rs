@@ -5,7 +5,7 @@ use super::item::Leaf;
 use super::walk::{Walk, Which};
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
-use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS};
+use crate::warp::{At, BATCH, Expr, MapId, STAGING_COLUMNS};
 
 impl Walk<'_, '_> {
     /// The box of the current batch, `i`-th of it.
@@ -76,34 +76,11 @@ impl Walk<'_, '_> {
         STAGING_COLUMNS * 2 / self.b.kernel.buffers[tensor.index()].dtype.bytes()
     }
 
-    /// Which maps clip what is stored of a chunk that is short: boxes end with their tensor, not with its chunks.
-    pub(super) fn partial_chunks(
-        &mut self,
-        copies: &[&Leaf<'_>],
-        chunk: Option<&Expr>,
-    ) -> Vec<Node> {
-        let stores = match self.which {
-            Which::Spare => true,
-            Which::Fetch => self.in_order,
-            Which::Send => !self.in_order,
-            Which::Load | Which::Store | Which::Multiply | Which::End => false,
-        };
-        let Some(chunk) = chunk.filter(|_| stores) else {
-            return Vec::new();
-        };
-        let mut nodes = Vec::new();
-        for copy in copies {
-            let OpKind::Copy { dst, .. } = &copy.op.kind else {
-                continue;
-            };
-            let boxed = (self.box_rows(), self.box_columns(dst.buffer));
-            let map = self.map(dst.buffer, boxed.0, boxed.1);
-            let chunk = chunk.clone();
-            if self.b.maps[usize::from(map.0)].partial_chunk {
-                nodes.push(Node::PartialChunk { map, chunk });
-            }
-        }
-        nodes
+    /// The same, for a box that is stored there.
+    pub(super) fn staging_to(&mut self, var: Var, region: &Region) -> (MapId, At) {
+        let (map, at) = self.staging_at(var, region);
+        self.b.stores_by(map);
+        (map, at)
     }
 
     /// Columns of the boxes that an item's copies have in common: they go through the same batches.

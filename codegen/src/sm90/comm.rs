@@ -87,7 +87,6 @@ impl Walk<'_, '_> {
                 items,
             )
         };
-        nodes.extend(self.partial_chunks(&copies, chunk.as_ref()));
         let bound = Bound::Item {
             partition,
             chunk,
@@ -244,7 +243,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(one.copy.op);
-        let (map, at) = self.staging_at(var, dst);
+        let (map, at) = self.staging_to(var, dst);
         let body = vec![
             Node::Await {
                 barrier: self.staging().full(),

@@ -61,8 +61,7 @@ fn is_note(node: &Node) -> bool {
 }
 
 fn names(node: &Node) -> bool {
-    let named = matches!(node, Node::Let { .. } | Node::PartialChunk { .. });
-    named || matches!(node, Node::Accumulators)
+    matches!(node, Node::Let { .. } | Node::Accumulators)
 }
 
 /// Whether two nodes are loops over the same.

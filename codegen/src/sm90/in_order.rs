@@ -112,7 +112,8 @@ impl Walk<'_, '_> {
     /// The boxes of a copy, up to their arrival.
     fn boxes(&mut self, var: Var, dst: &Region, src: &Region) -> [Node; 2] {
         let ring = self.staging();
-        let [(from, from_at), (to, to_at)] = [src, dst].map(|region| self.staging_at(var, region));
+        let (from, from_at) = self.staging_at(var, src);
+        let (to, to_at) = self.staging_to(var, dst);
         let body = vec![
             // The places of all but the latest boxes are free.
             Node::AwaitRead {

@@ -13,13 +13,7 @@ use crate::warp::{At, Expr, MapId, Node, Phase, Slot};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
-    pub(super) fn store(
-        &mut self,
-        pass: &Pass<'_>,
-        lag: bool,
-        before: &mut Vec<Node>,
-        chunk: Option<&Expr>,
-    ) -> Vec<Node> {
+    pub(super) fn store(&mut self, pass: &Pass<'_>, lag: bool) -> Vec<Node> {
         let mut nodes = self.waits(&pass.store_waits);
         if pass.stores.is_empty() {
             nodes.extend(self.signals(pass, lag));
@@ -39,9 +33,7 @@ impl Walk<'_, '_> {
                     continue;
                 };
                 let (dst, mode) = (dst.clone(), *mode);
-                part.extend(self.inside(&leaf.around, &mut |walk| {
-                    walk.subtile_to(&dst, mode, before, chunk)
-                }));
+                part.extend(self.inside(&leaf.around, &mut |walk| walk.subtile_to(&dst, mode)));
             }
             part.push(Node::Commit);
             if !self.b.cta.aliased() {
@@ -89,14 +81,9 @@ impl Walk<'_, '_> {
     }
 
     /// One subtile of a tile to one destination.
-    fn subtile_to(
-        &mut self,
-        dst: &Region,
-        mode: StoreMode,
-        before: &mut Vec<Node>,
-        chunk: Option<&Expr>,
-    ) -> Vec<Node> {
+    fn subtile_to(&mut self, dst: &Region, mode: StoreMode) -> Vec<Node> {
         let map = self.subtile_map(dst.buffer);
+        self.b.stores_by(map);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -109,14 +96,6 @@ impl Walk<'_, '_> {
         };
         let place = self.subtile_at(row, column, Expr::var("part"));
         let at = self.place(dst, map, var, place, slot);
-        if self.b.maps[usize::from(map.0)].partial_chunk
-            && let Some(chunk) = chunk
-        {
-            before.push(Node::PartialChunk {
-                map,
-                chunk: chunk.clone(),
-            });
-        }
         let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
         vec![
             self.each_slice(dtype, at.column.clone(), |slice, column| Node::Store {

@@ -83,7 +83,7 @@ impl Walk<'_, '_> {
         for pass in &passes {
             item.extend(match self.which {
                 Which::Load => self.load(pass),
-                Which::Store => self.store(pass, lag, &mut nodes, chunk.as_ref()),
+                Which::Store => self.store(pass, lag),
                 Which::Multiply => self.multiply(pass, var, tiles.clone()),
                 Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
             });

@@ -226,7 +226,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                 Block::Join => {}
             }
         }
-        once(nodes)
+        nodes
     }
 
     /// A number with a name, unless that name already has it.
@@ -367,28 +367,17 @@ impl<'b, 'a> Walk<'b, 'a> {
         while another(&name) {
             name.push_str(what);
         }
-        // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
-        let stored = match self.b.kernel.buffers[tensor.index()].kind {
-            TensorKind::Out | TensorKind::Accumulated | TensorKind::Scratch { .. } => true,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Exchanged
-            | TensorKind::GatheredOutput => false,
-        };
-        let partial_chunk = matches!(view, View::Chunks | View::ColumnChunks) && stored;
         maps.push(Map {
             name,
             tensor,
             view,
             box_columns: columns,
             box_rows: rows,
-            partial_chunk,
+            partial_chunk: false,
         });
-        MapId((maps.len() - 1) as u16)
+        let id = MapId((maps.len() - 1) as u16);
+        self.b.clips(id, false);
+        id
     }
 
     /// Where a region starts in its map, from the row and column in the item's chunk on.
@@ -468,6 +457,20 @@ impl<'b, 'a> Walk<'b, 'a> {
 }
 
 impl Builder<'_> {
+    /// A map that something is stored by.
+    pub fn stores_by(&mut self, id: MapId) {
+        self.clips(id, true);
+    }
+
+    /// Gives a map its sibling, if it needs one. Loads mind a short chunk's end only where the memory may end, too: what
+    /// they have beyond it is multiplied into rows that nobody stores.
+    fn clips(&mut self, id: MapId, stored: bool) {
+        let map = &mut self.maps[usize::from(id.0)];
+        let kind = self.kernel.buffers[map.tensor.index()].kind;
+        let divided = self.kernel.is_chunked(map.divided(self.kernel));
+        map.partial_chunk |= divided && map.ends_with_chunks(kind, stored);
+    }
+
     fn view(&self, tensor: TensorId) -> View {
         let buffer = &self.kernel.buffers[tensor.index()];
         let [chunked, by_columns] =
@@ -521,20 +524,6 @@ fn has_stores(node: &Node) -> bool {
     found
 }
 
-/// The nodes of a list, in which each map is chosen once.
-fn once(nodes: Vec<Node>) -> Vec<Node> {
-    let mut chosen: Vec<Node> = Vec::new();
-    let mut is_new = |node: &Node| {
-        let choice = matches!(node, Node::PartialChunk { .. });
-        let new = !choice || !chosen.contains(node);
-        if choice && new {
-            chosen.push(node.clone());
-        }
-        new
-    };
-    nodes.into_iter().filter(|node| is_new(node)).collect()
-}
-
 /// Drops numbers of a list that nothing in it uses.
 fn only_used(nodes: &mut Vec<Node>) {
     let mut used = BTreeSet::new();
@@ -559,10 +548,7 @@ fn trim(nodes: &mut Vec<Node>) {
             node,
             Node::Items { .. } | Node::Ranks { .. } | Node::If { .. }
         );
-        matches!(
-            node,
-            Node::Note(_) | Node::Let { .. } | Node::PartialChunk { .. }
-        ) || looped && node.body().iter().all(idle)
+        matches!(node, Node::Note(_) | Node::Let { .. }) || looped && node.body().iter().all(idle)
     }
     while nodes.last().is_some_and(idle) {
         nodes.pop();

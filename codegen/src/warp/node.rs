@@ -8,7 +8,7 @@ use super::fragment::FragmentOp;
 use super::ring::{BarrierId, RingId};
 use super::scheduler::{LoopId, SchedulerId};
 use crate::kernel::{DimId, Kernel};
-use crate::program::{CounterId, Loc, StoreMode, TensorId};
+use crate::program::{CounterId, Loc, StoreMode, TensorId, TensorKind};
 
 /// An index into [`super::Pipeline::maps`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -180,14 +180,6 @@ pub enum Node {
         at: At,
         /// Replace or add.
         mode: StoreMode,
-    },
-    /// Chooses between an output map and the one of the partial chunk: binds `map.name` for the stores that
-    /// follow, and its chunk coordinate.
-    PartialChunk {
-        /// The map.
-        map: MapId,
-        /// The chunk.
-        chunk: Expr,
     },
     /// Closes a group of stores.
     Commit,
@@ -391,7 +383,8 @@ pub struct Map {
     pub box_columns: u32,
     /// Rows of a box.
     pub box_rows: u32,
-    /// Whether it has a sibling for the partial chunk.
+    /// Whether it has a sibling for the partial chunk, which ends where that chunk does. Stores go by it, and so do loads
+    /// of what has no padding there.
     pub partial_chunk: bool,
 }
 
@@ -407,6 +400,37 @@ impl Map {
             | View::SharedSlots
             | View::SharedSlotChunks
             | View::SharedChunk => buffer.rows,
+        }
+    }
+
+    /// Whether what is stored by it, or loaded, must end where a chunk does: behind a chunk that is short lies what is
+    /// not the kernel's to write. Only scratch has padding there, and what only this rank has may end there.
+    pub(crate) const fn ends_with_chunks(&self, kind: TensorKind, stored: bool) -> bool {
+        match self.view {
+            View::Flat => false,
+            // Each chunk of a MN-major operand is a matrix with lines of full chunks.
+            View::Chunks | View::ColumnChunks => !matches!(kind, TensorKind::Local),
+            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+                stored && !matches!(kind, TensorKind::Scratch { .. })
+            }
+        }
+    }
+
+    /// Whether a store or a load by it goes by the sibling where the chunk is the partial one.
+    pub(crate) const fn clips(&self, kind: TensorKind, stored: bool) -> bool {
+        self.partial_chunk && self.ends_with_chunks(kind, stored)
+    }
+
+    /// Which chunk of that dimension a box lies in: where each rank has a chunk, the chunk of the rank whose memory it
+    /// is.
+    pub(crate) const fn chunk_at<'a>(&self, at: &'a At) -> &'a Expr {
+        match self.view {
+            View::Flat
+            | View::Chunks
+            | View::ColumnChunks
+            | View::SharedChunks
+            | View::SharedSlotChunks => &at.chunk,
+            View::SharedSlots | View::SharedChunk => &at.rank,
         }
     }
 }

@@ -367,11 +367,6 @@ impl Printer<'_> {
                 let slice = self.slice(slice);
                 format!("store {}{slice} {sign} {name}{at}", self.ring(*ring))
             }
-            Node::PartialChunk { map, chunk } => format!(
-                "{} is the map of the partial chunk if {} is it",
-                self.pipeline.map(*map).name,
-                number(chunk)
-            ),
             Node::Commit => "commit stores".into(),
             Node::AwaitRead { pending } => {
                 format!("await reads of all but {} stores", factor(pending, self))

@@ -38,7 +38,6 @@ impl Node {
             | Node::ArriveOrder
             | Node::Load { .. }
             | Node::Store { .. }
-            | Node::PartialChunk { .. }
             | Node::Commit
             | Node::AwaitRead { .. }
             | Node::AwaitStores { .. }
@@ -123,7 +122,6 @@ impl Node {
                 all
             }
             Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
-            Node::PartialChunk { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],
             Node::Fragment(op) => op.exprs(),
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],

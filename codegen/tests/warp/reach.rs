@@ -3,37 +3,11 @@
 //!
 //! `RANDOM_CASES` says how many accepted schedules are looked at, 60 by default.
 
-use crate::generator::warps::{Accepted, accepted};
-use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
-use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::sm90;
-use counterflow_codegen::verify::{self, Checked};
+use crate::generator::warps::{Accepted, Warps, accepted, rule, warps};
 use counterflow_codegen::warp::{Node, Pipeline};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEED: u64 = 18;
-
-/// What became of an accepted schedule.
-enum Reached {
-    Warps,
-    Refused(Diagnostics),
-    /// They were made and found wrong: a mistake of ours.
-    Wrong(Diagnostics),
-}
-
-fn reached(kernel: &Checked<Kernel>) -> Reached {
-    let pipeline: Pipeline = match sm90::build(kernel) {
-        Ok(pipeline) => pipeline,
-        Err(found) => return Reached::Refused(found),
-    };
-    names_stand_once(&pipeline);
-    match verify::pipeline(pipeline) {
-        Ok(_) => Reached::Warps,
-        // It is legal in no world that warps are tried in.
-        Err(found) if found.first().rule == Rule::Resources => Reached::Refused(found),
-        Err(found) => Reached::Wrong(found),
-    }
-}
 
 /// A compiler would refuse a block that gives a name twice.
 pub fn names_stand_once(pipeline: &Pipeline) {
@@ -41,12 +15,10 @@ pub fn names_stand_once(pipeline: &Pipeline) {
     pipeline.lists(&mut |list| {
         let mut names = BTreeSet::new();
         for node in list.iter() {
-            let (name, chosen) = match node {
-                Node::Let { name, .. } => (name.clone(), None),
-                Node::PartialChunk { map, .. } => (String::new(), Some(*map)),
-                _ => continue,
+            let Node::Let { name, .. } = node else {
+                continue;
             };
-            assert!(names.insert((name, chosen)), "{node:?} stands twice");
+            assert!(names.insert(name.clone()), "{node:?} stands twice");
         }
     });
 }
@@ -60,10 +32,15 @@ fn tally(cases: usize) -> (usize, Vec<BTreeSet<String>>) {
             case,
             kernel,
         } = found;
-        match reached(&kernel) {
-            Reached::Warps => have += 1,
-            Reached::Refused(found) => refused.push(found.iter().map(rule).collect()),
-            Reached::Wrong(found) => {
+        match warps(&kernel) {
+            Warps::Right(pipeline) => {
+                names_stand_once(&pipeline);
+                have += 1;
+            }
+            Warps::Refused(found) => {
+                refused.push(found.iter().map(|found| rule(&found.message)).collect());
+            }
+            Warps::Wrong(found) => {
                 panic!(
                     "case {number} has wrong warps: {found}\n{:#?}",
                     case.program
@@ -72,16 +49,6 @@ fn tally(cases: usize) -> (usize, Vec<BTreeSet<String>>) {
         }
     }
     (have, refused)
-}
-
-/// What a finding says, with other names and numbers.
-fn rule(found: &Diagnostic) -> String {
-    let words = found.message.split('`').enumerate();
-    let words: String = words
-        .map(|(at, words)| if at % 2 == 1 { "…" } else { words })
-        .collect();
-    let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
-    words.chars().map(number).collect()
 }
 
 /// What has warps has right ones, and 95 of 100 have some. Says of the others how many each thing is said of.

@@ -105,6 +105,6 @@ impl Loaded {
             stride: [shape.strides[0], shape.strides[1], stride],
             tile: [shape.boxed[0], shape.boxed[1]],
         };
-        Ok((spec, base.plus(shape.offset)))
+        Ok((spec, base))
     }
 }

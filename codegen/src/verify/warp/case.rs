@@ -325,7 +325,13 @@ impl<'a> Case<'a> {
                 (full(buffer.rows), columns, allowed)
             }
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                (full(buffer.rows), columns, full(buffer.rows))
+                let rows = full(buffer.rows);
+                let owner = match view {
+                    View::SharedSlots | View::SharedChunk => rank,
+                    View::SharedSlotChunks => chunk % self.world,
+                    View::SharedChunks | View::Flat | View::Chunks | View::ColumnChunks => chunk,
+                };
+                (rows, columns, geometry.chunk(buffer.rows, owner).len())
             }
         };
         Plane {
@@ -340,7 +346,7 @@ impl<'a> Case<'a> {
 pub(super) struct Plane {
     pub rows: u32,
     pub columns: u32,
-    /// Rows, or where those are divided columns, beyond which a store may not go.
+    /// Rows, or where those are divided columns, that the chunk has: nothing else is the kernel's.
     pub allowed: u32,
 }
 

@@ -73,6 +73,9 @@ impl Simulator<'_> {
                 bytes,
                 from,
             } => {
+                if let Some(end) = from.spills {
+                    return Err(Box::new(trace::spills(self, index, &from, end)));
+                }
                 let read = self.touch_global(index, from, false)?;
                 for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;

@@ -6,7 +6,7 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Expr, MapId, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
+use crate::warp::{Expr, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -33,8 +33,6 @@ pub(super) struct Flattener<'a> {
     item: Option<(u32, u32)>,
     /// The tiling of the loop over items.
     tiling: usize,
-    /// Maps replaced by their sibling for the short chunk.
-    partial_chunks: Vec<(MapId, u32)>,
     steps: Vec<Step<'a>>,
 }
 
@@ -60,7 +58,6 @@ pub(super) fn flatten<'a>(
         order: runner,
         item: None,
         tiling: 0,
-        partial_chunks: Vec::new(),
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
@@ -357,14 +354,9 @@ impl<'a> Flattener<'a> {
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, self.value(slice) * bytes, bytes);
-                let to = self.global(*map, at, 0);
+                let to = self.stored_to(*map, at);
                 self.push(node, Kind::Store { area, to });
                 self.cursors[usize::from(ring.0)].held += 1;
-            }
-            Node::PartialChunk { map, chunk } => {
-                let chunk = self.value(chunk);
-                self.partial_chunks.retain(|(known, _)| known != map);
-                self.partial_chunks.push((*map, chunk));
             }
             Node::Commit => self.push(node, Kind::Commit),
             Node::AwaitRead { pending } => self.push(

@@ -256,12 +256,19 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         | View::SharedSlotChunks
         | View::SharedChunk => "rows",
     };
+    let chunk = match at.view {
+        View::Flat
+        | View::Chunks
+        | View::ColumnChunks
+        | View::SharedChunks
+        | View::SharedSlotChunks => at.chunk,
+        View::SharedSlots | View::SharedChunk => at.rank,
+    };
     Diagnostic::new(Rule::Bounds, None, simulator.now(index))
         .note(
             None,
             format!(
-                "chunk {} ends after {end} {}, and the map does not clip the box there",
-                at.chunk, side
+                "chunk {chunk} ends after {end} {side}, and the map does not clip the box there"
             ),
         )
         .hint("a map of its own for the partial chunk")

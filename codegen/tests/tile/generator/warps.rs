@@ -3,13 +3,16 @@
 use super::draw::Draw;
 use super::{Case, TENSOR_CORES, bytes, gather, sized};
 use counterflow_codegen::builder::ScheduleBuilder;
+use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::Pipeline;
 
 /// A schedule that the tile level accepts in its world for all of its launches.
 pub struct Accepted {
@@ -42,6 +45,34 @@ pub fn accepted(seed: u64, change: impl Fn(u64, &mut Case)) -> impl Iterator<Ite
             kernel,
         })
     })
+}
+
+/// What becomes of an accepted schedule's warps.
+pub enum Warps {
+    Right(Checked<Pipeline>),
+    /// By a rule that names the statement, or in every world that warps are tried in.
+    Refused(Diagnostics),
+    /// They were made and found wrong: a mistake of ours.
+    Wrong(Diagnostics),
+}
+
+pub fn warps(kernel: &Checked<Kernel>) -> Warps {
+    match sm90::build(kernel).map(verify::pipeline) {
+        Ok(Ok(pipeline)) => Warps::Right(pipeline),
+        Ok(Err(found)) if found.first().rule != Rule::Resources => Warps::Wrong(found),
+        Ok(Err(found)) | Err(found) => Warps::Refused(found),
+    }
+}
+
+/// The rule that a finding is of: what it says, in one line, without the names and numbers of its schedule.
+pub fn rule(message: &str) -> String {
+    let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts = words.split('`').enumerate();
+    let words: String = parts
+        .map(|(at, words)| if at % 2 == 1 { "…" } else { words })
+        .collect();
+    let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    words.chars().map(number).take(200).collect()
 }
 
 /// The gather that those bytes are, and its world.

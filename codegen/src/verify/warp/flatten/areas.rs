@@ -73,9 +73,20 @@ impl Flattener<'_> {
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
-    /// What a box covers that is so many rows below a place, clipped as the map clips it.
+    /// What a box that is loaded covers, so many rows below a place, clipped as the map clips it.
     pub(in crate::verify::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
         let map = self.case.pipeline.map(id);
+        self.clipped(map, at, below, false)
+    }
+
+    /// What a box that is stored covers: of the partial chunk it is clipped by that one's map.
+    pub(super) fn stored_to(&self, id: MapId, at: &At) -> Box4 {
+        let map = self.case.pipeline.map(id);
+        self.clipped(map, at, 0, true)
+    }
+
+    fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
+        let kind = self.case.pipeline.kernel.buffers[map.tensor.index()].kind;
         let [column, row, chunk, rank] =
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
         let row = row.wrapping_add(below);
@@ -88,13 +99,11 @@ impl Flattener<'_> {
         let plane = self
             .case
             .plane(self.env.plan, map.tensor, (map.view, chunk), home);
-        let mut chosen = self.partial_chunks.iter().rev();
-        let partial_chunk = chosen.find(|(known, _)| *known == id);
-        let clipped = partial_chunk.is_some_and(|(_, of)| *of == chunk);
         let (mut rows, mut columns) = (plane.rows, plane.columns);
         let by_columns = map.view == View::ColumnChunks;
         let divided = if by_columns { &mut columns } else { &mut rows };
-        if clipped {
+        // Of a chunk without rows the map ends where a full one does.
+        if map.clips(kind, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
         let rows = (row.min(rows), (row + map.box_rows).min(rows));
@@ -108,7 +117,8 @@ impl Flattener<'_> {
             rows,
             columns,
             origin: (row, column),
-            spills: (end > plane.allowed).then_some(plane.allowed),
+            spills: (map.ends_with_chunks(kind, stored) && end > plane.allowed)
+                .then_some(plane.allowed),
             view: map.view,
             lines: (0, 0),
             all: (0, 0),
