@@ -32,7 +32,13 @@ pub fn experts(
         (128, 160),
         (128, 128),
     ));
-    let more_tiles = v.tiles(tiles);
+    let more_tiles = v.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
 
     #[gemm]
     for t in tiles.grouped() {

@@ -21,11 +21,11 @@ use crate::prelude::*;
 pub fn mlp(x: Gathered<bf16>, up: Local<bf16>, down: Local<bf16>, y: Scattered<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));
     let arrived = counters(pieces);
-    let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
     let hidden = symmetric::<bf16>();
-    let hidden_tiles = hidden.tiles(tiles);
+    let hidden_tiles = hidden.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
     let row_blocks = hidden.pieces(rows = 128);
     let ready = counters(row_blocks);
 

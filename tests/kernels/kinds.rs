@@ -29,6 +29,11 @@ fn one_of_each_kind_passes_the_sass_checks() {
         (schedules::rs_ring(), variant.clone()),
         (schedules::gemm_ar(), variant.clone()),
         (schedules::mlp(), variant.clone()),
+        (
+            schedules::mlp(),
+            variant.clone().set("hidden_tiles", (256, 128)),
+        ),
+        (schedules::mlp(), Variant::new(4).set("tiles", (256, 128))),
         (schedules::bulk_rs(), variant),
     ]);
 }
@@ -90,7 +95,7 @@ fn layers_of_one_product_and_of_two_pass_the_sass_checks() {
     all_pass(&cases);
 }
 
-/// Tiles of a width for each loop, under the accumulators of the largest.
+/// Tiles of other rows and columns for each loop, under the accumulators of the largest.
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn layers_of_several_widths_pass_the_sass_checks() {
@@ -100,6 +105,8 @@ fn layers_of_several_widths_pass_the_sass_checks() {
         ((128, 96), (128, 192), 128),
         ((128, 80), (128, 64), 128),
         ((256, 64), (256, 128), 256),
+        ((128, 128), (256, 128), 128),
+        ((128, 96), (256, 64), 128),
     ] {
         let variant = Variant::new(4).set("first_tiles", first).set("rows", rows);
         let variant = variant.set("last_tiles", last);

@@ -21,15 +21,12 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         let none = ["HGMMA", "UTMAREDG", "STSM", "LDSM", "USETMAXREG"].map(|kind| (kind, 0));
         return boxes.into_iter().chain(none).collect();
     }
-    let (m, n) = sides(pipeline, pipeline.tile());
-    // wgmma multiplies 64 of that side at a time.
-    let mma = m / 64 * (pipeline.tile().k / instruction_k(pipeline.dtype()));
     let multiply = match pipeline.dtype().is_fp8() {
         true => "QGMMA",
         false => "HGMMA",
     };
     let Stands {
-        products,
+        multiplies,
         loads,
         writes,
         adds,
@@ -37,7 +34,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         read,
     } = stands;
     let mut wanted = vec![
-        (multiply, products * mma),
+        (multiply, multiplies),
         ("UTMALDG", loads),
         ("UTMASTG", writes),
         ("UTMAREDG", adds),
@@ -57,7 +54,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     ];
     if pipeline.cta.split() > 1 {
         // Four accumulators each, of all that a thread has of a tile; each subtile's sends stand once, whoever's it is.
-        let accumulators = products * m * n / 128;
+        let (m, n) = sides(pipeline, pipeline.tile());
+        let accumulators = multiplies / multiplies_of(pipeline, 0) * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
@@ -77,6 +75,13 @@ fn sides(pipeline: &Pipeline, tile: Tile) -> (u32, u32) {
     (if ping_pong { m } else { m / 2 }, n)
 }
 
+/// Matrix instructions that multiply a warpgroup's share of a loop's tiles in a step: 64 on the M side at a time.
+fn multiplies_of(pipeline: &Pipeline, tiling: usize) -> u32 {
+    let tile = pipeline.tiling_of(tiling).tile();
+    let (m, _) = sides(pipeline, tile);
+    m / 64 * (tile.k / instruction_k(pipeline.dtype()))
+}
+
 /// Matrix instructions that write or read a warp's share of a tile.
 fn moved(pipeline: &Pipeline, tiling: usize) -> u32 {
     let tiling = pipeline.tiling_of(tiling);
@@ -93,7 +98,8 @@ fn moved(pipeline: &Pipeline, tiling: usize) -> u32 {
 
 /// How often what each kind of instruction is for stands in a kernel.
 struct Stands {
-    products: u32,
+    /// Matrix instructions that multiply.
+    multiplies: u32,
     loads: u32,
     writes: u32,
     adds: u32,
@@ -105,7 +111,7 @@ struct Stands {
 impl Stands {
     /// Where every statement stands once.
     fn by_statements(pipeline: &Pipeline) -> Stands {
-        let (mut products, mut operands) = (0, 0);
+        let (mut multiplied, mut operands) = (0, 0);
         let (mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
         // Stored tiles beside a product; subtiles of 16 bits are written and read by matrix instructions, f32 has others.
         let (mut tiles, mut stored, mut read) = (0, 0, 0);
@@ -156,15 +162,15 @@ impl Stands {
                     }
                 });
                 if multiplies {
-                    let tiling = pipeline.tiling_of(tiling);
                     // One instruction may compute several of an item's products.
-                    products += tiling.multiplies().len() as u32;
-                    operands += of_operands(tiling);
+                    let of = pipeline.tiling_of(tiling);
+                    multiplied += of.multiplies().len() as u32 * multiplies_of(pipeline, tiling);
+                    operands += of_operands(of);
                 }
             });
         }
         Stands {
-            products,
+            multiplies: multiplied,
             // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
             loads: operands + sums + tiles + copies,
             writes: writes + copies,
@@ -177,7 +183,7 @@ impl Stands {
     /// Where branches have some of their nodes in common, as each warp does of its own.
     fn in_warps(pipeline: &Pipeline) -> Stands {
         let mut stands = Stands {
-            products: 0,
+            multiplies: 0,
             loads: 0,
             writes: 0,
             adds: 0,
@@ -195,12 +201,15 @@ impl Stands {
                     StoreMode::Add => stands.adds += 1,
                 }
             }
-            stands.products += u32::from(matches!(node, Node::Mma { .. }));
             let Node::Items { of, body, .. } = node else {
                 return;
             };
-            let moved = || moved(pipeline, pipeline.item_loop(*of).tiling);
+            let tiling = pipeline.item_loop(*of).tiling;
+            let moved = || moved(pipeline, tiling);
             let mut fragment = |node: &Node| {
+                if matches!(node, Node::Mma { .. }) {
+                    stands.multiplies += multiplies_of(pipeline, tiling);
+                }
                 if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
                     stands.stored += halves(*dtype) * moved();
                 }

@@ -1,13 +1,12 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
 use super::tiles::of_operands;
-use super::words::{describe, in_flight, meaning, next_block, order_name, view};
+use super::words::{describe, in_flight, meaning, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side};
-use crate::sm90::cta::Mode;
 use crate::tiling::Major;
-use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
+use crate::warp::{CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -57,6 +56,7 @@ impl Text<'_> {
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr
                 && !name.ends_with("_BYTES")
+                && !name.ends_with("_TILE_M")
                 && !name.ends_with("_TILE_N")
                 && !printed.contains(&name.as_str())
                 && !symbols.iter().any(|(known, _)| known == name)
@@ -426,17 +426,6 @@ impl Text<'_> {
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
-            // A cooperative tile is halved: what is first on the instruction's M side is the first consumer's.
-            let first = match (pipeline.cta.ordered(), pipeline.cta.blocks()) {
-                (true, _) => String::new(),
-                (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
-                (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
-            };
-            let whole = if pipeline.cta.staggered() {
-                "its half of a tile"
-            } else {
-                "a tile"
-            };
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("{}[0]", super::rings::smem(name));
                 if rows {
@@ -445,31 +434,21 @@ impl Text<'_> {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
             };
-            let first_block = |rows| match (pipeline.cta.mode(), pipeline.cta.blocks()) {
-                (Mode::PingPong, _) => String::new(),
-                (Mode::Cooperative, 1) => format!(" + consumer * {}", next_block(rows)),
-                (Mode::Cooperative, _) => format!(" + consumer * BLOCKS * {}", next_block(rows)),
-            };
-            let (on_m, name) = if pipeline.tiling().swapped() {
-                (true, "first_column")
-            } else {
-                (false, "first_row")
-            };
-            for (operand, part) in of_operands(pipeline) {
+            for (tiling, operand, part) in of_operands(pipeline) {
                 // What lies behind another is within that one's tile.
                 if part.behind {
                     continue;
                 }
                 let rows = operand.major == Major::Mn;
-                let first = match operand.columns == on_m {
-                    true => first_block(rows),
+                let first = match operand.columns == pipeline.tiling_of(tiling).swapped() {
+                    true => self.first_block(tiling, rows),
                     false => String::new(),
                 };
                 self.line(format!("{}{first};", descriptor(&part.name, rows)));
             }
-            self.line(format!(
-                "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"
-            ));
+            if self.first_is_alike() {
+                self.declare_first();
+            }
             self.warp(warp);
             self.depth -= 1;
         }

@@ -372,16 +372,15 @@ impl Text<'_> {
     }
 
     fn declare_accumulators(&mut self) {
-        let (pipeline, n) = (self.pipeline, self.tile_n());
+        let n = self.tile_n();
         let on_m = if self.tiling().swapped() {
             "columns"
         } else {
             "rows"
         };
-        let (blocks, of) = if pipeline.cta.blocks() > 1 {
-            ("[BLOCKS]", "each 64")
-        } else {
-            ("", "64")
+        let (blocks, of) = match self.blocks() {
+            Some(blocks) => (format!("[{blocks}]"), "each 64"),
+            None => (String::new(), "64"),
         };
         for multiply in self.tiling().multiplies() {
             let (acc, _) = self.accumulators(multiply.first);
@@ -462,18 +461,17 @@ impl Text<'_> {
             format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, {types});")
         };
         let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
-        if self.pipeline.cta.blocks() == 1 {
-            self.line(format!("{each} {}", step(&acc, "")));
-        } else {
-            self.block(each, |text| {
-                text.line("#pragma unroll");
-                let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));
-                let step = step(&acc, &format!(" + block * {next}"));
-                text.line(format!(
-                    "for (u32 block = 0; block < BLOCKS; ++block) {step}"
-                ));
-            });
-        }
+        let Some(blocks) = self.blocks() else {
+            return self.line(format!("{each} {}", step(&acc, "")));
+        };
+        self.block(each, |text| {
+            text.line("#pragma unroll");
+            let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));
+            let step = step(&acc, &format!(" + block * {next}"));
+            text.line(format!(
+                "for (u32 block = 0; block < {blocks}; ++block) {step}"
+            ));
+        });
     }
 
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {

@@ -79,15 +79,16 @@ impl Text<'_> {
             smem(slot),
             self.factor(index)
         );
-        let (each, block, at) = if self.pipeline.cta.blocks() == 1 {
-            ("", "", String::new())
-        } else {
-            self.line("#pragma unroll");
-            (
-                "for (u32 block = 0; block < BLOCKS; ++block) ",
-                "[block]",
-                format!(" + block * ({upper}_SUBTILE_BYTES / BLOCKS)"),
-            )
+        let (each, block, at) = match self.blocks() {
+            None => (String::new(), "", String::new()),
+            Some(blocks) => {
+                self.line("#pragma unroll");
+                (
+                    format!("for (u32 block = 0; block < {blocks}; ++block) "),
+                    "[block]",
+                    format!(" + block * ({upper}_SUBTILE_BYTES / {blocks})"),
+                )
+            }
         };
         let subtile = self.subtile_n();
         self.line(format!("{each}{verb}<{subtile}, {upper}_THREADS>(acc{block} + {part} * {subtile} / 2, {place}{at}, {to}threadIdx.x % 128);"));
@@ -160,10 +161,9 @@ impl Text<'_> {
         };
         let mut text = format!("{}[{place}]", smem(part));
         if *index != Expr::Const(0) {
-            let bytes = if block {
-                "BLOCK_BYTES"
-            } else {
-                "SUBTILE_BYTES"
+            let bytes = match block {
+                true => "BLOCK_BYTES".into(),
+                false => self.subtile_bytes(),
             };
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }

@@ -102,6 +102,9 @@ impl Text<'_> {
                 }
                 let tiling = text.pipeline.item_loop(of).tiling;
                 let outer = std::mem::replace(&mut text.tiling, tiling);
+                if text.group && !text.first_is_alike() {
+                    text.declare_first();
+                }
                 text.list(body);
                 text.tiling = outer;
             });

@@ -1,8 +1,9 @@
 //! The constants of tiles, and how they are computed: in words, at the top of the text.
 
 use super::Text;
+use super::words::next_block;
 use crate::sm90::cta::Mode;
-use crate::tiling::Operand;
+use crate::tiling::{Operand, Tiling};
 use crate::warp::{BLOCK_ROWS, Part, Pipeline};
 
 impl Text<'_> {
@@ -54,12 +55,12 @@ impl Text<'_> {
             true => format!(", TILE_K = {}", tile.k),
             false => String::new(),
         };
-        let columns = self.widths().join(", ");
-        self.line(format!(
-            "constexpr u32 TILE_M = {}, {columns}{depth};",
-            tile.rows
-        ));
-        let blocks = pipeline.cta.blocks();
+        let tile_of = |at: usize| pipeline.tiling_of(at).tile();
+        let rows = self.each(|at| Some((pipeline.tile_rows(at), tile_of(at).rows)));
+        let columns = self.each(|at| Some((pipeline.tile_columns(at), tile_of(at).columns)));
+        self.line(format!("constexpr u32 {rows}, {columns}{depth};"));
+        let blocks = |at: usize| pipeline.cta.blocks(pipeline.tiling_of(at));
+        let alike = (0..pipeline.cta.tilings().len()).all(|at| blocks(at) == blocks(0));
         // What is on the instruction's M side.
         let on_m = if pipeline.tiling().swapped() {
             self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
@@ -71,14 +72,19 @@ impl Text<'_> {
             Mode::PingPong => {
                 "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in ping-pong".into()
             }
-            Mode::Cooperative => format!(
+            Mode::Cooperative if alike => format!(
                 "constexpr u32 CONSUMERS = 2;  // warpgroups, {} {on_m} each",
-                blocks * BLOCK_ROWS
+                blocks(0) * BLOCK_ROWS
             ),
+            Mode::Cooperative => {
+                format!("constexpr u32 CONSUMERS = 2;  // warpgroups, half of a tile's {on_m} each")
+            }
         });
-        if blocks > 1 {
+        if !alike || blocks(0) > 1 {
+            let several = |at: usize| blocks(at) > 1;
+            let blocks = self.each(|at| several(at).then(|| (self.blocks_of(at), blocks(at))));
             self.line(format!(
-                "constexpr u32 BLOCKS = {blocks};  // of 64 {on_m}, which a consumer multiplies"
+                "constexpr u32 {blocks};  // of 64 {on_m}, which a consumer multiplies"
             ));
         }
         if pipeline.cta.multicast_group() > 1 {
@@ -88,8 +94,8 @@ impl Text<'_> {
                 (false, "columns")
             };
             let shared = of_operands(pipeline).into_iter();
-            let shared = shared.filter(|(operand, _)| operand.columns == columns);
-            let shared = shared.map(|(_, part)| part.name.as_str());
+            let shared = shared.filter(|(_, operand, _)| operand.columns == columns);
+            let shared = shared.map(|(.., part)| part.name.as_str());
             let shared = shared.collect::<Vec<_>>().join(" and ");
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
@@ -109,17 +115,74 @@ impl Text<'_> {
         }
     }
 
-    /// Columns of the tiles of each loop, each with its name.
-    fn widths(&self) -> Vec<String> {
-        let mut widths = Vec::new();
-        for (at, tiling) in self.pipeline.cta.tilings().iter().enumerate() {
-            let name = self.pipeline.tile_columns(at);
-            let width = format!("{name} = {}", tiling.tile().columns);
-            if !widths.contains(&width) {
-                widths.push(width);
+    /// A number of the tiles of each loop, each with its name.
+    fn each(&self, of: impl Fn(usize) -> Option<(String, u32)>) -> String {
+        let mut all: Vec<String> = Vec::new();
+        for (name, value) in (0..self.pipeline.cta.tilings().len()).filter_map(of) {
+            let one = format!("{name} = {value}");
+            if !all.contains(&one) {
+                all.push(one);
             }
         }
-        widths
+        all.join(", ")
+    }
+
+    /// The constant that says how many blocks of 64 a consumer multiplies of a loop's tiles, by the loop's tiling.
+    fn blocks_of(&self, tiling: usize) -> String {
+        let blocks = |tiling: &Tiling| self.pipeline.cta.blocks(tiling);
+        self.pipeline.constant(tiling, "BLOCKS", blocks)
+    }
+
+    /// The same of the loop that is being printed; `None` where there is one block.
+    pub(super) fn blocks(&self) -> Option<String> {
+        let several = self.pipeline.cta.blocks(self.tiling()) > 1;
+        several.then(|| self.blocks_of(self.tiling))
+    }
+
+    /// The name of the first of this warp's 16 on the instruction's M side.
+    pub(super) fn first_on_m(&self) -> &'static str {
+        match self.tiling().swapped() {
+            true => "first_column",
+            false => "first_row",
+        }
+    }
+
+    /// Whether it is the same in all loops over tiles.
+    pub(super) fn first_is_alike(&self) -> bool {
+        let cta = &self.pipeline.cta;
+        let mut blocks = cta.tilings().iter().map(|tiling| cta.blocks(tiling));
+        let first = blocks.next();
+        // Warpgroups that have tiles of their own begin with their first block.
+        cta.ordered() || blocks.all(|other| Some(other) == first)
+    }
+
+    /// Names it, in the loop over tiles that is being printed or in front of all.
+    pub(super) fn declare_first(&mut self) {
+        let (pipeline, name) = (self.pipeline, self.first_on_m());
+        // A cooperative tile is halved: what is first on the instruction's M side is the first consumer's.
+        let first = match (pipeline.cta.ordered(), self.blocks()) {
+            (true, _) => String::new(),
+            (false, None) => format!("consumer * {BLOCK_ROWS} + "),
+            (false, Some(blocks)) => format!("consumer * {blocks} * {BLOCK_ROWS} + "),
+        };
+        let whole = match pipeline.cta.staggered() {
+            true => "its half of a tile",
+            false => "a tile",
+        };
+        self.line(format!(
+            "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"
+        ));
+    }
+
+    /// How far a consumer's first block of an operand lies behind the tile's, where it is on the instruction's M side.
+    pub(super) fn first_block(&self, tiling: usize, mn_major: bool) -> String {
+        let next = next_block(mn_major);
+        let cta = &self.pipeline.cta;
+        match (cta.mode(), cta.blocks(self.pipeline.tiling_of(tiling))) {
+            (Mode::PingPong, _) => String::new(),
+            (Mode::Cooperative, 1) => format!(" + consumer * {next}"),
+            (Mode::Cooperative, _) => format!(" + consumer * {} * {next}", self.blocks_of(tiling)),
+        }
     }
 
     /// What CTAs that share a tile's steps send each other.
@@ -132,24 +195,21 @@ impl Text<'_> {
         self.line(format!(
             "constexpr u32 SPLIT_PARTIAL_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
         ));
-        let blocks = match self.pipeline.cta.blocks() {
-            1 => "",
-            _ => "BLOCKS * ",
-        };
+        let blocks = self.blocks().map_or(String::new(), |it| format!("{it} * "));
         self.line(format!(
             "constexpr u32 SPLIT_PARTIAL_SUBTILE_BYTES = {blocks}{subtile_n} * 2 * SPLIT_PARTIAL_THREADS;  // of a subtile's accumulators"
         ));
     }
 }
 
-/// The operands of all loops, each part of a stage once.
-pub(super) fn of_operands(pipeline: &Pipeline) -> Vec<(&Operand, &Part)> {
-    let mut found: Vec<(&Operand, &Part)> = Vec::new();
+/// The operands of all loops, each part of a stage once, with the tiling of the first loop that has it.
+pub(super) fn of_operands(pipeline: &Pipeline) -> Vec<(usize, &Operand, &Part)> {
+    let mut found: Vec<(usize, &Operand, &Part)> = Vec::new();
     for (tiling, of) in pipeline.cta.tilings().iter().enumerate() {
         for (at, operand) in of.operands().iter().enumerate() {
             let part = pipeline.rings[0].part(tiling, at);
-            if !found.iter().any(|(_, known)| *known == part) {
-                found.push((operand, part));
+            if !found.iter().any(|(.., known)| *known == part) {
+                found.push((tiling, operand, part));
             }
         }
     }

@@ -72,20 +72,19 @@ impl Text<'_> {
         (array, at): (&str, &str),
         shared: &str,
     ) {
-        let (verb, first) = if self.tiling().swapped() {
-            (format!("{verb}_transposed"), "first_column")
-        } else {
-            (verb.to_string(), "first_row")
+        let first = self.first_on_m();
+        let verb = match self.tiling().swapped() {
+            true => format!("{verb}_transposed"),
+            false => verb.to_string(),
         };
         let subtile = self.subtile_n();
-        if self.pipeline.cta.blocks() == 1 {
-            self.line(format!(
+        let Some(blocks) = self.blocks() else {
+            return self.line(format!(
                 "{verb}<{element}, {subtile}>({array}{at}, {shared}, {first}, lane);"
             ));
-        } else {
-            self.line("#pragma unroll");
-            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, {subtile}>({array}[block]{at}, {shared}, {first} + block * 64, lane);"));
-        }
+        };
+        self.line("#pragma unroll");
+        self.line(format!("for (u32 block = 0; block < {blocks}; ++block) {verb}<{element}, {subtile}>({array}[block]{at}, {shared}, {first} + block * 64, lane);"));
     }
 
     /// The registers of a product's accumulators: the array, and what lies before them in it.
@@ -105,7 +104,7 @@ impl Text<'_> {
     /// How much a tile has on the instruction's N side.
     pub(super) fn tile_n(&self) -> String {
         if self.tiling().swapped() {
-            "TILE_M".into()
+            self.pipeline.tile_rows(self.tiling)
         } else {
             self.pipeline.tile_columns(self.tiling)
         }
@@ -126,12 +125,19 @@ impl Text<'_> {
         self.line(format!("float {name}{blocks}[{subtile} / 2]{begins};"));
     }
 
-    fn of_blocks(&self) -> &'static str {
-        if self.pipeline.cta.blocks() == 1 {
-            ""
-        } else {
-            "[BLOCKS]"
+    /// Bytes from a stored tile's subtile to the next one in a stage.
+    pub(super) fn subtile_bytes(&self) -> String {
+        let own = self.tiling().subtile_bytes();
+        let mut all = self.pipeline.cta.tilings().iter();
+        if all.all(|other| other.subtile_bytes() == own) {
+            return "SUBTILE_BYTES".into();
         }
+        let (rows, widest) = (self.pipeline.tile_rows(self.tiling), self.tiling().widest());
+        format!("({rows} * SUBTILE_N * {widest})")
+    }
+
+    fn of_blocks(&self) -> String {
+        self.blocks().map_or(String::new(), |it| format!("[{it}]"))
     }
 
     /// Reads what a subtile needs of a vector, from the subtile's first column on.
@@ -143,13 +149,17 @@ impl Text<'_> {
             ));
             return;
         }
-        self.vector_on_m(name, &format!("{from} + first_column"), columns);
+        self.vector_on_m(name, &format!("{from} + {}", self.first_on_m()), columns);
     }
 
     /// Reads what a subtile needs of a scale of rows, from the subtile's first row on.
     pub(super) fn rows(&mut self, name: &str, (scale, row): (&str, &str), rows: &str) {
         if !self.tiling().swapped() {
-            return self.vector_on_m(name, &format!("{scale}, {row} + first_row"), rows);
+            return self.vector_on_m(
+                name,
+                &format!("{scale}, {row} + {}", self.first_on_m()),
+                rows,
+            );
         }
         // A chunk may begin at an odd row: no pairs.
         self.line(format!("float {name}[SUBTILE_M / 4];"));
@@ -165,15 +175,14 @@ impl Text<'_> {
             format!("vector_read_transposed({array}, {from}{block}, {most}, lane);")
         };
         self.line(format!("float {name}{}[2];", self.of_blocks()));
-        if self.pipeline.cta.blocks() == 1 {
-            self.line(read(name, ""));
-        } else {
-            self.line("#pragma unroll");
-            let read = read(&format!("{name}[block]"), " + block * 64");
-            self.line(format!(
-                "for (u32 block = 0; block < BLOCKS; ++block) {read}"
-            ));
-        }
+        let Some(blocks) = self.blocks() else {
+            return self.line(read(name, ""));
+        };
+        self.line("#pragma unroll");
+        let read = read(&format!("{name}[block]"), " + block * 64");
+        self.line(format!(
+            "for (u32 block = 0; block < {blocks}; ++block) {read}"
+        ));
     }
 
     /// A type's name in the text.
@@ -192,8 +201,8 @@ impl Text<'_> {
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
         let name = identifier(&epilogue.name);
-        let one = self.pipeline.cta.blocks() == 1;
-        let block = if one { "" } else { "[block]" };
+        let blocks = self.blocks();
+        let block = if blocks.is_some() { "[block]" } else { "" };
         let subtile = self.subtile_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
             Source::Product(product) => {
@@ -213,9 +222,9 @@ impl Text<'_> {
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
         self.subtile_array(&results(epilogue), "");
-        if !one {
+        if let Some(blocks) = blocks {
             self.line("#pragma unroll");
-            self.line("for (u32 block = 0; block < BLOCKS; ++block)");
+            self.line(format!("for (u32 block = 0; block < {blocks}; ++block)"));
         }
         self.line("#pragma unroll");
         self.line(format!(

@@ -76,9 +76,26 @@ impl Builder<'_> {
         Expr::symbol(stage.constant(tilings, tiling, name, value), own)
     }
 
+    /// Rows of a loop's tiles.
+    pub fn tile_rows(&self, tiling: usize) -> Expr {
+        self.constant(tiling, "TILE_M", |tiling| tiling.tile().rows)
+    }
+
     /// Columns of a loop's tiles.
     pub fn tile_columns(&self, tiling: usize) -> Expr {
         self.constant(tiling, "TILE_N", |tiling| tiling.tile().columns)
+    }
+
+    /// Bytes from a stored tile's subtile to the next one in a stage.
+    pub fn subtile_bytes(&self, tiling: usize) -> Expr {
+        let (name, all) = ("SUBTILE_BYTES", self.cta.tilings());
+        let own = all[tiling].subtile_bytes();
+        if all.iter().all(|other| other.subtile_bytes() == own) {
+            return Expr::symbol(name, own);
+        }
+        let subtile = all[tiling].subtile();
+        let columns = Expr::symbol("SUBTILE_N", subtile.columns);
+        self.tile_rows(tiling) * columns * all[tiling].widest()
     }
 
     /// How many share the steps of a tile.

@@ -27,7 +27,7 @@ impl Walk<'_, '_> {
             tiling.is_some_and(|tiling| item.is_tile(tiling.tile())),
         ) {
             (_, false) => elements.into(),
-            (Side::Rows, true) => Expr::symbol("TILE_M", elements),
+            (Side::Rows, true) => self.b.tile_rows(self.tiling),
             (Side::Columns, true) => self.b.tile_columns(self.tiling),
         }
     }

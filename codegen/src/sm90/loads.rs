@@ -160,7 +160,7 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        let subtile = Expr::symbol("SUBTILE_BYTES", self.tiling().subtile_bytes());
+        let subtile = self.b.subtile_bytes(self.tiling);
         let (part, _) = self.tiling().reused_stage();
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,

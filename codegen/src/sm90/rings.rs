@@ -126,7 +126,7 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
     let stage = cta.region("stage")?;
     // Parts as their tensors are called, then by names of their own.
     let (mut parts, mut named): (Vec<Part>, Vec<Part>) = Default::default();
-    let (mut of_loops, mut widths) = (Vec::new(), Vec::new());
+    let (mut of_loops, mut tiles) = (Vec::new(), Vec::new());
     // An array has the same places in all loops.
     let strides = strides(cta.tilings());
     for tiling in cta.tilings() {
@@ -146,14 +146,14 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
                 part
             });
             let parted: Vec<Part> = parted.collect();
-            // Constants are named after the part whose columns they count, so tiles of another width have another one.
+            // Constants are named after the part that has the tile's columns, so other tiles have another one.
             let has_columns = array.iter().any(|operand| operand.columns);
-            let width = has_columns.then(|| tiling.tile().columns);
-            let mut known = parts.windows(parted.len()).zip(&widths);
-            let known = known.position(|(known, wide)| known == parted && *wide == width);
+            let tile = has_columns.then(|| tiling.tile());
+            let mut known = parts.windows(parted.len()).zip(&tiles);
+            let known = known.position(|(known, of)| known == parted && *of == tile);
             let first = known.unwrap_or_else(|| {
                 for part in parted {
-                    widths.push(width);
+                    tiles.push(tile);
                     named.push(named_apart(part.clone(), &named));
                     parts.push(part);
                 }

@@ -187,7 +187,7 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn tile_rows(&self) -> Expr {
-        Expr::symbol("TILE_M", self.tiling().tile().rows)
+        self.b.tile_rows(self.tiling)
     }
 
     pub(super) fn tile_columns(&self) -> Expr {

@@ -45,7 +45,7 @@ impl Walk<'_, '_> {
         let [rows, columns] = self.chunk_sides(partition, chunk.as_ref());
         self.own_steps(&mut nodes, multiplies(body));
         let tiles_n = self.own_columns(&mut nodes, partition, columns);
-        let rows = rows.ceil_div(clustered(Expr::symbol("TILE_M", tile.rows), down));
+        let rows = rows.ceil_div(clustered(self.b.tile_rows(self.tiling), down));
         let whose = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{whose}tiles_m"), rows);
         let all = match self.has_all_columns(partition) {

@@ -151,7 +151,8 @@ pub const BATCH: u32 = 16;
 pub const SENDING: u32 = 5;
 
 impl Pipeline {
-    /// How the tiles of its first loop are computed: those of the others have as many rows, the same subtiles and sort.
+    /// How the tiles of its first loop are computed: those of the others have the same sides on the instruction, and subtiles
+    /// as wide.
     pub const fn tiling(&self) -> &Tiling {
         self.cta.tiling()
     }
@@ -172,7 +173,7 @@ impl Pipeline {
         }
     }
 
-    /// Rows, columns and depth of a tile of its first loop: those of the others differ in columns at most.
+    /// Rows, columns and depth of a tile of its first loop: those of the others have the same depth.
     pub const fn tile(&self) -> Tile {
         self.tiling().tile()
     }
@@ -188,12 +189,26 @@ impl Pipeline {
         tiles
     }
 
+    /// The constant that says how many rows a loop's tiles have, by the loop's tiling.
+    pub(crate) fn tile_rows(&self, tiling: usize) -> String {
+        self.constant(tiling, "TILE_M", |tiling| tiling.tile().rows)
+    }
+
     /// The constant that says how many columns a loop's tiles have, by the loop's tiling.
     pub(crate) fn tile_columns(&self, tiling: usize) -> String {
+        self.constant(tiling, "TILE_N", |tiling| tiling.tile().columns)
+    }
+
+    /// The name of a constant that may be a loop's own, by the loop's tiling.
+    pub(crate) fn constant(
+        &self,
+        tiling: usize,
+        name: &str,
+        value: impl Fn(&Tiling) -> u32,
+    ) -> String {
         let stage = self.rings[0].buffer.as_ref();
         let stage = stage.expect("tiles pass through stages");
-        let columns = |tiling: &Tiling| tiling.tile().columns;
-        stage.constant(self.cta.tilings(), tiling, "TILE_N", columns)
+        stage.constant(self.cta.tilings(), tiling, name, value)
     }
 
     /// The element type of operands and results.

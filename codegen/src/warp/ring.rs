@@ -161,8 +161,8 @@ impl Buffer {
             .unwrap_or(operand)
     }
 
-    /// The name of a constant of a loop's tiles, by the loop's tiling: that of all loops, or where they differ, one that says whose
-    /// columns these are.
+    /// The name of a constant of a loop's tiles, by the loop's tiling: that of all loops, or where they differ, one that names the
+    /// operand that has these tiles' columns.
     pub(crate) fn constant(
         &self,
         tilings: &[Tiling],

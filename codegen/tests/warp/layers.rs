@@ -145,6 +145,10 @@ fn layers_of_several_widths() {
         ((128, 80), (128, 256), 128),
         ((128, 80), (128, 64), 128),
         ((256, 64), (256, 128), 256),
+        ((256, 64), (128, 256), 256),
+        ((256, 64), (128, 192), 128),
+        ((128, 128), (256, 128), 128),
+        ((128, 96), (256, 128), 256),
     ] {
         for layout in [Layout::Nt, Layout::Nn] {
             let checked = verify::pipeline(built(first, last, rows, layout));
@@ -338,6 +342,67 @@ fn a_narrow_loop_that_expects_the_bytes_of_a_wide_one() {
     ");
 }
 
+/// Tiles of other rows: a subtile of each loop has its own rows and the columns of all, and each has a number of blocks.
+#[test]
+fn layers_of_other_rows() {
+    let variant = Variant::new(3)
+        .set("first_tiles", (256, 64))
+        .set("rows", 256);
+    let variant = variant.set("last_tiles", (128, 256));
+    let kernel = lower(&strangers::layers_of_two_widths(), &variant).and_then(verify::kernel);
+    let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+    let pipeline = pipeline.unwrap_or_else(|found| panic!("{found}"));
+    let stages = pipeline.rings[0].buffer.as_ref().expect("stages");
+    let parts: Vec<_> = (stages.parts.iter())
+        .map(|part| (part.name.as_str(), part.bytes, part.stride))
+        .collect();
+    assert_eq!(
+        parts,
+        [
+            ("x", 32768, 32768),
+            ("gate", 8192, 32768),
+            ("up", 8192, 32768),
+            ("hidden", 16384, 32768),
+            ("down", 32768, 32768)
+        ]
+    );
+    let subtiles = pipeline.cta.tilings().iter().map(|tiling| tiling.subtile());
+    let subtiles: Vec<_> = subtiles.map(|it| (it.rows, it.columns)).collect();
+    assert_eq!(subtiles, [(256, 64), (128, 64), (128, 64)]);
+    let room = pipeline.rings[1].buffer.as_ref().expect("subtiles");
+    assert_eq!(room.slot_bytes, 256 * 64 * 2);
+    let checked = verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
+    let text = cuda::emit(&checked).text;
+    let own = ["TILE_M = ", "BLOCKS = ", "first_row ="];
+    let own = |line: &&str| own.iter().any(|word| line.contains(word));
+    insta::assert_snapshot!(text.lines().filter(own).collect::<Vec<_>>().join("\n"), @"
+    constexpr u32 GATE_TILE_M = 256, DOWN_TILE_M = 128, GATE_TILE_N = 64, DOWN_TILE_N = 256, TILE_K = 64;
+    constexpr u32 GATE_BLOCKS = 2;  // of 64 rows, which a consumer multiplies
+                    const u32 first_row = consumer * GATE_BLOCKS * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+                    const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+                const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+    ");
+}
+
+/// The rows of a tile are those of its own loop: of the other one's a box would store into a neighbour's.
+#[test]
+fn a_low_loop_that_stores_the_boxes_of_a_tall_one() {
+    let program = of_two_widths(GemmOptions::default(), [(128, 128), (256, 128)], false);
+    let good = built(&program, Layout::Nt).unwrap_or_else(|error| panic!("{error}"));
+    insta::assert_snapshot!(verdict(good, |pipeline, done| {
+        for map in &mut pipeline.maps {
+            if map.name == "y" {
+                (map.box_rows, *done) = (256, true);
+            }
+        }
+    }), @"
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 128..384, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..256, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}
+
 /// In clusters, in ping-pong, and beside loops without a product.
 #[test]
 fn loops_of_two_widths_of_every_sort() {
@@ -353,6 +418,12 @@ fn loops_of_two_widths_of_every_sort() {
         (options(false, (1, 2)), [(128, 256), (128, 64)], false),
         (options(false, (1, 1)), [(128, 64), (128, 256)], true),
         (options(false, (1, 1)), [(256, 128), (256, 48)], true),
+        (options(true, (1, 1)), [(128, 96), (64, 256)], false),
+        (options(true, (1, 1)), [(64, 48), (128, 160)], false),
+        (options(false, (2, 1)), [(256, 128), (128, 256)], false),
+        (options(false, (1, 2)), [(128, 256), (256, 64)], false),
+        (options(false, (1, 1)), [(256, 128), (128, 256)], true),
+        (options(false, (1, 1)), [(128, 48), (256, 128)], true),
     ] {
         for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
             let program = of_two_widths(options.clone(), tiles, more);
@@ -413,13 +484,14 @@ fn loops_that_have_no_pipeline_together() {
     let said = |options, more, of, second| refused(&two(options, more, of, second), Layout::Nt);
     insta::assert_snapshot!(said(plain(), (128, 128), one, Bf16), @"accepted");
     insta::assert_snapshot!(said(plain(), (128, 256), one, Bf16), @"accepted");
-    insta::assert_snapshot!(said(plain(), (256, 128), one, Bf16), @"
-    error[resources]: tiles of 256x128, beside a loop with tiles of 128x128
-      help: tiles of 128 rows in all loops: their columns may differ
+    insta::assert_snapshot!(said(plain(), (256, 128), one, Bf16), @"accepted");
+    insta::assert_snapshot!(said(plain(), (64, 128), one, Bf16), @"
+    error[resources]: tiles of 64x128, beside a loop with tiles of 128x128
+      help: tiles of 128 or 256 rows in all loops, as this kernel's warpgroups share each tile: rows and columns may differ
     ");
     insta::assert_snapshot!(said(plain(), (104, 128), one, Bf16), @"
     error[resources]: tiles of 104x128, beside a loop with tiles of 128x128
-      help: tiles of 128 rows in all loops: their columns may differ
+      help: tiles of 128 or 256 rows in all loops, as this kernel's warpgroups share each tile: rows and columns may differ
     ");
     insta::assert_snapshot!(said(plain(), (128, 168), one, Bf16), @"
     error[resources]: tiles of 128x168
@@ -442,6 +514,10 @@ fn loops_that_have_no_pipeline_together() {
         ping_pong: Some(Tune::from(true)),
         ..plain()
     };
+    insta::assert_snapshot!(said(ping_pong.clone(), (104, 128), one, Bf16), @"
+    error[resources]: tiles of 104x128, beside a loop with tiles of 128x128
+      help: tiles of 64 or 128 rows in all loops, as each of this kernel's warpgroups has tiles of its own: rows and columns may differ
+    ");
     insta::assert_snapshot!(said(ping_pong, (128, 128), one, Bf16), @"
     error[resources]: loops of another depth, with tiles in ping-pong
       help: cooperative tiles: each warpgroup skips as many steps as the other one's next tile has

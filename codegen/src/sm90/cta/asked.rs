@@ -207,16 +207,14 @@ impl Asked<'_> {
         staged.iter().copied().map(operand).collect()
     }
 
-    /// Whether its tiles pass through the same stages and subtiles as those of another loop: they have the same M side, and
-    /// differ in columns at most.
+    /// Whether its tiles pass through the same stages and subtiles as those of another loop: they are alike, or both are
+    /// multiplied with their rows on the M side.
     pub fn passes_with(&self, other: &Asked<'_>) -> bool {
-        let [one, two] = [self, other].map(|asked| asked.wgmma);
-        let multiplied = [self, other].iter().all(|asked| !asked.products.is_empty());
-        let [rows, columns] = [
-            one.tile.rows == two.tile.rows,
-            one.tile.columns == two.tile.columns,
-        ];
-        one.mode == two.mode && rows && (columns || multiplied && !one.swapped())
+        let both = [self, other];
+        let [one, two] = both.map(|asked| asked.wgmma);
+        let mut each = both.iter();
+        let rows_on_m = each.all(|asked| !asked.products.is_empty() && !asked.wgmma.swapped());
+        one.mode == two.mode && (one.tile == two.tile || rows_on_m)
     }
 
     /// What the loop needs together with those of `all` that pass through the same stages and subtiles.
@@ -228,6 +226,8 @@ impl Asked<'_> {
         let largest = (each.iter()).max_by_key(|needs| (needs.wgmma.tile.columns, needs.stage));
         let mut needs = *largest.unwrap_or(&self.needs());
         needs.columns = columns.unwrap_or(needs.columns);
+        let rows = together.iter().map(|asked| asked.wgmma.tile.rows).max();
+        needs.wgmma.tile.rows = rows.unwrap_or(needs.wgmma.tile.rows);
         // An array of a stage has room for what each loop has in it.
         let subtile = needs.subtile();
         let tilings: Vec<Tiling> = together.iter().map(|asked| asked.tiling(subtile)).collect();
@@ -253,8 +253,13 @@ impl Asked<'_> {
         Needs { stage, ..needs }
     }
 
-    pub fn tiling(&self, subtile: Subtile) -> Tiling {
+    /// How its tiles are computed, with subtiles of that many columns, and of that many rows if it has as many.
+    pub fn tiling(&self, of_all: Subtile) -> Tiling {
         let (staged, products) = self.stages();
+        let subtile = Subtile {
+            rows: of_all.rows.min(self.wgmma.tile.rows),
+            ..of_all
+        };
         Tiling::new(Parts {
             at: self.at,
             items: self.items,

@@ -541,7 +541,7 @@ impl Cta {
         self.bytes
     }
 
-    /// The tiling of its first loop: those of the others have as many rows, the same subtiles and sort.
+    /// The tiling of its first loop: the tiles of the others have the same sides on the instruction, and subtiles as wide.
     pub const fn tiling(&self) -> &Tiling {
         self.tilings.as_slice().first().expect("a tile is computed")
     }
@@ -563,9 +563,9 @@ impl Cta {
             .unwrap_or(0)
     }
 
-    /// Blocks of 64 of a tile's M side that a warpgroup multiplies.
-    pub fn blocks(&self) -> u32 {
-        let tile = self.tiling().tile();
-        self.tiling().sides(tile.rows, tile.columns).0 / BLOCK_ROWS / self.mode.warpgroups()
+    /// Blocks of 64 of the M side of a loop's tiles that a warpgroup multiplies.
+    pub fn blocks(&self, tiling: &Tiling) -> u32 {
+        let tile = tiling.tile();
+        tiling.sides(tile.rows, tile.columns).0 / BLOCK_ROWS / self.mode.warpgroups()
     }
 }

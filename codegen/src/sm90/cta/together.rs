@@ -23,10 +23,18 @@ fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
         return None;
     }
     let message = format!("{}, beside a loop with {}", other.tiles(), first.tiles());
-    let rows = first.wgmma.tile.rows;
-    let hint = match first.products.is_empty() || first.wgmma.swapped() {
-        true => "tiles of one shape in all loops".into(),
-        false => format!("tiles of {rows} rows in all loops: their columns may differ"),
+    let hint = match (
+        first.products.is_empty() || first.wgmma.swapped(),
+        first.wgmma.mode,
+    ) {
+        (true, _) => "tiles of one shape in all loops",
+        (false, Mode::Cooperative) => {
+            "tiles of 128 or 256 rows in all loops, as this kernel's warpgroups share each tile: rows and columns may differ"
+        }
+        (false, Mode::PingPong) => {
+            "tiles of 64 or 128 rows in all loops, as each of this kernel's warpgroups has tiles of its own: rows and columns \
+                may differ"
+        }
     };
     Some(refuse(other.at, message, hint))
 }

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::program::{CounterDim, PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
-use crate::tiling::Operand;
+use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
@@ -344,8 +344,11 @@ fn few(kernel: &Kernel) -> u32 {
 /// The largest launch of a kernel that computes tiles.
 fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
-    let tiles = pipeline.tiles().into_iter();
-    let tile = tiles.max_by_key(|tile| tile.columns);
+    let tile = pipeline.tiles().into_iter().reduce(|one, other| Tile {
+        rows: one.rows.max(other.rows),
+        columns: one.columns.max(other.columns),
+        ..one
+    });
     let tile = tile.unwrap_or(pipeline.tile());
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and

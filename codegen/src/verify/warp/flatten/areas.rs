@@ -21,7 +21,7 @@ impl Flattener<'_> {
         } else if pipeline.mn_major(map) {
             BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
         } else {
-            pipeline.tiling().subtile_bytes()
+            pipeline.tiling_of(self.tiling).subtile_bytes()
         }
     }
 
@@ -56,13 +56,14 @@ impl Flattener<'_> {
         dtype: Dtype,
     ) -> (Area, Area) {
         let (pipeline, slot) = (self.case.pipeline, self.cursors[usize::from(ring.0)].slot);
-        let bytes = pipeline.tiling().subtile().elements() * dtype.bytes();
+        let tiling = pipeline.tiling_of(self.tiling);
+        let bytes = tiling.subtile().elements() * dtype.bytes();
         let (offset, share) = if pipeline.cta.staggered() {
             (0, bytes)
         } else {
             self.share(bytes)
         };
-        let place = self.value(index) * pipeline.tiling().subtile_bytes();
+        let place = self.value(index) * tiling.subtile_bytes();
         let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
         (area(offset, share), area(0, bytes))
     }
