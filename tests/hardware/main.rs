@@ -54,6 +54,7 @@ mod heap;
 mod host;
 mod jobs;
 mod memory;
+mod mlp;
 mod nccl;
 mod op;
 mod prebuilt;
