@@ -156,12 +156,14 @@ impl Layers {
             w: self.up.address(),
             c: None,
             y: hidden,
+            scales: [None; 2],
         };
         let down = Operands {
             x: hidden,
             w: self.down.address(),
             c: None,
             y: self.product.address(),
+            scales: [None; 2],
         };
         [up, down]
     }
@@ -225,7 +227,8 @@ fn distance(got: &[bf16], want: &[bf16]) -> f64 {
 fn problem(size: [usize; 3], gelu: bool) -> Problem {
     Problem {
         size: size.map(|size| size as u32),
-        dtype: Dtype::Bf16,
+        dtypes: [Dtype::Bf16; 2],
+        scaled: None,
         result: Dtype::Bf16,
         fused: Fused {
             gelu,

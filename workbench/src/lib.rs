@@ -41,6 +41,12 @@ pub use args::Schedule;
 pub use outcome::{GOOD, REJECTED, USAGE};
 pub use render::Surroundings;
 
+/// The libraries that measurements stand beside.
+#[doc(hidden)]
+pub mod peers {
+    pub use crate::cuda::{Blas, Fused, Matmul, Nccl, Operands, Pieces, Problem, Scaled};
+}
+
 use args::{Parsed, Request, Verb};
 use counterflow_runtime::Error;
 use outcome::Outcome;

@@ -20,7 +20,7 @@ const FILE: &str = "libcublasLt.so.13";
 
 /// cuBLASLt on one GPU, with memory to work in.
 #[derive(Debug)]
-pub(crate) struct Blas {
+pub struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: Local<u8>,
     stream: Stream,
@@ -36,7 +36,7 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::Toolkit`] if the library is missing; what it rejects.
-    pub(crate) fn open(gpu: &Gpu, stream: &Stream) -> Result<Blas, Error> {
+    pub fn open(gpu: &Gpu, stream: &Stream) -> Result<Blas, Error> {
         jit::preload(FILE)?;
         // SAFETY: it loads the library, which runs no code of ours, and looks whether that worked.
         if !unsafe { sys::is_culib_present() } {
@@ -59,7 +59,7 @@ impl Blas {
     }
 
     /// Its version number.
-    pub(crate) fn version(&self) -> usize {
+    pub fn version(&self) -> usize {
         // SAFETY: the library is loaded.
         unsafe { sys::cublasLtGetVersion() }
     }
@@ -68,11 +68,7 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::NotYet`] for types that are not compared; what the library rejects.
-    pub(crate) fn product(
-        &self,
-        problem: Problem,
-        operands: &[Operands],
-    ) -> Result<Matmul<'_>, Error> {
+    pub fn product(&self, problem: Problem, operands: &[Operands]) -> Result<Matmul<'_>, Error> {
         let mut product = Matmul::new(self, problem)?;
         if let Some(first) = operands.first() {
             product.say_scales(first)?;
@@ -128,30 +124,30 @@ impl Drop for Blas {
 
 /// A multiplication: sizes, types and layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// Rows, columns, depth.
-    pub(crate) size: [u32; 3],
+    pub size: [u32; 3],
     /// Type of the operands, the left one first. Sums are in f32.
-    pub(crate) dtypes: [Dtype; 2],
+    pub dtypes: [Dtype; 2],
     /// How FP8 operands are scaled, and their products added.
-    pub(crate) scaled: Option<Scaled>,
+    pub scaled: Option<Scaled>,
     /// Type of the result and of what is added to it.
-    pub(crate) result: Dtype,
+    pub result: Dtype,
     /// The epilogue in the same call.
-    pub(crate) fused: Fused,
+    pub fused: Fused,
     /// As for our own kernels.
-    pub(crate) layout: Layout,
+    pub layout: Layout,
 }
 
 /// cuBLASLt's epilogue, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Fused {
+pub struct Fused {
     /// Adds a matrix of the result's type (beta is 1).
-    pub(crate) added: bool,
+    pub added: bool,
     /// Adds a vector of the result's type along every row.
-    pub(crate) bias: Option<Address>,
+    pub bias: Option<Address>,
     /// GELU by tanh. It has no other.
-    pub(crate) gelu: bool,
+    pub gelu: bool,
 }
 
 impl Fused {
@@ -172,16 +168,16 @@ impl Fused {
 
 /// The scales of FP8 operands, and how their products are added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Scaled {
+pub struct Scaled {
     /// What has a scale in the left operand, and in the right one.
-    pub(crate) pieces: [Pieces; 2],
+    pub pieces: [Pieces; 2],
     /// Whether the tensor cores' own sums, of 13 bits, go on over all of K.
-    pub(crate) fast: bool,
+    pub fast: bool,
 }
 
 impl Scaled {
     /// Every kind that the library has for Hopper, but for operands without scales.
-    pub(crate) const ALL: [Scaled; 7] = {
+    pub const ALL: [Scaled; 7] = {
         use Pieces::{OneBy128, Rows, Square, Whole};
         const fn of(x: Pieces, w: Pieces, fast: bool) -> Scaled {
             let pieces = [x, w];
@@ -199,7 +195,7 @@ impl Scaled {
     };
 
     /// Its name beside the library's.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         let [x, w] = self.pieces.map(Pieces::name);
         let blocks = |of| matches!(of, Pieces::OneBy128 | Pieces::Square);
         match (x == w, self.fast) {
@@ -228,22 +224,22 @@ fn mode(pieces: Pieces) -> sys::cublasLtMatmulMatrixScale_t {
 
 /// The matrices' addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Operands {
+pub struct Operands {
     /// The left one.
-    pub(crate) x: Address,
+    pub x: Address,
     /// The right one.
-    pub(crate) w: Address,
+    pub w: Address,
     /// What is added to the product, if [`Fused::added`].
-    pub(crate) c: Option<Address>,
+    pub c: Option<Address>,
     /// The result.
-    pub(crate) y: Address,
+    pub y: Address,
     /// The scales of the left operand and of the right one, where they have some.
-    pub(crate) scales: [Option<Address>; 2],
+    pub scales: [Option<Address>; 2],
 }
 
 /// One multiplication by cuBLASLt.
 #[derive(Debug)]
-pub(crate) struct Matmul<'a> {
+pub struct Matmul<'a> {
     blas: &'a Blas,
     work: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -423,7 +419,7 @@ impl<'a> Matmul<'a> {
     }
 
     /// How many algorithms were tried.
-    pub(crate) fn tried(&self) -> usize {
+    pub fn tried(&self) -> usize {
         self.tried
     }
 
@@ -431,7 +427,7 @@ impl<'a> Matmul<'a> {
     ///
     /// # Errors
     /// What the library rejects.
-    pub(crate) fn run(&self, operands: &Operands) -> Result<(), Error> {
+    pub fn run(&self, operands: &Operands) -> Result<(), Error> {
         self.say_scales(operands)?;
         let one = 1f32;
         let at = |address: Address| address.get() as *mut c_void;

@@ -13,7 +13,7 @@ const TILE: u32 = 64;
 
 /// What has a scale of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Pieces {
+pub enum Pieces {
     /// Nothing: elements are what they say.
     Nothing,
     /// The whole operand.

@@ -10,7 +10,8 @@ mod fp8;
 mod nccl;
 mod numbers;
 
-pub(crate) use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
-pub(crate) use fp8::{Coded, Exactly, Matrix, Pieces};
-pub(crate) use nccl::Nccl;
+pub use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
+pub use fp8::Pieces;
+pub(crate) use fp8::{Coded, Exactly, Matrix};
+pub use nccl::Nccl;
 pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw, Numbers};

@@ -51,7 +51,7 @@ struct Functions {
 }
 
 /// One rank's communicator.
-pub(crate) struct Nccl {
+pub struct Nccl {
     functions: Functions,
     comm: Comm,
     gpu: Arc<Gpu>,
@@ -86,7 +86,7 @@ impl Nccl {
     /// # Errors
     /// [`Error::Usage`] unless the environment forbids multicast; [`Error::Toolkit`] if the library is missing; what it
     /// rejects.
-    pub(crate) fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
+    pub fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
         multicast::must_be_off("NCCL")?;
         let missing = || Error::Toolkit {
             what: format!("there is no NCCL ({FILE}) to compare with"),
@@ -136,7 +136,7 @@ impl Nccl {
     }
 
     /// Its version number.
-    pub(crate) fn version(&self) -> i32 {
+    pub fn version(&self) -> i32 {
         let mut version = 0;
         // SAFETY: the place is ours.
         unsafe { (self.functions.version)(&raw mut version) };
@@ -147,7 +147,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub(crate) fn all_gather(
+    pub fn all_gather(
         &self,
         own: Address,
         to: Address,
@@ -174,7 +174,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub(crate) fn reduce_scatter(
+    pub fn reduce_scatter(
         &self,
         from: Address,
         to: Address,
@@ -188,7 +188,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub(crate) fn all_reduce(
+    pub fn all_reduce(
         &self,
         from: Address,
         to: Address,
@@ -203,7 +203,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub(crate) fn all_to_all(
+    pub fn all_to_all(
         &self,
         from: Address,
         to: Address,
