@@ -11,6 +11,6 @@ mod nccl;
 mod numbers;
 
 pub(crate) use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
-pub(crate) use fp8::{Coded, Exactly, Matrix, Pieces};
+pub(crate) use fp8::{Coded, Exactly, Fp8, Matrix, Pieces};
 pub(crate) use nccl::Nccl;
 pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw, Numbers};
