@@ -237,6 +237,55 @@ fn fp8(schedule: Schedule) {
     FP8_MATRIX.on_gpus(schedule, "e4m3", (Probes::default(), 0));
 }
 
+/// Where the order of sums is fixed, a GPU's are the emulator's to the bit: random numbers, in tiles of every sort.
+#[test]
+fn fp8_sums_have_the_bits_of_the_emulator() {
+    let Some(world) = gpus::world(1) else { return };
+    let device = Device::gpus(&world, Probes::default(), 0);
+    let mut launches = 0;
+    for (number, variant) in (1..).zip(of_bits()) {
+        let shapes = [
+            Shape::new(130, 272, 1104),
+            Shape::new(5, 272, 1104).up_to(130),
+        ];
+        let case = on(&device, &schedules::gemm(), &variant, &shapes);
+        let fill = Fill::Uniform(number);
+        let (ran, emulated) = (case.run(&device, fill), case.run(&Device::Cpu, fill));
+        for of in &ran.outputs {
+            let same = emulated.output(of.launch, of.rank, of.tensor);
+            let same = same.expect("the same output");
+            let other = (0..of.values.len()).find(|at| of.values[*at] != same.values[*at]);
+            if let Some(at) = other {
+                let [got, wanted] = [of, same].map(|it| it.values[at]);
+                panic!("{variant}: {got} at {at}, and {wanted} in the emulator");
+            }
+            launches += 1;
+        }
+    }
+    println!("  {launches} launches right: FP8 sums have the bits of the emulator");
+}
+
+/// Types of operands, by tiles and types of results. What an output is multiplied by is rounded once.
+fn of_bits() -> impl Iterator<Item = Variant> {
+    let operands = [
+        (Dtype::E4M3, Dtype::E4M3),
+        (Dtype::E4M3, Dtype::E5M2),
+        (Dtype::E5M2, Dtype::E4M3),
+    ];
+    let results = [
+        ((128, 128), Dtype::Bf16),
+        ((128, 256), Dtype::E4M3),
+        ((256, 128), Dtype::F32),
+        ((80, 128), Dtype::E5M2),
+    ];
+    operands.into_iter().flat_map(move |(first, second)| {
+        results.map(|(tile, output)| {
+            let variant = Variant::new(1).dtype(first).second(second);
+            variant.output(output).set("tiles", tile)
+        })
+    })
+}
+
 /// The same with scales of each operand, of each rank's own.
 fn fp8_scaled(schedule: Schedule) {
     for scales in Scales::ALL {
@@ -306,7 +355,8 @@ mod fp8 {
 
 /// The same for what compiles them ahead.
 pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    of_fp8_operands().chain(of_fp8_outputs())
+    let bits = of_bits().map(|variant| (Probes::default(), schedules::gemm(), variant));
+    of_fp8_operands().chain(of_fp8_outputs()).chain(bits)
 }
 
 fn of_fp8_outputs() -> impl Iterator<Item = (Probes, Program, Variant)> {

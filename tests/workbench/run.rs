@@ -128,6 +128,22 @@ fn run_takes_layouts_types_and_leading_dimensions() {
 }
 
 #[test]
+fn run_takes_types_of_fp8_with_their_scales() {
+    for words in [
+        "--dtype e4m3",
+        "--dtype e5m2 --second e4m3 --scales rows",
+        "--dtype e4m3 --scales whole --output e5m2",
+        "--output e4m3",
+    ] {
+        let told = good(tell(GEMM, &format!("run {SMALL} {words} --launches 1")));
+        let settled = words.replace("--dtype ", "").replace("--", "");
+        for word in settled.replace("scales ", "scales=").split(' ') {
+            has(&told.out, &[word]);
+        }
+    }
+}
+
+#[test]
 fn run_refuses_a_device_that_is_not_there() {
     if counterflow::cuda::Gpu::count().is_ok() {
         eprintln!("SKIPPED: this machine has a GPU");

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 #[test]
 fn every_bad_input_names_the_value_and_what_is_legal() {
-    let usage: [(&str, &[&str]); 18] = [
+    let usage: [(&str, &[&str]); 20] = [
         ("chek", &["`chek`", "did you mean `check`"]),
         ("check run", &["check", "run", "one verb"]),
         ("check --world many", &["'many'", "--world", "whole number"]),
@@ -22,6 +22,8 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
             &["'4294967296'", "up to 2147483647"],
         ),
         ("check --dtype bf17", &["'bf17'", "bf16, f16, f32"]),
+        ("check --scales row", &["'row'", "whole, rows"]),
+        ("check --output fp8", &["'fp8'", "e4m3, e5m2"]),
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),
         ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
         ("run --device tpu", &["'tpu'", "cpu, cuda"]),
@@ -33,8 +35,12 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
     for (words, wanted) in usage {
         bad(&tell(AG, words), USAGE, wanted);
     }
-    let rejected: [(&str, &[&str]); 12] = [
+    let rejected: [(&str, &[&str]); 13] = [
         ("check --m 0", &["m is 0", "from 1"]),
+        (
+            "check --output e4m3 --n 1048",
+            &["1048 e4m3 = 1048 bytes", "multiple of 16"],
+        ),
         (
             "check --n 7",
             &["7 bf16 = 14 bytes", "multiple of 16 bytes"],
@@ -120,6 +126,9 @@ fn word() -> impl Strategy<Value = String> {
         "--ld",
         "--set",
         "--dtype",
+        "--second",
+        "--scales",
+        "--output",
         "--layout",
         "--arch",
         "--device",

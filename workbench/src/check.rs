@@ -151,7 +151,7 @@ pub(super) fn proven(
     Map::from_iter([("proven".into(), value)])
 }
 
-/// `tiles=128x256 comm.ctas=4 bf16 nt sm90`
+/// `tiles=128x256 comm.ctas=4 e4m3 scales=rows nt sm90`
 fn settled(program: &Program, kernel: &Kernel) -> String {
     let mut words: Vec<String> = choices(program, kernel)
         .map(|(name, value)| format!("{name}={value}"))
@@ -159,6 +159,13 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
     if let Some(first) = kernel.buffers.first() {
         words.push(first.dtype.to_string());
     }
+    let variant = &kernel.variant;
+    let second = variant.second.map(|dtype| format!("second={dtype}"));
+    let scales = variant
+        .scales
+        .map(|scales| format!("scales={}", scales.name()));
+    let output = variant.output.map(|dtype| format!("output={dtype}"));
+    words.extend([second, scales, output].into_iter().flatten());
     words.push(kernel.variant.layout.name().into());
     words.push(kernel.variant.arch.name().into());
     words.join(" ")

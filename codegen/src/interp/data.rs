@@ -4,6 +4,7 @@
 
 mod evaluate;
 mod layout;
+mod short;
 mod tile;
 
 pub(super) use evaluate::evaluate;
@@ -205,7 +206,9 @@ impl Data {
 
     /// `tile += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
     pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span, shares: &[Range<usize>]) {
-        tile.dot(&self.view(home, a), &self.view(home, b), shares);
+        let [left, right] =
+            [a, b].map(|span| (self.view(home, span), self.store(home, span.buffer).dtype));
+        tile.dot((&left.0, left.1), (&right.0, right.1), shares);
     }
 
     /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.

@@ -39,7 +39,8 @@ pub struct Choice {
 ///    model's error. Tiles that filled whole waves where they won may need one more wave here;
 /// 3. otherwise of the model's favourite.
 ///
-/// Of several winners those of the same type come before those of the other 16-bit type, then those of the first of
+/// Of several winners those of the same type come before those of the other 16-bit type, and those of the same kind of scales
+/// before those of others that come after the product; then those of the first of
 /// `tables`, then the nearest. Illegal ones are skipped, and the chosen one was verified on both levels.
 ///
 /// ```
@@ -72,8 +73,8 @@ pub fn select(
         world,
         ..variant.clone()
     };
-    let keys = [Some(key.clone()), key.twin()];
-    let near = keys.iter().flatten();
+    let keys = [vec![key.clone()], key.twins()].concat();
+    let near = keys.iter();
     let near = near.flat_map(|key| tables.iter().flat_map(|table| table.near(key, size)));
     let won = near.filter_map(|winner| {
         let variant = agreed(winner, program, base)?;

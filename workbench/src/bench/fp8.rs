@@ -6,7 +6,7 @@ use super::interleaved::Contender;
 use super::task::{Measured, Set, Task};
 use super::worker::{MOST_SETS, ROTATED, Worker, timed};
 use crate::cuda::{
-    Coded, Difference, Draw, Exactly, Fused, Matmul, Matrix, Operands, Pieces, Problem, Scaled,
+    Coded, Difference, Draw, Exactly, Fp8, Fused, Matmul, Matrix, Operands, Pieces, Problem, Scaled,
 };
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{TensorId, TensorKind};
@@ -76,6 +76,7 @@ impl Worker {
     pub(super) fn measure_fp8(
         &self,
         rank: &Communicator,
+        fp8: &Fp8,
         task: &Task<'_>,
         begin: Instant,
     ) -> Result<Measured, Error> {
@@ -90,8 +91,8 @@ impl Worker {
             .sum();
         rank.reserve(scratch + (16 << 20))?;
         let mut both = Both::new();
-        self.draw(rank, task, own, count, &mut both)?;
-        let sets = self.fp8_sets(rank, task, own, &mut both)?;
+        draw((rank, fp8), task, own, count, &mut both)?;
+        let sets = own_sets(rank, task, own, &mut both)?;
 
         let mut absent = Vec::new();
         let mut theirs = Vec::new();
@@ -101,7 +102,7 @@ impl Worker {
         };
         // Where the library has not our kind, its fastest one is the baseline.
         for kind in [own, whole] {
-            theirs.extend(self.theirs(rank, task, kind, &sets, &mut both)?);
+            theirs.extend(self.theirs((rank, fp8), task, kind, &sets, &mut both)?);
             if !theirs.is_empty() {
                 break;
             }
@@ -121,7 +122,7 @@ impl Worker {
             if kind == baseline || kind == own {
                 continue;
             }
-            match self.theirs(rank, task, kind, &sets, &mut both)? {
+            match self.theirs((rank, fp8), task, kind, &sets, &mut both)? {
                 Some(found) => theirs.push(found),
                 None => absent.push(kind.name()),
             }
@@ -148,7 +149,8 @@ impl Worker {
             contenders.push(contender(|set| one.product.run(&one.operands[set])));
             pieces.push((of_theirs(one), false));
         }
-        let differences = self.differences(rank, task, &sets[0], &both, (&contenders, &pieces))?;
+        let differences =
+            self.differences((rank, fp8), task, &sets[0], &both, (&contenders, &pieces))?;
         let name = |one: &Theirs<'_>| format!("cuBLASLt {}", one.kind.name());
         let measured = Measured {
             differences,
@@ -162,104 +164,16 @@ impl Worker {
         timed(rank, task, (begin, sets.len()), &contenders, measured)
     }
 
-    /// Draws the operands of a kind, those that are not there.
-    fn draw(
-        &self,
-        rank: &Communicator,
-        task: &Task<'_>,
-        kind: Scaled,
-        count: usize,
-        both: &mut Both,
-    ) -> Result<(), Error> {
-        let [m, n, depth] = task.case.size;
-        for (side, (rows, dtype)) in [m, n].into_iter().zip(task.dtypes()).enumerate() {
-            let pieces = kind.pieces[side];
-            if both.contains_key(&(side, pieces)) {
-                continue;
-            }
-            let matrix = Matrix {
-                rows,
-                depth,
-                dtype,
-                pieces,
-            };
-            let mut drawn = Drawn {
-                matrix,
-                places: Vec::new(),
-                held: Vec::new(),
-            };
-            for set in 0..count {
-                let codes = Memory::new(rank, "codes", matrix.count(), false)?;
-                let plane = Memory::new(rank, "scales", 4 * matrix.scales(), false)?;
-                let place = Coded {
-                    codes: codes.address(),
-                    plane: plane.address(),
-                };
-                let seed = task.seed.wrapping_mul(1 << 20);
-                let seed = seed.wrapping_add(((set as u64) << 12) + ((side as u64) << 8));
-                self.numbers.quantised(matrix, place, seed)?;
-                drawn.places.push(place);
-                drawn.held.push([codes, plane]);
-            }
-            both.insert((side, pieces), drawn);
-        }
-        Ok(())
-    }
-
-    /// The tensors of our kernels, with results for theirs.
-    fn fp8_sets(
-        &self,
-        rank: &Communicator,
-        task: &Task<'_>,
-        own: Scaled,
-        both: &mut Both,
-    ) -> Result<Vec<Set>, Error> {
-        let first = &task.ours[0];
-        let (kernel, roles) = (&first.built.kernel, first.built.roles);
-        let scale = |operand: TensorId| {
-            let mut buffers = kernel.buffers.iter();
-            let at = buffers.position(
-                |buffer| matches!(buffer.kind, TensorKind::Scale { of, .. } if of == operand),
-            );
-            at.map(|at| TensorId(at as u16))
-        };
-        let mut held = [0, 1].map(|side| {
-            let drawn = both.get_mut(&(side, own.pieces[side]));
-            drawn
-                .map(|drawn| std::mem::take(&mut drawn.held))
-                .unwrap_or_default()
-                .into_iter()
-        });
-        let [m, n, _] = task.case.size.map(u64::from);
-        let mut sets = Vec::new();
-        while let (Some([x, of_x]), Some([w, of_w])) = (held[0].next(), held[1].next()) {
-            let planes = [(scale(roles.x), of_x), (scale(roles.w), of_w)];
-            let (bytes, in_heap) = Loaded::needs(kernel, &first.plan, roles.y);
-            let of_product = m * n * u64::from(task.result().bytes());
-            sets.push(Set {
-                x,
-                w,
-                y: Memory::new(rank, "y", bytes, in_heap)?,
-                whole: None,
-                product: Memory::new(rank, "product", of_product, false)?,
-                more: (planes.into_iter())
-                    .filter_map(|(tensor, plane)| Some((tensor?, plane)))
-                    .collect(),
-            });
-        }
-        Ok(sets)
-    }
-
     /// cuBLASLt with a kind of scales; nothing if it has no algorithm for that.
     fn theirs<'a>(
         &'a self,
-        rank: &Communicator,
+        with: (&Communicator, &Fp8),
         task: &Task<'_>,
         kind: Scaled,
         sets: &[Set],
         both: &mut Both,
     ) -> Result<Option<Theirs<'a>>, Error> {
-        self.draw(rank, task, kind, sets.len(), both)?;
+        draw(with, task, kind, sets.len(), both)?;
         let in_place = task.epilogue().in_place;
         let of = |side: usize| &both[&(side, kind.pieces[side])].places;
         let operands = sets.iter().zip(of(0).iter().zip(of(1)));
@@ -303,7 +217,7 @@ impl Worker {
     /// One launch of each contender on a poisoned result, or on what it adds to, compared element by element.
     fn differences(
         &self,
-        rank: &Communicator,
+        (rank, fp8): (&Communicator, &Fp8),
         task: &Task<'_>,
         set: &Set,
         both: &Both,
@@ -340,7 +254,7 @@ impl Worker {
                     let drawn = &both[&(side, of[side])];
                     (drawn.matrix, drawn.places[0])
                 };
-                self.numbers.exactly(side(0), side(1), exact)?;
+                fp8.exactly(side(0), side(1), exact)?;
                 known = Some(of);
             }
             let result = if ours { &set.y } else { &set.product };
@@ -352,10 +266,96 @@ impl Worker {
             rank.synchronize()?;
             let got = (result.address(), dtype);
             let before = before.as_ref().map(Memory::address);
-            found[which] = self.numbers.differ_exactly(got, exact, before, count)?;
+            found[which] = fp8.differ_exactly(got, exact, before, count)?;
         }
         Ok(found)
     }
+}
+
+/// Draws the operands of a kind, those that are not there.
+fn draw(
+    (rank, fp8): (&Communicator, &Fp8),
+    task: &Task<'_>,
+    kind: Scaled,
+    count: usize,
+    both: &mut Both,
+) -> Result<(), Error> {
+    let [m, n, depth] = task.case.size;
+    for (side, (rows, dtype)) in [m, n].into_iter().zip(task.dtypes()).enumerate() {
+        let pieces = kind.pieces[side];
+        if both.contains_key(&(side, pieces)) {
+            continue;
+        }
+        let matrix = Matrix {
+            rows,
+            depth,
+            dtype,
+            pieces,
+        };
+        let mut drawn = Drawn {
+            matrix,
+            places: Vec::new(),
+            held: Vec::new(),
+        };
+        for set in 0..count {
+            let codes = Memory::new(rank, "codes", matrix.count(), false)?;
+            let plane = Memory::new(rank, "scales", 4 * matrix.scales(), false)?;
+            let place = Coded {
+                codes: codes.address(),
+                plane: plane.address(),
+            };
+            let seed = task.seed.wrapping_mul(1 << 20);
+            let seed = seed.wrapping_add(((set as u64) << 12) + ((side as u64) << 8));
+            fp8.quantised(matrix, place, seed)?;
+            drawn.places.push(place);
+            drawn.held.push([codes, plane]);
+        }
+        both.insert((side, pieces), drawn);
+    }
+    Ok(())
+}
+
+/// The tensors of our kernels, with results for theirs.
+fn own_sets(
+    rank: &Communicator,
+    task: &Task<'_>,
+    own: Scaled,
+    both: &mut Both,
+) -> Result<Vec<Set>, Error> {
+    let first = &task.ours[0];
+    let (kernel, roles) = (&first.built.kernel, first.built.roles);
+    let scale = |operand: TensorId| {
+        let mut buffers = kernel.buffers.iter();
+        let at = buffers.position(
+            |buffer| matches!(buffer.kind, TensorKind::Scale { of, .. } if of == operand),
+        );
+        at.map(|at| TensorId(at as u16))
+    };
+    let mut held = [0, 1].map(|side| {
+        let drawn = both.get_mut(&(side, own.pieces[side]));
+        drawn
+            .map(|drawn| std::mem::take(&mut drawn.held))
+            .unwrap_or_default()
+            .into_iter()
+    });
+    let [m, n, _] = task.case.size.map(u64::from);
+    let mut sets = Vec::new();
+    while let (Some([x, of_x]), Some([w, of_w])) = (held[0].next(), held[1].next()) {
+        let planes = [(scale(roles.x), of_x), (scale(roles.w), of_w)];
+        let (bytes, in_heap) = Loaded::needs(kernel, &first.plan, roles.y);
+        let of_product = m * n * u64::from(task.result().bytes());
+        sets.push(Set {
+            x,
+            w,
+            y: Memory::new(rank, "y", bytes, in_heap)?,
+            whole: None,
+            product: Memory::new(rank, "product", of_product, false)?,
+            more: (planes.into_iter())
+                .filter_map(|(tensor, plane)| Some((tensor?, plane)))
+                .collect(),
+        });
+    }
+    Ok(sets)
 }
 
 fn contender<'a>(launch: impl Fn(usize) -> Result<(), Error> + 'a) -> Contender<'a> {

@@ -177,6 +177,12 @@ impl FusedEpilogue {
                 help: help.into(),
             })
         };
+        if dtype.is_fp8() {
+            return refuse(
+                format!("measuring {} with results in {dtype}", kernel.name),
+                "results in bf16, f16 or f32: `run --device cuda` checks and times those in FP8",
+            );
+        }
         if kernel.buffers[y.index()].kind == TensorKind::GatheredOutput {
             return refuse(
                 format!("measuring {}, which gathers its result", kernel.name),
@@ -274,7 +280,7 @@ mod tests {
     use super::*;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me};
     use counterflow_codegen::lower;
-    use counterflow_codegen::variant::Variant;
+    use counterflow_codegen::variant::{Scales, Variant};
 
     /// A product with the epilogue `f` of the product, a bias and a tile.
     fn kernel(
@@ -385,6 +391,42 @@ mod tests {
         assert_eq!(of_two(|gate, up| gate.gelu() * up), None);
         assert_eq!(of_two(|gate, up| gate.silu() + up), None);
         assert_eq!(of_two(|gate, _| gate.clone().silu() * gate), None);
+    }
+
+    /// Products by scales of their operands are plain products; results that have a scale are not.
+    #[test]
+    fn products_of_scaled_operands_are_products() {
+        let mut s = ScheduleBuilder::new("plain");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        let (program, y) = (s.finish(), TensorId(2));
+        let fp8 = Variant::new(1).dtype(Dtype::E4M3);
+        for scales in [None, Some(Scales::Whole), Some(Scales::Rows)] {
+            let variant = Variant {
+                scales,
+                ..fp8.clone()
+            };
+            let kernel = lower::lower(&program, &variant).expect("lowers");
+            let epilogue = FusedEpilogue::of(&kernel, y).expect("known");
+            assert_eq!(epilogue, FusedEpilogue::default());
+            assert!(epilogue.comparable(&kernel, y).is_ok());
+        }
+        for variant in [fp8.output(Dtype::E4M3), Variant::new(1).output(Dtype::E5M2)] {
+            let kernel = lower::lower(&program, &variant).expect("lowers");
+            let epilogue = FusedEpilogue::of(&kernel, y).expect("known");
+            let error = epilogue.comparable(&kernel, y).expect_err("refused");
+            assert!(
+                error.to_string().contains("plain with results in e"),
+                "{error}"
+            );
+        }
     }
 
     /// Otherwise its result would be compared with the plain product, and found wrong.

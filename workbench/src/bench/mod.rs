@@ -56,8 +56,9 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         ..request.variant.clone()
     };
     // What cannot be measured is rejected on any machine.
-    variants::build(&request.program, &base)?;
-    let mut setup = Setup::new(world, &request.machine).map_err(without_a_gpu)?;
+    let built = variants::build(&request.program, &base)?;
+    let fp8 = built.kernel.buffers[built.roles.x.index()].dtype.is_fp8();
+    let mut setup = Setup::new(world, &request.machine, fp8).map_err(without_a_gpu)?;
     if options.nccl && side.is_some() {
         setup.add_nccl()?;
     }

@@ -31,7 +31,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub(super) fn new(world: u32, machine: &Machine) -> Result<Setup, Error> {
+    pub(super) fn new(world: u32, machine: &Machine, fp8: bool) -> Result<Setup, Error> {
         let ranks = gpus::ranks(world)?;
         let gpu = ranks[0].gpu();
         gpu.cuda()?.must_be_hopper()?;
@@ -40,7 +40,7 @@ impl Setup {
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
         let compiler = Compiler::find()?;
-        let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler))?;
+        let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler, fp8))?;
         Ok(Setup {
             exchange: Exchange::new(ranks.len()),
             ranks,

@@ -6,7 +6,7 @@ use super::interleaved::{Contender, Interleaved};
 use super::meter;
 use super::stats::{self, Spread};
 use super::task::{Measured, Set, Task};
-use crate::cuda::{Blas, Compare, Difference, Draw, Nccl, Numbers};
+use crate::cuda::{Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers};
 use counterflow_codegen::program::TensorKind;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
@@ -25,12 +25,20 @@ pub(super) struct Worker {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
     pub(super) numbers: Numbers,
+    /// Where operands are FP8.
+    fp8: Option<Fp8>,
 }
 
 impl Worker {
-    pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Worker, Error> {
+    pub(super) fn new(
+        rank: &Communicator,
+        compiler: &Compiler,
+        fp8: bool,
+    ) -> Result<Worker, Error> {
         rank.gpu().cuda()?.keep_freed()?;
+        let load = || Fp8::load(rank.gpu(), rank.stream(), compiler);
         Ok(Worker {
+            fp8: fp8.then(load).transpose()?,
             blas: Blas::open(rank.gpu(), rank.stream())?,
             nccl: None,
             numbers: Numbers::load(rank.gpu(), rank.stream(), compiler)?,
@@ -43,8 +51,8 @@ impl Worker {
     /// What the compiler or the driver rejects; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
         let begin = Instant::now();
-        if task.dtype.is_fp8() {
-            return self.measure_fp8(rank, task, begin);
+        if let Some(fp8) = &self.fp8 {
+            return self.measure_fp8(rank, fp8, task, begin);
         }
         let sets = self.sets(rank, task)?;
         let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;

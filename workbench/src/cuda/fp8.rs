@@ -1,12 +1,14 @@
 //! Operands of FP8: random numbers quantised by the usual recipe, and the exact products that results are compared with.
 
 use super::elements;
-use super::numbers::{Difference, GRID, Numbers};
+use super::numbers::{Difference, GRID};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
-use counterflow_runtime::driver::{Address, Local};
-use std::sync::Arc;
+use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
+use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
+
+const TEXT: &str = concat!(include_str!("numbers.cu"), include_str!("fp8.cu"));
 
 /// Rows and columns of a CTA of `exact`.
 const TILE: u32 = 64;
@@ -49,26 +51,15 @@ pub(crate) struct Exactly {
     pub allowed: Address,
 }
 
-/// What makes and checks them.
+/// What makes and checks them on one GPU.
 #[derive(Debug)]
-pub(super) struct Fp8Kernels {
+pub(crate) struct Fp8 {
     amaxes: Function,
     quantise: Function,
     settle: Function,
     exact: Function,
     differ: Function,
-}
-
-impl Fp8Kernels {
-    pub(super) fn of(module: &Arc<Module>) -> Result<Fp8Kernels, Error> {
-        Ok(Fp8Kernels {
-            amaxes: module.function("amaxes", 0)?,
-            quantise: module.function("quantise", 0)?,
-            settle: module.function("settle", 0)?,
-            exact: module.function("exact", 0)?,
-            differ: module.function("differ_exact", 0)?,
-        })
-    }
+    stream: Stream,
 }
 
 impl Pieces {
@@ -114,7 +105,33 @@ impl Matrix {
     }
 }
 
-impl Numbers {
+impl Fp8 {
+    /// Compiles and loads the kernels, and tests them.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses.
+    pub(crate) fn load(gpu: &Gpu, stream: &Stream, compiler: &Compiler) -> Result<Fp8, Error> {
+        let module = Module::load(gpu.cuda()?, &Fp8::compile(compiler)?)?;
+        let fp8 = Fp8 {
+            amaxes: module.function("amaxes", 0)?,
+            quantise: module.function("quantise", 0)?,
+            settle: module.function("settle", 0)?,
+            exact: module.function("exact", 0)?,
+            differ: module.function("differ_exact", 0)?,
+            stream: stream.clone(),
+        };
+        fp8.see_mistakes()?;
+        Ok(fp8)
+    }
+
+    /// The machine code of all.
+    ///
+    /// # Errors
+    /// What the compiler refuses.
+    fn compile(compiler: &Compiler) -> Result<Compiled, Error> {
+        compiler.compile(&Source::new("fp8", TEXT), Target::Sm90a)
+    }
+
     /// Quantises the normal numbers of a sequence: a scale makes the largest of a piece the largest that the type has. The
     /// plane has room for [`Matrix::scales`] numbers and holds zeros.
     ///
@@ -128,7 +145,7 @@ impl Numbers {
             of.give(&mut arguments);
             arguments.bytes(&seed.to_le_bytes());
             // SAFETY: it writes as many numbers as the plane has.
-            unsafe { self.fp8.amaxes.launch(stream, GRID, &arguments) }?;
+            unsafe { self.amaxes.launch(stream, GRID, &arguments) }?;
         }
         arguments.clear();
         arguments.address(to.codes);
@@ -136,7 +153,7 @@ impl Numbers {
         of.give(&mut arguments);
         arguments.bytes(&seed.to_le_bytes());
         // SAFETY: it reads the plane and writes an element for each code, which the caller's memory holds.
-        unsafe { self.fp8.quantise.launch(stream, GRID, &arguments) }?;
+        unsafe { self.quantise.launch(stream, GRID, &arguments) }?;
         if of.pieces == Pieces::Nothing {
             return Ok(());
         }
@@ -145,7 +162,7 @@ impl Numbers {
         of.give(&mut arguments);
         arguments.bytes(&of.scales().to_le_bytes());
         // SAFETY: it writes as many numbers as the plane has.
-        unsafe { self.fp8.settle.launch(stream, GRID, &arguments) }
+        unsafe { self.settle.launch(stream, GRID, &arguments) }
     }
 
     /// The product of the first operand and the transpose of the second, of the numbers that codes and scales stand for.
@@ -169,7 +186,7 @@ impl Numbers {
         let tiles = |of: Matrix| of.rows.div_ceil(TILE);
         let grid = LaunchConfig::of(tiles(x) * tiles(w), 256);
         // SAFETY: it reads both operands with their planes and writes an element of each matrix for each pair of rows.
-        unsafe { self.fp8.exact.launch(self.stream.cuda()?, grid, &arguments) }
+        unsafe { self.exact.launch(self.stream.cuda()?, grid, &arguments) }
     }
 
     /// Compares a result of so many elements with an exact product on top of what was there before, once the stream is done.
@@ -196,13 +213,13 @@ impl Numbers {
         arguments.bytes(&relative.to_le_bytes());
         arguments.address(found.address());
         // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
-        unsafe { (self.fp8.differ).launch(self.stream.cuda()?, GRID, &arguments) }?;
+        unsafe { self.differ.launch(self.stream.cuda()?, GRID, &arguments) }?;
         Difference::read(&found)
     }
 
     /// Tests the comparison on a product by cuBLASLt's layout of planes, computed here, and on one with a scale of another
     /// piece: a comparison that cannot fail says nothing.
-    pub(super) fn see_fp8_mistakes(&self) -> Result<(), Error> {
+    fn see_mistakes(&self) -> Result<(), Error> {
         let of = |rows, pieces| Matrix {
             rows,
             depth: 384,
@@ -307,6 +324,20 @@ fn product(x: &[f64], w: &[f64], depth: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::toolkit::compiler;
+
+    #[test]
+    fn what_measurements_of_fp8_run_on_the_gpu_compiles() {
+        let Some(compiler) = compiler() else { return };
+        let compiled = Fp8::compile(&compiler).unwrap_or_else(|error| panic!("{error}"));
+        let frames = |name: &str| {
+            let mut facts = compiled.facts.iter();
+            let found = facts.find(|facts| facts.name == name);
+            found.map(|facts| (facts.frame, facts.parameter_count))
+        };
+        let all = ["amaxes", "differ_exact", "exact", "quantise", "settle"].map(frames);
+        assert_eq!(all, [3, 8, 8, 4, 3].map(|parameters| Some((0, parameters))));
+    }
 
     #[test]
     fn planes_have_room_for_their_padding() {

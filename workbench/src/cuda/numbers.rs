@@ -1,14 +1,13 @@
 //! Numbers for measurements, made and compared on the GPU. Operands of gigabytes would take the host minutes.
 
 use super::elements;
-use super::fp8::Fp8Kernels;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 
-const TEXT: &str = concat!(include_str!("numbers.cu"), include_str!("fp8.cu"));
+const TEXT: &str = include_str!("numbers.cu");
 pub(super) const GRID: LaunchConfig = LaunchConfig::of(528, 256);
 
 /// Random numbers and comparisons on one GPU.
@@ -18,8 +17,7 @@ pub(crate) struct Numbers {
     differ: Function,
     differ_fused: Function,
     gate: Function,
-    pub(super) fp8: Fp8Kernels,
-    pub(super) stream: Stream,
+    stream: Stream,
 }
 
 /// A run of elements of a random sequence.
@@ -120,7 +118,6 @@ impl Numbers {
             differ: module.function("differ", 0)?,
             differ_fused: module.function("differ_fused", 0)?,
             gate: module.function("gate", 0)?,
-            fp8: Fp8Kernels::of(&module)?,
             stream: stream.clone(),
         };
         numbers.see_mistakes()?;
@@ -158,8 +155,7 @@ impl Numbers {
         again.fill(0xff)?;
         let nan = wrong(&again)?;
         if equal == 0 && unequal > COUNT * 9 / 10 && nan == COUNT {
-            self.see_fused_mistakes(&same, &other)?;
-            return self.see_fp8_mistakes();
+            return self.see_fused_mistakes(&same, &other);
         }
         Err(Error::Wrong {
             what: format!(
@@ -376,15 +372,10 @@ mod tests {
         assert_eq!(
             kernels,
             [
-                ("amaxes", 0, 3),
                 ("differ", 0, 9),
-                ("differ_exact", 0, 8),
                 ("differ_fused", 0, 15),
-                ("exact", 0, 8),
                 ("gate", 0, 5),
-                ("normal", 0, 5),
-                ("quantise", 0, 4),
-                ("settle", 0, 3)
+                ("normal", 0, 5)
             ]
         );
     }

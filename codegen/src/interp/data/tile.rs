@@ -1,5 +1,6 @@
 //! Registers of an item, and what steps do with them.
 
+use super::short;
 use crate::dtype::Dtype;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
@@ -36,14 +37,30 @@ impl Tile {
             .expect("a tile has its rows and columns")
     }
 
-    /// `self += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
+    /// `self += a · bᵀ`, in f32; of FP8, as tensor cores add. If CTAs share the K steps, each CTA's part is summed separately.
     pub fn dot(
         &mut self,
-        a: &ArrayView2<'_, f32>,
-        b: &ArrayView2<'_, f32>,
+        (a, of_a): (&ArrayView2<'_, f32>, Dtype),
+        (b, of_b): (&ArrayView2<'_, f32>, Dtype),
         shares: &[Range<usize>],
     ) {
         self.shaped(a.nrows(), b.nrows());
+        if of_a.is_fp8() && of_b.is_fp8() {
+            if shares.len() <= 1 {
+                return short::add(&mut self.values, (a, of_a), (b, of_b));
+            }
+            for share in shares {
+                let [a, b] =
+                    [a, b].map(|part| part.slice_axis(Axis(1), Slice::from(share.clone())));
+                let mut part = vec![0.0; self.values.len()];
+                short::add(&mut part, (&a, of_a), (&b, of_b));
+                self.values
+                    .iter_mut()
+                    .zip(part)
+                    .for_each(|(sum, part)| *sum += part);
+            }
+            return;
+        }
         let mut c = self.view_mut();
         if shares.len() <= 1 {
             general_mat_mul(1.0, a, &b.t(), 1.0, &mut c);

@@ -354,7 +354,9 @@ impl Running {
                 let (left, right) = (left?.read(memory)?, right?.read(memory)?);
                 let shares = shares(kernel, role, a.columns.len());
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
-                tile.dot(&left.view(), &right.view(), &shares);
+                let [of_left, of_right] =
+                    [a, b].map(|span| kernel.buffers[span.buffer.index()].dtype);
+                tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
             }
             StepKind::Reduce { acc, from } => {
                 let homes = homes(from, world);
