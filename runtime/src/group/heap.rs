@@ -277,7 +277,7 @@ impl Heap {
     ) -> Result<(), Error> {
         // Not under the lock: it takes its time.
         let clearing = self.state().slots.clearing(peers.rank(), range);
-        let cleared = clearing().map(|()| Vec::new());
+        let cleared = clearing().map(|()| None);
         agreed(peers, "clears new memory", deadline, cleared).map(drop)
     }
 }
