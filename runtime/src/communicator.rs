@@ -22,6 +22,7 @@ use crate::retire;
 use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -45,7 +46,6 @@ use tracing::debug;
 /// assert_eq!(read, [[1; 4], [0; 4]]);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Communicator {
     rank: u32,
     own: Arc<Own>,
@@ -56,6 +56,17 @@ pub struct Communicator {
     proven: Arc<Proven>,
     /// Whether it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
+}
+
+/// Who it is: most other things have it, and all that it has would follow.
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank)
+            .field("world", &self.world())
+            .field("gpu", &self.gpu().ordinal())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The value of [`Communicator::sms`] on a GPU with `sms` SMs that several ranks share, with or without copies by the

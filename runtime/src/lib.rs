@@ -16,6 +16,7 @@ pub mod cuda;
 pub mod device;
 pub mod dlpack;
 mod done;
+mod draft;
 pub mod driver;
 mod emulated;
 pub mod error;

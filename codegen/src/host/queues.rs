@@ -20,6 +20,14 @@
 //! Measured on H200 with 1, 2, 4, 8 and 32 queues. Other streams of the process count too, but they are unknown here.
 //! An accepted result for streams that share a queue stays right beside other streams that wait only for marks.
 //!
+//! Only one communicator's ranks are counted. With a GPU for each rank that is enough: launches of all communicators are in
+//! one order on every GPU, so in a shared queue each stands behind launches that end without it. Where ranks share a GPU, the
+//! streams of several communicators or groups there may take queues from each other, and two of one communicator may meet
+//! in one: there the program must leave a queue for each waiting stream of all of them, four for each rank where copy
+//! engines move data. They are not counted together, because which of them will ever wait is not known when one is
+//! built: each group of a split has streams, and counting all would refuse programs that are right. What gets stuck ends at the
+//! time limit.
+//!
 //! # What is decided
 //!
 //! If each stream has its own queue, nothing is queued behind work that it does not follow, and the tile level's run

@@ -2,35 +2,49 @@
 //! memory lives until nobody has a handle of it or has it mapped, in any process.
 
 use super::Gpu;
-use super::driver::check;
+use super::driver::{check, checked, name_of};
 use crate::error::Error;
+use crate::shared::{FABRIC, Handed, Handles, no_fabric};
 use cudarc::driver::sys;
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::ffi::c_void;
+use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use tracing::debug;
 
-/// So that other processes of the host can have it.
-const FD: sys::CUmemAllocationHandleType =
-    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+use sys::CUmemAllocationHandleType as Type;
+
+/// As the driver calls what other processes have memory by.
+const fn kind(handles: Handles) -> Type {
+    match handles {
+        Handles::Files => Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        Handles::Fabric => Type::CU_MEM_HANDLE_TYPE_FABRIC,
+    }
+}
 
 /// The driver's handle of some memory.
 #[derive(Debug)]
 pub(super) struct Handle {
     raw: sys::CUmemGenericAllocationHandle,
     bytes: u64,
+    handles: Handles,
 }
 
 impl Handle {
-    /// New memory of that GPU. It holds anything.
-    pub fn create(gpu: &Gpu, bytes: u64) -> Result<Handle, Error> {
+    /// New memory of that GPU, which other processes can have by such handles. It holds anything.
+    pub fn create(gpu: &Gpu, bytes: u64, handles: Handles) -> Result<Handle, Error> {
         gpu.bind()?;
-        let wanted = property(gpu);
+        let wanted = property(gpu, handles);
         let mut raw = 0;
         // SAFETY: the place is ours, and the struct is filled.
         let code = unsafe { sys::cuMemCreate(&raw mut raw, bytes as usize, &raw const wanted, 0) };
-        check(format_args!("{bytes} bytes of GPU {}", gpu.ordinal()), code)?;
-        Ok(Handle { raw, bytes })
+        let what = format!("{bytes} bytes of GPU {}", gpu.ordinal());
+        may_use(handles, what, code)?;
+        Ok(Handle {
+            raw,
+            bytes,
+            handles,
+        })
     }
 
     /// What is mapped at an address, if it is memory of the driver's virtual memory management.
@@ -39,7 +53,11 @@ impl Handle {
         // SAFETY: the place is ours. The driver looks the address up and touches no memory there.
         let code =
             unsafe { sys::cuMemRetainAllocationHandle(&raw mut raw, address as *mut c_void) };
-        (code == sys::CUresult::CUDA_SUCCESS).then_some(Handle { raw, bytes })
+        (code == sys::CUresult::CUDA_SUCCESS).then_some(Handle {
+            raw,
+            bytes,
+            handles: Handles::Files,
+        })
     }
 
     /// Whether both are one allocation.
@@ -49,7 +67,7 @@ impl Handle {
 
     /// What it was made with.
     pub fn properties(&self, gpu: &Gpu) -> Result<sys::CUmemAllocationProp, Error> {
-        let mut found = property(gpu);
+        let mut found = property(gpu, Handles::Files);
         // SAFETY: the place and the handle are ours.
         let code = unsafe { sys::cuMemGetAllocationPropertiesFromHandle(&raw mut found, self.raw) };
         check("ask what memory was made with", code)?;
@@ -66,12 +84,29 @@ impl Handle {
         self.bytes
     }
 
-    /// A file descriptor for another process.
-    pub fn export(&self) -> Result<OwnedFd, Error> {
+    /// For another process.
+    pub fn export(&self) -> Result<Handed, Error> {
+        match self.handles {
+            Handles::Files => self.file().map(Handed::File),
+            Handles::Fabric => self.name().map(Handed::Fabric),
+        }
+    }
+
+    fn name(&self) -> Result<[u8; FABRIC], Error> {
+        let mut name = [0; FABRIC];
+        let (place, kind) = (name.as_mut_ptr().cast::<c_void>(), kind(self.handles));
+        // SAFETY: the handle is ours, and so many bytes are what that type writes there.
+        let code = unsafe { sys::cuMemExportToShareableHandle(place, self.raw, kind, 0) };
+        may_use(self.handles, "hand memory to other processes", code)?;
+        Ok(name)
+    }
+
+    fn file(&self) -> Result<OwnedFd, Error> {
         let mut fd: i32 = -1;
         let place = (&raw mut fd).cast::<c_void>();
         // SAFETY: the handle is ours, and a file descriptor is what that type writes there.
-        let code = unsafe { sys::cuMemExportToShareableHandle(place, self.raw, FD, 0) };
+        let code =
+            unsafe { sys::cuMemExportToShareableHandle(place, self.raw, kind(self.handles), 0) };
         check("hand memory to other processes", code)?;
         // SAFETY: the driver has just opened it for us.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -85,14 +120,23 @@ impl Handle {
     }
 
     /// So much memory of another process.
-    pub fn import(gpu: &Gpu, fd: &OwnedFd, bytes: u64) -> Result<Handle, Error> {
+    pub fn import(gpu: &Gpu, handed: &Handed, bytes: u64) -> Result<Handle, Error> {
         gpu.bind()?;
-        let number = fd.as_raw_fd() as usize as *mut c_void;
+        let (handles, from) = match handed {
+            // The driver takes the number as a pointer.
+            Handed::File(fd) => (Handles::Files, fd.as_raw_fd() as usize as *mut c_void),
+            Handed::Fabric(name) => (Handles::Fabric, name.as_ptr().cast_mut().cast()),
+        };
         let mut raw = 0;
-        // SAFETY: the place is ours, and the file descriptor, which the driver takes as a pointer, is open.
-        let code = unsafe { sys::cuMemImportFromShareableHandle(&raw mut raw, number, FD) };
-        check("take memory of another process", code)?;
-        Ok(Handle { raw, bytes })
+        // SAFETY: the place is ours. The file descriptor is open, or the name is as long as that type's are.
+        let code =
+            unsafe { sys::cuMemImportFromShareableHandle(&raw mut raw, from, kind(handles)) };
+        may_use(handles, "take memory of another process", code)?;
+        Ok(Handle {
+            raw,
+            bytes,
+            handles,
+        })
     }
 
     /// Gives it addresses, at which these GPUs reach it.
@@ -145,10 +189,27 @@ fn location(id: i32) -> sys::CUmemLocation {
     }
 }
 
-fn property(owner: &Gpu) -> sys::CUmemAllocationProp {
+/// The result of a call, which may be refused for the sake of a fabric handle.
+fn may_use(handles: Handles, what: impl fmt::Display, code: sys::CUresult) -> Result<(), Error> {
+    let refused = [
+        sys::CUresult::CUDA_ERROR_NOT_PERMITTED,
+        sys::CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        sys::CUresult::CUDA_ERROR_INVALID_VALUE,
+        sys::CUresult::CUDA_ERROR_INVALID_HANDLE,
+    ];
+    if handles == Handles::Fabric && refused.contains(&code) {
+        return Err(no_fabric(
+            format!("{what}, by a fabric handle"),
+            name_of(code),
+        ));
+    }
+    check(what, code)
+}
+
+fn property(owner: &Gpu, handles: Handles) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: FD,
+        requestedHandleTypes: kind(handles),
         location: location(owner.ordinal() as i32),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -161,11 +222,31 @@ fn property(owner: &Gpu) -> sys::CUmemAllocationProp {
 }
 
 impl Gpu {
-    /// Memory that peers map comes in multiples of so many bytes.
-    pub(crate) fn page(&self) -> Result<u64, Error> {
+    /// Rejects handles that the GPU's platform does not have.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], with what to use instead.
+    pub(crate) fn must_have(&self, handles: Handles) -> Result<(), Error> {
+        const FABRIC: sys::CUdevice_attribute =
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
+        let has = match handles {
+            Handles::Files => true,
+            Handles::Fabric => checked("ask the GPU", self.context().attribute(FABRIC))? == 1,
+        };
+        match has {
+            true => Ok(()),
+            false => Err(no_fabric(
+                format!("fabric handles of memory of GPU {}", self.ordinal()),
+                "its platform has none",
+            )),
+        }
+    }
+
+    /// Memory that peers map by such handles comes in multiples of so many bytes.
+    pub(crate) fn page(&self, handles: Handles) -> Result<u64, Error> {
         self.bind()?;
         let mut bytes = 0;
-        let wanted = property(self);
+        let wanted = property(self, handles);
         // SAFETY: both structs are alive and filled.
         let code = unsafe {
             sys::cuMemGetAllocationGranularity(

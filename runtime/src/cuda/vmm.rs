@@ -12,9 +12,9 @@ use super::driver::check;
 use super::handle::{Handle, noted, unmap};
 use super::{Address, Gpu};
 use crate::error::Error;
+use crate::shared::{Handed, Handles};
 use cudarc::driver::sys;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Slots side by side, one a rank.
@@ -40,6 +40,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Apart {
     rank: u64,
+    handles: Handles,
     clearer: Arc<Clearer>,
     adding: Option<Adding>,
 }
@@ -62,21 +63,23 @@ impl Slots {
             for other in &owners {
                 one.must_reach(other)?;
             }
-            granularity = granularity.max(one.page()?);
+            granularity = granularity.max(one.page(Handles::Files)?);
         }
         let world = owners.len() as u64;
         Slots::reserved(owners, world, stride, granularity, None)
     }
 
-    /// The range of a rank that is a process, on that GPU: which of how many. Memory comes in multiples of `page`.
+    /// The range of a rank that is a process, on that GPU: which of how many. Memory comes in multiples of `page`, and goes
+    /// to the others by such handles.
     pub(crate) fn apart(
         gpu: &Arc<Gpu>,
         (rank, world): (u32, u32),
         stride: u64,
-        page: u64,
+        (page, handles): (u64, Handles),
     ) -> Result<Slots, Error> {
         let apart = Apart {
             rank: rank.into(),
+            handles,
             clearer: Arc::new(Clearer::new(gpu)?),
             adding: None,
         };
@@ -156,7 +159,8 @@ impl Slots {
         };
         let before = self.pieces.len();
         let added = (0..self.world).try_for_each(|rank| {
-            let memory = Handle::create(&self.owners[rank as usize], wanted - self.backed)?;
+            let gpu = &self.owners[rank as usize];
+            let memory = Handle::create(gpu, wanted - self.backed, Handles::Files)?;
             self.map(rank, &memory)
         });
         match added {
@@ -167,23 +171,23 @@ impl Slots {
     }
 
     /// This process's memory for slots of so many bytes, if that is more than they have: its peers take it.
-    pub(crate) fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+    pub(crate) fn offer(&mut self, bytes: u64) -> Result<Option<Handed>, Error> {
         let wanted = self.wanted(bytes)?;
         let (Some(wanted), Some(apart)) = (wanted, &mut self.apart) else {
             return Ok(None);
         };
-        let own = Handle::create(&self.owners[0], wanted - self.backed)?;
-        let fd = own.export()?;
+        let own = Handle::create(&self.owners[0], wanted - self.backed, apart.handles)?;
+        let handed = own.export()?;
         apart.adding = Some(Adding {
             own,
             wanted,
             pieces: self.pieces.len(),
         });
-        Ok(Some(fd))
+        Ok(Some(handed))
     }
 
     /// Maps what all offered, in the order of the ranks.
-    pub(crate) fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+    pub(crate) fn take(&mut self, offered: Vec<Option<Handed>>) -> Result<(), Error> {
         let Some(apart) = self.apart.take() else {
             return Ok(());
         };
@@ -192,18 +196,18 @@ impl Slots {
         taken
     }
 
-    fn take_from(&mut self, apart: &Apart, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+    fn take_from(&mut self, apart: &Apart, offered: Vec<Option<Handed>>) -> Result<(), Error> {
         let Some(Adding { own, wanted, .. }) = &apart.adding else {
             return Ok(());
         };
         let bytes = wanted - self.backed;
-        for (rank, fd) in (0..).zip(offered) {
+        for (rank, handed) in (0..).zip(offered) {
             if rank == apart.rank {
                 self.map(rank, own)?;
                 continue;
             }
-            let fd = fd.ok_or_else(|| not_offered(rank))?;
-            self.map(rank, &Handle::import(&self.owners[0], &fd, bytes)?)?;
+            let handed = handed.ok_or_else(|| not_offered(rank))?;
+            self.map(rank, &Handle::import(&self.owners[0], &handed, bytes)?)?;
         }
         Ok(())
     }

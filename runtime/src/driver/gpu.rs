@@ -5,7 +5,7 @@ use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
-use crate::shared::Segment;
+use crate::shared::{Handles, Segment};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -40,6 +40,8 @@ pub(crate) struct About {
     pub memory: u64,
     /// Memory that processes share comes in multiples of so many bytes.
     pub page: u64,
+    /// How it goes to other processes.
+    pub handles: Handles,
 }
 
 /// Memory that processes share, which a GPU's work reaches as long as this is there.
@@ -129,18 +131,26 @@ impl Gpu {
     }
 
     /// What ranks in other processes need to know of it.
-    pub(crate) fn about(&self) -> Result<About, Error> {
+    ///
+    /// # Errors
+    /// What the driver refuses, and handles that its platform does not have.
+    pub(crate) fn about(&self, handles: Handles) -> Result<About, Error> {
         Ok(match &self.0 {
             Kind::Emulated(gpu) => About {
                 uuid: None,
                 memory: gpu.memory(),
                 page: emulated::PAGE,
+                handles,
             },
-            Kind::Cuda(gpu) => About {
-                uuid: Some(gpu.uuid()?),
-                memory: gpu.memory(),
-                page: gpu.page()?,
-            },
+            Kind::Cuda(gpu) => {
+                gpu.must_have(handles)?;
+                About {
+                    uuid: Some(gpu.uuid()?),
+                    memory: gpu.memory(),
+                    page: gpu.page(handles)?,
+                    handles,
+                }
+            }
         })
     }
 

@@ -4,8 +4,8 @@ use super::gpu::{Gpu, Kind as GpuKind};
 use crate::cuda::{self, Address};
 use crate::emulated;
 use crate::error::Error;
+use crate::shared::{Handed, Handles};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 
 /// Slots side by side, one a rank.
 #[derive(Debug)]
@@ -42,13 +42,21 @@ impl Slots {
         cuda::Slots::new(gpus, stride).map(Slots::Cuda)
     }
 
-    /// The slots of ranks that are processes, for one of so many, without memory. It will come in multiples of `page`.
-    pub fn apart(gpu: &Gpu, rank: (u32, u32), stride: u64, page: u64) -> Result<Slots, Error> {
+    /// The slots of ranks that are processes, for one of so many, without memory. It will come in multiples of a page, and
+    /// go to the others by such handles.
+    pub fn apart(
+        gpu: &Gpu,
+        rank: (u32, u32),
+        stride: u64,
+        (page, handles): (u64, Handles),
+    ) -> Result<Slots, Error> {
         match &gpu.0 {
             GpuKind::Emulated(gpu) => {
-                emulated::Slots::apart(gpu, rank, stride).map(Slots::Emulated)
+                emulated::Slots::apart(gpu, rank, stride, handles).map(Slots::Emulated)
             }
-            GpuKind::Cuda(gpu) => cuda::Slots::apart(gpu, rank, stride, page).map(Slots::Cuda),
+            GpuKind::Cuda(gpu) => {
+                cuda::Slots::apart(gpu, rank, stride, (page, handles)).map(Slots::Cuda)
+            }
         }
     }
 
@@ -90,7 +98,7 @@ impl Slots {
 
     /// This rank's memory for slots of so many bytes, if that is more than they have, for its peers, which are processes.
     /// All of them offer, then all take, and then all settle.
-    pub fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+    pub fn offer(&mut self, bytes: u64) -> Result<Option<Handed>, Error> {
         match self {
             Slots::Emulated(slots) => slots.offer(bytes),
             Slots::Cuda(slots) => slots.offer(bytes),
@@ -98,7 +106,7 @@ impl Slots {
     }
 
     /// Maps what all offered, in the order of the ranks.
-    pub fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+    pub fn take(&mut self, offered: Vec<Option<Handed>>) -> Result<(), Error> {
         match self {
             Slots::Emulated(slots) => slots.take(offered),
             Slots::Cuda(slots) => slots.take(offered),
@@ -130,7 +138,7 @@ impl Slots {
     }
 
     /// Maps what each rank of this process lends for that many bytes, to the ends of their slots. Where the other ranks
-    /// are processes, `peers` has their file descriptors. On an error nothing has changed.
+    /// are processes, `peers` has what they handed over. On an error nothing has changed.
     ///
     /// # Errors
     /// [`Error::Usage`] where not every rank lends as much, or two lend the same.
@@ -138,7 +146,7 @@ impl Slots {
         &mut self,
         wanted: u64,
         lent: Vec<cuda::Lent>,
-        peers: Option<Vec<Option<OwnedFd>>>,
+        peers: Option<Vec<Option<Handed>>>,
     ) -> Result<Range<u64>, Error> {
         match self {
             Slots::Cuda(slots) => slots.adopt(wanted, lent, peers),

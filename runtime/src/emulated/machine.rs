@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::shared::Segment;
 use counterflow_codegen::interp::open::{Machine as Open, Memory as _, Point, StreamId, Work};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,7 +18,6 @@ const MEMORY: u64 = 8 << 30;
 const FIRST: usize = 8;
 
 /// GPUs that reach each other's memory.
-#[derive(Debug)]
 pub(crate) struct Machine {
     state: Mutex<Open<Allocations>>,
     pub(super) turn: Condvar,
@@ -28,6 +28,13 @@ pub(crate) struct Machine {
     before: u64,
     /// How many steps a question that does not wait lets it take, at most: few, as if the hosts were quick.
     piece: u64,
+}
+
+/// All that belongs to a rank leads here, and all of its memory would follow.
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").finish_non_exhaustive()
+    }
 }
 
 impl Machine {

@@ -3,9 +3,10 @@
 use super::machine::{Gpu, Machine};
 use crate::cuda::{Address, not_offered, too_large};
 use crate::error::Error;
-use crate::shared::{Segment, another};
+use crate::shared::{FABRIC, Handed, Handles, Segment, another, no_fabric};
 use counterflow_codegen::interp::open::Memory as _;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Slots of the heap, side by side.
@@ -24,6 +25,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Shared {
     rank: u32,
+    handles: Handles,
     slots: Vec<Option<Arc<Segment>>>,
     /// What hands this rank's to its peers.
     own: Option<OwnedFd>,
@@ -62,10 +64,16 @@ impl Slots {
     }
 
     /// The slots of ranks that are processes, for one of them, without memory.
-    pub fn apart(gpu: &Gpu, (rank, world): (u32, u32), stride: u64) -> Result<Slots, Error> {
+    pub fn apart(
+        gpu: &Gpu,
+        (rank, world): (u32, u32),
+        stride: u64,
+        handles: Handles,
+    ) -> Result<Slots, Error> {
         let mut slots = Slots::new(&vec![gpu; world as usize], stride)?;
         slots.shared = Some(Shared {
             rank,
+            handles,
             slots: vec![None; world as usize],
             own: None,
             adding: None,
@@ -120,7 +128,7 @@ impl Slots {
     }
 
     /// This rank's memory for slots of so many bytes, if that is more than they have: the peers take it.
-    pub fn offer(&mut self, bytes: u64) -> Result<Option<OwnedFd>, Error> {
+    pub fn offer(&mut self, bytes: u64) -> Result<Option<Handed>, Error> {
         let (wanted, stride) = (self.wanted(bytes)?, self.stride);
         let (Some(wanted), Some(shared)) = (wanted, &mut self.shared) else {
             return Ok(None);
@@ -133,21 +141,27 @@ impl Slots {
                 shared.own.insert(own)
             }
         };
-        let fd = another(own)?;
+        let handed = match shared.handles {
+            Handles::Files => another(own)?.into(),
+            Handles::Fabric => Handed::Fabric(name(own)?),
+        };
         shared.adding = Some(wanted);
-        Ok(Some(fd))
+        Ok(Some(handed))
     }
 
     /// Maps what all offered, in the order of the ranks.
-    pub fn take(&mut self, offered: Vec<Option<OwnedFd>>) -> Result<(), Error> {
+    pub fn take(&mut self, offered: Vec<Option<Handed>>) -> Result<(), Error> {
         let stride = self.stride;
         let Some(shared) = &mut self.shared else {
             return Ok(());
         };
         let wanted = shared.adding.unwrap_or(self.backed);
-        for ((slot, fd), rank) in shared.slots.iter_mut().zip(offered).zip(0..) {
+        for ((slot, handed), rank) in shared.slots.iter_mut().zip(offered).zip(0..) {
             if slot.is_none() {
-                let fd = fd.ok_or_else(|| not_offered(rank))?;
+                let fd = match handed.ok_or_else(|| not_offered(rank))? {
+                    Handed::File(fd) => fd,
+                    Handed::Fabric(name) => named("take memory of another process", &name)?,
+                };
                 *slot = Some(Arc::new(Segment::of(&fd, stride)?));
             }
         }
@@ -177,6 +191,29 @@ impl Slots {
     }
 }
 
+/// A fabric handle of an emulated GPU's memory: where the system has the file descriptor of the process that owns it.
+fn name(own: &OwnedFd) -> Result<[u8; FABRIC], Error> {
+    let path = format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd());
+    let mut name = [0; FABRIC];
+    name[..path.len()].copy_from_slice(path.as_bytes());
+    // As a driver does, it says here whether this process may hand it over.
+    named("hand memory to other processes", &name)?;
+    Ok(name)
+}
+
+/// The memory of that handle.
+fn named(what: &str, name: &[u8; FABRIC]) -> Result<OwnedFd, Error> {
+    let what = format!("{what}, by a fabric handle");
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(FABRIC);
+    let path = std::str::from_utf8(&name[..end]).unwrap_or_default();
+    if !path.starts_with("/proc/") {
+        return Err(no_fabric(what, "it is none"));
+    }
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.map_err(|error| no_fabric(what, error.to_string()))?;
+    Ok(file.into())
+}
+
 fn clear(machine: &Machine, range: std::ops::Range<u64>) -> Result<(), Error> {
     const PIECE: u64 = 1 << 16;
     let zeros = vec![0; PIECE as usize];
@@ -199,6 +236,72 @@ impl Drop for Slots {
         for rank in 0..self.world {
             // Nothing was mapped to a slot that never grew.
             let _ = state.memory.free(self.base + rank * self.stride);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = PAGE;
+
+    /// A rank of two on a machine of its own, as processes have them.
+    fn rank(number: u32, handles: Handles) -> (Slots, Option<Handed>) {
+        let gpu = Gpu::of(&Machine::new(1, 0, u64::MAX), 0);
+        let slots = Slots::apart(&gpu, (number, 2), 1 << 20, handles);
+        let mut slots = slots.expect("slots");
+        let offered = slots.offer(BYTES).expect("offered");
+        (slots, offered)
+    }
+
+    fn wrote(slots: &Slots, rank: u32, value: u8) {
+        let at = slots.address(rank, 8).get();
+        let written = slots.machine.lock().memory.write(at, &[value]);
+        written.expect("mapped");
+    }
+
+    fn reads(slots: &Slots, rank: u32) -> u8 {
+        let at = slots.address(rank, 8).get();
+        slots.machine.lock().memory.bytes(at, 1).expect("mapped")[0]
+    }
+
+    #[test]
+    fn ranks_reach_each_others_memory_by_either_handle() {
+        for handles in [Handles::Files, Handles::Fabric] {
+            let ((mut one, of_one), (mut other, of_other)) = (rank(0, handles), rank(1, handles));
+            assert!(matches!(of_one, Some(Handed::Fabric(_))) == (handles == Handles::Fabric));
+            one.take(vec![None, of_other]).expect("taken");
+            other.take(vec![of_one, None]).expect("taken");
+            one.settle(true);
+            other.settle(true);
+            wrote(&one, 0, 3);
+            wrote(&one, 1, 4);
+            assert_eq!(
+                [0, 1].map(|rank| reads(&other, rank)),
+                [3, 4],
+                "{handles:?}"
+            );
+        }
+    }
+
+    /// The attribute of a platform proves nothing: what is refused is told, with what to do instead.
+    #[test]
+    fn a_fabric_handle_that_is_refused_is_an_error_of_the_driver() {
+        let (mut one, _) = rank(0, Handles::Fabric);
+        let (other, gone) = rank(1, Handles::Fabric);
+        drop(other);
+        let none = Some(Handed::Fabric([7; FABRIC]));
+        for (handed, code) in [(gone, "No such file"), (none, "it is none")] {
+            let refused = one.take(vec![None, handed]).expect_err("refused");
+            let text = refused.to_string();
+            assert_eq!(refused.kind(), "driver", "{text}");
+            assert!(
+                text.contains("by a fabric handle") && text.contains(code),
+                "{text}"
+            );
+            let help = refused.help().expect("what to do");
+            assert!(help.contains("unset COUNTERFLOW_HANDLES"), "{help}");
         }
     }
 }

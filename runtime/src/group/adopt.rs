@@ -89,14 +89,14 @@ fn among_processes(
 ) -> Result<Range<u64>, Error> {
     const WHAT: &str = "adopts memory";
     let deadline = Deadline::after(peers.limit());
-    let (fd, mine) = match mine {
-        Ok(lent) => (lent.iter().map(Lent::export).collect(), lent),
+    let (handed, mine) = match mine {
+        Ok(lent) => (lent.first().map(Lent::export).transpose(), lent),
         Err(refused) => (Err(refused), Vec::new()),
     };
-    let offered = agreed(peers, WHAT, deadline, fd)?;
+    let offered = agreed(peers, WHAT, deadline, handed)?;
     let mapped = heap.state().slots.adopt(bytes, mine, Some(offered));
     let (range, mapped) = match mapped {
-        Ok(range) => (Some(range), Ok(Vec::new())),
+        Ok(range) => (Some(range), Ok(None)),
         Err(refused) => (None, Err(refused)),
     };
     let all = agreed(peers, WHAT, deadline, mapped);

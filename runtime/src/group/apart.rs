@@ -16,7 +16,7 @@ use crate::driver::{About, Gpu, Reached, Slots, Stream};
 use crate::error::Error;
 use crate::gpu_order::Member;
 use crate::rendezvous::{Deadline, random};
-use crate::shared::{Links, Segment};
+use crate::shared::{Handles, Links, Segment};
 use counterflow_codegen::host::Queues;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -129,7 +129,7 @@ impl Prepared {
         let stride = most(|has| has.gpu.memory).max(least);
         Ok(Prepared {
             at: gpu.reach((*number, control), Board::for_kernels(world))?,
-            slots: Slots::apart(gpu, (rank, world), stride, page)?,
+            slots: Slots::apart(gpu, (rank, world), stride, (page, all[0].gpu.handles))?,
             stream: gpu.stream()?,
             queues: gpu.queues()?,
         })
@@ -195,7 +195,7 @@ fn introduced(
         // Nobody else here gets these before it is known which of them serves.
         let unused = gpu.unused(bytes);
         let has = Has {
-            gpu: gpu.about()?,
+            gpu: gpu.about(Handles::wanted()?)?,
             process: process()?,
             sharing,
             number: drawn()?,
@@ -284,6 +284,13 @@ fn must_fit(all: &[Has]) -> Result<(), Error> {
                 help: "make the same call in all processes".into(),
             });
         }
+        if has.gpu.handles != all[0].gpu.handles {
+            let [first, other] = [&all[0], has].map(|has| has.gpu.handles.told());
+            return Err(Error::Mismatch {
+                what: format!("rank 0 hands memory over by {first}, and rank {rank} by {other}"),
+                help: "set COUNTERFLOW_HANDLES to the same in all processes, or nowhere".into(),
+            });
+        }
         let same = |(other, _): &(&Has, u32)| other.gpu.uuid == has.gpu.uuid;
         let before = all.iter().zip(0..rank).filter(|_| !emulated(has));
         let Some((other, before)) = before.into_iter().find(same) else {
@@ -329,12 +336,25 @@ mod tests {
                 uuid: uuid.map(str::to_owned),
                 memory: 1,
                 page: 1,
+                handles: Handles::Files,
             },
             process,
             sharing,
             number: 0,
             unused: Vec::new(),
         }
+    }
+
+    #[test]
+    fn all_ranks_use_the_same_handles() {
+        let mut all = [has(Some("a"), 0, false), has(Some("b"), 1, false)];
+        assert!(must_fit(&all).is_ok());
+        all[1].gpu.handles = Handles::Fabric;
+        let refused = must_fit(&all).expect_err("they differ").to_string();
+        assert_eq!(
+            refused,
+            "rank 0 hands memory over by file descriptors, and rank 1 by fabric handles"
+        );
     }
 
     #[test]

@@ -19,12 +19,12 @@ impl Heap {
         const WHAT: &str = "reserves memory";
         let offer = match self.state().slots.offer(bytes) {
             Ok(None) => return Ok(()),
-            Ok(Some(fd)) => Ok(vec![fd]),
+            Ok(Some(handed)) => Ok(Some(handed)),
             Err(refused) => Err(refused),
         };
         let added = agreed(peers, WHAT, deadline, offer).and_then(|offers| {
             let mapped = self.state().slots.take(offers);
-            agreed(peers, WHAT, deadline, mapped.map(|()| Vec::new()))
+            agreed(peers, WHAT, deadline, mapped.map(|()| None))
         });
         self.state().slots.settle(added.is_ok());
         added.map(drop)

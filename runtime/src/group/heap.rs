@@ -263,7 +263,8 @@ impl Heap {
             event.record_again(stream)?;
             Ok(event)
         };
-        ranks.map(clear).collect()
+        // Most of the ranks have another GPU than this thread's.
+        ranks.map(|of| of.1.0.aside(|| clear(of))).collect()
     }
 
     /// The same of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it before all
@@ -276,7 +277,7 @@ impl Heap {
     ) -> Result<(), Error> {
         // Not under the lock: it takes its time.
         let clearing = self.state().slots.clearing(peers.rank(), range);
-        let cleared = clearing().map(|()| Vec::new());
+        let cleared = clearing().map(|()| None);
         agreed(peers, "clears new memory", deadline, cleared).map(drop)
     }
 }

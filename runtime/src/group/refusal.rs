@@ -4,9 +4,9 @@ use super::peers::Peers;
 use crate::device::Device;
 use crate::error::{CompileError, Error, Stall};
 use crate::rendezvous::Deadline;
+use crate::shared::Handed;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::OwnedFd;
 
 /// An error that every rank gets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -155,19 +155,22 @@ pub(super) fn agreed(
     peers: &Peers,
     what: &str,
     deadline: Deadline,
-    mine: Result<Vec<OwnedFd>, Error>,
-) -> Result<Vec<Option<OwnedFd>>, Error> {
-    let (said, fds) = match mine {
-        Ok(fds) => (Ok(()), fds),
-        Err(error) => (Err(Refusal::from(error)), Vec::new()),
+    mine: Result<Option<Handed>, Error>,
+) -> Result<Vec<Option<Handed>>, Error> {
+    let (said, fd) = match mine {
+        Ok(handed) => {
+            let (name, fd) = handed.map(Handed::parts).unwrap_or_default();
+            (Ok(name), fd)
+        }
+        Err(error) => (Err(Refusal::from(error)), None),
     };
     let text = serde_json::to_vec(&said).unwrap_or_default();
-    let all = peers.exchange(what, text, fds, deadline)?;
+    let all = peers.exchange(what, text, fd.into_iter().collect(), deadline)?;
     let each = all.into_iter().zip(0..).map(|(parcel, rank)| {
-        let said = serde_json::from_slice::<Result<(), Refusal>>(&parcel.text);
+        let said = serde_json::from_slice::<Result<Option<Vec<u8>>, Refusal>>(&parcel.text);
         let said = said.map_err(|_| peers.misled(rank))?;
-        said.map_err(|refusal| refusal.of(rank))?;
-        Ok(parcel.fds.into_iter().next())
+        let name = said.map_err(|refusal| refusal.of(rank))?;
+        Ok(Handed::of(name.as_deref(), parcel.fds.into_iter().next()))
     });
     each.collect()
 }

@@ -6,10 +6,10 @@
 
 use super::libraries::NVRTC;
 use super::source::Source;
+use crate::draft;
 use crate::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The variable that moves the cache; `off` switches it off.
 const VARIABLE: &str = "COUNTERFLOW_CACHE";
@@ -165,7 +165,6 @@ impl Cache {
 
     /// Stores an entry. A failure is not an error: the kernel is compiled anyway.
     pub(super) fn put(&self, key: &Key, cubin: &[u8], log: &str) -> Cached {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(path) = self.path(key) else {
             return Cached::Not("the cache is off".into());
         };
@@ -178,8 +177,7 @@ impl Cache {
         bytes.extend_from_slice(blake3::hash(&body).as_bytes());
         bytes.extend_from_slice(&(log.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&body);
-        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-        let draft = path.with_extension(format!("{}.{unique}.tmp", std::process::id()));
+        let draft = path.with_extension(format!("{}.tmp", draft::unique()));
         let written = path
             .parent()
             .map_or(Ok(()), fs::create_dir_all)

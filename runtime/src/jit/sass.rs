@@ -1,5 +1,6 @@
 //! The machine instructions of a cubin, by NVIDIA's disassembler. Only tests and the workbench use them.
 
+use crate::draft;
 use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,10 +97,7 @@ impl Sass {
 
 /// A file that nobody else writes.
 fn scratch() -> PathBuf {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("counterflow-{}-{unique}.cubin", std::process::id()))
+    std::env::temp_dir().join(format!("counterflow-{}.cubin", draft::unique()))
 }
 
 /// The disassembler: named, in `.cuda/` here or above, in a toolkit, or on the path.

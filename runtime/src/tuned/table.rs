@@ -1,6 +1,7 @@
 //! Tables of measured winners: the package's and the user's.
 
 use super::choices::{choices, moves, offered};
+use crate::draft;
 use crate::error::Error;
 use crate::jit::Cache;
 use counterflow_codegen::dtype::Dtype;
@@ -284,7 +285,7 @@ impl Tuned {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(failed)?;
         }
-        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        let beside = path.with_extension(format!("{}.new", draft::unique()));
         std::fs::write(&beside, text).map_err(failed)?;
         std::fs::rename(&beside, path).map_err(failed)
     }

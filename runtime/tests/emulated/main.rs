@@ -12,6 +12,7 @@ mod log;
 mod refused;
 mod rounds;
 mod schedules;
+mod shown;
 
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;

@@ -71,13 +71,14 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 25] = {
+const FAULTS: [Fault; 26] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
     const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
     const CALLS: &str = "mismatch: the ranks make different calls: rank 0";
     const LAUNCH: &str = "mismatch: the ranks differ in launch 0: rank";
     const LATE: &str = "rank 3 did not join within 3s";
+    const FABRIC: &str = "driver: rank 3: hand memory to other processes, by a fabric handle";
     const FULL: &str = "too_large: rank 3: map 8589934592 bytes that processes share";
     [
         fault(
@@ -219,6 +220,13 @@ const FAULTS: [Fault; 25] = {
             LATE,
         ),
         fault(
+            "may not hand over a fabric handle",
+            "fabric",
+            (Nothing, LONG),
+            Some(FABRIC),
+            FABRIC,
+        ),
+        fault(
             "no addresses left",
             "addresses",
             (Nothing, LONG),
@@ -319,6 +327,7 @@ fn told(fault: &Fault, before: &Prepared) -> Vec<Option<Told>> {
     }
     match fault.part {
         "sealed" => set.push(("COUNTERFLOW_NVRTC", "off")),
+        "fabric" => set.push(("COUNTERFLOW_HANDLES", "fabric")),
         "compiler" => set.push(("COUNTERFLOW_NVRTC", folder)),
         _ => {}
     }

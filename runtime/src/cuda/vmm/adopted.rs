@@ -6,9 +6,9 @@ use super::super::driver::check;
 use super::super::handle::Handle;
 use super::{Slots, not_offered, unmap};
 use crate::error::Error;
+use crate::shared::{Handed, Handles};
 use cudarc::driver::sys;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 
 /// One rank's memory of another library, which lives for as long as this.
 #[derive(Debug)]
@@ -115,16 +115,21 @@ impl Lent {
             range,
         };
         let wanted = address..address.saturating_add(bytes);
-        let held = judged(&found, &wanted, gpu.ordinal() as i32, gpu.page()?)?;
+        let held = judged(
+            &found,
+            &wanted,
+            gpu.ordinal() as i32,
+            gpu.page(Handles::Files)?,
+        )?;
         handle.set_bytes(held);
         Ok(Lent(handle))
     }
 
-    /// A file descriptor for another process.
+    /// For another process: by a file descriptor.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn export(&self) -> Result<OwnedFd, Error> {
+    pub(crate) fn export(&self) -> Result<Handed, Error> {
         self.0.export()
     }
 }
@@ -148,7 +153,7 @@ impl Slots {
         &mut self,
         wanted: u64,
         lent: Vec<Lent>,
-        peers: Option<Vec<Option<OwnedFd>>>,
+        peers: Option<Vec<Option<Handed>>>,
     ) -> Result<Range<u64>, Error> {
         let held: Vec<u64> = lent.iter().map(|lent| lent.0.bytes()).collect();
         let bytes = as_much(&held, self.owners.len(), wanted, self.granularity)?;
@@ -181,7 +186,7 @@ impl Slots {
         &mut self,
         start: u64,
         lent: Vec<Lent>,
-        peers: Option<Vec<Option<OwnedFd>>>,
+        peers: Option<Vec<Option<Handed>>>,
     ) -> Result<(), Error> {
         let (Some(peers), Some(apart)) = (peers, &self.apart) else {
             let mut each = (0..).zip(lent);

@@ -38,12 +38,7 @@ pub fn done(part: &str) -> Option<Result<(), Error>> {
                 _ => (Resource::As, 6 << 30),
             };
             if last {
-                let before = getrlimit(resource);
-                let few = Rlimit {
-                    current: Some(most),
-                    ..before
-                };
-                setrlimit(resource, few).expect("set");
+                few(resource, most);
             }
             Communicator::emulated_from_env().map(drop)
         }),
@@ -55,11 +50,33 @@ pub fn done(part: &str) -> Option<Result<(), Error>> {
             let again = Communicator::emulated_from_env().and_then(|rank| launched(&rank, || {}));
             again.map(|()| println!("\n{REBUILT}"))
         }
+        "fabric" => Communicator::emulated_from_env().and_then(|rank| {
+            ready();
+            let before = (rank.rank() == 3).then(|| few(Resource::Nofile, 3));
+            let told = rank.reserve(4 << 20);
+            if let Some(before) = before {
+                setrlimit(Resource::Nofile, before).expect("set");
+            }
+            // It is refused to all, who go on.
+            rank.reserve(4 << 20).and_then(|()| rank.barrier())?;
+            told
+        }),
         "allocates" | "idle" | "ends" | "panics" | "drops" => {
             Communicator::emulated_from_env().and_then(|rank| ends(rank, part))
         }
         _ => return None,
     })
+}
+
+/// So few of something from now on, and how many it were.
+fn few(resource: Resource, most: u64) -> Rlimit {
+    let before = getrlimit(resource);
+    let few = Rlimit {
+        current: Some(most),
+        ..before
+    };
+    setrlimit(resource, few).expect("set");
+    before
 }
 
 fn by_tcp(other_secret: bool) -> Result<(), Error> {
