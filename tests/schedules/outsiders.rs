@@ -13,6 +13,9 @@ use counterflow::codegen::verify;
 use counterflow::{Arch, Diagnostic, Machine, Program, Shape, Variant};
 use schedules::ALL;
 
+/// A schedule, and the worlds that it is legal in.
+type Written = (fn() -> Program, &'static [u32]);
+
 /// What a finding says, and of which line.
 fn said(found: &Diagnostic) -> String {
     let line = found.at.map(|at| {
@@ -29,7 +32,7 @@ fn said(found: &Diagnostic) -> String {
 }
 
 /// Each has the numbers of its reference, in every world; and its warps are right, or it is said what to change.
-fn told(all: &[(fn() -> Program, &[u32])]) -> String {
+fn told(all: &[Written]) -> String {
     let mut told = String::new();
     for (program, worlds) in all {
         let program = program();
