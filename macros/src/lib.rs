@@ -93,7 +93,7 @@ use syn::ItemFn;
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()`; `symmetric::<bf16>()`, whose shape is that of what is stored in it |
 /// | choices | `tune(a, b, …)` in place of a number or pair; the first is the default |
 /// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 2, stages = 4, subtiles = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[comm(name = halo, ctas = 2)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block; loops of one name are one role and run one after another, `#[comm]` loops of other names run beside them on CTAs of their own |
-/// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)`, where `n` is any rank expression |
+/// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`: mine, then what comes around where each passes on to `me() + 1`, `me() - 1`; `.but_last(n)`, where `n` is any rank expression |
 /// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()`; then some of each chunk, by their place in that order: `.skip(n)`, `.take(n)`, `.step_by(n)`, where `n` is any rank expression, `.first_half()`, `.second_half()` |
 /// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
 /// | conditions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |

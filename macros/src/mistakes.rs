@@ -76,6 +76,7 @@ mistakes! {
     OrderInLet => "an order is not a value", "write it in the `for` itself";
     TuneInLet => "a choice is not a value", "write `tune(…)` where the constant stands";
     VectorDivided { name } => "`{name}` is a vector: it has no rows to divide", "a vector lies along the columns of every tile; use it as `.bias({name})`";
+    PartDivided { name, part, method } => "`.{part}()` is a shape for `symmetric`, and is not divided", "divide the tensor, `{name}.{method}(…)`; loops visit a rank's chunk of it by `.of(rank)`";
     NotDivisible { name, what } => "`{name}` is {what}, not a tensor", "name a tensor here";
     NoTiles { name } => "`{name}` has no tiles whose shape others could have", "name a partition made by `.tiles(…)`, or give rows and columns: `tiles((128, 256))`";
     NotAnAxis { name, what } => "`{name}` is {what}, which is not an axis", "an axis is a partition, `world()` or a number of cells";

@@ -27,6 +27,8 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
+#[path = "../common/newcomers.rs"]
+mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
 

@@ -1,6 +1,7 @@
 //! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
+mod newcomers;
 mod outsiders;
 mod strangers;
 

@@ -9,6 +9,8 @@ mod generator;
 #[path = "../common/halves.rs"]
 mod halves;
 mod kinds;
+#[path = "../common/newcomers.rs"]
+mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
 mod random;

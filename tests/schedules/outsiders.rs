@@ -1,6 +1,8 @@
 //! Schedules of people who know this field's papers and not the library: each runs, or is refused at a statement with what to
 //! write instead.
 
+#[path = "../common/newcomers.rs"]
+mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod schedules;
 
@@ -8,8 +10,11 @@ use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
-use counterflow::{Arch, Diagnostic, Machine, Shape, Variant};
+use counterflow::{Arch, Diagnostic, Machine, Program, Shape, Variant};
 use schedules::ALL;
+
+/// A schedule, and the worlds that it is legal in.
+type Written = (fn() -> Program, &'static [u32]);
 
 /// What a finding says, and of which line.
 fn said(found: &Diagnostic) -> String {
@@ -27,13 +32,12 @@ fn said(found: &Diagnostic) -> String {
 }
 
 /// Each has the numbers of its reference, in every world; and its warps are right, or it is said what to change.
-#[test]
-fn what_readers_of_papers_write_runs_or_is_refused() {
+fn told(all: &[Written]) -> String {
     let mut told = String::new();
-    for (program, worlds) in ALL {
+    for (program, worlds) in all {
         let program = program();
         let mut became = String::new();
-        for world in worlds {
+        for world in *worlds {
             let name = format!("{} world {world}", program.name);
             let lowered = lower(&program, &Variant::new(*world).arch(Arch::Cpu));
             let kernel = match lowered.and_then(verify::kernel) {
@@ -82,7 +86,12 @@ fn what_readers_of_papers_write_runs_or_is_refused() {
         }
         told.push_str(&format!("{}: {became}\n", program.name));
     }
-    insta::assert_snapshot!(told, @r"
+    told
+}
+
+#[test]
+fn what_readers_of_papers_write_runs_or_is_refused() {
+    insta::assert_snapshot!(told(&ALL), @r"
     micro_batches: runs
     expert_by_parity: runs
     adapter: no kernel for 1: products of another type or depth beside each other
@@ -95,5 +104,29 @@ fn what_readers_of_papers_write_runs_or_is_refused() {
     gated_output: runs
     pipeline_stage: runs
     two_paths: runs
+    ");
+}
+
+#[test]
+fn what_readers_of_the_docs_write_runs_or_is_refused() {
+    insta::assert_snapshot!(told(&newcomers::ALL), @"
+    over_pairs: runs
+    by_way_of_the_root: runs
+    pushed_or_pulled: runs
+    both_gathered: not legal: the columns of `t` are in several chunks of `columns`
+        at: column_arrived[t.columns()].wait();
+        help: ranks divide the rows of one operand of a product: gather the other in a launch before, or count pieces that the ranks divide as they divide `t`
+    three_experts: runs
+    gated_mlp_with_residual: runs
+    reduced_by_the_root: runs
+    biases_of_the_root: runs
+    there_and_back: not legal: `came` is an operand of a dot, but has a slot
+        at: y.on(from)[me()][t] = dot(came[from][t], w[t]);
+        help: operands have no slots: a `Gathered` tensor, or scratch without slots, `symmetric::<bf16>()`; or exchange in one launch (`Exchanged`), and multiply what came in the next
+    halves_both_ways: runs
+    scaled_by_owners: runs
+    heads_for_rows: not legal: `columns` has no chunks: its rows belong to one rank
+        at: for p in columns.of(peer) {
+        help: visit all of it: `for t in columns.grouped()`. Ranks divide the rows of some tensors, and columns only where those are the rows of a `Gathered` weight
     ");
 }

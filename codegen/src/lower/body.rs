@@ -241,7 +241,8 @@ impl<'a> Placer<'a> {
                         ),
                     )
                     .hint(format!(
-                        "visit all of it: `for t in {}.grouped()`",
+                        "visit all of it: `for t in {}.grouped()`. Ranks divide the rows of some tensors, and columns only where those are \
+                            the rows of a `Gathered` weight",
                         partition.name
                     )),
                 );

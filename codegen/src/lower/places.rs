@@ -185,10 +185,10 @@ impl<'a> Placer<'a> {
         };
         self.item(item, at)?;
         if place.slot.is_some() {
-            self.found.push(mistake(
-                at,
-                format!("`{name}` is an operand of a dot, but has a slot"),
-            ));
+            let message = format!("`{name}` is an operand of a dot, but has a slot");
+            let hint = "operands have no slots: a `Gathered` tensor, or scratch without slots, `symmetric::<bf16>()`; or exchange in one \
+                launch (`Exchanged`), and multiply what came in the next";
+            self.found.push(mistake(at, message).hint(hint));
         }
         if place.home != Home::Me {
             self.found.push(

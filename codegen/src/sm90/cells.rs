@@ -65,6 +65,26 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
+    /// Whether `cells` names one cell, which a thread can remember. An item that is larger than a piece has several.
+    pub fn one_cell(&self, cells: &Cells) -> bool {
+        let dims = &self.b.kernel.counters[cells.counter.index()].dims;
+        cells.index.iter().zip(dims).all(|(index, dim)| match (index, dim) {
+            (CellIndex::Rank(Pick::One(_)) | CellIndex::Item(_), _) => true,
+            (CellIndex::Rank(Pick::All | Pick::Others), _) => false,
+            (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
+                let partitions = &self.b.kernel.partitions;
+                let item = self.item(*var).map(|(of, ..)| &partitions[of.index()]);
+                let pieces = &partitions[counted.index()];
+                item.is_some_and(|item| {
+                    let along = pieces.side_of(item.dim(*side));
+                    let piece = along.and_then(|along| pieces.block(along));
+                    matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
+                })
+            }
+            (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => false,
+        })
+    }
+
     fn along(
         &mut self,
         axes: &[(CellIndex, CounterDim)],

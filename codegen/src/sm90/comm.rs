@@ -111,7 +111,7 @@ impl Walk<'_, '_> {
             self.no_late_waits(&leaves);
         }
         let mut waits = Waits::of(&leaves, self.b.kernel);
-        let lag = waits.none_between() && moves.as_ref().is_some_and(Moves::may_lag);
+        let lag = waits.none_between() && moves.as_ref().is_some_and(|it| it.may_lag(self));
         match (self.which, &moves) {
             (Which::Spare | Which::Fetch, None) if in_order && !copies.is_empty() => {
                 body = self.in_order(var, ops);
@@ -368,12 +368,13 @@ struct Moves<'l, 'a> {
 
 impl<'a> Moves<'_, 'a> {
     /// Whether a batch may be announced after the next one was sent.
-    fn may_lag(&self) -> bool {
+    fn may_lag(&self, walk: &Walk<'_, '_>) -> bool {
         let [one] = self.all.as_slice() else {
             return false;
         };
         let plain = |leaf: &Leaf<'_>| {
-            leaf.around.is_empty() && matches!(leaf.op.kind, OpKind::Signal { amount: 1, .. })
+            leaf.around.is_empty()
+                && matches!(&leaf.op.kind, OpKind::Signal { cells, amount: 1 } if walk.one_cell(cells))
         };
         self.around.is_empty() && matches!(one.signals.as_slice(), [signal] if plain(signal))
     }

@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
         };
         nodes.extend(before);
         let lag = match &passes[..] {
-            [pass] => may_lag(pass),
+            [pass] => may_lag(self, pass),
             _ => false,
         };
         let mut item = Vec::new();
@@ -216,11 +216,12 @@ fn multiplies(body: &[Op]) -> bool {
 }
 
 /// Whether a tile may be announced after the next one was stored: nobody is waited for meanwhile.
-fn may_lag(pass: &Pass<'_>) -> bool {
+fn may_lag(walk: &Walk<'_, '_>, pass: &Pass<'_>) -> bool {
     let [signal] = pass.signals.as_slice() else {
         return false;
     };
     signal.around.is_empty()
+        && matches!(&signal.op.kind, OpKind::Signal { cells, .. } if walk.one_cell(cells))
         && !pass.stores.is_empty()
         && pass.load_waits.is_empty()
         && pass.store_waits.is_empty()

@@ -32,6 +32,7 @@ mod reach;
 mod roles;
 mod scales;
 mod selected;
+mod several_cells;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

@@ -79,6 +79,16 @@ impl Parser<'_> {
                 self.errors.at(init, Mistake::OrderInLet);
                 None
             }
+            (Some(tensor), [Link::Call(part), Link::Call(divided)])
+                if ["chunk", "whole"].contains(&&*names::text(&part.method))
+                    && DIVIDERS.contains(&&*names::text(&divided.method)) =>
+            {
+                let (name, part) = (names::text(tensor), names::text(&part.method));
+                let method = names::text(&divided.method);
+                self.errors
+                    .at(init, Mistake::PartDivided { name, part, method });
+                None
+            }
             (Some(root), [_, ..])
                 if matches!(
                     self.scope.find(root),

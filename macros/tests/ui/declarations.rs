@@ -9,6 +9,7 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let more = symmetric::<f32>(y);
     let much = symmetric::<f32>(y, slot = 2);
     let half = symmetric::<f32>(y.half(), slots = me());
+    let part = x.chunk().pieces(rows = 128);
     let typed: u32 = counters(tiles);
     let (a, b) = counters(tiles);
     let mut changing = counters(tiles);

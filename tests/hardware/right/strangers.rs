@@ -32,11 +32,14 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let has_kernel = |(schedule, _): &Stranger| !outsiders::REFUSED.contains(&&*schedule().name);
     let outsiders = crate::outsiders::ALL.into_iter().filter(has_kernel);
     let gathered = crate::gatherers::ALL;
+    let legal = |(schedule, _): &Stranger| !crate::newcomers::REFUSED.contains(&&*schedule().name);
+    let newcomers = crate::newcomers::ALL.into_iter().filter(legal);
     let all = STRANGERS
         .into_iter()
         .chain(gated)
         .chain(gathered)
-        .chain(outsiders);
+        .chain(outsiders)
+        .chain(newcomers);
     let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
@@ -248,8 +251,8 @@ fn kernels_of_strangers_have_warps() {
     let gated = of_strangers().filter(|(_, program, _)| program.name.starts_with("gated"));
     let outsiders = of_strangers().filter(|(_, program, variant)| {
         variant.world == 4
-            && crate::outsiders::ALL
-                .iter()
+            && (crate::outsiders::ALL.iter())
+                .chain(&crate::newcomers::ALL)
                 .any(|(it, _)| it().name == program.name)
     });
     for (_, program, variant) in gated.chain(outsiders) {

@@ -125,11 +125,13 @@ pub fn layers(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
     let y = s.out("y", Bf16);
     let hidden = s.scratch("hidden", Bf16);
     let tiles = s.tiles("tiles", y, sizes.tile);
-    // Of two products there is no room for wider tiles.
+    // Of two products there is no room for larger tiles.
     let (height, width) = sizes.tile;
-    let hidden_tiles = match (draw.of(3), products[0]) {
+    let hidden_tiles = match (draw.of(5), products[0]) {
         (1, 1) => s.tiles("hidden_tiles", hidden, (height, 2 * width)),
         (2, _) => s.tiles("hidden_tiles", hidden, (height, width / 2)),
+        (3, 1) => s.tiles("hidden_tiles", hidden, (2 * height, width)),
+        (4, _) => s.tiles("hidden_tiles", hidden, (2 * height, width / 2)),
         _ => s.tiles_like("hidden_tiles", hidden, tiles),
     };
     let rows = s.pieces("rows", hidden, height);
