@@ -26,6 +26,7 @@ use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
 use content::{Content, ContentId, Contents};
+use report::left_behind;
 use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.

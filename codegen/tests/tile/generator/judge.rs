@@ -406,7 +406,8 @@ impl Promised<'_> {
 
     /// What no type determines is what the statements say.
     fn unlike_statements(&self, outcome: &Outcome) -> Option<String> {
-        let Case { program, .. } = self.case;
+        // With its scales.
+        let program = &*self.kernel.program;
         let shape = &self.plan.shape;
         let mut said = match interp::meaning(program, &variant(self.case), shape, self.launch, fill)
         {
