@@ -501,6 +501,18 @@ impl Kernel {
         }
     }
 
+    /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
+    pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
+        if let TensorKind::Scale {
+            of, gathered: true, ..
+        } = self.buffers[tensor.index()].kind
+        {
+            of
+        } else {
+            tensor
+        }
+    }
+
     /// How the GEMM's CTAs work, if there is one.
     pub fn gemm(&self) -> Option<GemmKind> {
         self.roles.iter().find_map(|role| match role.kind {

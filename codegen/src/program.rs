@@ -110,13 +110,16 @@ pub enum TensorKind {
     Local,
     /// Input vector along the columns (a bias), whole on each rank. Never written.
     Vector,
-    /// Input: what a tensor's elements are multiplied by wherever it is an operand of a product. Whole on each rank. Never
-    /// written. No schedule says it: [`Variant::scales`](crate::variant::Variant::scales) does.
+    /// Input: what a tensor's elements are multiplied by wherever it is an operand of a product: one number, or one for each
+    /// row of that tensor. No schedule declares it: [`Variant::scales`](crate::variant::Variant::scales) does.
     Scale {
         /// The tensor that it is a plane of.
         of: TensorId,
         /// Which elements of a product have one number.
         along: Along,
+        /// Whether it is gathered with its tensor: in the same chunks, by the same copies. Else it is whole on each rank, and
+        /// never written.
+        gathered: bool,
     },
     /// Output, whole on each rank and different on each.
     Out,
@@ -148,6 +151,28 @@ pub enum Along {
     Rows,
     /// Those of a column have one: a number for each row of the second operand.
     Columns,
+}
+
+/// Which planes of a tensor a place is of. Only copies tell them apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planes {
+    /// All that it has: `x[p]`.
+    All,
+    /// Its elements alone: `x.data()[p]`.
+    Data,
+    /// Its scales alone: `x.scales()[p]`. Nothing where it has none that are gathered with it.
+    Scales,
+}
+
+impl Planes {
+    /// Its word in the language, if it has one.
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            Planes::All => None,
+            Planes::Data => Some("data"),
+            Planes::Scales => Some("scales"),
+        }
+    }
 }
 
 /// Which rows a scratch tensor has on each rank.
@@ -499,6 +524,8 @@ impl Home {
 pub struct Place {
     /// The tensor.
     pub tensor: TensorId,
+    /// What of it.
+    pub planes: Planes,
     /// Whose memory.
     pub home: Home,
     /// Which slot of a scratch tensor.

@@ -1,14 +1,17 @@
 //! Scales of FP8 operands as tensors of the program, which its values are multiplied by.
 //!
-//! A schedule says nothing about scales; its variant does. What it becomes here is an ordinary program: each operand has a
-//! scale beside it, each item that multiplies loads those of its operands, and its products are multiplied by them before
-//! anything else happens to them. So all that is known about tensors, loads and values holds for scales.
+//! A schedule says nothing about which scales there are; its variant does. What it becomes here is an ordinary program: each
+//! operand has a scale beside it, each item that multiplies loads those of its operands, and its products are multiplied by
+//! them before anything else happens to them. Where an operand is gathered and has a scale for each row, a copy of it is two:
+//! of its elements, and of their scales. So all that is known about tensors, copies, loads and values holds for scales.
+
+mod planes;
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::elements::{copied_with, elements};
 use crate::program::{
-    AccDecl, Along, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+    AccDecl, Along, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
 };
 use crate::value::{AccId, Value};
 use crate::variant::{Scales, Variant};
@@ -21,12 +24,15 @@ pub(crate) fn with_scales<'p>(
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {
     let known = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { .. });
-    let Some(scales) = variant.scales else {
-        return Ok(Cow::Borrowed(program));
-    };
     if program.tensors.iter().any(known) {
         return Ok(Cow::Borrowed(program));
     }
+    let Some(scales) = variant.scales else {
+        return match planes::are_named(program) {
+            true => planes::with_copies(program.clone()).map(Cow::Owned),
+            false => Ok(Cow::Borrowed(program)),
+        };
+    };
     let mut scaled = Scaled {
         written: program,
         scales,
@@ -51,6 +57,7 @@ pub(crate) fn with_scales<'p>(
     }
     made.tensors.append(&mut scaled.tensors);
     made.accs = scaled.accs;
+    let mut made = planes::with_copies(made)?;
     // It knows nothing of scales.
     made.reference = None;
     Ok(Cow::Owned(made))
@@ -125,6 +132,7 @@ impl Scaled<'_> {
                 acc,
                 from: Place {
                     tensor,
+                    planes: Planes::All,
                     home: Home::Me,
                     slot: None,
                     item: None,
@@ -206,7 +214,20 @@ impl Scaled<'_> {
             return Err(refused(dot, message).hint("scales belong to inputs: one to each operand"));
         };
         let of = TensorId(input as u16);
-        let kind = TensorKind::Scale { of, along };
+        let gathered = tensors[input].kind == TensorKind::Gathered && along != Along::All;
+        let kind = TensorKind::Scale {
+            of,
+            along,
+            gathered,
+        };
+        if gathered && of != operand {
+            let message = format!(
+                "`{name}` is a copy of `{}`, whose scales travel with its rows",
+                tensors[input].name
+            );
+            return Err(refused(dot, message)
+                .hint("multiply the gathered tensor itself, or take one scale for all of it"));
+        }
         let plane = |known: &Tensor| matches!(known.kind, TensorKind::Scale { of: other, .. } if other == of);
         let at = match self.tensors.iter().position(plane) {
             Some(at) if self.tensors[at].kind != kind => {

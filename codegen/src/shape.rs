@@ -272,6 +272,15 @@ impl Geometry {
                     .hint(format!("give at least {contiguous}")),
                 );
             }
+            if ld > contiguous && buffer.kind.is_scale() {
+                found.push(
+                    shape_error(format!(
+                        "the leading dimension of {} is {ld}, but its numbers lie side by side",
+                        buffer.name
+                    ))
+                    .hint("give it none"),
+                );
+            }
             let unit = 16 / buffer.dtype.bytes();
             // A vector or a scale is one row: no aligned row follows.
             if ld % unit != 0 && !buffer.kind.is_repeated() {

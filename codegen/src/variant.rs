@@ -92,7 +92,7 @@ pub enum Scales {
     /// One number for all of an operand. Of one that is gathered, the same on every rank.
     Whole,
     /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
-    /// `w`. Of an operand that is gathered, each rank has those of all rows.
+    /// `w`. Those of an operand that is gathered travel with its rows.
     Rows,
 }
 

@@ -99,7 +99,7 @@ use syn::ItemFn;
 /// | conditions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
 /// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, and `y.on(rank)[me()][t]` for `Exchanged`; slots are ranks, `others()` or `everyone()` |
 /// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.columns()` |
-/// | copies | `x.on(peer)[p] = x[p];` |
+/// | copies | `x.on(peer)[p] = x[p];` moves a tensor with the scales that travel with its rows, where its variant has such; `x.on(peer).data()[p] = x.data()[p];` its elements alone, `x.on(peer).scales()[p] = x.scales()[p];` its scales, which is nothing where none travel |
 /// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, and `grad[t] += value;` for `Accumulated` |
 /// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t], w[t]);` |
 /// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |

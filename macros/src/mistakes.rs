@@ -127,6 +127,10 @@ mistakes! {
 
     // Places.
     HomeFirst { word } => "`.{word}(…)` comes before the index", "write `x.{word}(…)[p]`";
+    PlaneFirst { word } => "`.{word}()` comes before the index, and after the rank", "write `x.{word}()[p]` or `x.on(rank).{word}()[p]`";
+    PlaneNotCopied { word } => "`.{word}()` is for copies", "products, sums and stores take a tensor with its scales: leave it out";
+    PlanesDiffer { from, to } => "this copy takes {from} and fills {to}", "both sides name the same plane, or neither does: `x.on(peer).scales()[p] = x.scales()[p]`";
+    NoPlanes { name, kind } => "`{name}` is {kind}: no scales travel with it", "scales travel with the rows of a `Gathered` input";
     IndexTuple => "a pair of brackets takes one index", "write `c[me()][t]`";
     IndexRange => "a range is not an index", "index by the variable of a loop over a partition";
     OrderAsIndex => "this is an order, but an index is needed", "loop over it, and index by the loop's variable; several slots are `others()` or `everyone()`";

@@ -337,6 +337,8 @@ pub struct Place {
     pub tensor: Ident,
     pub kind: TensorKind,
     pub home: Home,
+    /// `data` or `scales`, if it is of one plane.
+    pub planes: Option<Ident>,
     pub indices: Vec<Index>,
     pub tokens: TokenStream,
 }

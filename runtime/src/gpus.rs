@@ -317,7 +317,10 @@ fn shown(buffer: &Buffer) -> bool {
         buffer.kind,
         TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false,
+                ..
+            }
             | TensorKind::Scratch { .. }
     )
 }
@@ -343,10 +346,14 @@ fn prepare(
             continue;
         }
         let rows = match buffer.kind {
-            TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
+            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                plan.geometry.chunk(buffer.rows, rank.rank())
+            }
             TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false, ..
+            }
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Scattered

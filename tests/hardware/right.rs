@@ -287,7 +287,7 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     })
 }
 
-/// The same with scales of each operand, of each rank's own.
+/// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
     for scales in Scales::ALL {
         let matrix = Matrix {
@@ -347,7 +347,7 @@ mod fp8_mixed {
 }
 
 mod fp8_scaled {
-    crate::each_schedule!(super::fp8_scaled: gemm, ag_gemm, gemm_rs);
+    crate::each_schedule!(super::fp8_scaled: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, fsdp_gemm, gemm_rs);
 }
 
 mod fp8 {
@@ -388,12 +388,31 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         let variant = variant_of(&program, world, kind);
         (Probes::default(), program, variant)
     });
-    variants.flat_map(|(probes, program, variant)| {
+    let of_all = variants.flat_map(|(probes, program, variant)| {
         let [whole, rows] = Scales::ALL.map(|scales| variant.clone().scales(scales));
         let mixed = variant.clone().second(Dtype::E5M2);
         let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
-    })
+    });
+    let gathers = [
+        schedules::ag_gemm_pull,
+        schedules::ag_gemm_ring,
+        schedules::ag_gemm_double_ring,
+        schedules::fsdp_gemm,
+    ];
+    let kinds = gathers
+        .into_iter()
+        .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
+    let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
+    let scaled = worlds.flat_map(|((schedule, kind), world)| {
+        let program = schedule();
+        let variant = variant_of(&program, world, kind);
+        Scales::ALL.map(|scales| {
+            let variant = variant.clone().scales(scales);
+            (Probes::default(), program.clone(), variant)
+        })
+    });
+    of_all.chain(scaled)
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
@@ -509,6 +528,29 @@ fn emulated(schedule: Schedule) {
 
 mod emulated {
     crate::each_schedule!(super::emulated);
+}
+
+/// Scales of rows that travel, on emulated ranks.
+fn fp8_emulated(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &FP8[1..],
+        sizes: &[(136, 80)],
+        rows: &[300, 1, 127, 7],
+        scales: Some(Scales::Rows),
+        ..FP8_MATRIX
+    };
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
+    for ranks in worlds.iter().copied() {
+        let ran = matrix.run(&Device::Cpu, schedule, ranks);
+        matrix.compare(
+            &ran,
+            &format!("world {ranks} emulated, e4m3, scales of rows"),
+        );
+    }
+}
+
+mod fp8_emulated {
+    crate::each_schedule!(super::fp8_emulated: ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, fsdp_gemm, ag_swiglu);
 }
 
 fn emulated_tn(schedule: Schedule) {

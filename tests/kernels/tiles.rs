@@ -175,6 +175,20 @@ fn fp8_outputs_pass_the_sass_checks() {
 
 #[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
+fn scales_that_travel_pass_the_sass_checks() {
+    let gathers = [
+        schedules::ag_gemm(),
+        schedules::ag_gemm_pull(),
+        schedules::ag_gemm_ring(),
+        schedules::ag_gemm_double_ring(),
+        schedules::fsdp_gemm(),
+    ];
+    let variant = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
+    all_pass(&gathers.map(|program| (program, variant.clone())));
+}
+
+#[test]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
 fn every_tile_passes_the_sass_checks() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {

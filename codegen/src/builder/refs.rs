@@ -3,8 +3,8 @@
 use super::words::Tune;
 use crate::order::{Cut, TileOrder};
 use crate::program::{
-    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, ScratchRows, Side,
-    Slots, TensorId, Var,
+    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, Planes, ScratchRows,
+    Side, Slots, TensorId, Var,
 };
 use crate::rank::RankExpr;
 
@@ -190,6 +190,7 @@ impl TensorRef {
     fn place(self, home: Home) -> PlaceRef {
         PlaceRef(Place {
             tensor: self.id,
+            planes: Planes::All,
             home,
             slot: None,
             item: None,
@@ -202,6 +203,32 @@ impl TensorRef {
     /// This tensor in every rank's memory at once (multicast).
     pub fn everywhere(self) -> PlaceRef {
         self.place(Home::Everywhere)
+    }
+    /// Its elements without the scales that travel with them; only a copy takes them: `x.data()[p]` in a schedule.
+    pub fn data(self) -> PlaceRef {
+        PlaceRef::from(self).data()
+    }
+    /// The scales that travel with its elements, alone; only a copy takes them: `x.scales()[p]` in a schedule. A copy of them
+    /// is nothing where the variant has no scales that travel.
+    ///
+    /// ```
+    /// use counterflow_codegen::{builder::*, dtype::Dtype::Bf16};
+    ///
+    /// let mut s = ScheduleBuilder::new("scales_first");
+    /// let x = s.gathered("x", Bf16);
+    /// let pieces = s.pieces("pieces", x, 128);
+    /// s.comm(2, |s| {
+    ///     s.for_ranks("peer", before_me(), |s, peer| {
+    ///         s.for_items("p", pieces.of(me()), |s, p| {
+    ///             s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
+    ///             s.copy(x.on(&peer).data().at(p), x.data().at(p)); // both: `s.copy(x.on(&peer).at(p), x.at(p))`
+    ///         });
+    ///     });
+    /// });
+    /// # s.finish();
+    /// ```
+    pub fn scales(self) -> PlaceRef {
+        PlaceRef::from(self).scales()
     }
     /// An item or slot of it, in my memory.
     pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
@@ -239,6 +266,18 @@ impl TensorRef {
 pub struct PlaceRef(pub(super) Place);
 
 impl PlaceRef {
+    /// Of its elements alone: as [`TensorRef::data`].
+    #[must_use]
+    pub fn data(mut self) -> PlaceRef {
+        self.0.planes = Planes::Data;
+        self
+    }
+    /// Of its scales alone: as [`TensorRef::scales`].
+    #[must_use]
+    pub fn scales(mut self) -> PlaceRef {
+        self.0.planes = Planes::Scales;
+        self
+    }
     /// A slot or an item of it.
     #[must_use]
     pub fn at(mut self, index: impl Into<TensorIndex>) -> PlaceRef {

@@ -129,8 +129,11 @@ impl Stands {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
                     tiles += u32::from(!buffer.kind.is_repeated());
                 }
-                // The host copies for a role without CTAs.
-                OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
+                // The host copies for a role without CTAs, and ordinary loads and stores copy scales.
+                OpKind::Copy { src, .. } => {
+                    let scales = pipeline.kernel.buffers[src.buffer.index()].kind.is_scale();
+                    copies += u32::from(!role.kind.sequential() && !scales);
+                }
                 OpKind::Dot { .. }
                 | OpKind::Wait { .. }
                 | OpKind::Signal { .. }

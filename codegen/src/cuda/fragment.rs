@@ -33,21 +33,22 @@ impl Text<'_> {
                 name,
                 tensor,
                 column,
+                end,
                 ..
             } => {
-                let columns = self.pipeline.kernel.buffers[tensor.index()].columns;
-                let [vector, columns] =
-                    [Field::Vector(*tensor), Field::Size(columns)].map(|field| self.field(field));
-                let column = self.expr(column);
+                let vector = self.field(Field::Vector(*tensor));
+                let [column, columns] = [column, end].map(|number| self.expr(number));
                 self.vector(name, &format!("{vector}, {column}"), &columns);
             }
             FragmentOp::ReadRows {
-                name, tensor, row, ..
+                name,
+                tensor,
+                row,
+                end,
+                ..
             } => {
-                let rows = self.pipeline.kernel.buffers[tensor.index()].rows;
-                let [scale, rows] =
-                    [Field::Vector(*tensor), Field::Size(rows)].map(|field| self.field(field));
-                let row = self.expr(row);
+                let scale = self.field(Field::Vector(*tensor));
+                let [row, rows] = [row, end].map(|number| self.expr(number));
                 self.rows(name, (&scale, &row), &rows);
             }
             FragmentOp::ReadScale { name, tensor, .. } => {

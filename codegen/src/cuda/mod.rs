@@ -39,6 +39,7 @@ pub fn prelude() -> String {
         include_str!("prelude/mbarrier.cuh"),
         include_str!("prelude/tma.cuh"),
         include_str!("prelude/counters.cuh"),
+        include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
         include_str!("prelude/partials.cuh"),

@@ -323,6 +323,18 @@ impl Text<'_> {
                     "{verb}(plan.cells, me, {cell}, watch, {role}, {what});"
                 ));
             }
+            Node::CopyScales {
+                tensor,
+                from,
+                to,
+                row,
+                rows,
+            } => {
+                let mine = self.field(Field::Vector(*tensor));
+                let [from, to, row, rows] = [from, to, row, rows].map(|number| self.expr(number));
+                let on = |rank| format!("scales_on({mine}, plan.cells, me, {rank}) + {row}");
+                self.line(format!("scales_copy({}, {}, {rows});", on(to), on(from)));
+            }
             Node::FenceGlobal => self.line("fence_async_global();"),
             Node::CounterAdvance { counter, cell } => {
                 let cell = self.cell(*counter, cell);

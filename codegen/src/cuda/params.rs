@@ -119,7 +119,17 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
-        Node::Fragment(op) => used.extend(op.fields(&pipeline.kernel)),
+        Node::Fragment(op) => used.extend(op.fields()),
+        // Where they are on a rank is told as for counters.
+        Node::CopyScales { tensor, .. } => used.extend([
+            Field::Vector(*tensor),
+            Field::Me,
+            Field::Heap,
+            Field::Stride,
+            Field::Counters,
+            Field::Arrivals,
+            Field::Finished,
+        ]),
         Node::Note(_)
         | Node::Let { .. }
         | Node::Ranks { .. }

@@ -90,10 +90,14 @@ impl Data {
             }
             let geometry = &setup.plan(launch, rank).geometry;
             let rows = match buffer.kind {
-                TensorKind::Gathered => geometry.chunk(buffer.rows, u32::from(rank)),
+                TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                    geometry.chunk(buffer.rows, u32::from(rank))
+                }
                 TensorKind::Local
                 | TensorKind::Vector
-                | TensorKind::Scale { .. }
+                | TensorKind::Scale {
+                    gathered: false, ..
+                }
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered

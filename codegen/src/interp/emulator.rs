@@ -346,9 +346,12 @@ impl<'a> Emulator<'a> {
                 match buffer.kind {
                     TensorKind::Local
                     | TensorKind::Vector
-                    | TensorKind::Scale { .. }
+                    | TensorKind::Scale {
+                        gathered: false, ..
+                    }
                     | TensorKind::Scratch { .. } => {}
                     TensorKind::Gathered
+                    | TensorKind::Scale { gathered: true, .. }
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scattered

@@ -2,7 +2,7 @@
 
 use super::outcome::Input;
 use super::sizes::Sizes;
-use crate::program::{Program, TensorId, TensorKind};
+use crate::program::{Program, TensorId};
 use crate::shape::Extent;
 use ndarray::{Array2, ArrayView2, Axis};
 
@@ -28,7 +28,7 @@ impl Inputs {
                     tables.push(Array2::zeros((0, 0)));
                     continue;
                 }
-                let rows = if tensor.kind == TensorKind::Gathered {
+                let rows = if tensor.kind.is_gathered() {
                     sizes.chunk(index, rank)
                 } else {
                     sizes.held(index, rank)
@@ -54,7 +54,7 @@ impl Inputs {
                 tables.push(table.expect("as many values as rows by columns"));
             }
         }
-        let gathered = |tensor: &crate::program::Tensor| tensor.kind == TensorKind::Gathered;
+        let gathered = |tensor: &crate::program::Tensor| tensor.kind.is_gathered();
         Inputs {
             tables,
             gathered: program.tensors.iter().map(gathered).collect(),

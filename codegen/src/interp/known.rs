@@ -1,6 +1,7 @@
 //! Numbers in f64, each with a bound on the rounding error of a device's number.
 
 use crate::dtype::Dtype;
+use crate::program::{Side, TensorKind};
 use crate::value::{AccId, Binary, Compare, Unary, Value};
 use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
 
@@ -69,6 +70,17 @@ impl Known {
         Known {
             value: wide(&self.value),
             off: wide(&self.off),
+        }
+    }
+
+    /// As an item reads it: one number for each of its columns is a row.
+    pub fn laid(self, kind: TensorKind) -> Known {
+        if kind.read_along(Side::Rows) != Some(Side::Columns) {
+            return self;
+        }
+        Known {
+            value: self.value.reversed_axes(),
+            off: self.off.reversed_axes(),
         }
     }
 

@@ -249,7 +249,8 @@ impl Memory for Ranks<'_> {
                 }
             }
             Act::Load { acc, from } => {
-                let loaded = self.read(from)?;
+                let kind = self.program.tensors[from.tensor].kind;
+                let loaded = self.read(from)?.laid(kind);
                 self.accs[agent].insert(*acc, loaded);
             }
             Act::Store { dst, mode, value } => {
@@ -270,7 +271,7 @@ impl<'a> Ranks<'a> {
                 let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
                 let mut plane = Plane::new(dtype, held.clone(), columns, sizes.slots(index));
                 if tensor.kind.counts_before() {
-                    let gathered = tensor.kind == TensorKind::Gathered;
+                    let gathered = tensor.kind.is_gathered();
                     let filled = if gathered {
                         sizes.chunk(index, rank)
                     } else {
@@ -405,9 +406,12 @@ impl<'a> Ranks<'a> {
             match self.program.tensors[index].kind {
                 TensorKind::Local
                 | TensorKind::Vector
-                | TensorKind::Scale { .. }
+                | TensorKind::Scale {
+                    gathered: false, ..
+                }
                 | TensorKind::Scratch { .. } => continue,
                 TensorKind::Gathered
+                | TensorKind::Scale { gathered: true, .. }
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Scattered

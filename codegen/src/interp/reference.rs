@@ -19,7 +19,7 @@ use super::sizes::Sizes;
 use crate::given::{Given, Matrix, Reference};
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::program::{Program, TensorKind};
+use crate::program::Program;
 use ndarray::Array2;
 use whole::Wholes;
 
@@ -46,7 +46,7 @@ pub fn reference(
             of: name.clone(),
             why,
         };
-        if program.tensors[index].kind == TensorKind::Gathered {
+        if program.tensors[index].kind.is_gathered() {
             expected.bounds.fill(0.0);
         }
         if let Some(reference) = program.reference {

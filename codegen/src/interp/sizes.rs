@@ -70,7 +70,7 @@ impl<'p> Sizes<'p> {
             };
             let mut alike = (0..program.tensors.len()).flat_map(of_label);
             let vector = |(tensor, side): (usize, usize)| {
-                program.tensors[tensor].kind.is_same_in(Side::ALL[side])
+                program.tensors[tensor].kind.is_one(Side::ALL[side])
             };
             let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
             let first = columns.next().or_else(|| alike.clone().next());
@@ -343,8 +343,8 @@ impl Same<'_> {
                 }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {}
                 StmtKind::Copy { dst, src } => {
-                    self.covered(dst);
-                    self.covered(src);
+                    self.copied(dst);
+                    self.copied(src);
                 }
                 StmtKind::Sum { from, .. } | StmtKind::Load { from, .. } => self.covered(from),
                 StmtKind::Store { dst, .. } => self.covered(dst),
@@ -355,15 +355,24 @@ impl Same<'_> {
 
     /// An item covers this place as it covers the tensor that its partition divides.
     fn covered(&mut self, place: &Place) {
+        self.over(place, TensorKind::read_along);
+    }
+
+    /// The same of a place that a copy moves.
+    fn copied(&mut self, place: &Place) {
+        self.over(place, TensorKind::copied_along);
+    }
+
+    fn over(&mut self, place: &Place, along: fn(TensorKind, Side) -> Option<Side>) {
         let item = place.item.or(self.item);
         let Some(over) = item.and_then(|item| self.over.get(&item).copied()) else {
             return;
         };
         let tensor = place.tensor.index();
         let kind = self.program.tensors[tensor].kind;
-        for side in [COLUMNS, ROWS] {
-            if !kind.is_same_in(Side::ALL[side]) {
-                self.join((tensor, side), (over, side));
+        for own in [COLUMNS, ROWS] {
+            if let Some(side) = along(kind, Side::ALL[own]) {
+                self.join((tensor, own), (over, side as usize));
             }
         }
     }

@@ -114,6 +114,8 @@ impl Emulator<'_> {
                 (acc.live, acc.tags) = (true, there);
                 if self.data.wanted() {
                     self.data.load(&mut acc.tile, from.home, &from);
+                    acc.tile
+                        .laid(setup.kernel.buffers[from.buffer.index()].kind);
                 }
             }
             StepKind::Store { dst, mode, value } => {

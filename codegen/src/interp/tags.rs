@@ -135,7 +135,7 @@ impl Tags {
     pub fn sent_by(&self, kernel: &Kernel, sender: u16) -> Result<(), Wrong> {
         for (tag, _) in self.iter() {
             let rank = match tag {
-                Tag::Input(_, id) if kernel.buffers[id.index()].kind == TensorKind::Gathered => {
+                Tag::Input(_, id) if kernel.buffers[id.index()].kind.is_gathered() => {
                     continue;
                 }
                 Tag::Product(rank, ..)

@@ -352,7 +352,7 @@ impl<'a> Placer<'a> {
             StmtKind::Copy { dst, src } => {
                 let (to, from) = (
                     self.region(dst, at, Use::Copy)?,
-                    self.region(src, at, Use::Read)?,
+                    self.region(src, at, Use::CopyFrom)?,
                 );
                 if src.home == Home::Everywhere {
                     self.found.push(

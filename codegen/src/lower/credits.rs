@@ -41,7 +41,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
         visit(&role.body, &mut |op| {
             for (region, access) in regions(&op.kind) {
                 let remote = region.home.is_remote();
-                let entry = touched.entry(region.buffer).or_default();
+                let entry = touched.entry(kernel.lent_with(region.buffer)).or_default();
                 match access {
                     Access::Read => {
                         entry.readers.insert(index);
@@ -261,7 +261,8 @@ fn guard_ops(
     for op in body {
         let at = kernel.loc(op.id);
         for (region, access) in regions(&op.kind) {
-            for guard in guards.iter().filter(|guard| guard.buffer == region.buffer) {
+            let lent = kernel.lent_with(region.buffer);
+            for guard in guards.iter().filter(|guard| guard.buffer == lent) {
                 let remote = region.home.is_remote();
                 let needed = match access {
                     Access::Write => guard.writes && (remote || guard.everyone),

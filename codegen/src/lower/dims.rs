@@ -303,7 +303,7 @@ fn name_dims(
                 DimId((dims.len() - 1) as u16)
             });
             let dim = &mut dims[usize::from(id.0)];
-            dim.unit |= tensor.kind.is_same_in(side);
+            dim.unit |= tensor.kind.is_one(side);
             if side == Side::Rows {
                 dim.chunked |= tensor.kind.chunked();
             }
@@ -377,8 +377,8 @@ impl Scan<'_> {
                 }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {}
                 StmtKind::Copy { dst, src } => {
-                    self.whole(dst);
-                    self.whole(src);
+                    self.copied(dst);
+                    self.copied(src);
                 }
                 StmtKind::Dot { a, b, .. } => self.product(a, b, stmt.at),
                 StmtKind::Sum { from, .. } | StmtKind::Load { from, .. } => self.whole(from),
@@ -394,6 +394,15 @@ impl Scan<'_> {
     /// A place that an item covers in rows and columns has the dimensions of the item's tensor. A vector has only
     /// columns and needs no index: it takes the columns of the enclosing item loop.
     fn whole(&mut self, place: &Place) {
+        self.covered(place, TensorKind::read_along);
+    }
+
+    /// The same of a place that a copy moves.
+    fn copied(&mut self, place: &Place) {
+        self.covered(place, TensorKind::copied_along);
+    }
+
+    fn covered(&mut self, place: &Place, along: fn(TensorKind, Side) -> Option<Side>) {
         let over = place
             .item
             .or(self.current)
@@ -402,9 +411,9 @@ impl Scan<'_> {
             return;
         };
         let kind = self.program.tensors[tensor.index()].kind;
-        for side in [Side::Columns, Side::Rows] {
-            if !kind.is_same_in(side) {
-                self.classes.join((tensor, side), (over, side));
+        for own in [Side::Columns, Side::Rows] {
+            if let Some(side) = along(kind, own) {
+                self.classes.join((tensor, own), (over, side));
             }
         }
     }

@@ -110,6 +110,8 @@ impl Placer<'_> {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,
+    /// What a copy reads.
+    CopyFrom,
     /// What a copy writes.
     Copy,
     /// What is computed.

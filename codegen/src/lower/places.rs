@@ -133,9 +133,10 @@ impl<'a> Placer<'a> {
         let buffer = self.buffer(place, at)?;
         let (repeated, name) = (buffer.kind.is_repeated(), buffer.name.clone());
         match access {
-            Use::Read => self.readable(buffer, at),
+            Use::Read | Use::CopyFrom => self.readable(buffer, at),
             Use::Copy | Use::Store | Use::Add => self.writable(buffer, at, access),
         }
+        let copies = matches!(access, Use::Copy | Use::CopyFrom);
         let item = match place.item {
             Some(item) => item,
             None if repeated => {
@@ -154,20 +155,18 @@ impl<'a> Placer<'a> {
             }
         };
         self.item(item, at)?;
+        let along = |own| match copies {
+            true => buffer.kind.copied_along(own),
+            false => buffer.kind.read_along(own),
+        };
+        let [rows, columns] =
+            Side::ALL.map(|own| along(own).map_or(Axis::All, |side| Axis::of(item, side)));
         Some(Region {
             buffer: place.tensor,
             home: place.home.clone(),
             slot: place.slot.clone(),
-            rows: if buffer.kind.is_same_in(Side::Rows) {
-                Axis::All
-            } else {
-                Axis::RowsOf(item)
-            },
-            columns: if buffer.kind.is_same_in(Side::Columns) {
-                Axis::All
-            } else {
-                Axis::ColumnsOf(item)
-            },
+            rows,
+            columns,
         })
     }
 
@@ -211,6 +210,12 @@ impl<'a> Placer<'a> {
 
     fn buffer(&mut self, place: &Place, at: Loc) -> Option<&'a Buffer> {
         let matched = self.matched;
+        if let Some(word) = place.planes.word() {
+            let message = format!("`.{word}()` stands where no copy is");
+            self.found.push(mistake(at, message).hint(
+                "a copy moves one plane or all: `x.on(peer).scales()[p] = x.scales()[p]`; a product takes both",
+            ));
+        }
         let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
             self.found
                 .push(mistake(at, "the tensor belongs to another schedule"));
@@ -300,7 +305,7 @@ impl<'a> Placer<'a> {
                 "add the terms first and store their sum; a sum over ranks is {sum}"
             )));
         }
-        let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
+        let computed = access != Use::Copy && buffer.kind.is_gathered();
         if computed || buffer.kind.is_fixed() {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))

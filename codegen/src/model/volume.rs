@@ -170,13 +170,17 @@ impl Volume {
             for rank in 0..self.world {
                 let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len()) * row;
                 let (sum, gather) = match buffer.kind {
-                    TensorKind::Gathered | TensorKind::GatheredOutput => (false, true),
+                    TensorKind::Gathered
+                    | TensorKind::Scale { gathered: true, .. }
+                    | TensorKind::GatheredOutput => (false, true),
                     // What a rank sends is its own, row by row, summed or not.
                     TensorKind::Scattered | TensorKind::Exchanged => (true, false),
                     TensorKind::Reduced => (true, true),
                     TensorKind::Local
                     | TensorKind::Vector
-                    | TensorKind::Scale { .. }
+                    | TensorKind::Scale {
+                        gathered: false, ..
+                    }
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Scratch { .. } => (false, false),
@@ -249,10 +253,14 @@ impl Volume {
                         ));
                     }
                 }
-                (TensorKind::Gathered | TensorKind::GatheredOutput, _) if *moved > once => reasons
-                    .push(format!(
-                        "rows of {name} arrive more than once at a rank, or where they already are"
-                    )),
+                (
+                    TensorKind::Gathered
+                    | TensorKind::Scale { gathered: true, .. }
+                    | TensorKind::GatheredOutput,
+                    _,
+                ) if *moved > once => reasons.push(format!(
+                    "rows of {name} arrive more than once at a rank, or where they already are"
+                )),
                 (TensorKind::Scattered | TensorKind::Exchanged, _) if *moved > once => {
                     reasons.push(format!("rows of {name} are sent more than once by a rank"));
                 }

@@ -43,13 +43,16 @@ impl Plan {
             _ if buffer.chunk_only() => chunk,
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
+            | TensorKind::Scale { gathered: true, .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput
             | TensorKind::Scattered
             | TensorKind::Exchanged => chunk * u64::from(geometry.chunks(buffer.rows)),
             TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false, ..
+            }
             | TensorKind::Out
             | TensorKind::Accumulated => u64::from(geometry.size(buffer.rows)),
         };

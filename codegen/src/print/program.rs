@@ -2,8 +2,8 @@
 
 use super::{Names, Page};
 use crate::program::{
-    Block, Choice, ItemOrder, Items, Place, Program, Role, RoleKind, ScratchRows, Setting, Slots,
-    Stmt, StmtKind, StoreMode, TensorKind,
+    Block, Choice, ItemOrder, Items, Place, Planes, Program, Role, RoleKind, ScratchRows, Setting,
+    Slots, Stmt, StmtKind, StoreMode, TensorKind,
 };
 use std::fmt;
 
@@ -251,7 +251,13 @@ impl Printer<'_> {
     /// `partial.on(owner)[me][t]`.
     fn place(&self, place: &Place) -> String {
         let names = &self.names;
-        let mut text = format!("{}{}", names.tensor(place.tensor), names.home(&place.home));
+        let planes = match place.planes {
+            Planes::All => "",
+            Planes::Data => ".data",
+            Planes::Scales => ".scales",
+        };
+        let (tensor, home) = (names.tensor(place.tensor), names.home(&place.home));
+        let mut text = format!("{tensor}{home}{planes}");
         let slot = place.slot.as_ref().map(|pick| names.pick(pick));
         let item = place.item.map(|item| names.var(item));
         for index in [slot, item].into_iter().flatten() {

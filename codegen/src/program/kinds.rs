@@ -30,19 +30,61 @@ impl TensorKind {
     pub const fn is_fixed(self) -> bool {
         matches!(
             self,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Scale { .. }
+            TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Scale {
+                    gathered: false,
+                    ..
+                }
         )
     }
 
-    /// Whether all elements of an item along that side have one number of it, so that it has one row, or one column.
-    pub const fn is_same_in(self, side: Side) -> bool {
-        let TensorKind::Scale { along, .. } = self else {
-            return matches!((self, side), (TensorKind::Vector, Side::Rows));
-        };
-        match side {
-            Side::Rows => matches!(along, Along::All | Along::Columns),
-            Side::Columns => matches!(along, Along::All | Along::Rows),
+    /// Whether each rank has its own chunk of it at the start and is sent the others.
+    pub const fn is_gathered(self) -> bool {
+        matches!(
+            self,
+            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }
+        )
+    }
+
+    /// Which side of an item that reads it a side of it is; `None`: it has one row, or one column, for all.
+    pub const fn read_along(self, own: Side) -> Option<Side> {
+        match (self, own) {
+            (TensorKind::Vector, Side::Rows) => None,
+            (TensorKind::Scale { along, .. }, Side::Rows) => match along {
+                Along::All => None,
+                Along::Rows => Some(Side::Rows),
+                Along::Columns => Some(Side::Columns),
+            },
+            (TensorKind::Scale { .. }, Side::Columns) => None,
+            (_, own) => Some(own),
         }
+    }
+
+    /// Which side of an item that copies it a side of it is. A scale has the rows of its tensor, whatever reads it.
+    pub const fn copied_along(self, own: Side) -> Option<Side> {
+        match (self, self.read_along(own)) {
+            (TensorKind::Scale { .. }, Some(_)) => Some(Side::Rows),
+            (_, along) => along,
+        }
+    }
+
+    /// Whether it has one row, or one column.
+    pub const fn is_one(self, own: Side) -> bool {
+        self.read_along(own).is_none()
+    }
+
+    /// Whether all elements of an item along that side have one number of it.
+    pub const fn is_same_in(self, side: Side) -> bool {
+        let mut same = true;
+        let mut at = 0;
+        while at < Side::ALL.len() {
+            if let Some(along) = self.read_along(Side::ALL[at]) {
+                same &= along as usize != side as usize;
+            }
+            at += 1;
+        }
+        same
     }
 
     /// Whether it is one number.
@@ -71,7 +113,10 @@ impl TensorKind {
             self,
             TensorKind::Local
                 | TensorKind::Vector
-                | TensorKind::Scale { .. }
+                | TensorKind::Scale {
+                    gathered: false,
+                    ..
+                }
                 | TensorKind::Out
                 | TensorKind::Accumulated
         )

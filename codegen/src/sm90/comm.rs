@@ -7,6 +7,7 @@ use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
+use super::planes::{moves_boxes, moves_scales};
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
@@ -49,10 +50,11 @@ impl Walk<'_, '_> {
             self.refuse(message, "pieces of what is divided by rows");
         }
         let leaves = leaves(self.b.kernel, ops);
-        let copies: Vec<&Leaf<'_>> = leaves
-            .iter()
-            .filter(|leaf| matches!(leaf.op.kind, OpKind::Copy { .. }))
+        let kernel = self.b.kernel;
+        let copies: Vec<&Leaf<'_>> = (leaves.iter())
+            .filter(|leaf| moves_boxes(kernel, leaf.op))
             .collect();
+        let scales = leaves.iter().any(|leaf| moves_scales(kernel, leaf.op));
         for copy in &copies {
             if let OpKind::Copy { dst, src } = &copy.op.kind
                 && let Some(buffer) = [dst, src]
@@ -105,7 +107,8 @@ impl Walk<'_, '_> {
             });
         }
         let mut body = Vec::new();
-        let in_order = self.which == Which::Spare || self.in_order;
+        // Without a box one thread does all there is, in order.
+        let in_order = self.which == Which::Spare || self.in_order || copies.is_empty() && scales;
         let moves = if in_order { None } else { self.moves(&leaves) };
         if matches!(self.which, Which::Spare | Which::Fetch) && !copies.is_empty() {
             self.no_late_waits(&leaves);
@@ -113,10 +116,9 @@ impl Walk<'_, '_> {
         let mut waits = Waits::of(&leaves, self.b.kernel);
         let lag = waits.none_between() && moves.as_ref().is_some_and(|it| it.may_lag(self));
         match (self.which, &moves) {
-            (Which::Spare | Which::Fetch, None) if in_order && !copies.is_empty() => {
-                body = self.in_order(var, ops);
+            (Which::Spare | Which::Fetch, None) if in_order && (scales || !copies.is_empty()) => {
+                body = self.in_order(var, ops, !copies.is_empty());
             }
-            // Without a copy one thread does all there is, in order.
             (Which::Fetch, None) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
             (Which::Fetch, None) => body = self.once(ops),
             (Which::Fetch, Some(moves)) => {
@@ -126,8 +128,8 @@ impl Walk<'_, '_> {
                 body = self.waits(&before);
                 body.extend(self.inside(&moves.around, &mut |walk| {
                     let mut body = walk.waits(&within);
-                    for one in &moves.all {
-                        body.extend(walk.fetch(var, one.copy));
+                    for copy in moves.all.iter().filter_map(|one| one.copy) {
+                        body.extend(walk.fetch(var, copy));
                     }
                     body
                 }));
@@ -207,15 +209,27 @@ impl Walk<'_, '_> {
     /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
     /// waits: an item that says otherwise is not [`regular`].
     fn moves<'l, 'a>(&mut self, leaves: &'l [Leaf<'a>]) -> Option<Moves<'l, 'a>> {
-        let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
-        let around = leaves.iter().find(is_copy)?.around.clone();
+        let kernel = self.b.kernel;
+        let is_box = |leaf: &&Leaf<'_>| moves_boxes(kernel, leaf.op);
+        let around = leaves.iter().find(is_box)?.around.clone();
         let mut all: Vec<Move<'l, 'a>> = Vec::new();
         for leaf in leaves {
             match (&leaf.op.kind, all.last_mut()) {
-                (OpKind::Copy { .. }, _) => all.push(Move {
-                    copy: leaf,
-                    signals: Vec::new(),
-                }),
+                (OpKind::Copy { .. }, last) => {
+                    // Scales go with the boxes that are announced with them.
+                    let scales = moves_scales(kernel, leaf.op);
+                    let open = last
+                        .filter(|last| last.signals.is_empty() && (scales || last.copy.is_none()));
+                    match open {
+                        Some(last) if scales => last.scales.push(leaf),
+                        Some(last) => last.copy = Some(leaf),
+                        None => all.push(Move {
+                            copy: (!scales).then_some(leaf),
+                            scales: scales.then_some(leaf).into_iter().collect(),
+                            signals: Vec::new(),
+                        }),
+                    }
+                }
                 (OpKind::Signal { .. }, Some(last)) => last.signals.push(Leaf {
                     around: leaf.around[around.len()..].to_vec(),
                     op: leaf.op,
@@ -239,10 +253,41 @@ impl Walk<'_, '_> {
 
     /// With `lag`, nobody is waited for between the items of a loop.
     fn send(&mut self, var: Var, one: &Move<'_, '_>, lag: bool) -> Vec<Node> {
-        let OpKind::Copy { dst, .. } = &one.copy.op.kind else {
+        let mut nodes = Vec::new();
+        if let Some(copy) = one.copy {
+            nodes.extend(self.send_boxes(var, copy));
+        }
+        // Behind the boxes, that is behind what the fetching thread has waited for.
+        for leaf in &one.scales {
+            nodes.push(self.note(leaf.op));
+            nodes.extend(self.scales(var, leaf.op, true));
+        }
+        if lag {
+            // All but this batch's boxes are complete: the batch before can be announced.
+            nodes.push(Node::AwaitStores {
+                pending: Expr::symbol("BATCH", BATCH),
+            });
+            nodes.push(Node::Flush { amount: 1 });
+        } else {
+            nodes.push(Node::AwaitStores { pending: 0.into() });
+        }
+        for leaf in &one.signals {
+            if let OpKind::Signal { cells, amount } = &leaf.op.kind {
+                nodes.push(self.note(leaf.op));
+                self.by_batches(cells.counter);
+                nodes.extend(
+                    self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, lag)),
+                );
+            }
+        }
+        nodes
+    }
+
+    fn send_boxes(&mut self, var: Var, copy: &Leaf<'_>) -> Vec<Node> {
+        let OpKind::Copy { dst, .. } = &copy.op.kind else {
             return Vec::new();
         };
-        let note = self.note(one.copy.op);
+        let note = self.note(copy.op);
         let (map, at) = self.staging_to(var, dst);
         let body = vec![
             Node::Await {
@@ -267,26 +312,7 @@ impl Walk<'_, '_> {
                 held: sending(),
             },
         ];
-        let mut nodes = vec![note, batch(body)];
-        if lag {
-            // All but this batch's boxes are complete: the batch before can be announced.
-            nodes.push(Node::AwaitStores {
-                pending: Expr::symbol("BATCH", BATCH),
-            });
-            nodes.push(Node::Flush { amount: 1 });
-        } else {
-            nodes.push(Node::AwaitStores { pending: 0.into() });
-        }
-        for leaf in &one.signals {
-            if let OpKind::Signal { cells, amount } = &leaf.op.kind {
-                nodes.push(self.note(leaf.op));
-                self.by_batches(cells.counter);
-                nodes.extend(
-                    self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, lag)),
-                );
-            }
-        }
-        nodes
+        vec![note, batch(body)]
     }
 
     /// Each batch of an item signals a counter by itself.
@@ -352,9 +378,12 @@ pub(super) fn batch(body: Vec<Node>) -> Node {
     count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
 }
 
-/// A copy of an item.
+/// What of an item is announced together.
 struct Move<'l, 'a> {
-    copy: &'l Leaf<'a>,
+    /// The copy that boxes make; `None`: scales alone.
+    copy: Option<&'l Leaf<'a>>,
+    /// The copies of scales.
+    scales: Vec<&'l Leaf<'a>>,
     /// The signals after it, with what is around them alone.
     signals: Vec<Leaf<'a>>,
 }
@@ -376,7 +405,8 @@ impl<'a> Moves<'_, 'a> {
             leaf.around.is_empty()
                 && matches!(&leaf.op.kind, OpKind::Signal { cells, amount: 1 } if walk.one_cell(cells))
         };
-        self.around.is_empty() && matches!(one.signals.as_slice(), [signal] if plain(signal))
+        let signals = one.signals.as_slice();
+        one.copy.is_some() && self.around.is_empty() && matches!(signals, [signal] if plain(signal))
     }
 
     /// Waits before the loops around the copies, and those within.
@@ -452,9 +482,7 @@ pub(super) fn counted_twice(kernel: &Kernel, scaled: &[(CounterId, Expr)]) -> Ve
     for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
         each_item(&role.body, &mut |ops| {
             let mut copies = false;
-            visit_ops(ops, &mut |op| {
-                copies |= matches!(op.kind, OpKind::Copy { .. })
-            });
+            visit_ops(ops, &mut |op| copies |= moves_boxes(kernel, op));
             if copies {
                 return;
             }
@@ -503,27 +531,33 @@ pub(super) fn copies(ops: &[Op]) -> bool {
 pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
     let mut found = false;
     each_item(body, &mut |ops| {
-        found |= copies(ops) && !regular(&leaves(kernel, ops))
+        found |= copies(ops) && !regular(kernel, &leaves(kernel, ops))
     });
     found
 }
 
 /// Whether an item is waits, then copies in one loop over ranks or in none, each with its signals behind it, and none of what
-/// it has just copied: so one thread may fetch what another one sends.
-fn regular(leaves: &[Leaf<'_>]) -> bool {
+/// it has just copied: so one thread may fetch what another one sends. No scales are announced before the first box, of which
+/// the sending thread learns what was waited for.
+fn regular(kernel: &Kernel, leaves: &[Leaf<'_>]) -> bool {
     let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
     let Some(first) = leaves.iter().find(is_copy) else {
         return true;
     };
     let around = &first.around;
-    let mut written = Vec::new();
+    let (mut written, mut boxes, mut announced) = (Vec::new(), false, false);
     leaves.iter().all(|leaf| match &leaf.op.kind {
         OpKind::Copy { dst, src } => {
             let relays = written.contains(&(src.buffer, &src.home));
             written.push((dst.buffer, &dst.home));
-            !relays && leaf.around == *around
+            let late = announced && !boxes;
+            boxes |= moves_boxes(kernel, leaf.op);
+            !relays && !(late && boxes) && leaf.around == *around
         }
-        OpKind::Signal { .. } => !written.is_empty() && leaf.around.starts_with(around),
+        OpKind::Signal { .. } => {
+            announced = true;
+            !written.is_empty() && leaf.around.starts_with(around)
+        }
         OpKind::Wait { .. } => written.is_empty(),
         OpKind::Dot { .. }
         | OpKind::Reduce { .. }

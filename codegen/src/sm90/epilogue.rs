@@ -404,6 +404,14 @@ impl Walk<'_, '_> {
             }
         };
         let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
+        // Numbers of rows in other chunks may be on their way.
+        let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
+            .kind
+            .is_gathered()
+        {
+            true => in_all(side, self.span(partition, side, chunk.as_ref())),
+            false => Expr::Field(Field::Size(partition_of.dim(side))),
+        };
         let mut nodes = Vec::new();
         for leaf in &pass.vectors {
             let OpKind::Load { acc, from } = &leaf.op.kind else {
@@ -416,12 +424,14 @@ impl Walk<'_, '_> {
                     name,
                     tensor,
                     column: column.clone(),
+                    end: end(Side::Columns, tensor),
                 },
                 Source::Rows => FragmentOp::ReadRows {
                     acc,
                     name,
                     tensor,
                     row: row.clone(),
+                    end: end(Side::Rows, tensor),
                 },
                 Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
             };

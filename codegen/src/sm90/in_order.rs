@@ -6,6 +6,7 @@
 use super::builder::refuse;
 use super::comm::batch;
 use super::item::{Around, Leaf};
+use super::planes::moves_scales;
 use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
@@ -14,8 +15,8 @@ use crate::warp::{Expr, Node, Phase, RingId};
 
 impl Walk<'_, '_> {
     /// All of a batch of an item.
-    pub(super) fn in_order(&mut self, var: Var, ops: &[Op]) -> Vec<Node> {
-        self.ops_in_order(var, ops, &mut false)
+    pub(super) fn in_order(&mut self, var: Var, ops: &[Op], batched: bool) -> Vec<Node> {
+        self.ops_in_order((var, batched), ops, &mut false)
     }
 
     /// Waits come before all that their item sends, also around a loop. Each of its batches does all of the item, and a wait
@@ -46,7 +47,12 @@ impl Walk<'_, '_> {
     }
 
     /// The ops of a list, of which some may come after waits or stores that TMA does not know of yet.
-    fn ops_in_order(&mut self, var: Var, ops: &[Op], unfenced: &mut bool) -> Vec<Node> {
+    fn ops_in_order(
+        &mut self,
+        (var, batched): (Var, bool),
+        ops: &[Op],
+        unfenced: &mut bool,
+    ) -> Vec<Node> {
         let mut nodes = Vec::new();
         for op in ops {
             match &op.kind {
@@ -58,8 +64,9 @@ impl Walk<'_, '_> {
                     // What a step leaves, the next one finds.
                     *unfenced |= acquires(body);
                     let at = self.at.replace(self.b.kernel.loc(op.id));
-                    let node =
-                        self.ranks(*rank, order, |walk| walk.ops_in_order(var, body, unfenced));
+                    let node = self.ranks(*rank, order, |walk| {
+                        walk.ops_in_order((var, batched), body, unfenced)
+                    });
                     self.at = at;
                     nodes.extend(node);
                 }
@@ -72,9 +79,9 @@ impl Walk<'_, '_> {
                     let (before, mut after) = (*unfenced, *unfenced);
                     for (body, test) in [(then, test.clone()), (otherwise, test.negate())] {
                         let mut here = before;
-                        nodes.extend(
-                            self.when(test, |walk| walk.ops_in_order(var, body, &mut here)),
-                        );
+                        nodes.extend(self.when(test, |walk| {
+                            walk.ops_in_order((var, batched), body, &mut here)
+                        }));
                         after |= here;
                     }
                     *unfenced = after;
@@ -87,9 +94,15 @@ impl Walk<'_, '_> {
                 }
                 OpKind::Signal { cells, amount } => {
                     nodes.push(self.note(op));
-                    self.by_batches(cells.counter);
+                    if batched {
+                        self.by_batches(cells.counter);
+                    }
                     let signal = self.signal(cells, *amount, false);
                     extend(&mut nodes, signal);
+                }
+                OpKind::Copy { .. } if moves_scales(self.b.kernel, op) => {
+                    nodes.push(self.note(op));
+                    nodes.extend(self.scales(var, op, batched));
                 }
                 OpKind::Copy { dst, src } => {
                     nodes.push(self.note(op));

@@ -17,6 +17,7 @@ mod loads;
 mod mma;
 mod nodes;
 mod passes;
+mod planes;
 mod ranks;
 mod rings;
 mod scheduler;

@@ -5,7 +5,7 @@
 use super::expr::{Expr, Field};
 use super::ring::RingId;
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, ValueId};
+use crate::kernel::ValueId;
 use crate::program::TensorId;
 use crate::value::{AccId, Value};
 
@@ -27,8 +27,8 @@ pub enum FragmentOp {
         /// Which box within the part.
         index: Expr,
     },
-    /// Reads a subtile's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
-    /// nobody writes during the launch; what is beyond the vector reads as zero.
+    /// Reads a subtile's columns of a vector or a scale, each lane those of its accumulators. Ordinary loads, of memory that
+    /// nobody writes during the launch or after a wait for what does; what is beyond the last column reads as zero.
     ReadVector {
         /// What the schedule's load fills.
         acc: AccId,
@@ -38,6 +38,8 @@ pub enum FragmentOp {
         tensor: TensorId,
         /// Its first column.
         column: Expr,
+        /// One past the last column that there is.
+        end: Expr,
     },
     /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
     ReadScale {
@@ -48,8 +50,8 @@ pub enum FragmentOp {
         /// The scale.
         tensor: TensorId,
     },
-    /// Reads a scale of rows, each lane those of its accumulators. Ordinary loads of memory that nobody writes during the
-    /// launch; what is beyond the last row reads as zero.
+    /// Reads a scale of rows, each lane those of its accumulators. Ordinary loads, of memory that nobody writes during the
+    /// launch or after a wait for what does; what is beyond the last row reads as zero.
     ReadRows {
         /// What the schedule's load fills.
         acc: AccId,
@@ -59,6 +61,8 @@ pub enum FragmentOp {
         tensor: TensorId,
         /// Its first row.
         row: Expr,
+        /// One past the last row that there is.
+        end: Expr,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {
@@ -140,8 +144,8 @@ impl FragmentOp {
         match self {
             FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
             FragmentOp::ReadSubtile { index, .. } => vec![index],
-            FragmentOp::ReadVector { column, .. } => vec![column],
-            FragmentOp::ReadRows { row, .. } => vec![row],
+            FragmentOp::ReadVector { column, end, .. } => vec![column, end],
+            FragmentOp::ReadRows { row, end, .. } => vec![row, end],
             FragmentOp::ReadScale { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
@@ -173,17 +177,11 @@ impl FragmentOp {
     }
 
     /// What it needs of the launch besides its numbers.
-    pub(crate) fn fields(&self, kernel: &Kernel) -> Vec<Field> {
+    pub(crate) fn fields(&self) -> Vec<Field> {
         match self {
-            FragmentOp::ReadVector { tensor, .. } => {
-                let columns = kernel.buffers[tensor.index()].columns;
-                vec![Field::Vector(*tensor), Field::Size(columns)]
-            }
-            FragmentOp::ReadScale { tensor, .. } => vec![Field::Vector(*tensor)],
-            FragmentOp::ReadRows { tensor, .. } => {
-                let rows = kernel.buffers[tensor.index()].rows;
-                vec![Field::Vector(*tensor), Field::Size(rows)]
-            }
+            FragmentOp::ReadVector { tensor, .. }
+            | FragmentOp::ReadScale { tensor, .. }
+            | FragmentOp::ReadRows { tensor, .. } => vec![Field::Vector(*tensor)],
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }

@@ -227,6 +227,23 @@ pub enum Node {
     SyncWarp,
 
     // --- Between CTAs and ranks.
+    /// Copies numbers of a scale of rows from one rank's memory to the same place of another's: ordinary loads and stores of
+    /// this thread, which come before what it signals.
+    ///
+    /// CUDA: `scales_copy`. Meaning: TMA knows nothing of these stores; whoever waits for the signal reads them by ordinary
+    /// loads.
+    CopyScales {
+        /// The scale.
+        tensor: TensorId,
+        /// From whose memory.
+        from: Expr,
+        /// To whose.
+        to: Expr,
+        /// The first row, among all rows.
+        row: Expr,
+        /// How many.
+        rows: Expr,
+    },
     /// Blocks until a cell of mine has all of this launch (`lag` 0), or so much of it, or all of the launches before (`lag` 1). Acquire
     /// at system scope, by ordinary loads.
     CounterWait {

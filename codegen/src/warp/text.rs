@@ -416,6 +416,17 @@ impl Printer<'_> {
                 };
                 format!("wait {}[{}]{what}", self.counter(*counter), number(cell))
             }
+            Node::CopyScales {
+                tensor,
+                from,
+                to,
+                row,
+                rows,
+            } => {
+                let name = &self.pipeline.kernel.buffers[tensor.index()].name;
+                let [from, to, row, rows] = [from, to, row, rows].map(number);
+                format!("copy {rows} of {name} from row {row} on, rank {from} to rank {to}")
+            }
             Node::FenceGlobal => "fence global memory for TMA".into(),
             Node::CounterAdvance { counter, cell } => {
                 format!("advance {}[{}]", self.counter(*counter), number(cell))

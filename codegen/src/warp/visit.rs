@@ -49,6 +49,7 @@ impl Node {
             | Node::Fragment(_)
             | Node::FenceShared
             | Node::SyncWarp
+            | Node::CopyScales { .. }
             | Node::CounterWait { .. }
             | Node::FenceGlobal
             | Node::CounterAdvance { .. }
@@ -122,6 +123,13 @@ impl Node {
                 all
             }
             Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
+            Node::CopyScales {
+                from,
+                to,
+                row,
+                rows,
+                ..
+            } => vec![from, to, row, rows],
             Node::Mma { fresh, .. } => vec![fresh],
             Node::Fragment(op) => op.exprs(),
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],

@@ -26,6 +26,7 @@ mod names;
 mod partial_tiles;
 mod passes;
 mod places;
+mod planes;
 mod products;
 mod queues;
 mod reach;

@@ -130,15 +130,25 @@ fn dequantised(scales: Scales) {
         let of = |tensor: &str, rank: u32| &given[&(tensor.to_string(), rank)];
         let (rows, depth) = (m as usize, k as usize);
         // Of what is gathered, every rank fills its own rows.
-        let x = |rank: u32| match name.starts_with("ag") {
+        let gathers = name.starts_with("ag");
+        let x = |rank: u32| match gathers {
             true => (0..world).flat_map(|rank| of("x", rank).clone()).collect(),
             false => of("x", rank).clone(),
         };
         let product = |rank: u32, row: usize, column: usize| -> f64 {
             let (x, w): (Vec<f32>, _) = (x(rank), of("w", rank));
+            // So they do of its scales.
+            let all = |name: &str| -> Vec<f32> {
+                match (scales, name.split_once('.')) {
+                    (Scales::Rows, Some(("x", _))) if gathers => {
+                        (0..world).flat_map(|rank| of(name, rank).clone()).collect()
+                    }
+                    _ => of(name, rank).clone(),
+                }
+            };
             let scale = |name: &str, at: usize| {
                 let whole = scales == Scales::Whole;
-                f64::from(of(name, rank)[if whole { 0 } else { at }])
+                f64::from(all(name)[if whole { 0 } else { at }])
             };
             let (x_scale, w_scale) = (scale("x.scale", row), scale("w.scale", column));
             let terms = (0..depth).map(|at| {

@@ -123,8 +123,9 @@ fn home(home: &Home) -> TokenStream {
 
 pub fn place(place: &Place) -> TokenStream {
     let (tensor, home) = (&place.tensor, home(&place.home));
+    let planes = (place.planes.iter()).map(|word| quote_spanned!(word.span()=> .#word()));
     let indices = place.indices.iter().map(index);
-    quote!(#tensor #home #(.at(#indices))*)
+    quote!(#tensor #home #(#planes)* #(.at(#indices))*)
 }
 
 pub fn cell_ref(cells: &Cells) -> TokenStream {

@@ -126,6 +126,7 @@ impl Checker<'_> {
             StmtKind::Copy { dst, src } => {
                 self.read(src, Access::CopyFrom);
                 self.place(dst, Access::CopyTo);
+                self.same_planes(dst, &src.place);
             }
             StmtKind::Store { dst, add, value } => {
                 self.value(value);

@@ -133,8 +133,39 @@ impl Checker<'_> {
             }
             _ => {}
         }
+        self.planes(place, access);
         self.home(place, access);
         self.indices(place, access);
+    }
+
+    /// Only copies tell planes apart, of what is gathered.
+    fn planes(&mut self, place: &Place, access: Access) {
+        let Some(word) = &place.planes else {
+            return;
+        };
+        if !matches!(access, Access::CopyFrom | Access::CopyTo) {
+            let mistake = Mistake::PlaneNotCopied {
+                word: names::text(word),
+            };
+            self.errors.at(word, mistake);
+        } else if place.kind != TensorKind::Gathered {
+            let name = names::text(&place.tensor);
+            let kind = place.kind.name().to_owned();
+            self.errors.at(word, Mistake::NoPlanes { name, kind });
+        }
+    }
+
+    /// A copy takes what it fills.
+    pub(super) fn same_planes(&mut self, dst: &Place, src: &Place) {
+        let words = |place: &Place| match &place.planes {
+            Some(word) => format!("`.{}()`", names::text(word)),
+            None => "all planes".into(),
+        };
+        let (from, to) = (words(src), words(dst));
+        if from != to {
+            self.errors
+                .at(&dst.tokens, Mistake::PlanesDiffer { from, to });
+        }
     }
 
     fn home(&mut self, place: &Place, access: Access) {

@@ -43,9 +43,8 @@ impl Parser<'_> {
         let tensor = ident(chain.root).and_then(|root| self.scope.find(root));
         let plain = |link: &Link| match link {
             Link::Index(_) => true,
-            Link::Call(call) => {
-                ["on", "everywhere", "wait"].contains(&names::text(&call.method).as_str())
-            }
+            Link::Call(call) => ["on", "everywhere", "data", "scales", "wait"]
+                .contains(&names::text(&call.method).as_str()),
         };
         match tensor {
             Some(Kind::Tensor(crate::model::TensorKind::Vector)) => false,
@@ -145,11 +144,13 @@ impl Parser<'_> {
         let Some(Kind::Tensor(kind)) = self.scope.find(root).cloned() else {
             return (None, links);
         };
-        let (home, indices, tokens, rest) = self.home_and_indices(root, links);
+        let mut planes = None;
+        let (home, indices, tokens, rest) = self.home_and_indices(root, links, Some(&mut planes));
         let place = home.zip(indices).map(|(home, indices)| Place {
             tensor: root.clone(),
             kind,
             home,
+            planes,
             indices,
             tokens,
         });
@@ -165,7 +166,7 @@ impl Parser<'_> {
         let Some(Kind::Counters(axes)) = self.scope.find(root).cloned() else {
             return (None, links);
         };
-        let (home, indices, tokens, rest) = self.home_and_indices(root, links);
+        let (home, indices, tokens, rest) = self.home_and_indices(root, links, None);
         let cells = home.zip(indices).map(|(home, indices)| Cells {
             counter: root.clone(),
             axes,
@@ -180,6 +181,7 @@ impl Parser<'_> {
         &mut self,
         root: &Ident,
         links: &'l [Link<'a>],
+        planes: Option<&mut Option<Ident>>,
     ) -> (
         Option<Home>,
         Option<Vec<Index>>,
@@ -203,6 +205,16 @@ impl Parser<'_> {
                 (tokens, rest) = (call.to_token_stream(), after);
             }
         }
+        let of_tensor = planes.is_some();
+        if let (Some(planes), [Link::Call(call), after @ ..]) = (planes, rest)
+            && is_plane(&call.method)
+        {
+            if self.call_arguments::<0>(call, NOTHING).is_none() {
+                home = None;
+            }
+            *planes = Some(call.method.clone());
+            (tokens, rest) = (call.to_token_stream(), after);
+        }
         let mut indices = Some(Vec::new());
         while let [Link::Index(index), after @ ..] = rest {
             (tokens, rest) = (index.to_token_stream(), after);
@@ -220,6 +232,14 @@ impl Parser<'_> {
         {
             let word = names::text(&call.method);
             self.errors.at(&call.method, Mistake::HomeFirst { word });
+            home = None;
+        }
+        if let [Link::Call(call), ..] = rest
+            && of_tensor
+            && is_plane(&call.method)
+        {
+            let word = names::text(&call.method);
+            self.errors.at(&call.method, Mistake::PlaneFirst { word });
             home = None;
         }
         (home, indices, tokens, rest)
@@ -312,6 +332,11 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// Whether a method names one plane of a tensor.
+fn is_plane(method: &Ident) -> bool {
+    method == "data" || method == "scales"
 }
 
 impl Link<'_> {

@@ -111,6 +111,7 @@ impl Planned {
 fn written(buffer: &Buffer) -> bool {
     match buffer.kind {
         TensorKind::Gathered
+        | TensorKind::Scale { gathered: true, .. }
         | TensorKind::GatheredOutput
         | TensorKind::Out
         | TensorKind::Accumulated
@@ -118,13 +119,17 @@ fn written(buffer: &Buffer) -> bool {
         | TensorKind::Exchanged
         | TensorKind::Reduced
         | TensorKind::Scratch { .. } => true,
-        TensorKind::Local | TensorKind::Vector | TensorKind::Scale { .. } => false,
+        TensorKind::Local
+        | TensorKind::Vector
+        | TensorKind::Scale {
+            gathered: false, ..
+        } => false,
     }
 }
 
 /// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
 fn takes_mut(buffer: &Buffer) -> bool {
-    written(buffer) && buffer.kind != TensorKind::Gathered
+    written(buffer) && !buffer.kind.is_gathered()
 }
 
 /// Alignment of a tensor's first byte: that of TMA, or of a number that is read by itself.

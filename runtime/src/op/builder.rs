@@ -164,9 +164,10 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`, in the
-    /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], M rows of one f32 for
-    /// the first operand of products, and one row of N for the second. Nothing gathers scales: ranks that gather an operand are
-    /// all given those that it was quantised by, of all its rows.
+    /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
+    /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
+    /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
+    /// ranks alike.
     ///
     /// ```
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
@@ -186,13 +187,33 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     ///
     /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (of_x, of_w) = (rank.zeros::<f32>([64, 1])?, rank.zeros::<f32>([1, 64])?);
+    /// let (of_x, of_w) = (rank.zeros::<f32>([64, 1])?, rank.zeros::<f32>([64, 1])?);
     /// let rows: Vec<f32> = (0..64).map(|row| 0.25 * row as f32).collect();
     /// of_x.write(&rows)?;
     /// of_w.write(&[0.5; 64])?;
     /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
     /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
     /// assert_eq!(y.read()?[3 * 64], bf16::from_f32(64.0 * 0.75 * 0.5));
+    ///
+    /// use counterflow::schedules::AgGemmOp;
+    /// let all = Communicator::emulated(2)?;
+    /// Communicator::each(&all, |rank| {
+    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
+    ///     let op = op.first_options().up_to(64, 64, 64).build()?;
+    ///     assert!(op.needs("x.scale")?.in_heap);
+    ///     let (x, of_x) = (rank.allocate::<e4m3>("x", [64, 64])?, rank.allocate::<f32>("x.scale", [64, 1])?);
+    ///     let (w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    ///     let of_w = rank.zeros::<f32>([64, 1])?;
+    ///     w.write(&[e4m3::ONE; 64 * 64])?;
+    ///     of_w.write(&[0.5; 64])?;
+    ///     x.write(&[e4m3::ONE; 64 * 64])?; // this rank's 32 rows count
+    ///     of_x.write(&vec![rank.rank() as f32 + 1.0; 64])?;
+    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
+    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    ///     let y = y.read()?;
+    ///     assert_eq!([y[0], y[63 * 64]], [32.0, 64.0].map(bf16::from_f32)); // rows of rank 0, and of rank 1
+    ///     Ok(())
+    /// })?;
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn scales(mut self, scales: Scales) -> Self {

@@ -2,12 +2,14 @@
 //! that lowering inferred.
 
 use super::{
-    accumulated, attribution, bounds, columns, contents, coverage, exchanged, gathered, progress,
-    race, reuse, sums,
+    accumulated, attribution, bounds, columns, contents, coverage, exchanged, gathered, planes,
+    progress, race, reuse, sums,
 };
+use counterflow::codegen::dtype::Dtype;
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::StoreMode;
+use counterflow::codegen::variant::Scales;
 use counterflow::{Arch, Program, Rule, Variant};
 
 /// A broken kernel, with the world that shows it.
@@ -19,7 +21,17 @@ pub struct Case {
 }
 
 pub fn small(program: &Program, world: u32) -> Kernel {
-    let mut variant = Variant::new(world).arch(Arch::Cpu);
+    lowered(program, Variant::new(world))
+}
+
+/// The same over FP8, with a scale for each row.
+pub fn scaled(program: &Program, world: u32) -> Kernel {
+    let variant = Variant::new(world).dtype(Dtype::E4M3);
+    lowered(program, variant.scales(Scales::Rows))
+}
+
+fn lowered(program: &Program, variant: Variant) -> Kernel {
+    let mut variant = variant.arch(Arch::Cpu);
     for (name, setting) in [("tiles", (4, 8).into()), ("pieces", 3.into())] {
         if program.tunables.iter().any(|tunable| tunable.name == name) {
             variant.choices.insert(name.into(), setting);
@@ -112,9 +124,20 @@ fn schedules() -> Vec<Case> {
         (bounds::order_outside, Bounds, 3),
         (bounds::partial_at_home, Bounds, 3),
     ];
+    // They lose a scale.
+    let of_planes: [Row; 5] = [
+        (planes::scales_not_sent, Coverage, 3),
+        (planes::scales_behind_the_signal, Race, 3),
+        (planes::scales_not_awaited, Race, 3),
+        (planes::scales_of_other_rows, Race, 3),
+        (planes::scales_sent_twice, Coverage, 3),
+    ];
     let case = |(program, rule, world): Row| {
         let program = program();
-        let kernel = small(&program, world);
+        let kernel = match of_planes.iter().any(|row| row.0().name == program.name) {
+            true => scaled(&program, world),
+            false => small(&program, world),
+        };
         // Names live as long as the test.
         Case {
             name: program.name.leak(),
@@ -123,7 +146,7 @@ fn schedules() -> Vec<Case> {
             kernel,
         }
     };
-    rows.into_iter().map(case).collect()
+    rows.into_iter().chain(of_planes).map(case).collect()
 }
 
 /// Removes every op (with what it encloses) that `gone` picks, from items and units of work alike.

@@ -12,12 +12,13 @@ mod contents;
 mod coverage;
 mod exchanged;
 mod gathered;
+mod planes;
 mod progress;
 mod race;
 mod reuse;
 mod sums;
 
-use cases::{Case, cases, small};
+use cases::{Case, cases, scaled, small};
 use counterflow::codegen::interp::{self, Options, Outcome};
 use counterflow::codegen::kernel::{Axis, Block, Kernel, OpKind, Region};
 use counterflow::codegen::program::{Loc, TensorId, TensorKind, Var};
@@ -253,6 +254,32 @@ fn sums_that_are_close_to_bad_ones_are_accepted_and_run() {
                 let run = run.unwrap_or_else(|error| panic!("{}: {error}", program.name));
                 let expected = interp::reference(&kernel, &plan, 0, numbers());
                 interp::compare(&run, &expected.expect("a reference")).unwrap();
+            }
+        }
+    }
+}
+
+/// What the ways to lose a scale were before their edit, and without scales all of them that send the elements.
+#[test]
+fn scales_by_themselves_are_accepted_and_run() {
+    for program in [planes::scales_apart, planes::scales_with_a_counter] {
+        for world in 1..=8 {
+            let program = program();
+            for kernel in [scaled(&program, world), small(&program, world)] {
+                for m in [1, 7, 29] {
+                    let mut shape = shape(&kernel);
+                    shape.m = m;
+                    let plan = Plan::new(&kernel, &shape, &Machine::h200()).unwrap();
+                    let mut found = verify::kernel_findings(&kernel);
+                    found.extend(verify::plan_findings(&kernel, &plan, None));
+                    assert!(found.is_empty(), "{} of {world}: {found:?}", program.name);
+                    let numbers = || interp::uniform(1);
+                    let run =
+                        interp::provoke(&kernel, &[vec![&plan]], &Options::seed(1), numbers());
+                    let run = run.unwrap_or_else(|error| panic!("{}: {error}", program.name));
+                    let expected = interp::reference(&kernel, &plan, 0, numbers());
+                    interp::compare(&run, &expected.expect("a reference")).unwrap();
+                }
             }
         }
     }

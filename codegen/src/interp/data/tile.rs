@@ -2,6 +2,7 @@
 
 use super::short;
 use crate::dtype::Dtype;
+use crate::program::{Side, TensorKind};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
 use std::ops::Range;
@@ -23,6 +24,13 @@ impl Tile {
                 columns,
                 values: vec![0.0; rows * columns],
             };
+        }
+    }
+
+    /// As an item reads what was loaded: one number for each of its columns is a row.
+    pub fn laid(&mut self, kind: TensorKind) {
+        if kind.read_along(Side::Rows) == Some(Side::Columns) {
+            std::mem::swap(&mut self.rows, &mut self.columns);
         }
     }
 

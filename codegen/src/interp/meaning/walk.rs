@@ -4,7 +4,7 @@ use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
     CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt, StmtKind,
-    StoreMode, Var,
+    StoreMode, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -189,7 +189,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                 });
             }
             StmtKind::Copy { dst, src } => {
-                let (dst, src) = (self.place(dst)?, self.place(src)?);
+                let (dst, src) = (self.copied(dst)?, self.copied(src)?);
                 self.acts.push(Act::Copy { dst, src });
             }
             StmtKind::Dot { acc, a, b } => {
@@ -278,6 +278,14 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     /// The part of a place that an item covers, in each named slot.
     fn places(&self, place: &Place) -> Result<Vec<Rect>, Why> {
+        self.covered(place, TensorKind::read_along)
+    }
+
+    fn covered(
+        &self,
+        place: &Place,
+        along: fn(TensorKind, Side) -> Option<Side>,
+    ) -> Result<Vec<Rect>, Why> {
         let tensor = place.tensor.index();
         let homes = self.homes(&place.home)?;
         let slots = match &place.slot {
@@ -293,9 +301,11 @@ impl<'a, 'p> Walk<'a, 'p> {
         let item = place.item.or_else(around);
         let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
         let kind = self.program.tensors[tensor].kind;
-        let same = |side: Side| kind.is_same_in(side);
-        let rows = if same(Side::Rows) { 0..1 } else { rows };
-        let columns = if same(Side::Columns) { 0..1 } else { columns };
+        let [rows, columns] = Side::ALL.map(|own| match along(kind, own) {
+            Some(Side::Rows) => rows.clone(),
+            Some(Side::Columns) => columns.clone(),
+            None => 0..1,
+        });
         let rect = |slot| Rect {
             tensor,
             homes: homes.clone(),
@@ -307,11 +317,12 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 
     fn place(&self, place: &Place) -> Result<Rect, Why> {
-        let places = self.places(place)?;
-        places
-            .into_iter()
-            .next()
-            .ok_or_else(|| "no slot is named".into())
+        one(self.places(place)?)
+    }
+
+    /// The part of a place that a copy of an item moves.
+    fn copied(&self, place: &Place) -> Result<Rect, Why> {
+        one(self.covered(place, TensorKind::copied_along)?)
     }
 
     /// An operand of a product over K: the item's rows for the first, its columns as rows for the second.
@@ -411,4 +422,10 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
         })
     }
+}
+
+/// The only place that a statement names.
+fn one(places: Vec<Rect>) -> Result<Rect, Why> {
+    let mut places = places.into_iter();
+    places.next().ok_or_else(|| "no slot is named".into())
 }

@@ -19,10 +19,14 @@ impl Memory {
             let id = TensorId(index as u16);
             let plan = setup.plan(launch, rank);
             let own = match buffer.kind {
-                TensorKind::Gathered => plan.geometry.chunk(buffer.rows, u32::from(rank)),
+                TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                    plan.geometry.chunk(buffer.rows, u32::from(rank))
+                }
                 TensorKind::Local
                 | TensorKind::Vector
-                | TensorKind::Scale { .. }
+                | TensorKind::Scale {
+                    gathered: false, ..
+                }
                 | TensorKind::Accumulated => setup.held(launch, rank, id),
                 TensorKind::Out
                 | TensorKind::Scattered
@@ -112,7 +116,7 @@ impl Memory {
                     TensorKind::GatheredOutput => {
                         cell.tags.sent_by(setup.kernel, owner(grid.rows[row]))
                     }
-                    TensorKind::Gathered => {
+                    TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
                         let owner = owner(grid.rows[row]);
                         let own = Tags::one(Tag::Input(owner, TensorId(index as u16)));
                         if cell.tags != own {
@@ -126,7 +130,9 @@ impl Memory {
                     }
                     TensorKind::Local
                     | TensorKind::Vector
-                    | TensorKind::Scale { .. }
+                    | TensorKind::Scale {
+                        gathered: false, ..
+                    }
                     | TensorKind::Out
                     | TensorKind::Scratch { .. } => Ok(()),
                 };

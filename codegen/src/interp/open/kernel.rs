@@ -368,7 +368,9 @@ impl Running {
                 tile.reduce(parts.iter().map(Tile::view), dtype);
             }
             StepKind::Load { acc, from } => {
-                accs[usize::from(acc.0)] = Some(self.lines(from, from.home)?.read(memory)?);
+                let mut tile = self.lines(from, from.home)?.read(memory)?;
+                tile.laid(kernel.buffers[from.buffer.index()].kind);
+                accs[usize::from(acc.0)] = Some(tile);
             }
             StepKind::Store { dst, mode, value } => {
                 let value = &kernel.values[usize::from(value.0)];

@@ -80,10 +80,17 @@ impl<'a> Held<'a> {
         let held = self.sizes.held(rect.tensor, home);
         let plane = self.plane(home, rect.tensor);
         let kind = self.program.tensors[rect.tensor].kind;
+        let ids = part(plane, &parts(&held, rect)?).to_owned();
+        // One number for each column of the item is a row.
+        let by_columns = kind.read_along(Side::Rows) == Some(Side::Columns);
+        let (ids, columns) = match by_columns {
+            true => (ids.reversed_axes(), &rect.rows),
+            false => (ids, &rect.columns),
+        };
         Ok(Filled {
-            ids: part(plane, &parts(&held, rect)?).to_owned(),
+            ids,
             rows: rect.rows.clone(),
-            columns: rect.columns.clone(),
+            columns: columns.clone(),
             vector: kind.is_same_in(Side::Rows),
             scale: kind.is_same_in(Side::Columns),
         })
@@ -91,7 +98,7 @@ impl<'a> Held<'a> {
 
     /// Stores or adds sums. A gathered tensor holds what it gathers, whoever fills it.
     fn write(&mut self, dst: &Rect, mode: StoreMode, ids: &Array2<SumId>) -> Result<(), String> {
-        if self.program.tensors[dst.tensor].kind == TensorKind::Gathered {
+        if self.program.tensors[dst.tensor].kind.is_gathered() {
             return Ok(());
         }
         for home in dst.homes.clone() {

@@ -11,7 +11,7 @@ use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, TensorId, TensorKind};
+use crate::program::{Program, Side, TensorId, TensorKind};
 use crate::scales::scale_of;
 use crate::value::AccId;
 use ndarray::{Array2, Axis, Slice, Zip};
@@ -76,7 +76,7 @@ impl<'a> Wholes<'a> {
             count,
         };
         let every: Vec<Part> = match self.held.program.tensors[tensor].kind {
-            TensorKind::Gathered => {
+            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
                 let all = self.inputs.seen(rank, tensor);
                 return Some(Ok(all.into_iter().collect()));
             }
@@ -93,7 +93,9 @@ impl<'a> Wholes<'a> {
             TensorKind::Exchanged => ranks.map(|from| here(from, Count::Sent(from))).collect(),
             TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false, ..
+            }
             | TensorKind::Out
             | TensorKind::Scratch { .. } => return None,
         };
@@ -243,7 +245,15 @@ impl<'a> Wholes<'a> {
         for operand in [a, b] {
             let scale = scale_of(self.held.program, TensorId(operand as u16));
             if let Some(scale) = scale {
-                product *= self.inputs.own(rank, scale.index());
+                let all = self.inputs.seen(rank, scale.index());
+                let by_columns = self.held.program.tensors[scale.index()]
+                    .kind
+                    .read_along(Side::Rows)
+                    == Some(Side::Columns);
+                product *= &match by_columns {
+                    true => all.reversed_axes(),
+                    false => all,
+                };
             }
         }
         product

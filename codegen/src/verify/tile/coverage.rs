@@ -26,6 +26,7 @@ use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
 use content::{Content, ContentId, Contents};
+use report::left_behind;
 use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.
@@ -79,7 +80,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             for block in facts.blocks_of(area) {
                 coverage.held[block as usize] = input;
             }
-            if facts.kernel.buffers[tensor.index()].kind != TensorKind::Gathered {
+            if !facts.kernel.buffers[tensor.index()].kind.is_gathered() {
                 continue;
             }
             let own = coverage.sums.one(Term::Input {
@@ -151,8 +152,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     ..Acc::default()
                 };
                 let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
-                let rows = (!kind.is_same_in(Side::Rows)).then_some(from.rows);
-                let columns = (!kind.is_same_in(Side::Columns)).then_some(from.columns);
+                let [rows, columns] = Side::ALL.map(|side| {
+                    let mut own = Side::ALL.into_iter();
+                    own.find(|own| kind.read_along(*own) == Some(side))
+                        .map(|own| match own {
+                            Side::Rows => from.rows,
+                            Side::Columns => from.columns,
+                        })
+                });
                 self.fill(at, acc, sum, rows, columns);
             }
             StepKind::Store { dst, value, .. } => {
@@ -253,7 +260,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             _ if !even => self.sums.one(Term::Uneven),
             Some(sum) => sum,
             // Nobody writes it: it still has its initial contents.
-            None if kind == TensorKind::Gathered => {
+            None if kind.is_gathered() => {
                 let rank = self.owner(span).unwrap_or(0) as u16;
                 self.sums.one(Term::Input { rank, tensor })
             }
@@ -325,6 +332,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
                 facts.blocks_of(area).find_map(|block| match kind {
                     TensorKind::Gathered
+                    | TensorKind::Scale { gathered: true, .. }
                     | TensorKind::GatheredOutput
                     | TensorKind::Scattered
                     | TensorKind::Reduced
@@ -333,7 +341,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     TensorKind::Accumulated => self.accumulates(area, block),
                     TensorKind::Local
                     | TensorKind::Vector
-                    | TensorKind::Scale { .. }
+                    | TensorKind::Scale {
+                        gathered: false, ..
+                    }
                     | TensorKind::Scratch { .. } => None,
                 })
             })
@@ -356,10 +366,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Scattered
                     | TensorKind::Reduced
                     | TensorKind::Exchanged => true,
-                    TensorKind::Gathered => facts.plan.geometry.world > 1,
+                    TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                        facts.plan.geometry.world > 1
+                    }
                     TensorKind::Local
                     | TensorKind::Vector
-                    | TensorKind::Scale { .. }
+                    | TensorKind::Scale {
+                        gathered: false, ..
+                    }
                     | TensorKind::Scratch { .. } => false,
                 };
                 (wanted
@@ -368,6 +382,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         .iter()
                         .any(|area| usize::from(area.buffer) == index))
                 .then(|| {
+                    if let TensorKind::Scale { of, .. } = buffer.kind {
+                        return left_behind(facts.kernel, buffer, of);
+                    }
                     Diagnostic::new(
                         Rule::Coverage,
                         None,
@@ -413,7 +430,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
         let sum = self.blocks[at];
         match self.facts.kernel.buffers[usize::from(area.buffer)].kind {
-            TensorKind::Gathered => self.gathered(area, block),
+            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                self.gathered(area, block)
+            }
             TensorKind::GatheredOutput => {
                 let owner = self.owner_of(area, block);
                 match self.sums.sent_by(sum, owner) {
@@ -436,7 +455,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
             TensorKind::Accumulated
             | TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false, ..
+            }
             | TensorKind::Scratch { .. } => None,
         }
     }

@@ -143,9 +143,9 @@ impl Walk<'_> {
             Home::On(rank) => Pick::One(rank.clone()),
             Home::Everywhere => Pick::Others,
         };
-        let fits = |(of, pick): &(TensorId, Pick)| {
-            *of == region.buffer && (*pick == whom || *pick == Pick::Others)
-        };
+        let lent = self.kernel.lent_with(region.buffer);
+        let fits =
+            |(of, pick): &(TensorId, Pick)| *of == lent && (*pick == whom || *pick == Pick::Others);
         if !held.iter().any(fits) {
             let (name, at) = (&buffer.name, self.kernel.loc(op.id));
             let message = match (writes, region.home.is_remote()) {

@@ -62,9 +62,11 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
     match buffer.kind {
         TensorKind::Local
         | TensorKind::Vector
-        | TensorKind::Scale { .. }
+        | TensorKind::Scale {
+            gathered: false, ..
+        }
         | TensorKind::Accumulated => true,
-        TensorKind::Gathered => {
+        TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
         }

@@ -300,6 +300,23 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Numbers of a scale of rows in a rank's memory, which lie side by side.
+    pub fn scales(&self, plan: usize, (tensor, rank): (TensorId, u32), rows: (u32, u32)) -> Box4 {
+        self.located(Box4 {
+            plan,
+            tensor,
+            rank,
+            chunk: 0,
+            rows,
+            columns: (0, 1),
+            origin: (rows.0, 0),
+            spills: None,
+            view: View::Flat,
+            lines: (0, 0),
+            all: (0, 0),
+        })
+    }
+
     /// The rows and columns that a plane of a tensor's map has in memory, and those of what is divided that a store may
     /// touch.
     pub fn plane(

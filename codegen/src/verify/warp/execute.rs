@@ -7,6 +7,7 @@ mod end;
 mod partials;
 
 use super::held::{Content, Phase};
+use super::memory::PROXY;
 use super::simulator::Simulator;
 use super::step::Kind;
 use super::trace;
@@ -76,7 +77,7 @@ impl Simulator<'_> {
                 if let Some(end) = from.spills {
                     return Err(Box::new(trace::spills(self, index, &from, end)));
                 }
-                let read = self.touch_global(index, from, false)?;
+                let read = self.touch_global(index, from, (false, PROXY))?;
                 for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
@@ -104,7 +105,7 @@ impl Simulator<'_> {
                     return Err(Box::new(trace::spills(self, index, &to, end)));
                 }
                 self.stored(index, area, &to)?;
-                let write = self.touch_global(index, to, true)?;
+                let write = self.touch_global(index, to, (true, PROXY))?;
                 self.agents[index].open.push((read, write));
             }
             Kind::Commit => {
@@ -177,9 +178,18 @@ impl Simulator<'_> {
                     return Ok(Did::BlockedOnCounter);
                 }
             }
+            Kind::CopyScales { from, to } => {
+                if (from.all, from.columns) != (to.all, to.columns) {
+                    let what = "the numbers are of other rows";
+                    return Err(Box::new(trace::wrong(self, index, what)));
+                }
+                for (at, write) in [(from, false), (to, true)] {
+                    self.touch_ordinarily(index, at, write)?;
+                }
+            }
             Kind::HostCopy { from, to } => {
                 for (at, write) in [(from, false), (to, true)] {
-                    if let Some(id) = self.touch_global(index, at, write)? {
+                    if let Some(id) = self.touch_global(index, at, (write, PROXY))? {
                         self.agents[index].knows.global.both(id);
                     }
                 }

@@ -420,6 +420,21 @@ impl<'a> Flattener<'a> {
             ),
             Node::Fragment(op) => self.fragment(node, op),
             Node::FenceShared => self.push(node, Kind::FenceShared),
+            Node::CopyScales {
+                tensor,
+                from,
+                to,
+                row,
+                rows,
+            } => {
+                let (first, rows) = (self.value(row), self.value(rows));
+                let [from, to] = [from, to].map(|rank| {
+                    let rank = self.value(rank);
+                    self.case
+                        .scales(self.env.plan, (*tensor, rank), (first, first + rows))
+                });
+                self.push(node, Kind::CopyScales { from, to });
+            }
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
             Node::CounterWait {
                 counter,

@@ -4,6 +4,7 @@ use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
 use super::trace;
+use crate::program::Side;
 use crate::warp::{Elements, FragmentOp, Node, Slot, Source};
 
 impl<'a> Flattener<'a> {
@@ -34,6 +35,7 @@ impl<'a> Flattener<'a> {
                 acc,
                 tensor,
                 column,
+                end,
                 ..
             } => {
                 let (acc, tensor, column) = (*acc, *tensor, self.value(column));
@@ -41,13 +43,23 @@ impl<'a> Flattener<'a> {
                     acc,
                     tensor,
                     column,
+                    shared: self.scales(tensor, (column, self.value(end)), Side::Columns),
                 }
             }
             FragmentOp::ReadRows {
-                acc, tensor, row, ..
+                acc,
+                tensor,
+                row,
+                end,
+                ..
             } => {
                 let (acc, tensor, row) = (*acc, *tensor, self.value(row));
-                FragmentStep::ReadRows { acc, tensor, row }
+                FragmentStep::ReadRows {
+                    acc,
+                    tensor,
+                    row,
+                    shared: self.scales(tensor, (row, self.value(end)), Side::Rows),
+                }
             }
             FragmentOp::ReadScale { acc, tensor, .. } => {
                 let (acc, tensor) = (*acc, *tensor);
@@ -148,9 +160,19 @@ impl Simulator<'_> {
                 acc,
                 tensor,
                 column,
-            } => self.read_vector(index, acc, tensor, column)?,
-            FragmentStep::ReadRows { acc, tensor, row } => {
-                self.read_rows(index, acc, tensor, row)?
+                shared,
+            } => {
+                self.read_scales(index, shared)?;
+                self.read_vector(index, acc, tensor, column)?;
+            }
+            FragmentStep::ReadRows {
+                acc,
+                tensor,
+                row,
+                shared,
+            } => {
+                self.read_scales(index, shared)?;
+                self.read_rows(index, acc, tensor, row)?;
             }
             FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,

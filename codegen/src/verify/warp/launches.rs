@@ -268,7 +268,9 @@ fn copied_columns(kernel: &Kernel) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
         visit(&role.body, &mut |op| {
-            if let OpKind::Copy { src, .. } = &op.kind {
+            if let OpKind::Copy { src, .. } = &op.kind
+                && !kernel.buffers[src.buffer.index()].kind.is_scale()
+            {
                 let columns = kernel.buffers[src.buffer.index()].columns;
                 found.insert(kernel.dims[usize::from(columns.0)].name.as_str());
             }

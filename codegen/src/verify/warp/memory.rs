@@ -6,10 +6,13 @@ use super::simulator::{CALLER, Simulator, Touch, Verdict, Who};
 use super::step::{Area, Box4};
 use super::trace;
 use crate::diag::Diagnostic;
-use crate::program::TensorKind;
+use crate::program::{TensorId, TensorKind};
 use crate::undo::{Fix, undone};
 use crate::verify::tile::Accessor;
 use crate::warp::View;
+
+/// An access of TMA, or of a copy engine; others are by ordinary loads and stores.
+pub(super) const PROXY: bool = true;
 
 impl Simulator<'_> {
     pub(super) fn touch_shared(
@@ -66,7 +69,7 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         at: Box4,
-        write: bool,
+        (write, proxy): (bool, bool),
     ) -> Result<Option<u32>, Box<Diagnostic>> {
         if !self.watched[at.tensor.index()]
             || at.rows.0 >= at.rows.1
@@ -92,7 +95,8 @@ impl Simulator<'_> {
             if add && before.write && self.adds(before.step) && in_any_order {
                 continue;
             }
-            if !seen.proxy.has(before.id) {
+            let by = if proxy { &seen.proxy } else { &seen.plain };
+            if !by.has(before.id) {
                 let fence = seen.plain.has(before.id);
                 return Err(Box::new(trace::global_race(
                     self, *before, index, &at, fence,
@@ -126,6 +130,22 @@ impl Simulator<'_> {
             step,
         });
         Ok(Some(id))
+    }
+
+    /// An ordinary load or store. What its thread does later comes after it, but for TMA's accesses without a fence.
+    pub(super) fn touch_ordinarily(&mut self, index: usize, at: Box4, write: bool) -> Verdict {
+        if let Some(id) = self.touch_global(index, at, (write, !PROXY))? {
+            self.agents[index].knows.global.plain.add(id);
+        }
+        Ok(())
+    }
+
+    /// Numbers of a scale are read, if others write them in a launch.
+    pub(super) fn read_scales(&mut self, index: usize, shared: Option<Box4>) -> Verdict {
+        match shared {
+            Some(at) => self.touch_ordinarily(index, at, false),
+            None => Ok(()),
+        }
     }
 
     /// Whether the tile level makes this access, and what came before it in its launch is what the tile level puts there. All of it is ordered with the
@@ -173,6 +193,18 @@ impl Simulator<'_> {
     /// Somebody's access that is not complete by then.
     pub(super) fn caller(&mut self, rank: u32, launch: u32, sees: &mut Seen) -> Verdict {
         let pipeline = self.case.pipeline;
+        // Before the first launch, and after one, it is where that launch has it.
+        let of = self.case.plan_of(launch.max(1));
+        let geometry = self.case.geometry(of);
+        let scales = pipeline.kernel.buffers.iter().zip(0..);
+        let scales =
+            scales.filter(|(buffer, _)| buffer.kind.is_scale() && buffer.kind.is_gathered());
+        let mut filled: Vec<Box4> = scales
+            .map(|(buffer, id)| {
+                let rows = (0, geometry.size(buffer.rows));
+                self.case.scales(of, (TensorId(id), rank), rows)
+            })
+            .collect();
         for map in &pipeline.maps {
             let buffer = &pipeline.kernel.buffers[map.tensor.index()];
             if buffer.is_scratch() || !self.watched[map.tensor.index()] {
@@ -186,10 +218,8 @@ impl Simulator<'_> {
                 View::SharedSlotChunks | View::SharedChunk => 1,
             };
             for chunk in 0..chunks {
-                // Before the first launch, and after one, it is where that launch has it.
-                let of = self.case.plan_of(launch.max(1));
                 let plane = self.case.plane(of, map.tensor, (map.view, chunk), rank);
-                let whereabouts = self.case.located(Box4 {
+                filled.push(self.case.located(Box4 {
                     plan: of,
                     tensor: map.tensor,
                     rank,
@@ -201,29 +231,32 @@ impl Simulator<'_> {
                     view: map.view,
                     lines: (0, 0),
                     all: (0, 0),
-                });
-                let write = !undone(Fix::WarpOrder);
-                let open = self.touches(map.tensor.index(), rank).iter().find(|touch| {
-                    write && touch.whereabouts.overlaps(&whereabouts) && !sees.plain.has(touch.id)
-                });
-                if let Some(open) = open {
-                    return Err(Box::new(trace::unfinished(self, open, rank)));
-                }
-                let id = self.next_global();
-                sees.both(id);
-                self.touched(Touch {
-                    id,
-                    whereabouts,
-                    write,
-                    who: Who {
-                        rank,
-                        launch,
-                        block: 0,
-                        warp: 0,
-                    },
-                    step: CALLER,
-                });
+                }));
             }
+        }
+        for whereabouts in filled {
+            let write = !undone(Fix::WarpOrder);
+            let tensor = whereabouts.tensor.index();
+            let open = self.touches(tensor, rank).iter().find(|touch| {
+                write && touch.whereabouts.overlaps(&whereabouts) && !sees.plain.has(touch.id)
+            });
+            if let Some(open) = open {
+                return Err(Box::new(trace::unfinished(self, open, rank)));
+            }
+            let id = self.next_global();
+            sees.both(id);
+            self.touched(Touch {
+                id,
+                whereabouts,
+                write,
+                who: Who {
+                    rank,
+                    launch,
+                    block: 0,
+                    warp: 0,
+                },
+                step: CALLER,
+            });
         }
         Ok(())
     }

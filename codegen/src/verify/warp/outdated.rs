@@ -62,7 +62,10 @@ impl Simulator<'_> {
     ) -> Result<bool, Box<Diagnostic>> {
         let start = self.agents[index].at;
         while let Some(step) = self.agents[index].steps.get(self.agents[index].at) {
-            let from = if let Kind::Load { from, .. } | Kind::HostCopy { from, .. } = &step.kind {
+            let from = if let Kind::Load { from, .. }
+            | Kind::HostCopy { from, .. }
+            | Kind::CopyScales { from, .. } = &step.kind
+            {
                 Some(from)
             } else {
                 None

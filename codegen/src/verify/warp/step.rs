@@ -77,6 +77,11 @@ pub(super) enum Kind {
         /// A wait for part of what arrives.
         at_least: Option<u64>,
     },
+    /// Numbers of a scale, by ordinary loads and stores.
+    CopyScales {
+        from: Box4,
+        to: Box4,
+    },
     /// A copy that the host enqueued.
     HostCopy {
         from: Box4,
@@ -115,6 +120,7 @@ impl Kind {
             Kind::Load { .. }
             | Kind::Store { .. }
             | Kind::HostCopy { .. }
+            | Kind::CopyScales { .. }
             | Kind::CounterWait { .. }
             | Kind::CounterAdvance { .. }
             | Kind::CounterAdd { .. }
@@ -191,12 +197,16 @@ pub(super) enum FragmentStep {
         acc: AccId,
         tensor: TensorId,
         column: u32,
+        /// Where its numbers are, if others write them in a launch.
+        shared: Option<Box4>,
     },
     /// Ordinary loads of a scale of rows.
     ReadRows {
         acc: AccId,
         tensor: TensorId,
         row: u32,
+        /// Where its numbers are, if others write them in a launch.
+        shared: Option<Box4>,
     },
     /// An ordinary load of a scale.
     ReadScale {

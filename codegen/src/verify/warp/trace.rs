@@ -123,7 +123,7 @@ impl Simulator<'_> {
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
             Kind::Fragment(fragment) => self.fragment_deed(step, fragment),
-            Kind::HostCopy { from, to } => {
+            Kind::HostCopy { from, to } | Kind::CopyScales { from, to } => {
                 format!("copies {} to {}", self.box_name(from), self.box_name(to))
             }
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),

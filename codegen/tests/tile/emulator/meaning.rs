@@ -64,7 +64,7 @@ pub fn agrees(
                 );
                 let off = largest(written, expected);
                 assert!(off < 1e-12, "{told}: {off} on rank {}", written.rank);
-                let name = program.tensors[written.tensor.index()].name.clone();
+                let name = case.kernel.buffers[written.tensor.index()].name.clone();
                 said.insert((name, expected.says));
             }
             for expected in [&written, &expected] {

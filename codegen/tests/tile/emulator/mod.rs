@@ -2,6 +2,7 @@
 
 mod broken;
 mod meaning;
+mod planes;
 mod whole;
 
 use crate::fixtures::{library, small as schedules};
@@ -25,7 +26,11 @@ fn checked(program: &Program, variant: &Variant) -> Checked<Kernel> {
 /// A shape whose lines are padded to the 16 bytes that memory needs, and a little more.
 fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
     let mut shape = Shape::new(m, n, k);
-    for buffer in &kernel.buffers {
+    for buffer in kernel
+        .buffers
+        .iter()
+        .filter(|buffer| !buffer.kind.is_scale())
+    {
         let (rows, columns) = (
             &kernel.dims[buffer.rows.0 as usize],
             &kernel.dims[buffer.columns.0 as usize],

@@ -198,6 +198,7 @@ pub fn columns(
     let tiles = s.tiles("tiles", first, sizes.tile);
     let arrived = s.counters("arrived", [pieces.into()]);
     let moved = Moved {
+        scaled: false,
         x: w,
         from,
         pieces,

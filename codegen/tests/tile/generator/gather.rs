@@ -13,6 +13,33 @@ pub struct Moved {
     pub from: TensorRef,
     pub pieces: PartitionRef,
     pub arrived: CountersRef,
+    /// Whether it has scales that travel with it.
+    pub scaled: bool,
+}
+
+impl Moved {
+    /// What brings a piece of one to the other: a copy of all, or one of each plane, in any order; and now and then not all
+    /// of it, or some of it twice.
+    fn copies<'a>(
+        self,
+        draw: &mut Draw<'_>,
+        dst: PlaceRef,
+        src: PlaceRef,
+        p: Item,
+    ) -> Vec<Part<'a>> {
+        let copy = |of: fn(PlaceRef) -> PlaceRef| -> Part<'a> {
+            let (dst, src) = (of(dst.clone()).at(p), of(src.clone()).at(p));
+            Box::new(move |s| s.copy(dst.clone(), src.clone()))
+        };
+        let [all, data, scales]: [fn(PlaceRef) -> PlaceRef; 3] =
+            [|place| place, PlaceRef::data, PlaceRef::scales];
+        if !self.scaled {
+            return vec![copy(all)];
+        }
+        let right = [vec![all], vec![data, scales], vec![scales, data]][draw.of(3)].clone();
+        let others = [vec![data], vec![scales], vec![all, scales], vec![data, all]];
+        draw.mostly(right, &others).into_iter().map(copy).collect()
+    }
 }
 
 /// Which way the rows go, and who moves them.
@@ -73,10 +100,10 @@ pub fn source(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, gathered: TensorRef)
     }
 }
 
-pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
+pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes, scaled: bool) {
     let x = s.gathered("x", Bf16);
     // Without it nothing is multiplied.
-    let w = (draw.of(4) != 1).then(|| s.local("w", Bf16));
+    let w = (draw.of(4) != 1 || scaled).then(|| s.local("w", Bf16));
     let accumulated = draw.of(3) == 1;
     let y = if accumulated {
         s.accumulated("y", Bf16)
@@ -92,6 +119,7 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         from,
         pieces,
         arrived,
+        scaled,
     };
     let (moves, moves_last) = Moves::draw(draw, s, moved);
     if !moves_last {
@@ -200,10 +228,10 @@ fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
             s.for_items("p", some, |s, p| {
                 let to = draw.rank(peer.clone(), &peer);
                 let whom = draw.rank(peer.clone(), &peer);
-                let parts: Vec<Part<'_>> = vec![
-                    Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
-                    Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
-                ];
+                let mut parts = moved.copies(draw, x.on(&to), from.into(), p);
+                parts.push(Box::new(move |s| {
+                    s.signal(moved.arrived.on(&whom).at(p), 1)
+                }));
                 hand_off(draw, s, &peer, parts);
             });
         }
@@ -217,10 +245,10 @@ fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
         s.for_items("p", moved.pieces.of(chunk), |s, p| {
             let source = draw.rank(peer.clone(), &peer);
             let whom = draw.rank(me(), &peer);
-            let parts: Vec<Part<'_>> = vec![
-                Box::new(move |s| s.copy(x.at(p), from.on(&source).at(p))),
-                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
-            ];
+            let mut parts = moved.copies(draw, x.into(), from.on(&source), p);
+            parts.push(Box::new(move |s| {
+                s.signal(moved.arrived.on(&whom).at(p), 1)
+            }));
             hand_off(draw, s, &peer, parts);
         });
     });
@@ -239,11 +267,11 @@ fn ring_on(
         s.for_items("p", moved.pieces.of(&chunk), |s, p| {
             let to = draw.rank(next.clone(), &chunk);
             let whom = draw.rank(next.clone(), &chunk);
-            let parts: Vec<Part<'_>> = vec![
-                Box::new(move |s| s.wait(moved.arrived.at(p))),
-                Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
-                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
-            ];
+            let mut parts: Vec<Part<'_>> = vec![Box::new(move |s| s.wait(moved.arrived.at(p)))];
+            parts.extend(moved.copies(draw, x.on(&to), from.into(), p));
+            parts.push(Box::new(move |s| {
+                s.signal(moved.arrived.on(&whom).at(p), 1)
+            }));
             let parts = shuffled(draw, parts);
             parts.iter().for_each(|part| part(s));
         });
@@ -257,6 +285,7 @@ fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
         from,
         pieces,
         arrived,
+        ..
     } = moved;
     let next = (me() + 1) % world();
     s.for_items("p", pieces.of(me()), |s, p| {

@@ -6,6 +6,7 @@
 
 use super::{Addend, Case, Meant, Product, Summed};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
+use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
@@ -13,7 +14,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 
 /// What the verifier says.
@@ -27,7 +28,11 @@ pub enum Verdict {
 }
 
 fn variant(case: &Case) -> Variant {
-    Variant::new(case.world).arch(Arch::Cpu)
+    let variant = Variant::new(case.world).arch(Arch::Cpu);
+    match case.scaled {
+        true => variant.dtype(Dtype::E4M3).scales(Scales::Rows),
+        false => variant,
+    }
 }
 
 fn machine() -> Machine {
@@ -143,6 +148,7 @@ fn fill(input: Input<'_>, values: &mut [f32]) {
         let drawn = (hash >> 33) as u8;
         *value = match input.name {
             "b" | "r" => f32::from(drawn % 7) + 1.0,
+            "x.scale" | "w.scale" => f32::from(drawn % 4) * 0.5,
             _ => f32::from(drawn % 3) - 1.0,
         };
     }
@@ -197,7 +203,9 @@ impl Promised<'_> {
         let said = buffers.clone().find_map(|(index, buffer)| {
             let id = TensorId(index as u16);
             let broken = match (buffer.kind, self.case.meant) {
-                (TensorKind::Gathered, _) => self.gathered(outcome, id),
+                (TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }, _) => {
+                    self.gathered(outcome, id)
+                }
                 (TensorKind::GatheredOutput, _) => self.gathered_result(outcome, id),
                 (TensorKind::Scattered | TensorKind::Reduced, Some(meant)) => {
                     self.summed(outcome, id, meant)
@@ -398,7 +406,8 @@ impl Promised<'_> {
 
     /// What no type determines is what the statements say.
     fn unlike_statements(&self, outcome: &Outcome) -> Option<String> {
-        let Case { program, .. } = self.case;
+        // With its scales.
+        let program = &*self.kernel.program;
         let shape = &self.plan.shape;
         let mut said = match interp::meaning(program, &variant(self.case), shape, self.launch, fill)
         {

@@ -68,6 +68,8 @@ pub struct Case {
     pub gathers_relu: bool,
     /// Where `y` is a product whose columns the ranks divide.
     pub divided: Option<Product>,
+    /// Whether operands are FP8 with a scale for each row.
+    pub scaled: bool,
 }
 
 impl Case {
@@ -119,19 +121,22 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let world = [3, 2, 4, 5][draw.of(4)];
     let rows = [13, 13, 13, 40][draw.of(4)];
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
-    let kind = draw.of(18);
+    let kind = draw.of(20);
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
     let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
     let n = if kind < 3 { n } else { 8 };
+    // Rows of FP8 have whole 16 bytes.
+    let scaled = kind >= 18;
+    let deep = if scaled { 2 } else { 1 };
     let shape = |m, n, k| {
         let [n, k] = [n, k].map(|columns| columns * sizes.times.1);
-        Shape::new(m, n, k).dim("x.columns", k)
+        Shape::new(m, n, deep * k).dim("x.columns", k)
     };
     let mut launches = vec![shape(m, 8, 8), shape(m.div_ceil(2), n, k), shape(m, 8, 8)];
     let mut s = ScheduleBuilder::new("random");
     let (mut meant, mut gathers_relu, mut divided) = (None, false, None);
     match kind {
-        0..=2 => gather::all_gather(&mut draw, &mut s, sizes),
+        0..=2 | 18 | 19 => gather::all_gather(&mut draw, &mut s, sizes, scaled),
         3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
         5 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, true)),
         6 => meant = Some(reduce::add(&mut draw, &mut s, sizes)),
@@ -156,6 +161,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         meant,
         gathers_relu,
         divided,
+        scaled,
     }
 }
 

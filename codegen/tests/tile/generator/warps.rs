@@ -80,6 +80,6 @@ pub fn gather(bytes: &[u8]) -> (Program, u32) {
     let mut draw = Draw::new(bytes);
     let world = [4, 2, 3][draw.of(3)];
     let mut s = ScheduleBuilder::new("random");
-    gather::all_gather(&mut draw, &mut s, TENSOR_CORES);
+    gather::all_gather(&mut draw, &mut s, TENSOR_CORES, false);
     (s.finish(), world)
 }

@@ -3,7 +3,6 @@
 use super::{NOTHING, Of, State, SumId, Sums, Term, TermId};
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
-use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
 use crate::value::{AccId, Binary, Value};
 
@@ -41,7 +40,7 @@ impl Sums<'_> {
             return sum;
         };
         let buffer = &self.kernel.buffers[tensor.index()];
-        if buffer.kind != TensorKind::Gathered || to == Dtype::F32 || to == buffer.dtype {
+        if !buffer.kind.is_gathered() || to == Dtype::F32 || to == buffer.dtype {
             return sum;
         }
         self.one(Term::Function {

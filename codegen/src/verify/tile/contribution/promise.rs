@@ -119,7 +119,7 @@ impl Sums<'_> {
                 term = self.term(of);
             }
             let gathered = matches!(term, Term::Input { tensor, .. }
-                if self.kernel.buffers[tensor.index()].kind == TensorKind::Gathered);
+                if self.kernel.buffers[tensor.index()].kind.is_gathered());
             !gathered && term.rank() != Some(sender)
         };
         let found = self.parts(sum).iter().find(|(id, _)| another(*id));

@@ -3,6 +3,7 @@
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
+use crate::program::{Side, TensorId};
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
 
@@ -66,6 +67,28 @@ impl Flattener<'_> {
         let place = self.value(index) * tiling.subtile_bytes();
         let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
         (area(offset, share), area(0, bytes))
+    }
+
+    /// The numbers of a scale that a subtile reads, from the first up to an end, if others write them in a launch.
+    pub(in crate::verify::warp) fn scales(
+        &self,
+        tensor: TensorId,
+        (first, end): (u32, u32),
+        side: Side,
+    ) -> Option<Box4> {
+        let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
+        let count = match side {
+            Side::Rows => subtile.rows,
+            Side::Columns => subtile.columns,
+        };
+        let gathered = self.case.pipeline.kernel.buffers[tensor.index()]
+            .kind
+            .is_gathered();
+        let rows = (first.min(end), (first + count).min(end));
+        gathered.then(|| {
+            self.case
+                .scales(self.env.plan, (tensor, self.env.rank), rows)
+        })
     }
 
     /// A place of a slot of sums.

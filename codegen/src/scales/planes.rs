@@ -1,0 +1,166 @@
+//! What copies move: the elements of a tensor, its scales, or both.
+
+use super::refused;
+use crate::diag::Diagnostic;
+use crate::program::{Place, Planes, Program, Stmt, StmtKind, TensorId, TensorKind};
+
+/// Whether a copy names one plane.
+pub(super) fn are_named(program: &Program) -> bool {
+    fn named(body: &[Stmt]) -> bool {
+        body.iter().any(|stmt| match &stmt.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => named(body),
+            StmtKind::If {
+                then, otherwise, ..
+            } => named(then) || named(otherwise),
+            StmtKind::Copy { dst, src } => [dst, src]
+                .into_iter()
+                .any(|place| place.planes != Planes::All),
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => false,
+        })
+    }
+    program.roles.iter().any(|role| named(&role.body))
+}
+
+/// The program with a copy for each plane that travels, which follow each other. A copy of scales that do not is nothing, and
+/// so is a loop or a branch that has nothing else.
+pub(super) fn with_copies(mut program: Program) -> Result<Program, Diagnostic> {
+    let mut roles = std::mem::take(&mut program.roles);
+    for role in &mut roles {
+        role.body = copies(&program, std::mem::take(&mut role.body))?;
+    }
+    roles.retain(|role| !role.body.is_empty());
+    program.roles = roles;
+    Ok(program)
+}
+
+fn copies(program: &Program, body: Vec<Stmt>) -> Result<Vec<Stmt>, Diagnostic> {
+    let mut made = Vec::new();
+    for Stmt { kind, at } in body {
+        let kind = match kind {
+            StmtKind::ForRanks { var, order, body } if !body.is_empty() => {
+                let body = copies(program, body)?;
+                if body.is_empty() {
+                    continue;
+                }
+                StmtKind::ForRanks { var, order, body }
+            }
+            StmtKind::ForItems { var, items, body } if !body.is_empty() => {
+                let body = copies(program, body)?;
+                if body.is_empty() {
+                    continue;
+                }
+                StmtKind::ForItems { var, items, body }
+            }
+            StmtKind::If {
+                cond,
+                then,
+                otherwise,
+            } if !then.is_empty() || !otherwise.is_empty() => {
+                let (then, otherwise) = (copies(program, then)?, copies(program, otherwise)?);
+                if then.is_empty() && otherwise.is_empty() {
+                    continue;
+                }
+                StmtKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                }
+            }
+            StmtKind::Copy { dst, src } => {
+                let all = of_planes(program, dst, src, at)?;
+                made.extend(all.into_iter().map(|kind| Stmt { kind, at }));
+                continue;
+            }
+            other @ (StmtKind::ForRanks { .. }
+            | StmtKind::ForItems { .. }
+            | StmtKind::If { .. }
+            | StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. }) => other,
+        };
+        made.push(Stmt { kind, at });
+    }
+    Ok(made)
+}
+
+/// A copy as one of each plane that it moves.
+fn of_planes(
+    program: &Program,
+    dst: Place,
+    src: Place,
+    at: crate::program::Loc,
+) -> Result<Vec<StmtKind>, Diagnostic> {
+    let planes = src.planes;
+    if dst.planes != planes {
+        let word = |planes: Planes| match planes.word() {
+            Some(word) => format!("`.{word}()`"),
+            None => "all planes".into(),
+        };
+        let message = format!(
+            "a copy of {} goes to {} of a tensor",
+            word(planes),
+            word(dst.planes)
+        );
+        return Err(refused(at, message).hint(
+            "both sides name the same plane, or neither does: `x.on(peer).scales()[p] = x.scales()[p]`",
+        ));
+    }
+    let gathered = |place: &Place| {
+        let tensor = program.tensors.get(place.tensor.index());
+        tensor.is_some_and(|tensor| tensor.kind == TensorKind::Gathered)
+    };
+    if planes != Planes::All
+        && let Some(place) = [&dst, &src].into_iter().find(|place| !gathered(place))
+        && let Some(tensor) = program.tensors.get(place.tensor.index())
+    {
+        let (name, kind) = (&tensor.name, tensor.kind.name());
+        let message = format!("`{name}` is {kind}: no scales travel with it");
+        return Err(refused(at, message).hint("scales travel with the rows of a `Gathered` input"));
+    }
+    let travels = |tensor: TensorId| {
+        let mut tensors = program.tensors.iter();
+        let scale = tensors.position(|scale| {
+            matches!(scale.kind, TensorKind::Scale { of, gathered: true, .. } if of == tensor)
+        });
+        scale.map(|scale| TensorId(scale as u16))
+    };
+    let copy = |planes: [TensorId; 2]| {
+        let [dst, src] = [(&dst, planes[0]), (&src, planes[1])].map(|(place, tensor)| Place {
+            tensor,
+            planes: Planes::All,
+            ..place.clone()
+        });
+        StmtKind::Copy { dst, src }
+    };
+    let data = copy([dst.tensor, src.tensor]);
+    let scales = match [dst.tensor, src.tensor].map(travels) {
+        [None, None] => None,
+        [Some(to), Some(from)] if to == from => Some(copy([to, from])),
+        [to, _] => {
+            let [gathered, other] = match to {
+                Some(_) => [dst.tensor, src.tensor],
+                None => [src.tensor, dst.tensor],
+            }
+            .map(|tensor| &program.tensors[tensor.index()].name);
+            let message = format!(
+                "`{gathered}` has scales that travel with it, and `{other}` has no room for them"
+            );
+            return Err(refused(at, message).hint(
+                "copy between ranks within the gathered tensor, or take one scale for all of it",
+            ));
+        }
+    };
+    Ok(match planes {
+        Planes::All => [Some(data), scales].into_iter().flatten().collect(),
+        Planes::Data => vec![data],
+        Planes::Scales => scales.into_iter().collect(),
+    })
+}
