@@ -6,7 +6,7 @@
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{
-    AccDecl, Along, Home, Loc, Place, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+    AccDecl, Along, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
 };
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
@@ -46,6 +46,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
             kind: TensorKind::Scale {
                 of,
                 along: Along::All,
+                gathered: false,
             },
             dtype: Dtype::F32,
             at: made.tensors[of.index()].at,
@@ -171,6 +172,7 @@ const fn load(tensor: TensorId, acc: AccId, at: Loc) -> Stmt {
         home: Home::Me,
         slot: None,
         item: None,
+        planes: Planes::All,
     };
     let kind = StmtKind::Load { acc, from };
     Stmt { kind, at }
