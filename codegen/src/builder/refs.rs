@@ -218,7 +218,7 @@ impl TensorRef {
     /// let x = s.gathered("x", Bf16);
     /// let pieces = s.pieces("pieces", x, 128);
     /// s.comm(2, |s| {
-    ///     s.for_ranks("peer", before_me(), |s, peer| {
+    ///     s.for_ranks("peer", ranks().before_me(), |s, peer| {
     ///         s.for_items("p", pieces.of(me()), |s, p| {
     ///             s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
     ///             s.copy(x.on(&peer).data().at(p), x.data().at(p)); // both: `s.copy(x.on(&peer).at(p), x.at(p))`
