@@ -552,7 +552,7 @@ fn regular(kernel: &Kernel, leaves: &[Leaf<'_>]) -> bool {
             written.push((dst.buffer, &dst.home));
             let late = announced && !boxes;
             boxes |= moves_boxes(kernel, leaf.op);
-            !relays && !(late && boxes) && leaf.around == *around
+            !(relays || late && boxes) && leaf.around == *around
         }
         OpKind::Signal { .. } => {
             announced = true;
