@@ -43,8 +43,8 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Recording, Tensor, UserBuffer, cpu,
-    cuda, dlpack, driver, error, jit, op, rendezvous, tuned,
+    Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,
+    Tensor, UserBuffer, cpu, cuda, dlpack, driver, error, jit, op, rendezvous, tuned,
 };
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch};

@@ -16,6 +16,7 @@ use crate::group::{
     Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Refusal, Request,
     Verdict, Wanted,
 };
+use crate::held::HeapUse;
 use crate::own::Own;
 use crate::proof::Proven;
 use crate::retire;
@@ -385,6 +386,27 @@ impl Communicator {
     /// ```
     pub fn stride(&self) -> u64 {
         self.group.stride()
+    }
+
+    /// What of the heap is given out, to whom, and the most that was at once. Each group has a heap of its own. What was
+    /// dropped is not in it, though a launch may still use it.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Owner};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let x = rank.allocate::<f32>("x", [1024])?;
+    /// drop(rank.allocate::<f32>("y", [512])?);
+    /// let found = rank.heap_use();
+    /// assert_eq!((found.used, found.peak), (4096, 6144));
+    /// assert_eq!((&*found.held[0].name, found.held[0].owner), ("x", Owner::Program));
+    /// assert_eq!((found.held[0].offset, found.held[0].bytes), (x.offset(), 4096));
+    /// println!("{found}"); // a line for each
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn heap_use(&self) -> HeapUse {
+        self.group.heap_use()
     }
 
     /// Where slot 0 of the heap starts.

@@ -10,6 +10,7 @@ use crate::gpus::{both_ways, here, turn};
 use crate::groups;
 use crate::jobs;
 use crate::op::{Operands, SIZE, built, right};
+use crate::queues::QUEUES;
 use crate::soak;
 use counterflow::prelude::bf16;
 use counterflow::rendezvous::{Job, Rendezvous};
@@ -46,7 +47,12 @@ fn joined() -> Result<Communicator, Error> {
 
 /// Starts all ranks.
 pub fn ranks(part: &str, way: &str, world: usize, seconds: &str) -> Vec<Rank> {
-    let mut set = vec![(WAY, way), ("UB_TIMEOUT", seconds)];
+    ranks_with(part, way, world, &[("UB_TIMEOUT", seconds)])
+}
+
+/// The same, with these variables.
+fn ranks_with(part: &str, way: &str, world: usize, more: &[(&str, &str)]) -> Vec<Rank> {
+    let mut set = [&[(WAY, way)], more].concat();
     match way {
         "emulated" => set.push(("CUDA_VISIBLE_DEVICES", "")),
         "on one GPU" => set.push(("CUDA_VISIBLE_DEVICES", "0")),
@@ -258,6 +264,25 @@ fn layers_are_right_replayed_and_rebuilt() {
                 let right = right.unwrap_or_else(|| panic!("{way}, rank {rank}: {told}"));
                 if rank == 0 {
                     println!("  world {world} as processes {way}: {right}");
+                }
+            }
+        }
+    }
+}
+
+/// A process has the queues of its context for itself.
+#[test]
+fn any_number_of_hardware_queues_is_right() {
+    let _turn = turn();
+    for way in ways(2).into_iter().filter(|way| *way != "emulated") {
+        for queues in ["1", "8", "32"] {
+            let more = [("UB_TIMEOUT", "60"), (QUEUES, queues)];
+            for (rank, process) in ranks_with("work", way, 2, &more).iter().enumerate() {
+                let (_, told) = process.next(LAST);
+                let right = told.strip_prefix("fine: ");
+                let right = right.unwrap_or_else(|| panic!("{way}, rank {rank}: {told}"));
+                if rank == 0 {
+                    println!("  {queues} hardware queues of each process {way}: {right}");
                 }
             }
         }

@@ -48,7 +48,7 @@ impl fmt::Debug for Loan {
 pub(super) fn adopted<'a>(
     heap: &Arc<Heap>,
     peers: Option<&Peers>,
-    bytes: u64,
+    (name, bytes): (&str, u64),
     loans: impl Iterator<Item = &'a Loan>,
 ) -> Result<Allocation, Refusal> {
     let taken = loans.filter_map(Loan::take);
@@ -56,7 +56,7 @@ pub(super) fn adopted<'a>(
         None => among_threads(heap, bytes, taken),
         Some(peers) => among_processes(heap, peers, bytes, taken.collect()).map_err(Refusal::from),
     };
-    range.map(|range| Allocation::lent(heap, range))
+    range.map(|range| Allocation::lent(heap, name, range))
 }
 
 fn lent(gpu: &Gpu, address: u64, bytes: u64) -> Result<Lent, Error> {

@@ -4,6 +4,7 @@ use super::peers::{Dropped, Peers};
 use super::refusal::agreed;
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
+use crate::held::{HeapUse, Holders, Owner};
 use crate::rendezvous::Deadline;
 use crate::retire::{self, Mark, Retired};
 use crate::undo::{Fix, undone};
@@ -43,6 +44,8 @@ pub(super) struct State {
     free: RangeAllocator<u64>,
     cells: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
+    /// What is given out, and to whom.
+    holders: Holders,
     /// What this rank has dropped and its stream has come past, and others have not, if they are processes.
     passed: Vec<Range<u64>>,
 }
@@ -142,12 +145,13 @@ impl Heap {
     /// room, and at most for so long.
     pub fn allocate(
         self: &Arc<Heap>,
-        name: &str,
+        (name, owner): (&str, Owner),
         bytes: u64,
         room: Room,
         patience: Duration,
     ) -> Result<Allocation, Error> {
         let range = self.take(name, bytes, room, patience)?;
+        self.state().holders.add(name, owner, &range);
         match self.clear(&range) {
             Ok(cleared) => Ok(Allocation {
                 range,
@@ -159,10 +163,18 @@ impl Heap {
                 heap: self.clone(),
             }),
             Err(error) => {
-                self.state().retired.push(range);
+                let mut state = self.state();
+                state.holders.remove(&range);
+                state.retired.push(range);
                 Err(error)
             }
         }
+    }
+
+    /// What is given out.
+    pub fn used(&self) -> HeapUse {
+        let state = self.state();
+        state.holders.report(state.slots.backed())
     }
 
     /// Which of these hold on every rank. All ranks of one process know the same.
@@ -289,6 +301,7 @@ impl State {
             cells: RangeAllocator::new(cells),
             slots,
             retired: Retired::new(),
+            holders: Holders::default(),
             passed: Vec::new(),
         }
     }
@@ -336,7 +349,8 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     /// Memory that another library lent. It holds what it held, and stays in the slots for as long as the heap.
-    pub(super) fn lent(heap: &Arc<Heap>, range: Range<u64>) -> Allocation {
+    pub(super) fn lent(heap: &Arc<Heap>, name: &str, range: Range<u64>) -> Allocation {
+        heap.state().holders.add(name, Owner::Library, &range);
         Allocation {
             range,
             ready: (0..heap.world).map(|_| AtomicBool::new(true)).collect(),
@@ -404,6 +418,7 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.heap.state();
+        state.holders.remove(&self.range);
         if self.range.start >= state.slots.own_end() {
             return;
         }

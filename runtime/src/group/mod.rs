@@ -41,6 +41,7 @@ pub(crate) use verdict::Verdict;
 use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
+use crate::held::{HeapUse, Owner};
 use crate::own::Own;
 use adopt::{Loan, adopted};
 use callers::Callers;
@@ -230,6 +231,11 @@ impl Group {
     /// The hardware queues of each rank's GPU.
     pub(crate) fn queues(&self) -> &Queues {
         &self.queues
+    }
+
+    /// What of the heap is given out.
+    pub(crate) fn heap_use(&self) -> HeapUse {
+        self.heap.used()
     }
 
     /// Bytes from a rank's slot to the next.
@@ -467,12 +473,19 @@ impl Group {
             }
             Request::Adopt(wanted, _) => {
                 let loans = asked.iter().filter_map(Request::loan);
-                let adopted = adopted(&self.heap, self.peers.as_deref(), wanted.bytes, loans)?;
+                let adopted = adopted(
+                    &self.heap,
+                    self.peers.as_deref(),
+                    (&wanted.name, wanted.bytes),
+                    loans,
+                )?;
                 Ok(Granted::Memory(Arc::new(adopted)))
             }
             Request::Allocate(wanted) => {
                 let Wanted { name, bytes, .. } = wanted;
-                let allocation = self.heap.allocate(name, *bytes, Room::Heap, self.timeout);
+                let allocation =
+                    self.heap
+                        .allocate((name, Owner::Program), *bytes, Room::Heap, self.timeout);
                 let allocation = allocation.map_err(Refusal::from)?;
                 Ok(Granted::Memory(Arc::new(allocation)))
             }

@@ -8,6 +8,7 @@
 
 use super::heap::{Allocation, Heap, Room};
 use crate::error::Error;
+use crate::held::Owner;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ impl Pool {
         let bytes = u64::from(needs.cells) * LINE;
         let mut places = places(&needs.scratch);
         let near = match places.iter().any(Option::is_some) {
-            true => match heap.allocate(&name, bytes, Room::Cells, patience) {
+            true => match heap.allocate((&name, Owner::Ops), bytes, Room::Cells, patience) {
                 Ok(cells) => Some(cells),
                 Err(Error::TooLarge { .. }) => None,
                 Err(error) => return Err(error),
@@ -125,7 +126,7 @@ impl Pool {
             Some(cells) => (cells, self.credits),
             None => {
                 places.fill(None);
-                let cells = heap.allocate(&name, bytes, Room::Heap, patience)?;
+                let cells = heap.allocate((&name, Owner::Ops), bytes, Room::Heap, patience)?;
                 let base = cells.offset();
                 (cells, base)
             }
@@ -145,7 +146,7 @@ impl Pool {
             let memory = match known.filter(|_| everywhere) {
                 Some(known) => known,
                 None => {
-                    let (name, bytes) = (&wanted.name, wanted.bytes);
+                    let (name, bytes) = ((&*wanted.name, Owner::Ops), wanted.bytes);
                     Arc::new(heap.allocate(name, bytes, Room::Heap, patience)?)
                 }
             };

@@ -8,6 +8,7 @@ mod ends;
 mod graphs;
 #[path = "../common/groups.rs"]
 mod groups;
+mod held;
 mod log;
 mod refused;
 mod rounds;
