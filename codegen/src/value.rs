@@ -252,6 +252,54 @@ impl Value {
         }
     }
 
+    /// The same with the sum of `terms` as the first of them; `None` where they occur other than all together in a sum.
+    pub(crate) fn folded(&self, terms: &[AccId]) -> Option<Value> {
+        if let ([_], _) | (_, Value::Arg(_) | Value::Const(_)) = (terms, self) {
+            return Some(self.clone());
+        }
+        let boxed = |value: &Value| value.folded(terms).map(Box::new);
+        Some(match self {
+            Value::Acc(acc) if terms.contains(acc) => return None,
+            Value::Acc(_) | Value::Arg(_) | Value::Const(_) => self.clone(),
+            Value::Binary(Binary::Add, a, b) => {
+                let mut summands = Vec::new();
+                self.summands(&mut summands);
+                let is_term =
+                    |value: &&Value| matches!(value, Value::Acc(acc) if terms.contains(acc));
+                let (mut ours, others): (Vec<&Value>, Vec<&Value>) =
+                    summands.into_iter().partition(is_term);
+                if ours.is_empty() {
+                    return Some(Value::Binary(Binary::Add, boxed(a)?, boxed(b)?));
+                }
+                ours.sort_by_key(|value| value.accs());
+                let all = ours
+                    .iter()
+                    .map(|value| value.accs()[0])
+                    .eq(terms.iter().copied());
+                let mut sum = all.then(|| Value::Acc(terms[0]))?;
+                for other in others {
+                    sum = sum + other.folded(terms)?;
+                }
+                sum
+            }
+            Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)?),
+            Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a)?, boxed(b)?),
+            Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)?),
+            Value::Select(compare, parts) => {
+                let [a, b, then, otherwise] = &**parts;
+                let parts = [a, b, then, otherwise].map(|part| part.folded(terms));
+                let [Some(a), Some(b), Some(then), Some(otherwise)] = parts else {
+                    return None;
+                };
+                Value::select(*compare, a, b, then, otherwise)
+            }
+            Value::Call(function, values) => {
+                let values = values.iter().map(|value| value.folded(terms));
+                Value::Call(function.clone(), values.collect::<Option<_>>()?)
+            }
+        })
+    }
+
     /// The same expression of what `f` says for each accumulator.
     pub(crate) fn with(&self, f: &impl Fn(AccId) -> Value) -> Value {
         let boxed = |value: &Value| Box::new(value.with(f));

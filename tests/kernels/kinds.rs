@@ -80,6 +80,29 @@ fn what_readers_of_papers_write_passes_the_sass_checks() {
     all_pass(&cases);
 }
 
+/// Two blocks of rows a warpgroup leave a sum of its own the registers for narrow subtiles only, and a stage no room for wide ones
+/// of two stored tiles.
+#[test]
+fn tall_tiles_beside_sums_and_stored_tiles_pass_the_sass_checks() {
+    let known = |(program, _): &&(fn() -> Program, &[u32])| {
+        let name = program().name;
+        [
+            "taken_apart",
+            "one_shot",
+            "added_around",
+            "scaled_by_owners",
+        ]
+        .contains(&&*name)
+    };
+    let all = STRANGERS.iter().chain(&newcomers::ALL).filter(known);
+    let tall = |(program, _): &(fn() -> Program, &[u32])| {
+        (program(), Variant::new(4).set("tiles", (256, 128)))
+    };
+    let cases: Vec<_> = all.map(tall).collect();
+    assert_eq!(cases.len(), 4);
+    all_pass(&cases);
+}
+
 /// Loops of one product and of two share registers and stages.
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]

@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
             {
                 let message = format!("{role} moves `{}`, which is MN-major", buffer.name);
                 let at = Some(self.b.kernel.loc(copy.op.id));
-                let hint = "tensors whose columns are: layout nt, or nn where it is `a` of the dot";
+                let hint = "layout nt, or nn where it is `a` of the dot; or `#[copy_engine]`, which copies tensors of any layout";
                 self.b.found.push(refuse(at, message, hint));
             }
         }

@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::tiling::Product;
-use crate::value::{AccId, Binary, Value};
+use crate::value::{AccId, Value};
 use crate::warp::{
     At, Elements, Epilogue, Expr, Field, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
     identifier,
@@ -41,9 +41,9 @@ impl Walk<'_, '_> {
         sum.sort();
         sum.dedup();
         let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
-            OpKind::Store { value, .. } => {
-                folded(&self.b.kernel.values[usize::from(value.0)], &sum).is_some()
-            }
+            OpKind::Store { value, .. } => self.b.kernel.values[usize::from(value.0)]
+                .folded(&sum)
+                .is_some(),
             OpKind::Wait { .. }
             | OpKind::Signal { .. }
             | OpKind::Copy { .. }
@@ -79,7 +79,7 @@ impl Walk<'_, '_> {
             let at = Some(self.b.kernel.loc(leaf.op.id));
             let to = &self.b.kernel.buffers[dst.buffer.index()];
             let written = &self.b.kernel.values[usize::from(value.0)];
-            let Some(folded) = folded(written, sum) else {
+            let Some(folded) = written.folded(sum) else {
                 self.b.found.push(refuse(
                     at,
                     "a value that takes the terms of a sum apart",
@@ -548,51 +548,4 @@ pub(super) fn groups<'s, 'a>(
         }
     }
     groups
-}
-
-/// `value` with the sum of `terms` as the first of them; `None` where they occur other than all together in a sum.
-fn folded(value: &Value, terms: &[AccId]) -> Option<Value> {
-    if let ([_], _) | (_, Value::Arg(_) | Value::Const(_)) = (terms, value) {
-        return Some(value.clone());
-    }
-    let boxed = |value: &Value| folded(value, terms).map(Box::new);
-    Some(match value {
-        Value::Acc(acc) if terms.contains(acc) => return None,
-        Value::Acc(_) | Value::Arg(_) | Value::Const(_) => value.clone(),
-        Value::Binary(Binary::Add, a, b) => {
-            let mut summands = Vec::new();
-            value.summands(&mut summands);
-            let is_term = |value: &&Value| matches!(value, Value::Acc(acc) if terms.contains(acc));
-            let (mut ours, others): (Vec<&Value>, Vec<&Value>) =
-                summands.into_iter().partition(is_term);
-            if ours.is_empty() {
-                return Some(Value::Binary(Binary::Add, boxed(a)?, boxed(b)?));
-            }
-            ours.sort_by_key(|value| value.accs());
-            let all = ours
-                .iter()
-                .map(|value| value.accs()[0])
-                .eq(terms.iter().copied());
-            let mut sum = all.then(|| Value::Acc(terms[0]))?;
-            for other in others {
-                sum = sum + folded(other, terms)?;
-            }
-            sum
-        }
-        Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)?),
-        Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a)?, boxed(b)?),
-        Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)?),
-        Value::Select(compare, parts) => {
-            let [a, b, then, otherwise] = &**parts;
-            let parts = [a, b, then, otherwise].map(|part| folded(part, terms));
-            let [Some(a), Some(b), Some(then), Some(otherwise)] = parts else {
-                return None;
-            };
-            Value::select(*compare, a, b, then, otherwise)
-        }
-        Value::Call(function, values) => {
-            let values = values.iter().map(|value| folded(value, terms));
-            Value::Call(function.clone(), values.collect::<Option<_>>()?)
-        }
-    })
 }

@@ -58,7 +58,7 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     let found = build("ag_gemm", &wgrad).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: #[comm] moves `x`, which is MN-major
-      help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
+      help: layout nt, or nn where it is `a` of the dot; or `#[copy_engine]`, which copies tensors of any layout
     ");
 }
 

@@ -416,6 +416,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         widest: 2,
         stores: 0,
         inputs: 0,
+        apart: false,
         computed: false,
     };
     let mut each = |op: &Op| {
@@ -452,9 +453,40 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     for role in &kernel.roles {
         if matches!(role.kind, RoleKind::Gemm(_)) || computes(role) {
             visit(&role.body, &mut each);
+            let mut loops = loops(&role.body).into_iter();
+            results.apart |= loops.any(|each| sums_apart(kernel, each.body));
         }
     }
     results
+}
+
+/// Whether an item has a product, and a sum of stored tiles that is not added to its accumulators: it has several products, stores
+/// something else than functions of all of the sum, or announces the product before it waits for what it adds.
+fn sums_apart(kernel: &Kernel, body: &[Op]) -> bool {
+    let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
+    let (mut signalled, mut waited) = (false, false);
+    visit_ops(body, &mut |op| match &op.kind {
+        OpKind::Dot { acc, .. } => {
+            products += 1;
+            terms.push(*acc);
+        }
+        OpKind::Reduce { acc, .. } => terms.push(*acc),
+        OpKind::Store { value, .. } => stored.push(&kernel.values[usize::from(value.0)]),
+        OpKind::Signal { .. } => signalled = true,
+        OpKind::Wait { cells, .. } => {
+            let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
+            waited |= signalled && data;
+        }
+        OpKind::Load { .. } | OpKind::Copy { .. } | OpKind::ForRanks { .. } | OpKind::If { .. } => {
+        }
+    });
+    if products == 0 || terms.len() == products {
+        return false;
+    }
+    terms.sort();
+    terms.dedup();
+    let folds = |value: &&Value| value.folded(&terms).is_some();
+    products > 1 || waited || !stored.iter().all(folds)
 }
 
 /// Ways through an item's branches that are told apart; beyond that, they count as one that takes all branches.

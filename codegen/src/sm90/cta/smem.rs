@@ -33,6 +33,8 @@ pub(super) struct Results {
     pub stores: u32,
     /// Stored tiles that come through the stages behind the last step.
     pub inputs: u32,
+    /// Whether a sum of stored tiles has registers of its own, beside the accumulators of a product.
+    pub apart: bool,
     /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
@@ -177,10 +179,19 @@ impl Needs {
             Mode::Cooperative => &[128, 64, 32][..],
         };
         let (split, widest) = (self.split, self.results.widest);
-        let columns = widths.iter().map(|bytes| bytes / widest);
-        columns
-            .into_iter()
-            .find(|columns| self.columns.is_multiple_of(columns * split))
+        let divide = widths.iter().map(|bytes| bytes / widest);
+        let mut divide = divide.filter(|columns| self.columns.is_multiple_of(columns * split));
+        let (rows, blocks) = (self.wgmma.tile.rows, self.wgmma.blocks());
+        // A stage has room for one of each stored tile, and a thread for a sum's and for what becomes of them.
+        let fits = |columns: &u32| {
+            let values = self.wgmma.accumulators() + blocks * columns;
+            self.places(rows * columns) >= self.results.inputs
+                && (!self.results.apart || values <= VALUES)
+        };
+        let widest_of_all = divide.clone().next();
+        divide
+            .find(fits)
+            .or(widest_of_all)
             .unwrap_or(if split > 1 { 16 } else { 32 / widest })
     }
 
