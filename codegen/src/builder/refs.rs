@@ -260,7 +260,9 @@ impl TensorRef {
 /// # let y = s.scattered("y", Bf16);
 /// let partial = s.symmetric("partial", Bf16, y, world());
 /// let slot: PlaceRef = partial.on(0).at(me()); // my slot in rank 0's memory; `.at(t)` of it is a tile
-/// # drop(slot);
+/// let x = s.gathered("x", Bf16);
+/// let [elements, scales]: [PlaceRef; 2] = [x.on(0).data(), x.on(0).scales()]; // in rank 0's memory
+/// # drop((slot, elements, scales));
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaceRef(pub(super) Place);

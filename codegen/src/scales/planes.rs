@@ -1,8 +1,7 @@
 //! What copies move: the elements of a tensor, its scales, or both.
 
-use super::refused;
-use crate::diag::Diagnostic;
-use crate::program::{Place, Planes, Program, Stmt, StmtKind, TensorId, TensorKind};
+use crate::diag::{Diagnostic, Rule};
+use crate::program::{Loc, Place, Planes, Program, Stmt, StmtKind, TensorId, TensorKind};
 
 /// Whether a copy names one plane.
 pub(super) fn are_named(program: &Program) -> bool {
@@ -96,7 +95,7 @@ fn of_planes(
     program: &Program,
     dst: Place,
     src: Place,
-    at: crate::program::Loc,
+    at: Loc,
 ) -> Result<Vec<StmtKind>, Diagnostic> {
     let planes = src.planes;
     if dst.planes != planes {
@@ -163,4 +162,8 @@ fn of_planes(
         Planes::Data => vec![data],
         Planes::Scales => scales.into_iter().collect(),
     })
+}
+
+fn refused(at: Loc, message: String) -> Diagnostic {
+    Diagnostic::new(Rule::Language, at, message)
 }

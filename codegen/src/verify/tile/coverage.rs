@@ -26,7 +26,6 @@ use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
 use content::{Content, ContentId, Contents};
-use report::left_behind;
 use std::collections::HashMap;
 
 /// An accumulator of an agent's current item.
@@ -383,7 +382,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         .any(|area| usize::from(area.buffer) == index))
                 .then(|| {
                     if let TensorKind::Scale { of, .. } = buffer.kind {
-                        return left_behind(facts.kernel, buffer, of);
+                        return Coverage::left_behind(facts.kernel, buffer, of);
                     }
                     Diagnostic::new(
                         Rule::Coverage,

@@ -195,19 +195,21 @@ impl Coverage<'_, '_> {
     }
 }
 
-/// Scales that no statement copies, of a tensor whose elements one does.
-pub(super) fn left_behind(kernel: &Kernel, scale: &Buffer, of: TensorId) -> Diagnostic {
-    let mut at = None;
-    for role in &kernel.roles {
-        visit(&role.body, &mut |op| {
-            if matches!(&op.kind, OpKind::Copy { dst, .. } if dst.buffer == of) {
-                at.get_or_insert(kernel.loc(op.id));
-            }
-        });
-    }
-    let name = &kernel.buffers[of.index()].name;
-    let message = format!("no statement copies {}", scale.name);
-    Diagnostic::new(Rule::Coverage, at, message).hint(format!(
+impl Coverage<'_, '_> {
+    /// Scales that no statement copies, of a tensor whose elements one does.
+    pub(super) fn left_behind(kernel: &Kernel, scale: &Buffer, of: TensorId) -> Diagnostic {
+        let mut at = None;
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                if matches!(&op.kind, OpKind::Copy { dst, .. } if dst.buffer == of) {
+                    at.get_or_insert(kernel.loc(op.id));
+                }
+            });
+        }
+        let name = &kernel.buffers[of.index()].name;
+        let message = format!("no statement copies {}", scale.name);
+        Diagnostic::new(Rule::Coverage, at, message).hint(format!(
         "`{name}.data()[p]` moves elements alone: copy `{name}[p]`, or `{name}.scales()[p]` before the signal"
     ))
+    }
 }
