@@ -16,8 +16,8 @@ pub(crate) use sides::WhichChunk;
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows, Slots,
-    StoreMode, TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScaleBlock,
+    ScratchRows, Slots, StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -91,12 +91,24 @@ pub struct Dim {
     pub chunked: bool,
     /// Whether it is the single row of a vector, or a side of one number.
     pub unit: bool,
+    /// The name of the size whose blocks of 128 it counts, if it is no size of its own.
+    pub blocks: Option<String>,
 }
 
 impl Dim {
     /// Whether a shape gives its size by name, because it is none of m, n and k.
     pub fn is_further(&self) -> bool {
-        !self.unit && !matches!(self.name.as_str(), "m" | "n" | "k")
+        !self.unit && self.blocks.is_none() && !matches!(self.name.as_str(), "m" | "n" | "k")
+    }
+}
+
+impl Kernel {
+    /// The scale of an operand's blocks, if it has one.
+    pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
+        let is = |kind: TensorKind| matches!(kind, TensorKind::Scale { of, .. } if of == operand);
+        let mut buffers = self.buffers.iter().zip(0..);
+        let (buffer, at) = buffers.find(|(buffer, _)| is(buffer.kind))?;
+        Some((TensorId(at), buffer.kind.blocks()?))
     }
 }
 

@@ -151,12 +151,17 @@ impl Scaled<'_> {
             match &stmt.kind {
                 StmtKind::Dot { acc, a, b } => {
                     let mut scales = Vec::new();
-                    for (operand, rows) in [(a, Along::Rows), (b, Along::Columns)] {
-                        let along = match self.scales {
-                            Scales::Whole => Along::All,
-                            Scales::Rows => rows,
+                    let sides = [(a, Along::Rows), (b, Along::Columns)];
+                    for (nth, (operand, rows)) in sides.into_iter().enumerate() {
+                        let along = match (self.scales, self.scales.blocks()) {
+                            (_, Some(blocks)) => Along::Blocks(blocks[nth]),
+                            (Scales::Whole, None) => Along::All,
+                            (_, None) => rows,
                         };
-                        if let Some(scale) = self.scale(operand.tensor, along, stmt.at)? {
+                        let scale = self.scale(operand.tensor, along, stmt.at)?;
+                        // A block's scale goes into the sum that is the product, and not into what is made of it.
+                        let into_sums = matches!(along, Along::Blocks(_));
+                        if let Some(scale) = scale.filter(|_| !into_sums) {
                             scales.push(self.load(scale, item, stmt.at));
                         }
                     }
@@ -214,6 +219,12 @@ impl Scaled<'_> {
             return Err(refused(dot, message).hint("scales belong to inputs: one to each operand"));
         };
         let of = TensorId(input as u16);
+        if matches!(along, Along::Blocks(_)) && tensors[input].kind != TensorKind::Local {
+            let message = format!("scales of blocks of `{name}`, which travels between ranks");
+            return Err(refused(dot, message).hint(
+                "a Local operand, or scales of rows or of the whole: this version moves no scales of blocks",
+            ));
+        }
         let gathered = tensors[input].kind == TensorKind::Gathered && along != Along::All;
         let kind = TensorKind::Scale {
             of,

@@ -74,6 +74,9 @@ pub struct Item {
     pub column: u32,
 }
 
+/// A line of scales of blocks is padded to a multiple of so many: cuBLASLt and TransformerEngine have it so, and TMA wants it.
+const SCALES_LINE: u32 = 4;
+
 /// The largest world a plan may have: ranks of one NVLink domain (GB200 NVL72), rounded up.
 pub const MAX_WORLD: u32 = 128;
 
@@ -307,6 +310,8 @@ impl Geometry {
     pub fn contiguous(&self, buffer: &Buffer) -> u32 {
         if buffer.mn_major {
             self.dims[usize::from(buffer.rows.0)].chunk
+        } else if buffer.kind.blocks().is_some() {
+            self.size(buffer.columns).next_multiple_of(SCALES_LINE)
         } else {
             self.size(buffer.columns)
         }

@@ -1,7 +1,7 @@
 //! Everything that makes two compiled kernels differ.
 
 use crate::dtype::Dtype;
-use crate::program::Setting;
+use crate::program::{ScaleBlock, Setting};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -38,6 +38,9 @@ pub struct Variant {
     /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
     /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
     pub output: Option<Dtype>,
+    /// Whether sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
+    /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
+    pub promote: bool,
     /// The layout of dots' operands.
     pub layout: Layout,
     /// Choices by name. An absent one has its first option.
@@ -78,6 +81,9 @@ impl Arch {
     }
 }
 
+/// How much of K is summed by tensor cores before it is promoted.
+pub const BLOCK: u32 = 128;
+
 /// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
 /// of f32 beside its operand, called `x.scale` for the operand `x`.
 ///
@@ -85,7 +91,7 @@ impl Arch {
 /// use counterflow_codegen::variant::Scales;
 ///
 /// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
-/// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows"]);
+/// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows", "1d2d", "2d1d", "1d1d"]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
@@ -94,17 +100,43 @@ pub enum Scales {
     /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
     /// `w`. Those of an operand that is gathered travel with its rows.
     Rows,
+    /// One number for each 1×128 of the first operand, and for each 128×128 of the second: an activation by a weight. K is divided
+    /// from its start on, and the last block may be short.
+    Blocks1d2d,
+    /// One number for each 128×128 of the first operand, and for each 1×128 of the second.
+    Blocks2d1d,
+    /// One number for each 1×128 of both operands: a weight's gradient, whose K are tokens.
+    Blocks1d1d,
 }
 
 impl Scales {
     /// Every kind.
-    pub const ALL: [Scales; 2] = [Scales::Whole, Scales::Rows];
+    pub const ALL: [Scales; 5] = [
+        Scales::Whole,
+        Scales::Rows,
+        Scales::Blocks1d2d,
+        Scales::Blocks2d1d,
+        Scales::Blocks1d1d,
+    ];
+
+    /// The blocks of either operand that have a number each, if it is of blocks.
+    pub const fn blocks(self) -> Option<[ScaleBlock; 2]> {
+        match self {
+            Scales::Whole | Scales::Rows => None,
+            Scales::Blocks1d2d => Some([ScaleBlock::Line, ScaleBlock::Square]),
+            Scales::Blocks2d1d => Some([ScaleBlock::Square, ScaleBlock::Line]),
+            Scales::Blocks1d1d => Some([ScaleBlock::Line, ScaleBlock::Line]),
+        }
+    }
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Scales::Whole => "whole",
             Scales::Rows => "rows",
+            Scales::Blocks1d2d => "1d2d",
+            Scales::Blocks2d1d => "2d1d",
+            Scales::Blocks1d1d => "1d1d",
         }
     }
 
@@ -173,6 +205,7 @@ impl Variant {
             second: None,
             scales: None,
             output: None,
+            promote: false,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
         }
@@ -220,6 +253,25 @@ impl Variant {
         self
     }
 
+    /// With promoted sums of FP8 products.
+    ///
+    /// ```
+    /// use counterflow_codegen::{dtype::Dtype, variant::Variant};
+    ///
+    /// let variant = Variant::new(1).dtype(Dtype::E4M3).promote(true);
+    /// assert_eq!(variant.to_string(), "sm90 world 1 nt e4m3 promote");
+    /// ```
+    #[must_use]
+    pub fn promote(mut self, promote: bool) -> Self {
+        self.promote = promote;
+        self
+    }
+
+    /// Whether sums of FP8 products are promoted: where asked for, and where scales are of blocks of K.
+    pub fn promotes(&self) -> bool {
+        self.promote || self.scales.is_some_and(|scales| scales.blocks().is_some())
+    }
+
     /// With another operand layout.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
@@ -248,6 +300,9 @@ impl fmt::Display for Variant {
         }
         if let Some(output) = self.output {
             write!(f, " output={output}")?;
+        }
+        if self.promote {
+            f.write_str(" promote")?;
         }
         for (name, setting) in &self.choices {
             write!(f, " {name}={setting}")?;

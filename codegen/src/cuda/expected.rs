@@ -55,7 +55,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     if pipeline.cta.split() > 1 {
         // Four accumulators each, of all that a thread has of a tile; each subtile's sends stand once, whoever's it is.
         let (m, n) = sides(pipeline, pipeline.tile());
-        let accumulators = multiplies / multiplies_of(pipeline, 0) * m * n / 128;
+        let parts = pipeline.tiling().promotion().map_or(1, |it| it.parts);
+        let accumulators = multiplies / multiplies_of(pipeline, 0) / parts * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
@@ -167,7 +168,9 @@ impl Stands {
                 if multiplies {
                     // One instruction may compute several of an item's products.
                     let of = pipeline.tiling_of(tiling);
-                    multiplied += of.multiplies().len() as u32 * multiplies_of(pipeline, tiling);
+                    let parts = of.promotion().map_or(1, |it| it.parts);
+                    let multiplies = of.multiplies().len() as u32 * parts;
+                    multiplied += multiplies * multiplies_of(pipeline, tiling);
                     operands += of_operands(of);
                 }
             });
@@ -211,7 +214,10 @@ impl Stands {
             let moved = || moved(pipeline, tiling);
             let mut fragment = |node: &Node| {
                 if matches!(node, Node::Mma { .. }) {
-                    stands.multiplies += multiplies_of(pipeline, tiling);
+                    // A step's pieces are as many instructions as its blocks, for each part of the N side.
+                    let promotion = pipeline.tiling_of(tiling).promotion();
+                    let blocks = promotion.map_or(1, |it| it.blocks / it.together);
+                    stands.multiplies += multiplies_of(pipeline, tiling) / blocks;
                 }
                 if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
                     stands.stored += halves(*dtype) * moved();
@@ -253,8 +259,9 @@ fn branches(pipeline: &Pipeline) -> bool {
 /// Loads of a step: each operand's box, and a partial box of it if it has several.
 fn of_operands(tiling: &Tiling) -> u32 {
     let each = tiling.operands().iter();
-    each.map(|operand| 1 + u32::from(operand.major == Major::K && operand.boxes.partial))
-        .sum()
+    let boxes =
+        each.map(|operand| 1 + u32::from(operand.major == Major::K && operand.boxes.partial));
+    boxes.sum::<u32>() + tiling.scales().len() as u32
 }
 
 /// Calls `f` with each loop over items of a role, and what an item does.

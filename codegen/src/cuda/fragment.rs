@@ -55,6 +55,8 @@ impl Text<'_> {
                 let scale = self.field(Field::Vector(*tensor));
                 self.line(format!("const float {name} = *{scale};"));
             }
+            FragmentOp::ReadBlocks { ring, scale } => self.read_blocks(*ring, *scale),
+            FragmentOp::Promote { multiply, piece } => self.promote(*multiply, *piece),
             FragmentOp::Apply { epilogue, part } => {
                 let part = self.factor(part);
                 self.apply(*epilogue, &part);

@@ -9,6 +9,7 @@ mod head;
 mod lines;
 mod node;
 mod params;
+mod promotion;
 mod rings;
 mod scheduler;
 mod tiles;
@@ -42,6 +43,7 @@ pub fn prelude() -> String {
         include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/promotion.cuh"),
         include_str!("prelude/partials.cuh"),
         include_str!("prelude/math.cuh"),
     ];

@@ -1,10 +1,11 @@
 //! Nodes as statements.
 
 use super::Text;
+use super::promotion::SHORT;
 use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
-use crate::tiling::Multiply;
+use crate::tiling::{Multiply, Piece};
 use crate::warp::{At, Expr, Field, MapId, Node, Phase, RingId, RunBy, Slot, Test, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
@@ -285,8 +286,9 @@ impl Text<'_> {
             Node::Mma {
                 ring,
                 multiply,
+                piece,
                 fresh,
-            } => self.mma(*ring, *multiply, fresh),
+            } => self.mma(*ring, *multiply, *piece, fresh),
             Node::MmaCommit => self.line("wgmma_commit();"),
             Node::MmaWait { pending } => {
                 let why = if *pending == 0 {
@@ -400,14 +402,21 @@ impl Text<'_> {
                 1 => (String::new(), ""),
                 several => (format!("{several} * "), ", product after product"),
             };
+            let begins = match self.tiling().promotion() {
+                Some(_) => " = {}",
+                None => "",
+            };
             self.line(format!(
-                "float {acc}{blocks}[{times}{n} / 2];  // this thread's of {of} {on_m}{each}"
+                "float {acc}{blocks}[{times}{n} / 2]{begins};  // this thread's of {of} {on_m}{each}"
             ));
         }
-        self.line("u32 previous = 0;");
+        match self.tiling().promotion() {
+            Some(promotion) => self.declare_short(promotion),
+            None => self.line("u32 previous = 0;"),
+        }
     }
 
-    fn mma(&mut self, ring: RingId, multiply: usize, fresh: &Expr) {
+    fn mma(&mut self, ring: RingId, multiply: usize, piece: Option<Piece>, fresh: &Expr) {
         let ring = self.pipeline.ring(ring);
         let (tiling, multiplies) = (self.tiling, self.tiling().multiplies());
         // Where one instruction goes on from operand to operand, its descriptor is of the first.
@@ -431,7 +440,10 @@ impl Text<'_> {
         };
         let new = [x, w].into_iter().filter(|part| !known.contains(part));
         let new = new.map(at).collect::<Vec<_>>().join(", ");
-        let fresh = self.expr(fresh);
+        let accumulate = match fresh {
+            Expr::Const(0) => "k != 0".into(),
+            fresh => format!("{} + k != 0", self.expr(fresh)),
+        };
         let acc = self.accumulators(multiplies[multiply].first).0;
         let [x, w] = [x, w].map(|part| ring.part(tiling, part).name.clone());
         let rows = self.pipeline.kernel.variant.layout.mn_major();
@@ -442,7 +454,9 @@ impl Text<'_> {
                 "WGMMA_K_STEP"
             }
         });
-        self.line(format!("const u64 {new};"));
+        if piece.is_none_or(|piece| (piece.block, piece.part) == (0, 0)) {
+            self.line(format!("const u64 {new};"));
+        }
         self.line("#pragma unroll");
         let (x, w) = (
             format!("{x}s + k * {x_step}"),
@@ -469,13 +483,27 @@ impl Text<'_> {
                 .join(", "),
             false => "T()".into(),
         };
+        let part = piece.map_or(String::new(), |piece| self.part_of_n(piece, " * 128 >> 4"));
         let step = |acc: &str, block: &str| {
-            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, {types});")
+            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}{part}, {accumulate}, {types});")
         };
         let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
+        let one_by_one = self.tiling().promotion().filter(|it| it.together == 1);
+        let acc = match piece {
+            Some(_) => SHORT.into(),
+            None => acc,
+        };
         let Some(blocks) = self.blocks() else {
             return self.line(format!("{each} {}", step(&acc, "")));
         };
+        if let (Some(piece), Some(_)) = (piece, one_by_one) {
+            let block = match piece.block {
+                0 => String::new(),
+                1 => format!(" + {}", next_block(a_rows)),
+                more => format!(" + {more} * {}", next_block(a_rows)),
+            };
+            return self.line(format!("{each} {}", step(&acc, &block)));
+        }
         self.block(each, |text| {
             text.line("#pragma unroll");
             let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));

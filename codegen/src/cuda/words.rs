@@ -29,6 +29,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
     match name {
         "BLOCK_ROWS" => "  // rows of a block of an MN-major operand: one 128-byte line for each k",
         "PARTIAL_BOX_ROWS" => "  // of an operand's box, loaded if one of them exists",
+        "SCALE_BLOCK" => "  // elements of K, and rows of a square, that have one scale",
         "PIECE" => "  // rows that have one counter cell",
         "BATCH" => "  // staging buffers of a piece that one CTA sends, with one signal",
         "SENDING" => "  // stores of staging buffers under way that may still read them",

@@ -10,6 +10,7 @@ mod tile;
 pub(super) use evaluate::evaluate;
 pub(super) use tile::Tile;
 
+use super::blocks::{Blocks, Summing};
 use super::outcome::Input;
 use super::setup::Setup;
 use crate::dtype::Dtype;
@@ -209,10 +210,29 @@ impl Data {
     }
 
     /// `tile += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
-    pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span, shares: &[Range<usize>]) {
-        let [left, right] =
-            [a, b].map(|span| (self.view(home, span), self.store(home, span.buffer).dtype));
-        tile.dot((&left.0, left.1), (&right.0, right.1), shares);
+    pub fn dot(
+        &self,
+        tile: &mut Tile,
+        home: u16,
+        [a, b]: [&Span; 2],
+        shares: &[Range<usize>],
+        summing: &Summing,
+    ) {
+        let views = [a, b].map(|span| self.view(home, span));
+        let [of_a, of_b] = [a, b].map(|span| self.store(home, span.buffer).dtype);
+        if !summing.promoted {
+            tile.dot((&views[0], of_a), (&views[1], of_b), shares);
+            return;
+        }
+        let factors = |(blocks, of): (Option<Blocks>, &Span)| {
+            let blocks = blocks?;
+            let span = blocks.span(of.rows, of.columns.len(), home);
+            Some(blocks.factors(of.rows, &self.view(home, &span)))
+        };
+        let [x, w] = summing.scales;
+        let factors = [(x, a), (w, b)].map(factors);
+        let [left, right] = &views;
+        tile.promoted_dot((left, of_a), (right, of_b), shares, &factors);
     }
 
     /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.

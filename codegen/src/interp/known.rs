@@ -3,6 +3,7 @@
 use crate::dtype::Dtype;
 use crate::program::{Side, TensorKind};
 use crate::value::{AccId, Binary, Compare, Unary, Value};
+use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
 
 /// A matrix with an error bound for each element. A single row or column is repeated as needed.
@@ -25,6 +26,8 @@ const SHORT_STEP: usize = 32;
 const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
 /// The last bit that is kept, as a share of the largest.
 const SHORT_BIT: f64 = 1.0 / 8192.0;
+/// CTAs that share K, at most: those of a cluster.
+const MOST_SHARES: usize = 16;
 
 impl Known {
     pub fn exact(value: Array2<f64>) -> Known {
@@ -147,6 +150,47 @@ impl Known {
             self.value += &a.dot(&b.t());
             most.zip_mut_with(&self.value, |most, value| *most = most.max(value.abs()));
         }
+    }
+}
+
+impl Known {
+    /// Adds `a · bᵀ` of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors
+    /// and added in f32. Each of those sums is off as [`Known::add_short_product`] says; the product of two factors by a
+    /// rounding; any order of the sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
+    pub fn add_promoted_product(
+        &mut self,
+        a: &Operand<'_>,
+        b: &Operand<'_>,
+        factors: &[Option<Array2<f64>>; 2],
+    ) {
+        let depth = a.0.ncols();
+        let mut size = self.value.mapv(f64::abs);
+        for start in (0..depth).step_by(BLOCK as usize) {
+            let columns = start..(start + BLOCK as usize).min(depth);
+            let part = |of: &Operand<'_>| {
+                of.0.slice_axis(Axis(1), Slice::from(columns.clone()))
+                    .to_owned()
+            };
+            let (a, b) = (part(a), part(b));
+            let mut block = Known::zero(a.nrows(), b.nrows());
+            block.add_short_product(&(a.view(), None), &(b.view(), None));
+            let step = start / BLOCK as usize;
+            let factor = |side: usize, row: usize| {
+                (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
+            };
+            for ((row, column), value) in block.value.indexed_iter() {
+                let at = (row, column);
+                let scale = factor(0, row) * factor(1, column);
+                let term = value * scale;
+                let off = block.off[at] * scale.abs();
+                let off = off + (term.abs() + off) * F32.unit_roundoff() + F32.half_subnormal();
+                self.value[at] += term;
+                self.off[at] += off;
+                size[at] += term.abs() + off;
+            }
+        }
+        let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
+        self.off.scaled_add(roundings * F32.unit_roundoff(), &size);
     }
 }
 

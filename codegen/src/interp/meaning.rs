@@ -14,6 +14,7 @@ pub(super) mod walk;
 
 pub(super) use memory::{part, part_mut, parts};
 
+use super::blocks::Blocks;
 use super::expected::{Expected, ExpectedTensor, NoReference, Says};
 use super::inputs::Inputs;
 use super::known::{Known, apply};
@@ -346,7 +347,10 @@ impl<'a> Ranks<'a> {
         let second = self.plane(b.homes.start, b.tensor).read(b)?;
         let known = self.accs[agent].get(&acc).cloned();
         let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
-        if self.sizes.dtype(a.tensor).is_fp8() {
+        if self.sizes.dtype(a.tensor).is_fp8() && self.sizes.promotes() {
+            let factors = [a, b].map(|of| self.factors(rank, of));
+            known.add_promoted_product(&first, &second, &factors);
+        } else if self.sizes.dtype(a.tensor).is_fp8() {
             known.add_short_product(&first, &second);
         } else {
             known.add_product(&first, &second);
@@ -370,6 +374,19 @@ impl<'a> Ranks<'a> {
         }
         self.accs[agent].insert(acc, known);
         Ok(())
+    }
+
+    /// What the sums of each 128 of K are multiplied by, for each row of an operand.
+    fn factors(&self, rank: u32, of: &Rect) -> Option<Array2<f64>> {
+        let blocks = Blocks::of(self.program, TensorId(of.tensor as u16))?;
+        let rows = Extent {
+            start: of.rows.start,
+            end: of.rows.end,
+        };
+        let span = blocks.span(rows, of.columns.len() as u32, rank as u16);
+        let window = (span.rows.range(), span.columns.range());
+        let plane = &self.plane(rank, blocks.scale.index()).value;
+        Some(blocks.factors(rows, &part(plane, &window)))
     }
 
     /// Data moves unchanged, unless the types differ.

@@ -65,6 +65,7 @@
 //! Time, the warp level (mbarriers, TMA, proxy fences, swizzles), clusters, partial visibility of one copy or store,
 //! aborts, tf32 rounding of f32 operands, and how many CTAs fit.
 
+mod blocks;
 mod clocks;
 mod compare;
 mod counters;

@@ -4,11 +4,11 @@ use crate::dtype::Dtype;
 use crate::elements::elements;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
-    StmtKind, TensorId, TensorKind, Var,
+    Block, Choice, ItemOrder, PartitionId, Place, Program, ScaleBlock, ScratchRows, Setting, Side,
+    Stmt, StmtKind, TensorId, TensorKind, Var,
 };
 use crate::shape::Shape;
-use crate::variant::Variant;
+use crate::variant::{BLOCK, Variant};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -90,6 +90,17 @@ impl<'p> Sizes<'p> {
             shape.dims.get(&name).copied().unwrap_or(otherwise)
         };
         let tensors = 0..program.tensors.len();
+        let sides = |tensor: usize| {
+            let kind = program.tensors[tensor].kind;
+            let (Some(block), TensorKind::Scale { of, .. }) = (kind.blocks(), kind) else {
+                return [size(tensor, ROWS), size(tensor, COLUMNS)];
+            };
+            let [rows, depth] = [ROWS, COLUMNS].map(|side| size(of.index(), side));
+            match block {
+                ScaleBlock::Line => [depth.div_ceil(BLOCK), rows],
+                ScaleBlock::Square => [rows.div_ceil(BLOCK), depth.div_ceil(BLOCK)],
+            }
+        };
         let chunked = |tensor: usize, side: usize| {
             let alike = |other: &usize| same.label(*other, ROWS) == same.label(tensor, side);
             let mut alike = (0..program.tensors.len()).filter(alike);
@@ -112,10 +123,7 @@ impl<'p> Sizes<'p> {
             dtypes: dtypes.clone(),
             world: variant.world,
             labels: same.labels.clone(),
-            sides: tensors
-                .clone()
-                .map(|tensor| [size(tensor, ROWS), size(tensor, COLUMNS)])
-                .collect(),
+            sides: tensors.clone().map(sides).collect(),
             chunked: tensors
                 .clone()
                 .map(|tensor| [ROWS, COLUMNS].map(|side| chunked(tensor, side)))
@@ -278,6 +286,11 @@ impl<'p> Sizes<'p> {
             ItemOrder::Tile(order) => order,
             ItemOrder::Grouped(group) => TileOrder::Grouped(self.one(group)),
         }
+    }
+
+    /// Whether sums of FP8 products are promoted.
+    pub fn promotes(&self) -> bool {
+        self.variant.promotes()
     }
 
     /// A tensor's element type in this variant.

@@ -1,5 +1,6 @@
 //! One step of one worker: its effect on counters, on the record of accesses, and on numbers.
 
+use super::blocks::Summing;
 use super::counters::At;
 use super::data::evaluate;
 use super::emulator::{Emulator, Turn};
@@ -92,7 +93,10 @@ impl Emulator<'_> {
                 acc.tags = acc.tags.plus(&product, 1);
                 if self.data.wanted() {
                     let shares = shares(setup.kernel, usize::from(at.role), a.columns.len());
-                    self.data.dot(&mut acc.tile, a.home, &a, &b, &shares);
+                    let summing = Summing::of(setup.kernel, [a.buffer, b.buffer]);
+                    let operands = [&a, &b];
+                    self.data
+                        .dot(&mut acc.tile, a.home, operands, &shares, &summing);
                 }
             }
             StepKind::Reduce { acc, from } => {

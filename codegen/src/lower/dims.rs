@@ -6,8 +6,8 @@ use crate::diag::{Diagnostic, Rule};
 use crate::elements::elements;
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
-    Block, CounterDim, Loc, Place, Program, Side, Slots, Stmt, StmtKind, Tensor, TensorId,
-    TensorKind, Var,
+    Block, CounterDim, Loc, Place, Program, ScaleBlock, Side, Slots, Stmt, StmtKind, Tensor,
+    TensorId, TensorKind, Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -141,8 +141,11 @@ pub(super) fn match_dims(
         scan.stmts(&role.body);
     }
     let Scan {
-        classes, products, ..
+        mut classes,
+        products,
+        ..
     } = scan;
+    let blocks = of_blocks(program, &mut classes);
     shaped(program, &classes, found);
     for DotSides { a, b, over, at } in &products {
         let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
@@ -162,7 +165,7 @@ pub(super) fn match_dims(
         }
     }
 
-    let (dims, ids) = name_dims(program, &classes, &products);
+    let (dims, ids) = name_dims(program, &classes, &products, &blocks);
     let dtypes = elements(program, variant);
     let mn_major = layouts(program, variant, &products, found);
     let buffers = program
@@ -261,12 +264,48 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// Which sizes count the blocks of others: the rows or columns of scales. An operand's rows are the columns of its scales of
+/// 1×128.
+fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> {
+    let mut blocks: Vec<((TensorId, Side), (TensorId, Side))> = Vec::new();
+    for (tensor, id) in program.tensors.iter().zip(0..) {
+        let (id, TensorKind::Scale { of, .. }) = (TensorId(id), tensor.kind) else {
+            continue;
+        };
+        match tensor.kind.blocks() {
+            None => {}
+            Some(ScaleBlock::Line) => {
+                classes.join((id, Side::Columns), (of, Side::Rows));
+                blocks.push(((id, Side::Rows), (of, Side::Columns)));
+            }
+            Some(ScaleBlock::Square) => {
+                blocks.extend(Side::ALL.map(|side| ((id, side), (of, side))));
+            }
+        }
+    }
+    // Blocks of one size are as many, whoever has them.
+    for (at, (side, of)) in blocks.iter().enumerate() {
+        let alike = |other: &&(_, (TensorId, Side))| {
+            classes.of(other.1.0, other.1.1) == classes.of(of.0, of.1)
+        };
+        if let Some((first, _)) = blocks[..at].iter().find(alike).copied() {
+            classes.join(*side, first);
+        }
+    }
+    let class = |(tensor, side): (TensorId, Side)| classes.of(tensor, side);
+    blocks
+        .iter()
+        .map(|(side, of)| (class(*side), class(*of)))
+        .collect()
+}
+
 /// The first product's sides are m, n and k; other sizes are named after the first tensor that has them as columns, or
 /// else as rows.
 fn name_dims(
     program: &Program,
     classes: &Classes,
     products: &[DotSides],
+    blocks: &HashMap<usize, usize>,
 ) -> (Vec<Dim>, HashMap<usize, DimId>) {
     let mut names: HashMap<usize, String> = HashMap::new();
     if let Some(DotSides { a, b, .. }) = products.first() {
@@ -287,18 +326,26 @@ fn name_dims(
         for side in Side::ALL {
             let suffix = side.word();
             let class = classes.of(TensorId(index as u16), side);
+            // Scales come behind what they are of.
+            let of = blocks.get(&class).and_then(|of| ids.get(of));
+            let of = of.map(|of: &DimId| dims[usize::from(of.0)].name.clone());
             let id = *ids.entry(class).or_insert_with(|| {
-                let name = names
-                    .get(&class)
-                    .cloned()
-                    .unwrap_or_else(|| match column(class) {
-                        Some(of) => format!("{}.columns", program.tensors[of.index()].name),
-                        None => format!("{}.{suffix}", tensor.name),
-                    });
+                let name =
+                    names
+                        .get(&class)
+                        .cloned()
+                        .unwrap_or_else(|| match (&of, column(class)) {
+                            (Some(of), _) => format!("{of}.blocks"),
+                            (None, Some(of)) => {
+                                format!("{}.columns", program.tensors[of.index()].name)
+                            }
+                            (None, None) => format!("{}.{suffix}", tensor.name),
+                        });
                 dims.push(Dim {
                     name,
                     chunked: false,
                     unit: false,
+                    blocks: of,
                 });
                 DimId((dims.len() - 1) as u16)
             });

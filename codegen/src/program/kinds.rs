@@ -1,6 +1,6 @@
 //! What follows from a tensor's kind.
 
-use super::{Along, Side, TensorKind};
+use super::{Along, ScaleBlock, Side, TensorKind};
 
 impl TensorKind {
     /// Whether its rows are chunked over ranks.
@@ -51,10 +51,19 @@ impl TensorKind {
     pub const fn read_along(self, own: Side) -> Option<Side> {
         match (self, own) {
             (TensorKind::Vector, Side::Rows) => None,
+            // No item reads it: it comes with a step of K.
+            (
+                TensorKind::Scale {
+                    along: Along::Blocks(_),
+                    ..
+                },
+                own,
+            ) => Some(own),
             (TensorKind::Scale { along, .. }, Side::Rows) => match along {
                 Along::All => None,
                 Along::Rows => Some(Side::Rows),
                 Along::Columns => Some(Side::Columns),
+                Along::Blocks(_) => Some(Side::Rows),
             },
             (TensorKind::Scale { .. }, Side::Columns) => None,
             (_, own) => Some(own),
@@ -85,6 +94,30 @@ impl TensorKind {
             at += 1;
         }
         same
+    }
+
+    /// The blocks of which it has a number each, if it is such a scale.
+    pub const fn blocks(self) -> Option<ScaleBlock> {
+        match self {
+            TensorKind::Scale {
+                along: Along::Blocks(block),
+                ..
+            } => Some(block),
+            TensorKind::Scale {
+                along: Along::All | Along::Rows | Along::Columns,
+                ..
+            }
+            | TensorKind::Gathered
+            | TensorKind::GatheredOutput
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Exchanged
+            | TensorKind::Scratch { .. } => None,
+        }
     }
 
     /// Whether it is one number.

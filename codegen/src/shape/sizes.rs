@@ -1,6 +1,7 @@
 //! The sizes of a launch, and the largest sizes in a series of launches.
 
 use crate::kernel::{Dim, Kernel};
+use crate::variant::BLOCK;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -95,8 +96,15 @@ impl Shape {
 
     /// The size of a dimension of some kernel.
     pub(crate) fn size(&self, dim: &Dim) -> u32 {
-        match dim.name.as_str() {
-            _ if dim.unit => 1,
+        match dim.blocks.as_deref() {
+            Some(of) => self.named_size(of).div_ceil(BLOCK),
+            None if dim.unit => 1,
+            None => self.named_size(&dim.name),
+        }
+    }
+
+    fn named_size(&self, name: &str) -> u32 {
+        match name {
             "m" => self.m,
             "n" => self.n,
             "k" => self.k,
@@ -114,7 +122,7 @@ impl Shape {
     /// Gives a dimension a size.
     pub(crate) fn set(&mut self, dim: &Dim, size: u32) {
         match dim.name.as_str() {
-            _ if dim.unit => {}
+            _ if dim.unit || dim.blocks.is_some() => {}
             "m" => self.m = size,
             "n" => self.n = size,
             "k" => self.k = size,

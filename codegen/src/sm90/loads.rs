@@ -15,10 +15,12 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{CellIndex, Pick, Side};
-use crate::tiling::{self, Major};
+use crate::program::{CellIndex, Pick, ScaleBlock, Side};
+use crate::tiling::{self, Major, StagedScale};
+use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, identifier,
+    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
+    identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -66,6 +68,14 @@ impl Walk<'_, '_> {
                 early.push(staged);
             } else {
                 late.push(staged);
+            }
+        }
+        for (at, scale) in self.tiling().scales().iter().enumerate() {
+            // Nobody writes them meanwhile.
+            let staged = self.scale(pass, at, *scale);
+            match pass.load_waits.is_empty() {
+                true => late.extend(staged),
+                false => early.extend(staged),
             }
         }
         self.declared.truncate(names);
@@ -349,6 +359,56 @@ impl Walk<'_, '_> {
             load
         });
         Some(staged)
+    }
+
+    /// A step's scales of an operand's blocks, in their part of the stage.
+    fn scale(&mut self, pass: &Pass<'_>, at: usize, scale: StagedScale) -> Option<Staged> {
+        let region = self.operands_of(pass).into_iter();
+        let (_, region) = region
+            .into_iter()
+            .find(|(part, _)| *part == scale.operand)?;
+        let (axis, var) = side(region)?;
+        let (partition, chunk, row, column) = self.item(var)?;
+        let (of, nth, each) = match axis {
+            Operand::Rows => (Side::Rows, row, self.tile_rows()),
+            Operand::Columns => (Side::Columns, column, self.tile_columns()),
+        };
+        let dim = self.b.kernel.partitions[partition.index()].dim(of);
+        let divided = self.b.kernel.is_chunked_along(partition, of);
+        let first = nth * each.clone();
+        let first = match chunk.filter(|_| divided) {
+            Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + first,
+            None => first,
+        };
+        let (rows, columns) = scale.boxed();
+        let map = self.operand_map(scale.tensor, (rows, columns), "_blocks");
+        let (row, column, numbers) = match scale.block {
+            ScaleBlock::Line => (self.step(), first, each),
+            ScaleBlock::Square => {
+                let block = Expr::symbol("SCALE_BLOCK", BLOCK);
+                (first / block, self.step(), (rows * columns).into())
+            }
+        };
+        let load = Node::Load {
+            ring: STAGES,
+            part: self.tiling().operands().len() + at,
+            index: 0.into(),
+            slice: 0.into(),
+            map,
+            at: At {
+                column,
+                row,
+                chunk: 0.into(),
+                rank: 0.into(),
+            },
+            multicast: None,
+            partial_boxes: None,
+        };
+        Some(Staged {
+            sizes: Vec::new(),
+            bytes: numbers * 4,
+            loads: vec![load],
+        })
     }
 
     /// How many blocks of a tile have a row that exists. The others are not loaded: what lies wholly outside a tensor comes

@@ -7,6 +7,7 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
+use crate::tiling::{Piece, Promotion};
 use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 
 impl Walk<'_, '_> {
@@ -18,38 +19,20 @@ impl Walk<'_, '_> {
             barrier: STAGES.empty(),
             slot,
         };
-        let mut body = vec![
-            Node::Await {
-                barrier: STAGES.full(),
-                phase: Phase::ThisPhase,
-            },
-            Node::MmaFence,
-        ];
-        let multiplies = 0..self.tiling().multiplies().len();
-        body.extend(multiplies.map(|multiply| Node::Mma {
-            ring: STAGES,
-            multiply,
-            fresh: Expr::var("step"),
-        }));
-        body.extend([
-            Node::MmaCommit,
-            Node::MmaWait { pending: 1 },
-            Node::If {
-                test: Test::Differ(Expr::var("step"), 0.into()),
-                body: vec![arrive(Slot::Previous)],
-            },
-            Node::Advance {
-                ring: STAGES,
-                keep: true,
-            },
-        ]);
+        let promoted = self.tiling().promotion();
+        let body = match promoted {
+            Some(promotion) => self.promoted_step(promotion),
+            None => self.step_in_flight(),
+        };
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(self.staggered(body));
         nodes.extend(ping_pong(Node::ArriveOrder));
-        nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
+        if promoted.is_none() {
+            nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
+        }
         nodes.extend(ping_pong(self.skip()));
         for (_, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
@@ -97,5 +80,88 @@ impl Walk<'_, '_> {
             nodes.extend(self.end_of_tile(tiles));
         }
         nodes
+    }
+
+    /// A step whose multiplies are under way while the next one's begin: its stage is released then.
+    fn step_in_flight(&self) -> Vec<Node> {
+        let mut body = vec![
+            Node::Await {
+                barrier: STAGES.full(),
+                phase: Phase::ThisPhase,
+            },
+            Node::MmaFence,
+        ];
+        let multiplies = 0..self.tiling().multiplies().len();
+        body.extend(multiplies.map(|multiply| Node::Mma {
+            ring: STAGES,
+            multiply,
+            piece: None,
+            fresh: Expr::var("step"),
+        }));
+        body.extend([
+            Node::MmaCommit,
+            Node::MmaWait { pending: 1 },
+            Node::If {
+                test: Test::Differ(Expr::var("step"), 0.into()),
+                body: vec![Node::Arrive {
+                    barrier: STAGES.empty(),
+                    slot: Slot::Previous,
+                }],
+            },
+            Node::Advance {
+                ring: STAGES,
+                keep: true,
+            },
+        ]);
+        body
+    }
+
+    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before. Meanwhile
+    /// the other warpgroup multiplies. The stage is released as soon as tensor cores have read it.
+    fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
+        let mut body = vec![Node::Await {
+            barrier: STAGES.full(),
+            phase: Phase::ThisPhase,
+        }];
+        let multiplies = 0..self.tiling().multiplies().len();
+        let pieces: Vec<(usize, Piece)> = multiplies
+            .flat_map(|multiply| promotion.pieces().map(move |piece| (multiply, piece)))
+            .collect();
+        for (at, (multiply, piece)) in pieces.iter().copied().enumerate() {
+            body.extend([
+                Node::MmaFence,
+                Node::Mma {
+                    ring: STAGES,
+                    multiply,
+                    piece: Some(piece),
+                    fresh: 0.into(),
+                },
+                Node::MmaCommit,
+            ]);
+            // While tensor cores are busy: registers of scales are no accumulators.
+            let scales = 0..self.tiling().scales().len();
+            let read = scales.map(|scale| {
+                let ring = STAGES;
+                Node::Fragment(FragmentOp::ReadBlocks { ring, scale })
+            });
+            body.extend(read.filter(|_| at == 0));
+            body.push(Node::MmaWait { pending: 0 });
+            if at + 1 == pieces.len() {
+                // Scales were ordinary reads; the next write to the stage is TMA's.
+                if !self.tiling().scales().is_empty() {
+                    body.extend([Node::FenceShared, Node::SyncWarp]);
+                }
+                body.push(Node::Arrive {
+                    barrier: STAGES.empty(),
+                    slot: Slot::Current,
+                });
+            }
+            body.push(Node::Fragment(FragmentOp::Promote { multiply, piece }));
+        }
+        body.push(Node::Advance {
+            ring: STAGES,
+            keep: false,
+        });
+        body
     }
 }

@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::cta::{Cta, Region};
 use crate::kernel::Kernel;
-use crate::tiling::strides;
+use crate::tiling::{StagedScale, strides};
 use crate::warp::{
     Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
@@ -69,13 +69,20 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     };
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
+    let stage_empty = group("stage_empty", warps * cta.multicast_group());
+    // What is loaded with operands is read by ordinary loads, before TMA of another CTA may write there.
+    let scaled = cta.tilings().iter().any(|it| !it.scales().is_empty());
+    let of_scales = (scaled && cta.multicast_group() > 1).then_some(Scope::Cluster);
     let stage = Ring {
         buffer: Some(stages),
         ..over(
             region("stage"),
             "STAGES",
             landing("stage_full"),
-            Some(group("stage_empty", warps * cta.multicast_group())),
+            Some(Barrier {
+                scope: of_scales.unwrap_or(stage_empty.scope),
+                ..stage_empty
+            }),
         )
     };
     let subtile = over(
@@ -161,6 +168,26 @@ pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
             });
             own.extend(first..first + array.len());
             at += stage.places() * stride;
+        }
+        // Scales lie behind all of them.
+        at = stage.places() * strides.iter().sum::<u32>();
+        for (nth, scale) in tiling.scales().iter().enumerate() {
+            let of_loops = cta.tilings().iter().filter_map(|it| it.scales().get(nth));
+            let part = Part {
+                name: identifier(&kernel.buffers[scale.tensor.index()].name.replace('.', "_")),
+                bytes: scale.bytes(),
+                at,
+                stride: of_loops.map(StagedScale::bytes).max().unwrap_or(0),
+                behind: false,
+            };
+            at += stage.places() * part.stride;
+            let known = parts.iter().position(|known| *known == part);
+            own.push(known.unwrap_or_else(|| {
+                tiles.push(None);
+                named.push(named_apart(part.clone(), &named));
+                parts.push(part);
+                parts.len() - 1
+            }));
         }
         of_loops.push(own);
     }

@@ -357,7 +357,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             return MapId(known as u16);
         }
         let buffers = &self.b.kernel.buffers;
-        let mut name = identifier(&buffers[tensor.index()].name);
+        let mut name = identifier(&buffers[tensor.index()].name.replace('.', "_"));
         let another = |name: &str| {
             let mut tensors = buffers.iter().enumerate();
             maps.iter().any(|map| map.name == name)

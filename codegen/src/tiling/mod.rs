@@ -4,8 +4,10 @@
 //! emitter read it, and decide nothing of it again.
 
 mod operand;
+mod promotion;
 
 pub use operand::{Boxes, Major, Operand};
+pub use promotion::{Piece, Promotion, StagedScale};
 
 use crate::dtype::Dtype;
 use crate::program::{Loc, PartitionId, Var};
@@ -86,6 +88,8 @@ pub(crate) struct Parts {
     pub widest: u32,
     pub inputs: Inputs,
     pub leaves_out: bool,
+    pub promotion: Option<Promotion>,
+    pub scales: Vec<StagedScale>,
 }
 
 impl Tiling {
@@ -166,6 +170,27 @@ impl Tiling {
     /// Registers of a thread that accumulate, of all products together.
     pub const fn accumulators(&self) -> u32 {
         self.0.accumulators
+    }
+
+    /// How what tensor cores sum of a step is added to the sums of threads; `None`: tensor cores sum all steps.
+    pub const fn promotion(&self) -> Option<Promotion> {
+        self.0.promotion
+    }
+
+    /// The scales of its operands' blocks, which come with a step: their parts of a stage are behind those of operands.
+    pub fn scales(&self) -> &[StagedScale] {
+        &self.0.scales
+    }
+
+    /// Which of them is that of an operand.
+    pub fn scale_of(&self, operand: usize) -> Option<usize> {
+        let mut scales = self.0.scales.iter();
+        scales.position(|scale| scale.operand == operand)
+    }
+
+    /// Whether an operand is on the instruction's M side.
+    pub fn is_on_m(&self, operand: usize) -> bool {
+        self.0.operands[operand].columns == self.0.swapped
     }
 
     /// CTAs that split the K of a tile; 1: none.

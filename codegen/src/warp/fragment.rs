@@ -7,6 +7,7 @@ use super::ring::RingId;
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
 use crate::program::TensorId;
+use crate::tiling::Piece;
 use crate::value::{AccId, Value};
 
 /// One operation on a fragment.
@@ -82,6 +83,21 @@ pub enum FragmentOp {
         /// The subtile's type.
         dtype: Dtype,
     },
+    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads).
+    ReadBlocks {
+        /// The ring.
+        ring: RingId,
+        /// Which of the tiling's scales.
+        scale: usize,
+    },
+    /// Adds what tensor cores summed of a piece of a step to the promoted sums, in f32: times the product of its operands' scales,
+    /// if they have scales of blocks. That product is rounded to f32, and the sum once.
+    Promote {
+        /// Which of the tiling's multiplies.
+        multiply: usize,
+        /// Which piece of it.
+        piece: Piece,
+    },
     /// Computes what a subtile's elements become.
     Apply {
         /// An index into [`super::Pipeline::epilogues`].
@@ -147,6 +163,8 @@ impl FragmentOp {
             FragmentOp::ReadVector { column, end, .. } => vec![column, end],
             FragmentOp::ReadRows { row, end, .. } => vec![row, end],
             FragmentOp::ReadScale { .. }
+            | FragmentOp::ReadBlocks { .. }
+            | FragmentOp::Promote { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
             FragmentOp::AddSubtile { index, part, .. }
@@ -163,6 +181,7 @@ impl FragmentOp {
     pub const fn ring(&self) -> Option<RingId> {
         match self {
             FragmentOp::ReadSubtile { ring, .. }
+            | FragmentOp::ReadBlocks { ring, .. }
             | FragmentOp::AddToSum { ring, .. }
             | FragmentOp::WriteSubtile { ring, .. }
             | FragmentOp::AddSubtile { ring, .. }
@@ -172,6 +191,7 @@ impl FragmentOp {
             | FragmentOp::ReadScale { .. }
             | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
+            | FragmentOp::Promote { .. }
             | FragmentOp::Apply { .. } => None,
         }
     }
@@ -185,6 +205,8 @@ impl FragmentOp {
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }
+            | FragmentOp::ReadBlocks { .. }
+            | FragmentOp::Promote { .. }
             | FragmentOp::Apply { .. }
             | FragmentOp::WriteSubtile { .. }
             | FragmentOp::AddSubtile { .. }

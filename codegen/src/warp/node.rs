@@ -9,6 +9,7 @@ use super::ring::{BarrierId, RingId};
 use super::scheduler::{LoopId, SchedulerId};
 use crate::kernel::{DimId, Kernel};
 use crate::program::{CounterId, Loc, StoreMode, TensorId, TensorKind};
+use crate::tiling::Piece;
 
 /// An index into [`super::Pipeline::maps`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -197,7 +198,7 @@ pub enum Node {
     // --- Tensor cores.
     /// Registers are settled before the next multiplies.
     MmaFence,
-    /// Starts `acc (+)= x · wᵀ` of the current slot: adds unless `fresh` holds.
+    /// Starts `acc (+)= x · wᵀ` of the current slot: adds unless `fresh` is zero.
     ///
     /// Meaning: its accumulators may not be named until the group that it is in was waited for.
     Mma {
@@ -205,6 +206,8 @@ pub enum Node {
         ring: RingId,
         /// Which of the tiling's multiplies, and so whose accumulators.
         multiply: usize,
+        /// Where sums are promoted, which piece of it: into registers that all pieces share.
+        piece: Option<Piece>,
         /// When the accumulators start from zero at the slot's first step.
         fresh: Expr,
     },
@@ -217,7 +220,7 @@ pub enum Node {
     },
 
     // --- Accumulators and subtiles.
-    /// Accumulators for one item.
+    /// Accumulators for one item. Promoted sums begin as zero.
     Accumulators,
     /// What a thread that multiplies does with its fragment of a tile.
     Fragment(FragmentOp),

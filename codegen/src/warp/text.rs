@@ -378,6 +378,7 @@ impl Printer<'_> {
             Node::Mma {
                 ring,
                 multiply,
+                piece,
                 fresh,
             } => {
                 let tiling = self.tiling();
@@ -388,17 +389,29 @@ impl Printer<'_> {
                 let products = products.map(|(on_n, product)| {
                     let (x, w) = tiling.sides(multiply.on_m, *on_n);
                     let acc = self.accumulators(product);
-                    format!("{acc} += {} · {}", part(x), part(w))
+                    match piece {
+                        None => format!("{acc} += {} · {}", part(x), part(w)),
+                        Some(piece) => {
+                            format!("short = {piece} of {} · {}", part(x), part(w))
+                        }
+                    }
                 });
                 let products = products.collect::<Vec<_>>().join(", ");
-                format!("{products}, from zero where {fresh} == 0")
+                match piece {
+                    None => format!("{products}, from zero where {fresh} == 0"),
+                    Some(_) => products,
+                }
             }
             Node::MmaCommit => "commit products".into(),
             Node::MmaWait { pending } => format!("await all but {pending} products"),
             Node::Accumulators => {
                 let products = 0..self.tiling().products().len();
                 let names = products.map(|product| self.accumulators(product));
-                names.collect::<Vec<_>>().join(", ")
+                let names = names.collect::<Vec<_>>().join(", ");
+                match self.tiling().promotion() {
+                    None => names,
+                    Some(_) => format!("{names} = 0"),
+                }
             }
             Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => "fence shared memory for TMA".into(),

@@ -2,6 +2,7 @@
 
 mod accumulated;
 mod aliased_memory;
+mod blocks;
 mod chunk_ends;
 mod cluster_split_k;
 mod columns;
@@ -28,6 +29,7 @@ mod passes;
 mod places;
 mod planes;
 mod products;
+mod promotion;
 mod queues;
 mod reach;
 mod roles;

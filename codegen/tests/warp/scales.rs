@@ -14,6 +14,9 @@ use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
 use std::collections::HashMap;
 
+/// What products are multiplied by when all of K is summed.
+const IN_EPILOGUES: [Scales; 2] = [Scales::Whole, Scales::Rows];
+
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();
     all.find(|program| program.name == name)
@@ -37,7 +40,7 @@ fn refused(program: &Program, variant: &Variant) -> String {
 #[test]
 fn products_are_multiplied_by_the_scales_of_their_operands() {
     let names = ["gemm", "ag_gemm", "gemm_rs"].into_iter();
-    for (name, scales) in names.flat_map(|name| Scales::ALL.map(|scales| (name, scales))) {
+    for (name, scales) in names.flat_map(|name| IN_EPILOGUES.map(|scales| (name, scales))) {
         let pipeline = built(&program(name), &variant(scales)).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
         for epilogue in &pipeline.epilogues {
@@ -93,7 +96,7 @@ fn tiles_of_every_sort_read_scales() {
 /// Every element, against products in f64 of what the operands stand for. All numbers are exact.
 #[test]
 fn results_are_those_of_dequantised_operands() {
-    Scales::ALL.into_iter().for_each(dequantised);
+    IN_EPILOGUES.into_iter().for_each(dequantised);
 }
 
 fn dequantised(scales: Scales) {
@@ -183,7 +186,7 @@ fn dequantised(scales: Scales) {
 #[test]
 fn the_reference_has_scales() {
     let names = ["gemm", "ag_gemm", "gemm_rs", "ag_gemm_pull"].into_iter();
-    for (name, scales) in names.flat_map(|name| Scales::ALL.map(|scales| (name, scales))) {
+    for (name, scales) in names.flat_map(|name| IN_EPILOGUES.map(|scales| (name, scales))) {
         let kernel = lower(&program(name), &variant(scales)).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
         let shape = Shape::new(260, 136, 272);

@@ -19,6 +19,7 @@ use cudarc::driver::sys;
 ///     size: [1024, 512, 1, 1],
 ///     stride: [2 * 1024, 2 * 1024 * 512, 2 * 1024 * 512],
 ///     tile: [64, 128], // 128 rows of 128 bytes
+///     swizzled: true,
 /// };
 /// let map: TensorMap = spec.encode(x.address())?;
 /// let mut arguments = Arguments::new();
@@ -35,6 +36,8 @@ pub struct MapSpec {
     pub stride: [u64; 3],
     /// Columns and rows of a box.
     pub tile: [u32; 2],
+    /// Whether a box lies in shared memory with the swizzle of its width, as tensor cores read it; otherwise row after row.
+    pub swizzled: bool,
 }
 
 /// An encoded map, for a kernel's parameters.
@@ -83,6 +86,16 @@ impl MapSpec {
             return refuse(format!("a dimension of {size}"), "1 to 2^32 elements");
         }
         let row = u64::from(self.tile[0]) * element;
+        if !self.swizzled {
+            let fits = self.tile.iter().all(|side| (1..=256).contains(side));
+            if !fits || !row.is_multiple_of(16) {
+                return refuse(
+                    format!("boxes of {} rows of {row} bytes", self.tile[1]),
+                    "up to 256 rows and columns, a multiple of 16 bytes a row",
+                );
+            }
+            return Ok(());
+        }
         if ![32, 64, 128].contains(&row) || !(1..=256).contains(&self.tile[1]) {
             return refuse(
                 format!("boxes of {} rows of {row} bytes", self.tile[1]),
@@ -106,6 +119,7 @@ impl MapSpec {
             Dtype::E4M3 | Dtype::E5M2 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
         };
         let swizzle = match self.tile[0] * self.dtype.bytes() {
+            _ if !self.swizzled => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
             128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
             _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
@@ -150,6 +164,7 @@ mod tests {
             size: [72, 100, 1, 1],
             stride: [144, 14400, 14400],
             tile: [64, 128],
+            swizzled: true,
         };
         assert!(fine.check(Address(1024)).is_ok());
         assert!(fine.check(Address(1032)).is_err());

@@ -104,6 +104,10 @@ impl Loaded {
             size: shape.dims,
             stride: [shape.strides[0], shape.strides[1], stride],
             tile: [shape.boxed[0], shape.boxed[1]],
+            swizzled: self.pipeline.kernel.buffers[map.tensor.index()]
+                .kind
+                .blocks()
+                .is_none(),
         };
         Ok((spec, base))
     }

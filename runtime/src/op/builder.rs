@@ -247,6 +247,23 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// Promotes sums of FP8 products: every 128 of K, what the tensor cores summed is added in f32 to sums of the threads' own. The
+    /// tensor cores alone keep 13 fraction bits. Scales of blocks always do. Tiles have at most 256×128 or 128×256 elements.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).promote();
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// assert!(op.variant().promote);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn promote(mut self) -> Self {
+        self.variant.promote = true;
+        self
+    }
+
     /// The layout of the dots' operands.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.variant.layout = layout;

@@ -50,6 +50,9 @@ pub struct Key {
     /// The kind of scales that FP8 operands have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<String>,
+    /// Whether sums of FP8 products are promoted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub promote: bool,
     /// The operands' layout's name.
     pub layout: String,
 }
@@ -158,6 +161,7 @@ impl Key {
             second: variant.second.map(|second| second.name().into()),
             output: output.filter(|output| *output != dtype).map(Into::into),
             scales: variant.scales.map(|scales| scales.name().into()),
+            promote: variant.promotes(),
             layout: variant.layout.name().into(),
         }
     }
@@ -345,6 +349,7 @@ mod tests {
                 second: None,
                 output: None,
                 scales: None,
+                promote: false,
                 layout: "nt".into(),
             },
             m,
@@ -411,6 +416,7 @@ mod tests {
         assert_eq!(scales(None), [Some("whole".into()), Some("rows".into())]);
         assert!(scales(Some("of another kind")).is_empty());
         assert_eq!(key.twins().len(), 1, "f16");
+        assert!(other(|key| key.promote = true));
         assert!(!other(|_| {}));
     }
 

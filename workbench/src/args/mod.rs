@@ -78,12 +78,15 @@ struct Args {
     /// Type of the second operands of FP8 products, where it is another: e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     second: Option<Dtype>,
-    /// Scales of FP8 operands: whole, rows
+    /// Scales of FP8 operands: whole, rows, or of blocks (1D: 1x128, 2D: 128x128): 1d2d, 2d1d, 1d1d
     #[arg(long, value_name = "SCALES", value_parser = values::scales)]
     scales: Option<Scales>,
     /// Type of outputs that have the first parameter's: bf16, f16, f32, e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     output: Option<Dtype>,
+    /// Add sums of FP8 products in f32 every 128 of K, instead of in the tensor cores alone
+    #[arg(long)]
+    promote: bool,
     /// Layout of the operands: nt, nn, tn
     #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
     layout: Layout,
@@ -211,6 +214,7 @@ pub(crate) fn parse(
     variant.second = args.second;
     variant.scales = args.scales;
     variant.output = args.output;
+    variant.promote = args.promote;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;

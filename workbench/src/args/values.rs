@@ -85,6 +85,9 @@ pub(super) fn dtype(text: &str) -> Result<Dtype, String> {
 }
 
 pub(super) fn scales(text: &str) -> Result<Scales, String> {
+    if text == "2d2d" {
+        return Err("of two operands one has scales of 1x128: 1d2d, 2d1d or 1d1d".into());
+    }
     one_of(Scales::from_name(text), &Scales::ALL.map(Scales::name))
 }
 

@@ -38,21 +38,19 @@ struct Theirs<'a> {
 }
 
 impl Task<'_> {
-    fn kernel_scales(&self) -> Option<Scales> {
-        self.ours[0].built.kernel.variant.scales
-    }
-
     /// The kind that our kernels have.
     fn own_kind(&self) -> Scaled {
-        let pieces = match self.kernel_scales() {
-            None => Pieces::Nothing,
-            Some(Scales::Whole) => Pieces::Whole,
-            Some(Scales::Rows) => Pieces::Rows,
+        let variant = &self.ours[0].built.kernel.variant;
+        let pieces = match variant.scales {
+            None => [Pieces::Nothing; 2],
+            Some(Scales::Whole) => [Pieces::Whole; 2],
+            Some(Scales::Rows) => [Pieces::Rows; 2],
+            Some(Scales::Blocks1d2d) => [Pieces::OneBy128, Pieces::Square],
+            Some(Scales::Blocks2d1d) => [Pieces::Square, Pieces::OneBy128],
+            Some(Scales::Blocks1d1d) => [Pieces::OneBy128; 2],
         };
-        Scaled {
-            pieces: [pieces; 2],
-            fast: true,
-        }
+        let fast = !variant.promotes();
+        Scaled { pieces, fast }
     }
 
     /// The types of both operands.

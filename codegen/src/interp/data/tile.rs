@@ -3,6 +3,7 @@
 use super::short;
 use crate::dtype::Dtype;
 use crate::program::{Side, TensorKind};
+use crate::variant::BLOCK;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
 use std::ops::Range;
@@ -77,6 +78,46 @@ impl Tile {
         for share in shares {
             let [a, b] = [a, b].map(|part| part.slice_axis(Axis(1), Slice::from(share.clone())));
             c += &a.dot(&b.t());
+        }
+    }
+
+    /// The same of promoted sums: what is summed of 128 of K is multiplied by the product of its scales, which is rounded to
+    /// f32, and added to what came before, rounded once.
+    pub fn promoted_dot(
+        &mut self,
+        (a, of_a): (&ArrayView2<'_, f32>, Dtype),
+        (b, of_b): (&ArrayView2<'_, f32>, Dtype),
+        shares: &[Range<usize>],
+        factors: &[Option<Array2<f32>>; 2],
+    ) {
+        self.shaped(a.nrows(), b.nrows());
+        let mut c = self.view_mut();
+        let factor = |side: usize, row: usize, step: usize| {
+            (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
+        };
+        let add = |c: &mut ArrayViewMut2<'_, f32>, share: &Range<usize>| {
+            for start in share.clone().step_by(BLOCK as usize) {
+                let columns = start..(start + BLOCK as usize).min(share.end);
+                let [a, b] =
+                    [a, b].map(|part| part.slice_axis(Axis(1), Slice::from(columns.clone())));
+                let step = start / BLOCK as usize;
+                let mut sums = vec![0.0; c.len()];
+                short::add(&mut sums, (&a, of_a), (&b, of_b));
+                for (at, sum) in sums.into_iter().enumerate() {
+                    let (row, column) = (at / c.ncols(), at % c.ncols());
+                    let scale = factor(0, row, step) * factor(1, column, step);
+                    c[(row, column)] = sum.mul_add(scale, c[(row, column)]);
+                }
+            }
+        };
+        if shares.len() <= 1 {
+            add(&mut c, &(0..a.ncols()));
+            return;
+        }
+        for share in shares {
+            let mut part = Array2::<f32>::zeros(c.raw_dim());
+            add(&mut part.view_mut(), share);
+            c += &part;
         }
     }
 

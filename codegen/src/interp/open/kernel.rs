@@ -2,6 +2,7 @@
 
 use super::bytes::{Fault, Lines, Memory, add, word};
 use super::work::{Cause, GaveUp, Launch, Place};
+use crate::interp::blocks::Summing;
 use crate::interp::data::{Tile, evaluate};
 use crate::interp::setup::homes;
 use crate::interp::step::shares;
@@ -353,10 +354,24 @@ impl Running {
                 let [left, right] = [a, b].map(|span| self.lines(span, span.home));
                 let (left, right) = (left?.read(memory)?, right?.read(memory)?);
                 let shares = shares(kernel, role, a.columns.len());
+                let summing = Summing::of(kernel, [a.buffer, b.buffer]);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 let [of_left, of_right] =
                     [a, b].map(|span| kernel.buffers[span.buffer.index()].dtype);
-                tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
+                if !summing.promoted {
+                    tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
+                    return Ok(());
+                }
+                let mut factors = [None, None];
+                for ((blocks, of), factors) in summing.scales.iter().zip([a, b]).zip(&mut factors) {
+                    if let Some(blocks) = blocks {
+                        let span = blocks.span(of.rows, of.columns.len(), of.home);
+                        let plane = self.lines(&span, of.home)?.read(memory)?;
+                        *factors = Some(blocks.factors(of.rows, &plane.view()));
+                    }
+                }
+                let (left, right) = (left.view(), right.view());
+                tile.promoted_dot((&left, of_left), (&right, of_right), &shares, &factors);
             }
             StepKind::Reduce { acc, from } => {
                 let homes = homes(from, world);

@@ -6,6 +6,7 @@
 
 use super::held::Held;
 use super::terms::{Operands, SumId, Term};
+use crate::interp::blocks::Blocks;
 use crate::interp::expected::NoReference;
 use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
@@ -13,7 +14,9 @@ use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::sizes::Sizes;
 use crate::program::{Program, Side, TensorId, TensorKind};
 use crate::scales::scale_of;
+use crate::shape::Extent;
 use crate::value::AccId;
+use crate::variant::BLOCK;
 use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -244,7 +247,8 @@ impl<'a> Wholes<'a> {
         let mut product = self.unscaled(rank, (a, b));
         for operand in [a, b] {
             let scale = scale_of(self.held.program, TensorId(operand as u16));
-            if let Some(scale) = scale {
+            let blocks = |scale: TensorId| self.held.program.tensors[scale.index()].kind.blocks();
+            if let Some(scale) = scale.filter(|scale| blocks(*scale).is_none()) {
                 let all = self.inputs.seen(rank, scale.index());
                 let by_columns = self.held.program.tensors[scale.index()]
                     .kind
@@ -259,14 +263,28 @@ impl<'a> Wholes<'a> {
         product
     }
 
-    /// The same without scales: of inputs, or of values that its statements computed.
+    /// An input with the scales of its blocks, if it has some.
+    fn operand(&self, rank: u32, tensor: usize) -> Array2<f64> {
+        let mut seen = self.inputs.seen(rank, tensor);
+        let Some(blocks) = Blocks::of(self.held.program, TensorId(tensor as u16)) else {
+            return seen;
+        };
+        let rows = Extent {
+            start: 0,
+            end: seen.nrows() as u32,
+        };
+        let factors = blocks.factors(rows, &self.inputs.own(rank, blocks.scale.index()).view());
+        for ((row, column), value) in seen.indexed_iter_mut() {
+            *value *= factors[(row, column / BLOCK as usize)];
+        }
+        seen
+    }
+
+    /// The same without scales of rows or of the whole: of inputs, or of values that its statements computed.
     fn unscaled(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
         if is_input(a) && is_input(b) {
-            return self
-                .inputs
-                .seen(rank, a)
-                .dot(&self.inputs.seen(rank, b).t());
+            return self.operand(rank, a).dot(&self.operand(rank, b).t());
         }
         let sides = [a, b].map(|operand| self.held.sizes.rows(operand) as usize);
         let made = self.products.get(&(rank, (a, b))).cloned();

@@ -1,14 +1,16 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
-use super::registers::{Company, in_parts, leaves_out};
+use super::registers::{Company, in_parts, leaves_out, registers_to_promote};
 use super::smem::{Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, StoreMode, TensorId, Var};
-use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Subtile, Tiling, strides};
+use crate::program::{Loc, PartitionId, ScaleBlock, StoreMode, TensorId, Var};
+use crate::tiling::{
+    Boxes, Inputs, Major, Operand, Parts, Product, Promotion, StagedScale, Subtile, Tiling, strides,
+};
 use crate::value::{AccId, Value};
 
 /// A product: its operands and where it stands.
@@ -152,6 +154,43 @@ impl Asked<'_> {
         (staged, products)
     }
 
+    /// Whether what tensor cores sum of a step is added to promoted sums.
+    pub fn promotes(&self) -> bool {
+        self.dtype.is_fp8() && !self.products.is_empty() && self.kernel.variant.promotes()
+    }
+
+    /// The scales of its operands' blocks.
+    pub fn scales(&self) -> Vec<StagedScale> {
+        let tile = self.wgmma.tile;
+        let staged = self.stages().0.into_iter().enumerate();
+        let scales = staged.filter_map(|(operand, (of, side))| {
+            let (tensor, block) = self.kernel.block_scale(of)?;
+            Some(StagedScale {
+                tensor,
+                operand,
+                block,
+                side: [tile.rows, tile.columns][side],
+            })
+        });
+        scales.collect()
+    }
+
+    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
+    pub fn promotion(&self) -> Option<Promotion> {
+        // Each number along the N side has a register: a quarter of the threads have two of every eight.
+        let on_n = usize::from(!self.wgmma.swapped());
+        let staged = self.stages().0;
+        let lines = self
+            .scales()
+            .into_iter()
+            .filter(|scale| scale.block == ScaleBlock::Line && staged[scale.operand].1 == on_n);
+        let scales: u32 = lines.map(|scale| scale.side / 4).sum();
+        let all = registers_to_promote(!self.item.sums.is_empty());
+        let left = all.checked_sub(self.wgmma.accumulators() + scales)?;
+        let promotion = Promotion::of(self.wgmma.blocks(), self.wgmma.sides().1, left)?;
+        self.promotes().then_some(promotion)
+    }
+
     /// Whether the same instructions compute all products: they share the operand on the M side, and those on the N side lie
     /// one behind the other without a gap.
     fn joined(&self, products: &[Product]) -> bool {
@@ -160,7 +199,10 @@ impl Asked<'_> {
         let whole = !self.kernel.variant.layout.mn_major()[n]
             || self.wgmma.sides().1.is_multiple_of(BLOCK_ROWS);
         let first = several.next();
-        first.is_some_and(|first| several.all(|other| other[m] == first[m] && other[n] != first[n]))
+        !self.promotes()
+            && first.is_some_and(|first| {
+                several.all(|other| other[m] == first[m] && other[n] != first[n])
+            })
             && whole
             && self.wgmma.has_room_for_all()
     }
@@ -231,8 +273,21 @@ impl Asked<'_> {
         // An array of a stage has room for what each loop has in it.
         let subtile = needs.subtile();
         let tilings: Vec<Tiling> = together.iter().map(|asked| asked.tiling(subtile)).collect();
-        needs.stage = strides(&tilings).iter().sum::<u32>().max(needs.stage);
+        let most = tilings.iter().map(|tiling| tiling.scales().len()).max();
+        let scales = (0..most.unwrap_or(0)).map(|nth| {
+            let of_loops = tilings.iter().filter_map(|tiling| tiling.scales().get(nth));
+            of_loops.map(StagedScale::bytes).max().unwrap_or(0)
+        });
+        needs.scales = scales.sum::<u32>().next_multiple_of(1024);
+        let operands = strides(&tilings).iter().sum::<u32>();
+        needs.stage = (operands + needs.scales).max(needs.stage);
         needs
+    }
+
+    /// Bytes of a stage for scales: what comes behind them begins with a swizzle's period.
+    fn bytes_of_scales(&self) -> u32 {
+        let all: u32 = self.scales().iter().map(StagedScale::bytes).sum();
+        all.next_multiple_of(1024)
     }
 
     fn needs(&self) -> Needs {
@@ -244,10 +299,12 @@ impl Asked<'_> {
             split: self.kind.split,
             results: self.results,
             alone: self.alone(),
+            promoted: self.promotes(),
+            scales: self.bytes_of_scales(),
         };
         let operands = self.operands(&self.stages().0);
         let stage = match operands.is_empty() {
-            false => operands.iter().map(|operand| operand.bytes).sum(),
+            false => operands.iter().map(|operand| operand.bytes).sum::<u32>() + needs.scales,
             true => self.places * needs.subtile().elements() * self.results.widest,
         };
         Needs { stage, ..needs }
@@ -277,6 +334,8 @@ impl Asked<'_> {
             widest: self.results.widest,
             inputs: Inputs::Stages(self.results.inputs),
             leaves_out: leaves_out(self.wgmma.accumulators()),
+            promotion: self.promotion(),
+            scales: self.scales(),
         })
     }
 }

@@ -28,6 +28,12 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
     wgmma.accumulators() <= most
 }
 
+/// Registers of a thread for promoted sums and for what tensor cores sum of a piece: others have addresses, and scales.
+/// Beside a sum of stored tiles 192 spill, in all that it is summed with.
+pub(super) const fn registers_to_promote(sums: bool) -> u32 {
+    if sums { 160 } else { 192 }
+}
+
 /// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
 /// beside more accumulators it would spill (256x176 in partial boxes, 200x256 in blocks).
 pub(super) const fn leaves_out(accumulators: u32) -> bool {

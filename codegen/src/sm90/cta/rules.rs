@@ -10,10 +10,10 @@ use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
-use crate::program::{Loc, TensorId, role_words};
+use crate::program::{Loc, ScaleBlock, Side, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
-use crate::variant::Arch;
+use crate::variant::{Arch, BLOCK};
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,12 +55,14 @@ const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 19] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
     multiplies(same_products),
     multiplies(of_one_depth),
+    multiplies(promoted_elements),
+    multiplies(whole_squares),
     multiplies(one_accumulation),
     multiplies(alone_with_sums),
     multiplies(stored_by_rows),
@@ -68,6 +70,7 @@ const RULES: [Rule; 16] = [
     runs(false, k_major_bytes),
     runs(false, stored_elements),
     runs(true, has_pipeline),
+    runs(false, has_room_to_promote),
     runs(false, one_swizzle_atom),
     runs(true, shared_alone),
     runs(false, clusters),
@@ -218,6 +221,47 @@ fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
+/// Tensor cores keep all of a sum but where they multiply FP8.
+fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if !asked.kernel.variant.promotes() || asked.promotes() {
+        return Vec::new();
+    }
+    let message = format!("promoted sums of products of {}", asked.dtype);
+    let hint = "products of FP8, whose sums tensor cores keep in few bits, or no `promote`";
+    vec![refuse(asked.at, message, hint)]
+}
+
+/// A tile has all of a block of 128×128 along its side, or lies within one.
+fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let kernel = asked.kernel;
+    let squares = asked
+        .scales()
+        .into_iter()
+        .filter(|it| it.block == ScaleBlock::Square);
+    let mut found = Vec::new();
+    for scale in squares {
+        let name = &kernel.buffers[scale.tensor.index()].name;
+        let (tensor, side) = asked.stages().0[scale.operand];
+        let what = Side::ALL[side].word();
+        if !BLOCK.is_multiple_of(scale.side) && !scale.side.is_multiple_of(BLOCK) {
+            let message = format!(
+                "tiles of {} {what}, across the blocks of 128 of `{name}`",
+                scale.side
+            );
+            let hint = format!("a number of {what} that divides 128, or a multiple of it");
+            found.push(refuse(asked.at, message, hint));
+        }
+        if kernel.is_chunked(kernel.buffers[tensor.index()].rows) {
+            let message =
+                format!("blocks of 128 {what} in `{name}`, where ranks divide the {what}");
+            let hint =
+                "scales of 1×128 for that operand: the rows of a rank may end within a block";
+            found.push(refuse(asked.at, message, hint));
+        }
+    }
+    found
+}
+
 /// A product has accumulators of its own.
 fn one_accumulation(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let again = asked.ways.iter().find_map(|way| {
@@ -346,6 +390,17 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
         refuse(asked.at, asked.tiles(), hint)
     });
     refused.into_iter().collect()
+}
+
+/// Promoted sums leave registers for what tensor cores sum of a step.
+fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if !asked.promotes() || asked.promotion().is_some() {
+        return Vec::new();
+    }
+    let message = format!("{} with promoted sums", asked.tiles());
+    let hint =
+        "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
+    vec![refuse(asked.at, message, hint)]
 }
 
 /// A step is one atom of the swizzle.

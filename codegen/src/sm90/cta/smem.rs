@@ -22,6 +22,10 @@ pub(super) struct Needs {
     pub results: Results,
     /// Whether CTAs load for themselves alone, and signal nobody.
     pub alone: bool,
+    /// Whether sums are promoted.
+    pub promoted: bool,
+    /// Bytes of a stage for scales of its operands' blocks.
+    pub scales: u32,
 }
 
 /// What the items of a kernel store, and read beside the operands of their products.
@@ -342,7 +346,9 @@ impl Needs {
         let one_store = !self.results.computed && self.results.stores == 1;
         let Subtile { rows, columns } = self.subtile();
         let low = self.wgmma.swapped() && rows < ENOUGH_ROWS;
-        if !(fits && open && shared && one_store && self.results.widest == 2) || low {
+        // A stage is held to the end of its step: the other warpgroup multiplies meanwhile, whatever it has to store.
+        let all = fits && open && shared && one_store && self.results.widest == 2;
+        if !all || low || self.promoted {
             return None;
         }
         let subtile = if self.wgmma.swapped() {

@@ -134,6 +134,7 @@ impl Simulator<'_> {
             }
             Kind::Mma {
                 product,
+                piece,
                 areas,
                 before,
                 barrier,
@@ -152,7 +153,10 @@ impl Simulator<'_> {
                     self.agents[index].steps[self.agents[index].at].tiling,
                     product,
                 );
-                self.multiplied(index, of, areas, (before, phase), fresh)?;
+                let began = self.multiplied(index, of, areas, (before, phase), fresh, piece)?;
+                self.agents[index].fragment.short = began
+                    .zip(piece)
+                    .map(|(of_piece, piece)| (product, piece, of_piece));
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];

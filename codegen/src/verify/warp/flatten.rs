@@ -4,9 +4,9 @@ mod areas;
 mod barriers;
 
 use super::case::{Case, Env};
-use super::step::{Area, Kind, Step};
+use super::step::{Area, FragmentStep, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Expr, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
+use crate::warp::{BLOCK_ROWS, Expr, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -20,7 +20,7 @@ struct Cursor {
 }
 
 pub(super) struct Flattener<'a> {
-    case: &'a Case<'a>,
+    pub(super) case: &'a Case<'a>,
     env: Env<'a>,
     cursors: Vec<Cursor>,
     /// Which of the role's runners, and who they are.
@@ -32,7 +32,7 @@ pub(super) struct Flattener<'a> {
     order: u32,
     item: Option<(u32, u32)>,
     /// The tiling of the loop over items.
-    tiling: usize,
+    pub(super) tiling: usize,
     steps: Vec<Step<'a>>,
 }
 
@@ -119,11 +119,13 @@ impl<'a> Flattener<'a> {
 
     fn node(&mut self, node: &'a Node) {
         match node {
-            Node::Note(_)
-            | Node::Accumulators
-            | Node::MmaFence
-            | Node::SyncWarp
-            | Node::LastCta { .. } => {}
+            Node::Accumulators => {
+                let tiling = self.case.pipeline.tiling_of(self.tiling);
+                if tiling.promotion().is_some() {
+                    self.push(node, Kind::Fragment(FragmentStep::StartProducts));
+                }
+            }
+            Node::Note(_) | Node::MmaFence | Node::SyncWarp | Node::LastCta { .. } => {}
             Node::Let { name, value } => {
                 let value = self.value(value);
                 self.set(name, value);
@@ -374,6 +376,7 @@ impl<'a> Flattener<'a> {
             Node::Mma {
                 ring,
                 multiply,
+                piece,
                 fresh,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
@@ -392,6 +395,13 @@ impl<'a> Flattener<'a> {
                     let (m, n) = (shared, 1 - shared);
                     let mut read = bytes.map(|bytes| (0, bytes));
                     read[m] = self.share(bytes[m]);
+                    if let (Some(piece), Some(promotion)) = (piece, tiling.promotion()) {
+                        let block = BLOCK_ROWS * line;
+                        read[m].0 += piece.block * block;
+                        read[m].1 = promotion.together * block;
+                        let part = promotion.n * line;
+                        read[n] = (piece.part * part, part);
+                    }
                     let area = |side: usize| {
                         let (part, before) = if side == m {
                             (multiply.on_m, 0)
@@ -402,6 +412,7 @@ impl<'a> Flattener<'a> {
                     };
                     let kind = Kind::Mma {
                         product,
+                        piece: *piece,
                         areas: [area(0), area(1)],
                         before: read.map(|(offset, _)| offset / line),
                         barrier: self.barrier(ring.full(), slot),
@@ -502,7 +513,14 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    fn area(&self, ring: RingId, part: usize, slot: u32, offset: u32, bytes: u32) -> Area {
+    pub(super) fn area(
+        &self,
+        ring: RingId,
+        part: usize,
+        slot: u32,
+        offset: u32,
+        bytes: u32,
+    ) -> Area {
         let buffer = self.case.pipeline.ring(ring).buffer.as_ref();
         let start = buffer.map_or(0, |buffer| {
             buffer.part_at(buffer.part(self.tiling, part), slot)

@@ -65,6 +65,23 @@ impl<'a> Flattener<'a> {
                 let (acc, tensor) = (*acc, *tensor);
                 FragmentStep::ReadScale { acc, tensor }
             }
+            FragmentOp::ReadBlocks { ring, scale } => {
+                let tiling = self.case.pipeline.tiling_of(self.tiling);
+                let (part, slot) = (
+                    tiling.operands().len() + scale,
+                    self.slot(*ring, Slot::Current),
+                );
+                let bytes = tiling.scales()[*scale].box_bytes();
+                let area = self.area(*ring, part, slot, 0, bytes);
+                let scale = *scale;
+                FragmentStep::ReadBlocks { area, scale }
+            }
+            FragmentOp::Promote { multiply, piece } => {
+                let tiling = self.case.pipeline.tiling_of(self.tiling);
+                let product = tiling.multiplies()[*multiply].first;
+                let piece = *piece;
+                FragmentStep::Promote { product, piece }
+            }
             FragmentOp::Apply { epilogue, part } => {
                 let (epilogue, part) = (*epilogue, self.value(part));
                 FragmentStep::Apply { epilogue, part }
@@ -176,6 +193,13 @@ impl Simulator<'_> {
             }
             FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
+            FragmentStep::StartProducts => self.start_products(index),
+            FragmentStep::ReadBlocks { area, scale } => {
+                let id = self.touch_shared(index, cta, area, false, false)?;
+                self.agents[index].accessed(id);
+                self.read_blocks(index, area, scale)?;
+            }
+            FragmentStep::Promote { product, piece } => self.promote(index, product, piece)?,
             FragmentStep::SendPartial {
                 cta: to,
                 area,
@@ -199,6 +223,7 @@ impl Simulator<'_> {
                 let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
                 params.any(|param| param.from == Source::Product(product))
             }
+            FragmentStep::Promote { product: other, .. } => other == product,
             FragmentStep::AddSubtile { .. }
             | FragmentStep::SendPartial { .. }
             | FragmentStep::AddPartial { .. } => true,
@@ -207,6 +232,8 @@ impl Simulator<'_> {
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
             | FragmentStep::StartSum { .. }
+            | FragmentStep::StartProducts
+            | FragmentStep::ReadBlocks { .. }
             | FragmentStep::AddToSum { .. } => false,
         };
         let agent = &self.agents[index];
@@ -224,6 +251,11 @@ impl Simulator<'_> {
                 format!("writes {}", self.area_name(step, area))
             }
             FragmentStep::StartSum { .. } => "begins a sum".into(),
+            FragmentStep::StartProducts => "begins its products".into(),
+            FragmentStep::ReadBlocks { area, .. } => {
+                format!("reads {}", self.area_name(step, area))
+            }
+            FragmentStep::Promote { piece, .. } => format!("promotes {piece}"),
             FragmentStep::AddSubtile { area, .. } | FragmentStep::AddToSum { area, .. } => {
                 format!("reads {}", self.area_name(step, area))
             }

@@ -2,6 +2,7 @@
 
 use super::step::Box4;
 use crate::program::TensorId;
+use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::Elements;
 
@@ -16,6 +17,12 @@ pub(super) struct Fragment {
     pub summed: Vec<(AccId, Vec<u32>)>,
     /// Epilogues applied to the subtile at hand.
     pub applied: Vec<Applied>,
+    /// What tensor cores summed of a product's piece and no thread has added to the promoted sums.
+    pub short: Option<(usize, Piece, TileProduct)>,
+    /// Scales of blocks that were read: which of the tiling's, of which rows, and of which block of K.
+    pub blocks: Vec<(usize, u32, u32)>,
+    /// The promoted sums of each product's pieces.
+    pub promoted: Vec<(usize, Piece, TileProduct)>,
 }
 
 /// An epilogue that was applied.
@@ -70,6 +77,26 @@ impl TileProduct {
         for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
             known.0 = known.0.min(lacks.0);
         }
+    }
+
+    /// What is common to the pieces of a product: it lacks what one of them does, and has no more of K than any.
+    pub fn of_pieces<'p>(pieces: impl Iterator<Item = &'p TileProduct>) -> TileProduct {
+        let mut whole: Option<TileProduct> = None;
+        for piece in pieces {
+            let Some(whole) = &mut whole else {
+                whole = Some(piece.clone());
+                continue;
+            };
+            if (whole.tensors, whole.at, whole.depth) != (piece.tensors, piece.at, piece.depth) {
+                whole.depth = (0, 0);
+            }
+            for (known, lacks) in whole.lacks.iter_mut().zip(piece.lacks) {
+                let end = known.1.max(lacks.1);
+                let from = [*known, lacks].into_iter().filter(|of| of.0 < of.1);
+                *known = (from.map(|of| of.0).min().unwrap_or(end), end);
+            }
+        }
+        whole.unwrap_or_default()
     }
 
     /// Whether a subtile has each part of K once, up to `k`.

@@ -1,6 +1,7 @@
 //! What a role of a CTA does, step by step: nodes with their numbers worked out.
 
 use crate::program::TensorId;
+use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::{Elements, Node, View};
 
@@ -57,6 +58,8 @@ pub(super) enum Kind {
     Mma {
         /// Whose accumulators.
         product: usize,
+        /// Where sums are promoted, which piece of them.
+        piece: Option<Piece>,
         areas: [Area; 2],
         /// How many rows of each one's tile lie before.
         before: [u32; 2],
@@ -217,6 +220,18 @@ pub(super) enum FragmentStep {
         epilogue: usize,
         part: u32,
     },
+    /// Promoted sums begin.
+    StartProducts,
+    /// Ordinary loads of a step's scales.
+    ReadBlocks {
+        area: Area,
+        scale: usize,
+    },
+    /// What tensor cores summed is added to promoted sums.
+    Promote {
+        product: usize,
+        piece: Piece,
+    },
 }
 
 impl FragmentStep {
@@ -230,6 +245,9 @@ impl FragmentStep {
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }
             | FragmentStep::Apply { .. }
+            | FragmentStep::StartProducts
+            | FragmentStep::ReadBlocks { .. }
+            | FragmentStep::Promote { .. }
             | FragmentStep::WriteSubtile { .. }
             | FragmentStep::AddSubtile { .. }
             | FragmentStep::SendPartial { .. }

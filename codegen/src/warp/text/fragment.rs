@@ -48,6 +48,23 @@ impl Printer<'_> {
                     self.pipeline.kernel.buffers[tensor.index()].name
                 )
             }
+            FragmentOp::ReadBlocks { ring, scale } => {
+                let part = self.tiling().operands().len() + scale;
+                let name = &self.pipeline.ring(*ring).part(self.tiling, part).name;
+                format!("{name}s = {}", self.part(*ring, part, &Expr::Const(0)))
+            }
+            FragmentOp::Promote { multiply, piece } => {
+                let product = self.tiling().multiplies()[*multiply].first;
+                let scales = self.tiling().products()[product].into_iter();
+                let scales = scales.filter_map(|operand| self.tiling().scale_of(operand));
+                let scales = scales.map(|scale| {
+                    let part = self.tiling().operands().len() + scale;
+                    let ring = &self.pipeline.rings[0];
+                    format!(" * {}s", ring.part(self.tiling, part).name)
+                });
+                let scales: String = scales.collect();
+                format!("{} += short{scales}, {piece}", self.accumulators(product))
+            }
             FragmentOp::Apply { epilogue, part } => {
                 let epilogue = &self.pipeline.epilogues[*epilogue];
                 let name = |acc| {

@@ -1,0 +1,153 @@
+//! The text of promoted sums.
+
+use super::Text;
+use crate::program::ScaleBlock;
+use crate::tiling::{Piece, Promotion, StagedScale};
+use crate::variant::BLOCK;
+use crate::warp::{Expr, RingId};
+
+/// The registers for what tensor cores sum of a piece of a step.
+pub(super) const SHORT: &str = "short_acc";
+
+impl Text<'_> {
+    /// Those registers.
+    pub(super) fn declare_short(&mut self, promotion: Promotion) {
+        let blocks = match (promotion.together, self.blocks()) {
+            (1, _) | (_, None) => String::new(),
+            (_, Some(blocks)) => format!("[{blocks}]"),
+        };
+        let n = self.n_of_piece(promotion);
+        self.line(format!(
+            "float {SHORT}{blocks}[{n} / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits"
+        ));
+    }
+
+    /// How much a piece has of the instruction's N side.
+    fn n_of_piece(&self, promotion: Promotion) -> String {
+        match promotion.parts {
+            1 => self.tile_n(),
+            parts => format!("{} / {parts}", self.tile_n()),
+        }
+    }
+
+    /// What lies before a piece on the N side, of which `each` makes a distance.
+    pub(super) fn part_of_n(&self, piece: Piece, each: &str) -> String {
+        match (piece.part, self.tiling().promotion()) {
+            (0, _) | (_, None) => String::new(),
+            (1, Some(promotion)) => format!(" + ({}{each})", self.n_of_piece(promotion)),
+            (part, Some(promotion)) => {
+                format!(" + ({part} * {}{each})", self.n_of_piece(promotion))
+            }
+        }
+    }
+
+    /// Adds a piece's sums to the promoted ones.
+    pub(super) fn promote(&mut self, multiply: usize, piece: Piece) {
+        let Some(promotion) = self.tiling().promotion() else {
+            return;
+        };
+        let product = self.tiling().multiplies()[multiply].first;
+        let (acc, _) = self.accumulators(product);
+        let n = self.n_of_piece(promotion);
+        let before = self.part_of_n(piece, " / 2");
+        let blocks = self.blocks();
+        let (all, sum, short) = match (promotion.blocks, promotion.together) {
+            (1, _) => (false, acc, SHORT.to_string()),
+            (_, 1) => (false, format!("{acc}[{}]", piece.block), SHORT.to_string()),
+            (..) => (true, format!("{acc}[block]"), format!("{SHORT}[block]")),
+        };
+        if let (true, Some(blocks)) = (all, &blocks) {
+            self.line("#pragma unroll");
+            self.line(format!("for (u32 block = 0; block < {blocks}; ++block)"));
+        }
+        self.line("#pragma unroll");
+        let block = match promotion.blocks {
+            1 => String::new(),
+            _ if all => "[block]".into(),
+            _ => format!("[{}]", piece.block),
+        };
+        let scales = self.tiling().products()[product];
+        let scales = scales.map(|operand| self.factor_of(operand, &block, &before));
+        let add = match scales {
+            [Some(x), Some(w)] => {
+                format!("add_scaled({sum}[i{before}], {short}[i], {x}, {w});")
+            }
+            [Some(_), None] | [None, Some(_)] | [None, None] => {
+                format!("{sum}[i{before}] += {short}[i];")
+            }
+        };
+        self.line(format!("for (u32 i = 0; i < {n} / 2; ++i) {add}"));
+    }
+
+    /// The registers of a scale of blocks, and what is read of them for accumulator `i` of a piece; `None` for an operand
+    /// without.
+    fn factor_of(&self, operand: usize, block: &str, before: &str) -> Option<String> {
+        let tiling = self.tiling();
+        let scale = tiling.scale_of(operand)?;
+        let (name, _) = self.scale_names(scale);
+        let StagedScale {
+            block: of, side, ..
+        } = tiling.scales()[scale];
+        Some(match (of, tiling.is_on_m(operand)) {
+            (ScaleBlock::Line, true) => format!("{name}{block}[vector_index_transposed(i)]"),
+            (ScaleBlock::Line, false) => format!("{name}[vector_index(i{before})]"),
+            (ScaleBlock::Square, false) if side > BLOCK => {
+                format!("{name}[(i{before}) / (SCALE_BLOCK / 2)]")
+            }
+            (ScaleBlock::Square, _) => name,
+        })
+    }
+
+    /// The registers of a scale of blocks, and its part of a stage.
+    fn scale_names(&self, scale: usize) -> (String, String) {
+        let part = self.tiling().operands().len() + scale;
+        let part = &self.pipeline.rings[0].part(self.tiling, part).name;
+        (format!("{part}s"), part.clone())
+    }
+
+    /// Reads a scale of a step's blocks.
+    pub(super) fn read_blocks(&mut self, ring: RingId, scale: usize) {
+        let part = self.tiling().operands().len() + scale;
+        let from = self.shared(ring, part, &Expr::Const(0), false);
+        let (name, _) = self.scale_names(scale);
+        let tiling = self.tiling();
+        let StagedScale {
+            block,
+            side,
+            operand,
+            ..
+        } = tiling.scales()[scale];
+        let first = self.first_on_m();
+        let n = self.tile_n();
+        let blocks = self.blocks();
+        match (block, tiling.is_on_m(operand)) {
+            (ScaleBlock::Line, true) if blocks.is_none() => {
+                self.line(format!("float {name}[2];"));
+                self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
+            }
+            (ScaleBlock::Line, true) => {
+                let blocks = blocks.unwrap_or_default();
+                self.line(format!("float {name}[{blocks}][2];"));
+                self.line("#pragma unroll");
+                self.line(format!("for (u32 block = 0; block < {blocks}; ++block) scales_on_m({name}[block], {from}, {first} + block * 64, lane);"));
+            }
+            (ScaleBlock::Line, false) => {
+                self.line(format!("float {name}[{n} / 4];"));
+                self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
+            }
+            // A warpgroup's blocks lie within one of 128.
+            (ScaleBlock::Square, true) if side > BLOCK => {
+                let at = format!("{from} + {first} / SCALE_BLOCK * 16");
+                self.line(format!("const float {name} = scale_of_block({at});"));
+            }
+            (ScaleBlock::Square, false) if side > BLOCK => {
+                self.line(format!("float {name}[{n} / SCALE_BLOCK];"));
+                self.line("#pragma unroll");
+                self.line(format!("for (u32 i = 0; i < {n} / SCALE_BLOCK; ++i) {name}[i] = scale_of_block({from} + i * 16);"));
+            }
+            (ScaleBlock::Square, _) => {
+                self.line(format!("const float {name} = scale_of_block({from});"));
+            }
+        }
+    }
+}

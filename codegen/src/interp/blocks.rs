@@ -1,0 +1,90 @@
+//! Scales of blocks, as factors of the sums of 128 of K.
+
+use crate::kernel::Kernel;
+use crate::program::{Program, ScaleBlock, TensorId};
+use crate::scales::scale_of;
+use crate::shape::Extent;
+use crate::unroll::Span;
+use crate::variant::BLOCK;
+use ndarray::{Array2, ArrayView2};
+
+/// How the sums of one product are made along K.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Summing {
+    /// Whether what tensor cores sum of 128 of K is added in f32 to sums that threads have.
+    pub promoted: bool,
+    /// The scale of each operand's blocks, if it has one.
+    pub scales: [Option<Blocks>; 2],
+}
+
+/// A scale of an operand's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Blocks {
+    pub scale: TensorId,
+    pub block: ScaleBlock,
+}
+
+impl Blocks {
+    /// That of an operand.
+    pub fn of(program: &Program, operand: TensorId) -> Option<Blocks> {
+        let scale = scale_of(program, operand)?;
+        let block = program.tensors[scale.index()].kind.blocks()?;
+        Some(Blocks { scale, block })
+    }
+
+    /// What it has of so many rows and so much of K of the operand.
+    pub fn span(self, rows: Extent, depth: u32, home: u16) -> Span {
+        let steps = Extent {
+            start: 0,
+            end: depth.div_ceil(BLOCK),
+        };
+        let by = self.block.rows();
+        let rows = Extent {
+            start: rows.start / by,
+            end: rows.end.div_ceil(by),
+        };
+        let (rows, columns) = match self.block {
+            ScaleBlock::Line => (steps, rows),
+            ScaleBlock::Square => (rows, steps),
+        };
+        Span {
+            buffer: self.scale,
+            home,
+            slot: 0,
+            rows,
+            columns,
+        }
+    }
+
+    /// The factor of each of the operand's rows for each 128 of K, from what [`Blocks::span`] has.
+    pub fn factors<T: Copy>(self, rows: Extent, plane: &ArrayView2<'_, T>) -> Array2<T> {
+        let by = self.block.rows() as usize;
+        let first = rows.start as usize / by;
+        let at = |row: usize| (rows.start as usize + row) / by - first;
+        let steps = match self.block {
+            ScaleBlock::Line => plane.nrows(),
+            ScaleBlock::Square => plane.ncols(),
+        };
+        Array2::from_shape_fn((rows.len() as usize, steps), |(row, step)| {
+            match self.block {
+                ScaleBlock::Line => plane[(step, at(row))],
+                ScaleBlock::Square => plane[(at(row), step)],
+            }
+        })
+    }
+}
+
+impl Summing {
+    /// How a kernel sums the product of two tensors.
+    pub fn of(kernel: &Kernel, operands: [TensorId; 2]) -> Summing {
+        let fp8 = operands.map(|of| kernel.buffers[of.index()].dtype.is_fp8());
+        let scale = |operand: TensorId| {
+            let (scale, block) = kernel.block_scale(operand)?;
+            Some(Blocks { scale, block })
+        };
+        Summing {
+            promoted: fp8 == [true; 2] && kernel.variant.promotes(),
+            scales: operands.map(scale),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Promoted sums: what tensor cores sum of a step is added to sums that threads have of their own.
+//!
+//! Both are in registers. Where they do not fit beside each other, a step is multiplied in pieces, one after another, which
+//! have the same registers for what tensor cores sum.
+
+use crate::program::{ScaleBlock, TensorId};
+use crate::variant::BLOCK;
+use std::fmt;
+
+/// The pieces in which a warpgroup multiplies a step of one product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Promotion {
+    /// Blocks of the M side that a warpgroup has.
+    pub blocks: u32,
+    /// How many of them a piece has: all, or one.
+    pub together: u32,
+    /// What a piece has of the N side.
+    pub n: u32,
+    /// Parts of the N side, each of so much.
+    pub parts: u32,
+}
+
+/// A piece of a warpgroup's part of a tile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// The first of its blocks.
+    pub block: u32,
+    /// Which part of the N side.
+    pub part: u32,
+}
+
+/// Bytes that the parts of a stage begin at: what TMA writes without a swizzle is aligned to them.
+const PART: u32 = 128;
+
+/// The scale of an operand's blocks, of which a stage holds those of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StagedScale {
+    /// The scale.
+    pub tensor: TensorId,
+    /// Which of the tiling's operands it is of.
+    pub operand: usize,
+    /// What has one number.
+    pub block: ScaleBlock,
+    /// Rows or columns of the tile that the operand has.
+    pub side: u32,
+}
+
+impl StagedScale {
+    /// Rows and columns of the box that a step's come in: what TMA loads of a row is 16 bytes at least.
+    pub const fn boxed(&self) -> (u32, u32) {
+        match self.block {
+            ScaleBlock::Line => (1, self.side),
+            ScaleBlock::Square => (self.side.div_ceil(BLOCK), 4),
+        }
+    }
+
+    /// Bytes of that box.
+    pub const fn box_bytes(&self) -> u32 {
+        let (rows, columns) = self.boxed();
+        rows * columns * 4
+    }
+
+    /// Bytes of its part of a stage.
+    pub const fn bytes(&self) -> u32 {
+        self.box_bytes().next_multiple_of(PART)
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} part {}", self.block, self.part)
+    }
+}
+
+impl Promotion {
+    /// The fewest pieces of `blocks` of 64 by `n` for whose sums so many registers of a thread are left; `None` where no piece
+    /// is small enough.
+    ///
+    /// ```
+    /// use counterflow_codegen::tiling::Promotion;
+    ///
+    /// let whole = Promotion::of(1, 128, 64).expect("room");
+    /// assert_eq!((whole.pieces().count(), whole.registers()), (1, 64));
+    /// let by_block = Promotion::of(2, 128, 64).expect("room");
+    /// assert_eq!((by_block.pieces().count(), by_block.registers()), (2, 64));
+    /// let halves = Promotion::of(1, 256, 64).expect("room");
+    /// assert_eq!((halves.n, halves.pieces().count()), (128, 2));
+    /// assert_eq!(Promotion::of(2, 256, 8), None);
+    /// ```
+    pub fn of(blocks: u32, n: u32, registers: u32) -> Option<Promotion> {
+        let whole = |parts: u32, together: u32| Promotion {
+            blocks,
+            together,
+            n: n / parts,
+            parts,
+        };
+        // Blocks first: an instruction that has more on its N side reads less.
+        let ways = [whole(1, blocks), whole(1, 1), whole(2, 1), whole(4, 1)];
+        let fits = |way: &Promotion| {
+            way.registers() <= registers && (way.parts == 1 || n.is_multiple_of(16 * way.parts))
+        };
+        ways.into_iter().find(fits)
+    }
+
+    /// Registers of a thread for what tensor cores sum.
+    pub const fn registers(&self) -> u32 {
+        self.together * self.n / 2
+    }
+
+    /// The pieces, in the order in which they are multiplied.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        let (parts, step) = (self.parts, self.together.max(1) as usize);
+        let blocks = (0..self.blocks).step_by(step);
+        blocks.flat_map(move |block| (0..parts).map(move |part| Piece { block, part }))
+    }
+
+    /// How many there are.
+    pub const fn count(&self) -> u32 {
+        self.blocks / self.together * self.parts
+    }
+}
