@@ -69,20 +69,13 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     };
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
-    let stage_empty = group("stage_empty", warps * cta.multicast_group());
-    // What is loaded with operands is read by ordinary loads, before TMA of another CTA may write there.
-    let scaled = cta.tilings().iter().any(|it| !it.scales().is_empty());
-    let of_scales = (scaled && cta.multicast_group() > 1).then_some(Scope::Cluster);
     let stage = Ring {
         buffer: Some(stages),
         ..over(
             region("stage"),
             "STAGES",
             landing("stage_full"),
-            Some(Barrier {
-                scope: of_scales.unwrap_or(stage_empty.scope),
-                ..stage_empty
-            }),
+            Some(group("stage_empty", warps * cta.multicast_group())),
         )
     };
     let subtile = over(
