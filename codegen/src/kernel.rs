@@ -9,6 +9,7 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 mod handed_over;
+mod scales;
 mod sides;
 
 pub(crate) use sides::WhichChunk;
@@ -16,8 +17,8 @@ pub(crate) use sides::WhichChunk;
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScaleBlock,
-    ScratchRows, Slots, StoreMode, TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows, Slots,
+    StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -99,16 +100,6 @@ impl Dim {
     /// Whether a shape gives its size by name, because it is none of m, n and k.
     pub fn is_further(&self) -> bool {
         !self.unit && self.blocks.is_none() && !matches!(self.name.as_str(), "m" | "n" | "k")
-    }
-}
-
-impl Kernel {
-    /// The scale of an operand's blocks, if it has one.
-    pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
-        let is = |kind: TensorKind| matches!(kind, TensorKind::Scale { of, .. } if of == operand);
-        let mut buffers = self.buffers.iter().zip(0..);
-        let (buffer, at) = buffers.find(|(buffer, _)| is(buffer.kind))?;
-        Some((TensorId(at), buffer.kind.blocks()?))
     }
 }
 
@@ -493,12 +484,6 @@ pub enum Axis {
 }
 
 impl Kernel {
-    /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
-    pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
-        let kind = self.buffers[tensor.index()].kind;
-        matches!(kind, TensorKind::Scale { of, .. } if self.buffers[of.index()].kind.is_input())
-    }
-
     /// The op's source location.
     pub fn loc(&self, op: OpId) -> Loc {
         self.locs[usize::from(op.0)]

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod block;
 pub mod builder;
 pub mod cuda;
 pub mod diag;

@@ -5,13 +5,13 @@
 
 mod kinds;
 
+pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
 use crate::given::Reference;
 use crate::order::{RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
-use crate::variant::BLOCK;
 use std::panic::Location;
 
 /// Where in the user's source something was written.
@@ -156,25 +156,6 @@ pub enum Along {
     /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
     /// rows and of K. Lines of the plane are padded to a multiple of 4.
     Blocks(ScaleBlock),
-}
-
-/// Which elements of an operand share a scale.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum ScaleBlock {
-    /// 1×128: those of a row.
-    Line,
-    /// 128×128.
-    Square,
-}
-
-impl ScaleBlock {
-    /// Rows of the operand that it has.
-    pub const fn rows(self) -> u32 {
-        match self {
-            ScaleBlock::Line => 1,
-            ScaleBlock::Square => BLOCK,
-        }
-    }
 }
 
 /// Which planes of a tensor a place is of. Only copies tell them apart.

@@ -1,7 +1,9 @@
 //! Everything that makes two compiled kernels differ.
 
+pub use crate::block::BLOCK;
+use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
-use crate::program::{ScaleBlock, Setting};
+use crate::program::Setting;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -80,9 +82,6 @@ impl Arch {
         }
     }
 }
-
-/// How much of K is summed by tensor cores before it is promoted.
-pub const BLOCK: u32 = 128;
 
 /// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
 /// of f32 beside its operand, called `x.scale` for the operand `x`.

@@ -12,6 +12,9 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
 
+/// What fills the operands of a run.
+type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;
+
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();
     all.find(|program| program.name == name)
@@ -282,11 +285,11 @@ fn results_are_right() {
             let series = series.unwrap_or_else(|error| panic!("{name}: {error}"));
             let plan = series.plan(&shape);
             let plan = plan.unwrap_or_else(|error| panic!("{name}: {error}"));
-            let run = |inputs: Box<dyn FnMut(Input<'_>, &mut [f32])>| {
+            let run = |inputs: Fill| {
                 let ran = interp::run(&series, &[&plan], &Options::seed(1), inputs);
                 ran.unwrap_or_else(|error| panic!("{name}: {error}"))
             };
-            let known = |inputs: Box<dyn FnMut(Input<'_>, &mut [f32])>| {
+            let known = |inputs: Fill| {
                 let known = interp::reference(series.kernel(), &plan, 0, inputs);
                 known.unwrap_or_else(|error| panic!("{name}: {error}"))
             };

@@ -1,5 +1,5 @@
-// Promoted sums: what tensor cores sum of a step is added in f32, times the scales of its blocks if there are some. Scales come with
-// the step's operands, in its stage, without a swizzle.
+// Promoted sums: what tensor cores sum of a step is added in f32, times the scales of its blocks if there are some.
+// Scales come with the step's operands, in its stage, without a swizzle.
 
 // One number of a stage.
 __device__ __forceinline__ float scale_of_block(u32 at) {
@@ -8,8 +8,8 @@ __device__ __forceinline__ float scale_of_block(u32 at) {
     return scale;
 }
 
-// Scales that run along the instruction's M side: a lane's two of its warp's 16, from `first` on. Of accumulator i, it is
-// d[vector_index_transposed(i)].
+// Scales that run along the instruction's M side: a lane's two of its warp's 16, from `first` on. That of accumulator i
+// is d[vector_index_transposed(i)].
 __device__ __forceinline__ void scales_on_m(float (&d)[2], u32 scales, u32 first, u32 lane) {
     d[0] = scale_of_block(scales + (first + lane / 4) * 4);
     d[1] = scale_of_block(scales + (first + 8 + lane / 4) * 4);

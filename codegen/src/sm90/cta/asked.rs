@@ -1,15 +1,15 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
-use super::registers::{Company, in_parts, leaves_out, registers_to_promote};
+use super::registers::{Company, in_parts, leaves_out};
 use super::smem::{Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, ScaleBlock, StoreMode, TensorId, Var};
+use crate::program::{Loc, PartitionId, StoreMode, TensorId, Var};
 use crate::tiling::{
-    Boxes, Inputs, Major, Operand, Parts, Product, Promotion, StagedScale, Subtile, Tiling, strides,
+    Boxes, Inputs, Major, Operand, Parts, Product, StagedScale, Subtile, Tiling, strides,
 };
 use crate::value::{AccId, Value};
 
@@ -154,43 +154,6 @@ impl Asked<'_> {
         (staged, products)
     }
 
-    /// Whether what tensor cores sum of a step is added to promoted sums.
-    pub fn promotes(&self) -> bool {
-        self.dtype.is_fp8() && !self.products.is_empty() && self.kernel.variant.promotes()
-    }
-
-    /// The scales of its operands' blocks.
-    pub fn scales(&self) -> Vec<StagedScale> {
-        let tile = self.wgmma.tile;
-        let staged = self.stages().0.into_iter().enumerate();
-        let scales = staged.filter_map(|(operand, (of, side))| {
-            let (tensor, block) = self.kernel.block_scale(of)?;
-            Some(StagedScale {
-                tensor,
-                operand,
-                block,
-                side: [tile.rows, tile.columns][side],
-            })
-        });
-        scales.collect()
-    }
-
-    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
-    pub fn promotion(&self) -> Option<Promotion> {
-        // Each number along the N side has a register: a quarter of the threads have two of every eight.
-        let on_n = usize::from(!self.wgmma.swapped());
-        let staged = self.stages().0;
-        let lines = self
-            .scales()
-            .into_iter()
-            .filter(|scale| scale.block == ScaleBlock::Line && staged[scale.operand].1 == on_n);
-        let scales: u32 = lines.map(|scale| scale.side / 4).sum();
-        let all = registers_to_promote(!self.item.sums.is_empty());
-        let left = all.checked_sub(self.wgmma.accumulators() + scales)?;
-        let promotion = Promotion::of(self.wgmma.blocks(), self.wgmma.sides().1, left)?;
-        self.promotes().then_some(promotion)
-    }
-
     /// Whether the same instructions compute all products: they share the operand on the M side, and those on the N side lie
     /// one behind the other without a gap.
     fn joined(&self, products: &[Product]) -> bool {
@@ -282,12 +245,6 @@ impl Asked<'_> {
         let operands = strides(&tilings).iter().sum::<u32>();
         needs.stage = (operands + needs.scales).max(needs.stage);
         needs
-    }
-
-    /// Bytes of a stage for scales: what comes behind them begins with a swizzle's period.
-    fn bytes_of_scales(&self) -> u32 {
-        let all: u32 = self.scales().iter().map(StagedScale::bytes).sum();
-        all.next_multiple_of(1024)
     }
 
     fn needs(&self) -> Needs {

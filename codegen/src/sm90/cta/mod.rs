@@ -5,6 +5,7 @@
 
 mod asked;
 pub mod dependent_launch;
+mod promoted;
 mod registers;
 mod rules;
 mod shared;

@@ -4,16 +4,17 @@
 //! this version: it does not *run*.
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
+use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
-use crate::program::{Loc, ScaleBlock, Side, TensorId, role_words};
+use crate::program::{Loc, TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
-use crate::variant::{Arch, BLOCK};
+use crate::variant::Arch;
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -221,53 +222,6 @@ fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
-/// Tensor cores keep all of a sum but where they multiply FP8.
-fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    if !asked.kernel.variant.promotes() || asked.promotes() {
-        return Vec::new();
-    }
-    let message = format!("promoted sums of products of {}", asked.dtype);
-    let hint = "products of FP8, whose sums tensor cores keep in few bits, or no `promote`";
-    vec![refuse(asked.at, message, hint)]
-}
-
-/// A tile has all of a block of 128×128 along its side, or lies within one; its CTA loads for itself alone.
-fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let kernel = asked.kernel;
-    let squares = asked
-        .scales()
-        .into_iter()
-        .filter(|it| it.block == ScaleBlock::Square);
-    let mut found = Vec::new();
-    let (down, across) = asked.kind.cluster;
-    if down * across > 1 && !asked.scales().is_empty() {
-        let message = "scales of blocks, in a cluster";
-        let hint = "1x1: stages that others load into are released without a fence, and scales are ordinary reads";
-        found.push(refuse(asked.at, message, hint));
-    }
-    for scale in squares {
-        let name = &kernel.buffers[scale.tensor.index()].name;
-        let (tensor, side) = asked.stages().0[scale.operand];
-        let what = Side::ALL[side].word();
-        if !BLOCK.is_multiple_of(scale.side) && !scale.side.is_multiple_of(BLOCK) {
-            let message = format!(
-                "tiles of {} {what}, across the blocks of 128 of `{name}`",
-                scale.side
-            );
-            let hint = format!("a number of {what} that divides 128, or a multiple of it");
-            found.push(refuse(asked.at, message, hint));
-        }
-        if kernel.is_chunked(kernel.buffers[tensor.index()].rows) {
-            let message =
-                format!("blocks of 128 {what} in `{name}`, where ranks divide the {what}");
-            let hint =
-                "scales of 1×128 for that operand: the rows of a rank may end within a block";
-            found.push(refuse(asked.at, message, hint));
-        }
-    }
-    found
-}
-
 /// A product has accumulators of its own.
 fn one_accumulation(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let again = asked.ways.iter().find_map(|way| {
@@ -396,17 +350,6 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
         refuse(asked.at, asked.tiles(), hint)
     });
     refused.into_iter().collect()
-}
-
-/// Promoted sums leave registers for what tensor cores sum of a step.
-fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    if !asked.promotes() || asked.promotion().is_some() {
-        return Vec::new();
-    }
-    let message = format!("{} with promoted sums", asked.tiles());
-    let hint =
-        "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
-    vec![refuse(asked.at, message, hint)]
 }
 
 /// A step is one atom of the swizzle.

@@ -45,6 +45,7 @@ mod memory;
 mod outdated;
 mod pace;
 mod programs;
+mod promoted;
 mod ranks;
 mod seen;
 mod simulator;

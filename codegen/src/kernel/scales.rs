@@ -1,0 +1,20 @@
+//! Scales among a kernel's tensors.
+
+use super::Kernel;
+use crate::program::{ScaleBlock, TensorId, TensorKind};
+
+impl Kernel {
+    /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
+    pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
+        let kind = self.buffers[tensor.index()].kind;
+        matches!(kind, TensorKind::Scale { of, .. } if self.buffers[of.index()].kind.is_input())
+    }
+
+    /// The scale of an operand's blocks, if it has one.
+    pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
+        let is = |kind: TensorKind| matches!(kind, TensorKind::Scale { of, .. } if of == operand);
+        let mut buffers = self.buffers.iter().zip(0..);
+        let (buffer, at) = buffers.find(|(buffer, _)| is(buffer.kind))?;
+        Some((TensorId(at), buffer.kind.blocks()?))
+    }
+}

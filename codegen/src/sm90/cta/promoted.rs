@@ -1,0 +1,113 @@
+//! Promoted sums, and the scales of blocks that go into them: what they need of a stage and of registers, and what has no
+//! kernel.
+
+use super::asked::Asked;
+use super::registers::registers_to_promote;
+use super::rules::refuse;
+use crate::block::{BLOCK, ScaleBlock};
+use crate::diag::Diagnostic;
+use crate::program::Side;
+use crate::tiling::{Promotion, StagedScale};
+
+impl Asked<'_> {
+    /// Whether what tensor cores sum of a step is added to promoted sums.
+    pub fn promotes(&self) -> bool {
+        self.dtype.is_fp8() && !self.products.is_empty() && self.kernel.variant.promotes()
+    }
+
+    /// The scales of its operands' blocks.
+    pub fn scales(&self) -> Vec<StagedScale> {
+        let tile = self.wgmma.tile;
+        let staged = self.stages().0.into_iter().enumerate();
+        let scales = staged.filter_map(|(operand, (of, side))| {
+            let (tensor, block) = self.kernel.block_scale(of)?;
+            Some(StagedScale {
+                tensor,
+                operand,
+                block,
+                side: [tile.rows, tile.columns][side],
+            })
+        });
+        scales.collect()
+    }
+
+    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
+    pub fn promotion(&self) -> Option<Promotion> {
+        // Each number along the N side has a register: a quarter of the threads have two of every eight.
+        let on_n = usize::from(!self.wgmma.swapped());
+        let staged = self.stages().0;
+        let lines = self
+            .scales()
+            .into_iter()
+            .filter(|scale| scale.block == ScaleBlock::Line && staged[scale.operand].1 == on_n);
+        let scales: u32 = lines.map(|scale| scale.side / 4).sum();
+        let all = registers_to_promote(!self.item.sums.is_empty());
+        let left = all.checked_sub(self.wgmma.accumulators() + scales)?;
+        let promotion = Promotion::of(self.wgmma.blocks(), self.wgmma.sides().1, left)?;
+        self.promotes().then_some(promotion)
+    }
+
+    /// Bytes of a stage for scales: what comes behind them begins with a swizzle's period.
+    pub fn bytes_of_scales(&self) -> u32 {
+        let all: u32 = self.scales().iter().map(StagedScale::bytes).sum();
+        all.next_multiple_of(1024)
+    }
+}
+
+/// Tensor cores keep all of a sum but where they multiply FP8.
+pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if !asked.kernel.variant.promotes() || asked.promotes() {
+        return Vec::new();
+    }
+    let message = format!("promoted sums of products of {}", asked.dtype);
+    let hint = "products of FP8, whose sums tensor cores keep in few bits, or no `promote`";
+    vec![refuse(asked.at, message, hint)]
+}
+
+/// A tile has all of a block of 128×128 along its side, or lies within one; its CTA loads for itself alone.
+pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let kernel = asked.kernel;
+    let squares = asked
+        .scales()
+        .into_iter()
+        .filter(|it| it.block == ScaleBlock::Square);
+    let mut found = Vec::new();
+    let (down, across) = asked.kind.cluster;
+    if down * across > 1 && !asked.scales().is_empty() {
+        let message = "scales of blocks, in a cluster";
+        let hint = "1x1: stages that others load into are released without a fence, and scales are ordinary reads";
+        found.push(refuse(asked.at, message, hint));
+    }
+    for scale in squares {
+        let name = &kernel.buffers[scale.tensor.index()].name;
+        let (tensor, side) = asked.stages().0[scale.operand];
+        let what = Side::ALL[side].word();
+        if !BLOCK.is_multiple_of(scale.side) && !scale.side.is_multiple_of(BLOCK) {
+            let message = format!(
+                "tiles of {} {what}, across the blocks of 128 of `{name}`",
+                scale.side
+            );
+            let hint = format!("a number of {what} that divides 128, or a multiple of it");
+            found.push(refuse(asked.at, message, hint));
+        }
+        if kernel.is_chunked(kernel.buffers[tensor.index()].rows) {
+            let message =
+                format!("blocks of 128 {what} in `{name}`, where ranks divide the {what}");
+            let hint =
+                "scales of 1×128 for that operand: the rows of a rank may end within a block";
+            found.push(refuse(asked.at, message, hint));
+        }
+    }
+    found
+}
+
+/// Promoted sums leave registers for what tensor cores sum of a step.
+pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if !asked.promotes() || asked.promotion().is_some() {
+        return Vec::new();
+    }
+    let message = format!("{} with promoted sums", asked.tiles());
+    let hint =
+        "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
+    vec![refuse(asked.at, message, hint)]
+}
