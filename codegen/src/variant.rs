@@ -91,6 +91,8 @@ impl Arch {
 ///
 /// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
 /// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows", "1d2d", "2d1d", "1d1d"]);
+/// let [x, w] = Scales::Blocks1d2d.blocks().expect("scales of blocks");
+/// assert_eq!((x.rows(), w.rows()), (1, 128)); // of 128 columns each
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
@@ -259,6 +261,7 @@ impl Variant {
     ///
     /// let variant = Variant::new(1).dtype(Dtype::E4M3).promote(true);
     /// assert_eq!(variant.to_string(), "sm90 world 1 nt e4m3 promote");
+    /// assert!(variant.promotes());
     /// ```
     #[must_use]
     pub fn promote(mut self, promote: bool) -> Self {

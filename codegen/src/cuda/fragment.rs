@@ -55,7 +55,11 @@ impl Text<'_> {
                 let scale = self.field(Field::Vector(*tensor));
                 self.line(format!("const float {name} = *{scale};"));
             }
-            FragmentOp::ReadBlocks { ring, scale } => self.read_blocks(*ring, *scale),
+            FragmentOp::ReadBlocks {
+                ring,
+                scale,
+                number,
+            } => self.read_blocks(*ring, *scale, number),
             FragmentOp::Promote { multiply, piece } => self.promote(*multiply, *piece),
             FragmentOp::Apply { epilogue, part } => {
                 let part = self.factor(part);

@@ -106,9 +106,12 @@ impl Text<'_> {
     }
 
     /// Reads a scale of a step's blocks.
-    pub(super) fn read_blocks(&mut self, ring: RingId, scale: usize) {
+    pub(super) fn read_blocks(&mut self, ring: RingId, scale: usize, number: &Expr) {
         let part = self.tiling().operands().len() + scale;
-        let from = self.shared(ring, part, &Expr::Const(0), false);
+        let mut from = self.shared(ring, part, &Expr::Const(0), false);
+        if *number != Expr::Const(0) {
+            from.push_str(&format!(" + {} * 4", self.factor(number)));
+        }
         let (name, _) = self.scale_names(scale);
         let tiling = self.tiling();
         let StagedScale {

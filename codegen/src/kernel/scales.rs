@@ -17,4 +17,17 @@ impl Kernel {
         let (buffer, at) = buffers.find(|(buffer, _)| is(buffer.kind))?;
         Some((TensorId(at), buffer.kind.blocks()?))
     }
+
+    /// The operand whose scales of 1×128 ranks divide with its rows, if there is one.
+    pub(crate) fn divides_lines(&self) -> Option<TensorId> {
+        let operands = (0..self.buffers.len()).map(|at| TensorId(at as u16));
+        let divided = |operand: &TensorId| {
+            let line = matches!(self.block_scale(*operand), Some((_, ScaleBlock::Line)));
+            line && self.is_chunked(self.buffers[operand.index()].rows)
+        };
+        operands.into_iter().find(divided)
+    }
 }
+
+/// TMA begins at multiples of 16 bytes: four numbers of a line.
+pub(crate) const LINE_BEGINS: u32 = 4;

@@ -262,7 +262,7 @@ impl Walk<'_, '_> {
     }
 
     /// Which of all K steps this is.
-    fn step(&self) -> Expr {
+    pub(super) fn step(&self) -> Expr {
         if self.b.cta.split() > 1 {
             Expr::var("first_step") + Expr::var("step")
         } else {
@@ -386,7 +386,9 @@ impl Walk<'_, '_> {
             ScaleBlock::Line => (self.step(), first, each),
             ScaleBlock::Square => {
                 let block = Expr::symbol("SCALE_BLOCK", BLOCK);
-                (first / block, self.step(), (rows * columns).into())
+                // TMA begins at multiples of 16 bytes of a line: the step's number is one of four.
+                let four = self.step() / columns * columns;
+                (first / block, four, (rows * columns).into())
             }
         };
         let load = Node::Load {

@@ -6,7 +6,7 @@ use super::passes::Pass;
 use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
-use crate::program::Var;
+use crate::program::{ScaleBlock, Var};
 use crate::tiling::{Piece, Promotion};
 use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 
@@ -139,10 +139,17 @@ impl Walk<'_, '_> {
                 Node::MmaCommit,
             ]);
             // While tensor cores are busy: registers of scales are no accumulators.
-            let scales = 0..self.tiling().scales().len();
-            let read = scales.map(|scale| {
-                let ring = STAGES;
-                Node::Fragment(FragmentOp::ReadBlocks { ring, scale })
+            let scales = self.tiling().scales().iter().enumerate();
+            let read = scales.map(|(scale, staged)| {
+                let number = match staged.block {
+                    ScaleBlock::Line => 0.into(),
+                    ScaleBlock::Square => self.step() % staged.boxed().1,
+                };
+                Node::Fragment(FragmentOp::ReadBlocks {
+                    ring: STAGES,
+                    scale,
+                    number,
+                })
             });
             body.extend(read.filter(|_| at == 0));
             body.push(Node::MmaWait { pending: 0 });

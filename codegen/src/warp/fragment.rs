@@ -89,6 +89,8 @@ pub enum FragmentOp {
         ring: RingId,
         /// Which of the tiling's scales.
         scale: usize,
+        /// Which number of each line of its box is the step's, if they are blocks along K.
+        number: Expr,
     },
     /// Adds what tensor cores summed of a piece of a step to the promoted sums, in f32: times the product of its operands' scales,
     /// if they have scales of blocks. That product is rounded to f32, and the sum once.
@@ -163,10 +165,10 @@ impl FragmentOp {
             FragmentOp::ReadVector { column, end, .. } => vec![column, end],
             FragmentOp::ReadRows { row, end, .. } => vec![row, end],
             FragmentOp::ReadScale { .. }
-            | FragmentOp::ReadBlocks { .. }
             | FragmentOp::Promote { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
+            FragmentOp::ReadBlocks { number, .. } => vec![number],
             FragmentOp::AddSubtile { index, part, .. }
             | FragmentOp::AddPartial { index, part, .. } => {
                 vec![index, part]

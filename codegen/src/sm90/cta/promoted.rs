@@ -6,8 +6,11 @@ use super::registers::registers_to_promote;
 use super::rules::refuse;
 use crate::block::{BLOCK, ScaleBlock};
 use crate::diag::Diagnostic;
+use crate::kernel::{Kernel, LINE_BEGINS};
 use crate::program::Side;
+use crate::shape::Geometry;
 use crate::tiling::{Promotion, StagedScale};
+use crate::variant::Arch;
 
 impl Asked<'_> {
     /// Whether what tensor cores sum of a step is added to promoted sums.
@@ -110,4 +113,18 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let hint =
         "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
     vec![refuse(asked.at, message, hint)]
+}
+
+/// Where ranks divide rows that have scales of 1×128, each begins at a multiple of four.
+pub(super) fn chunks_of_lines(kernel: &Kernel, geometry: &Geometry) -> Option<Diagnostic> {
+    let several = kernel.variant.world > 1 && kernel.variant.arch != Arch::Cpu;
+    let operand = kernel.divides_lines().filter(|_| several)?;
+    let of = &kernel.buffers[operand.index()];
+    let rows = geometry.chunk_rows(of.rows);
+    if rows.is_multiple_of(LINE_BEGINS) {
+        return None;
+    }
+    let message = format!("scales of 1×128 for chunks of {rows} rows of `{}`", of.name);
+    let hint = format!("chunks of a multiple of {LINE_BEGINS} rows: TMA begins at 16 bytes");
+    Some(refuse(None, message, hint))
 }

@@ -28,6 +28,16 @@ struct Operand {
 struct NoTile;
 
 impl Simulator<'_> {
+    /// TMA takes no box that begins within 16 bytes of a line: a GPU calls it an illegal instruction.
+    pub(super) fn begins_aligned(&self, index: usize, at: &Box4) -> Verdict {
+        let dtype = self.case.pipeline.kernel.buffers[at.tensor.index()].dtype;
+        if (at.origin.1 * dtype.bytes()).is_multiple_of(16) {
+            return Ok(());
+        }
+        let what = "the box begins at a column that is no multiple of 16 bytes";
+        Err(Box::new(trace::wrong(self, index, what)))
+    }
+
     /// The first row of a box among all rows of its tensor.
     fn row(&self, at: &Box4) -> u32 {
         self.row_in_all(at, at.rows.0)

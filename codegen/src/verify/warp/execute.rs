@@ -77,6 +77,7 @@ impl Simulator<'_> {
                 if let Some(end) = from.spills {
                     return Err(Box::new(trace::spills(self, index, &from, end)));
                 }
+                self.begins_aligned(index, &from)?;
                 let read = self.touch_global(index, from, (false, PROXY))?;
                 for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;
@@ -104,6 +105,7 @@ impl Simulator<'_> {
                 if let Some(end) = to.spills {
                     return Err(Box::new(trace::spills(self, index, &to, end)));
                 }
+                self.begins_aligned(index, &to)?;
                 self.stored(index, area, &to)?;
                 let write = self.touch_global(index, to, (true, PROXY))?;
                 self.agents[index].open.push((read, write));

@@ -65,7 +65,11 @@ impl<'a> Flattener<'a> {
                 let (acc, tensor) = (*acc, *tensor);
                 FragmentStep::ReadScale { acc, tensor }
             }
-            FragmentOp::ReadBlocks { ring, scale } => {
+            FragmentOp::ReadBlocks {
+                ring,
+                scale,
+                number,
+            } => {
                 let tiling = self.case.pipeline.tiling_of(self.tiling);
                 let (part, slot) = (
                     tiling.operands().len() + scale,
@@ -73,8 +77,11 @@ impl<'a> Flattener<'a> {
                 );
                 let bytes = tiling.scales()[*scale].box_bytes();
                 let area = self.area(*ring, part, slot, 0, bytes);
-                let scale = *scale;
-                FragmentStep::ReadBlocks { area, scale }
+                FragmentStep::ReadBlocks {
+                    area,
+                    scale: *scale,
+                    number: self.value(number),
+                }
             }
             FragmentOp::Promote { multiply, piece } => {
                 let tiling = self.case.pipeline.tiling_of(self.tiling);
@@ -194,10 +201,14 @@ impl Simulator<'_> {
             FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             FragmentStep::StartProducts => self.start_products(index),
-            FragmentStep::ReadBlocks { area, scale } => {
+            FragmentStep::ReadBlocks {
+                area,
+                scale,
+                number,
+            } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
-                self.read_blocks(index, area, scale)?;
+                self.read_blocks(index, area, (scale, number))?;
             }
             FragmentStep::Promote { product, piece } => self.promote(index, product, piece)?,
             FragmentStep::SendPartial {

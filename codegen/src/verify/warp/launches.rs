@@ -2,7 +2,7 @@
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
+use crate::kernel::{Block, DimId, Kernel, LINE_BEGINS, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
@@ -140,8 +140,12 @@ pub(super) fn of_ranks(
     };
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
+    let few = match kernel.divides_lines() {
+        None => world + 1,
+        Some(_) => (LINE_BEGINS - 1) * world + 1,
+    };
     let tiny = Shape {
-        m: world + 1,
+        m: few,
         ..largest.clone()
     };
     let most = largest.most(&kernel);

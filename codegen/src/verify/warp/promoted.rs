@@ -25,7 +25,12 @@ impl Simulator<'_> {
     }
 
     /// A step's scales are read.
-    pub(super) fn read_blocks(&mut self, index: usize, area: Area, scale: usize) -> Verdict {
+    pub(super) fn read_blocks(
+        &mut self,
+        index: usize,
+        area: Area,
+        (scale, number): (usize, u32),
+    ) -> Verdict {
         let agent = &self.agents[index];
         let staged = self
             .case
@@ -43,7 +48,7 @@ impl Simulator<'_> {
         let (row, column) = from.origin;
         let (rows, block) = match staged.block {
             ScaleBlock::Line => (column, row),
-            ScaleBlock::Square => (row, column),
+            ScaleBlock::Square => (row, column + number),
         };
         let blocks = &mut self.agents[index].fragment.blocks;
         blocks.retain(|(known, ..)| *known != scale);

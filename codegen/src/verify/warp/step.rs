@@ -226,6 +226,8 @@ pub(super) enum FragmentStep {
     ReadBlocks {
         area: Area,
         scale: usize,
+        /// Which number of each line.
+        number: u32,
     },
     /// What tensor cores summed is added to promoted sums.
     Promote {

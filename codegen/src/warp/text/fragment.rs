@@ -48,10 +48,18 @@ impl Printer<'_> {
                     self.pipeline.kernel.buffers[tensor.index()].name
                 )
             }
-            FragmentOp::ReadBlocks { ring, scale } => {
+            FragmentOp::ReadBlocks {
+                ring,
+                scale,
+                number: nth,
+            } => {
                 let part = self.tiling().operands().len() + scale;
                 let name = &self.pipeline.ring(*ring).part(self.tiling, part).name;
-                format!("{name}s = {}", self.part(*ring, part, &Expr::Const(0)))
+                let of = match nth {
+                    Expr::Const(0) => String::new(),
+                    nth => format!(", number {}", number(nth)),
+                };
+                format!("{name}s = {}{of}", self.part(*ring, part, &Expr::Const(0)))
             }
             FragmentOp::Promote { multiply, piece } => {
                 let product = self.tiling().multiplies()[*multiply].first;
