@@ -315,26 +315,14 @@ fn every_tile_passes_the_sass_checks() {
 fn every_tile_that_the_library_offers_passes_the_sass_checks() {
     let mut cases = Vec::new();
     for program in schedules::ALL.map(|schedule| schedule()) {
-        let tiles = &program
-            .tunables
-            .iter()
-            .find(|choice| choice.name == "tiles");
-        let tiles = tiles.expect("tiles are a choice").options.clone();
         let ping_pong = program
             .tunables
             .iter()
             .any(|choice| choice.name == "gemm.ping_pong");
         for dtype in [Dtype::Bf16, Dtype::F16] {
             let variant = Variant::new(4).dtype(dtype);
-            let tiles = tiles.iter().map(|tile| {
-                let variant = variant.clone().set("tiles", *tile);
-                if only_ping_pong(*tile) {
-                    variant.set("gemm.ping_pong", true)
-                } else {
-                    variant
-                }
-            });
-            cases.extend(tiles.map(|variant| (program.clone(), variant)));
+            let tiles = of_all_tiles(&program, &variant);
+            cases.extend(tiles.into_iter().map(|variant| (program.clone(), variant)));
             for tile in [(128, 160), (128, 144), (128, 128)]
                 .into_iter()
                 .filter(|_| ping_pong)
@@ -353,6 +341,31 @@ fn every_tile_that_the_library_offers_passes_the_sass_checks() {
         }
     }
     all_pass(&cases);
+}
+
+/// One variant for each option of the tiles, and where several loops have a choice, for each pair of options.
+fn of_all_tiles(program: &Program, variant: &Variant) -> Vec<Variant> {
+    let choices = program.tunables.iter();
+    let tiles: Vec<_> = choices
+        .filter(|choice| choice.name.ends_with("tiles"))
+        .collect();
+    assert!(!tiles.is_empty(), "tiles are a choice");
+    tiles
+        .iter()
+        .fold(vec![variant.clone()], |variants, choice| {
+            let options = |variant: Variant| {
+                let with = move |tile: &Setting| {
+                    let variant = variant.clone().set(&choice.name, *tile);
+                    if only_ping_pong(*tile) {
+                        variant.set("gemm.ping_pong", true)
+                    } else {
+                        variant
+                    }
+                };
+                choice.options.iter().map(with)
+            };
+            variants.into_iter().flat_map(options).collect()
+        })
 }
 
 /// Whether two warpgroups cannot share such a tile.

@@ -115,6 +115,12 @@ __device__ __forceinline__ void subtile_store(const float* d, u32 subtile, u32 r
     }
 }
 
+// An addition that stays before the waits behind it. The compiler moves a plain one past them, and keeps what is added
+// in registers of its own until then: 64 of a subtile.
+__device__ __forceinline__ void accumulate(float& sum, float term) {
+    asm volatile("add.f32 %0, %0, %1;" : "+f"(sum) : "f"(term));
+}
+
 // Add a subtile to a warp's accumulators, in f32. The inverse walk of subtile_store.
 template <typename T, u32 columns>
 __device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 lane) {
@@ -124,7 +130,7 @@ __device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 
             const u32 address = subtile_address_f32<columns>(subtile, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             float a, b;
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
-            d[2 * pair] += a, d[2 * pair + 1] += b;
+            accumulate(d[2 * pair], a), accumulate(d[2 * pair + 1], b);
         }
     } else {
 #pragma unroll
@@ -132,8 +138,8 @@ __device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 
             float* v = d + 8 * block;
             const uint4 p = ldmatrix(subtile_address<columns>(subtile, row + lane % 16, 2 * block + lane / 16));
             const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
-            v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
-            v[4] += c.x, v[5] += c.y, v[6] += e.x, v[7] += e.y;
+            accumulate(v[0], a.x), accumulate(v[1], a.y), accumulate(v[2], b.x), accumulate(v[3], b.y);
+            accumulate(v[4], c.x), accumulate(v[5], c.y), accumulate(v[6], e.x), accumulate(v[7], e.y);
         }
     }
 }
@@ -309,7 +315,7 @@ __device__ __forceinline__ void subtile_add_transposed(float* d, u32 subtile, u3
     float added[rows / 2];
     subtile_read_transposed<T, rows>(added, subtile, column, lane);
 #pragma unroll
-    for (u32 i = 0; i < rows / 2; ++i) d[i] += added[i];
+    for (u32 i = 0; i < rows / 2; ++i) accumulate(d[i], added[i]);
 }
 
 // A lane's two columns of a vector, from its warp's first on: of accumulator i, the column's element is
