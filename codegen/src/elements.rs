@@ -122,6 +122,47 @@ pub(crate) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     found
 }
 
+/// Which tensors hold what one rank's memory had and another's has, by a copy or several.
+pub(crate) fn sent_between_ranks(program: &Program) -> Vec<bool> {
+    let mut copies = Vec::new();
+    for role in &program.roles {
+        sent(&role.body, &mut copies);
+    }
+    let mut found = vec![false; program.tensors.len()];
+    let known = |found: &[bool], of: TensorId| found.get(of.index()).copied().unwrap_or(true);
+    while let Some(at) = (copies.iter())
+        .position(|(to, from, remote)| !known(&found, *to) && (*remote || known(&found, *from)))
+    {
+        mark(&mut found, copies.swap_remove(at).0);
+    }
+    found
+}
+
+/// What is copied where from, and whether that is between ranks.
+fn sent(body: &[Stmt], copies: &mut Vec<(TensorId, TensorId, bool)>) {
+    for stmt in body {
+        match &stmt.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => sent(body, copies),
+            StmtKind::If {
+                then, otherwise, ..
+            } => {
+                sent(then, copies);
+                sent(otherwise, copies);
+            }
+            StmtKind::Copy { dst, src } => {
+                let remote = dst.home.is_remote() || src.home.is_remote();
+                copies.push((dst.tensor, src.tensor, remote));
+            }
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => {}
+        }
+    }
+}
+
 /// What is copied from or to a tensor that is marked is so too.
 fn spread(found: &mut [bool], mut copies: Vec<[TensorId; 2]>) {
     loop {

@@ -9,7 +9,7 @@ mod planes;
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
-use crate::elements::{copied_with, elements};
+use crate::elements::{copied_with, elements, sent_between_ranks};
 use crate::program::{
     AccDecl, Along, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
 };
@@ -219,6 +219,7 @@ impl Scaled<'_> {
             return Err(refused(dot, message).hint("scales belong to inputs: one to each operand"));
         };
         let of = TensorId(input as u16);
+        self.is_of_this_rank(operand, of, along, dot)?;
         if matches!(along, Along::Blocks(_)) && tensors[input].kind != TensorKind::Local {
             let message = format!("scales of blocks of `{name}`, which travels between ranks");
             return Err(refused(dot, message).hint(
@@ -260,6 +261,37 @@ impl Scaled<'_> {
             }
         };
         Ok(Some(TensorId((tensors.len() + at) as u16)))
+    }
+
+    /// Whether a copy of an input is multiplied by the scale that it was quantised with: this rank's own.
+    fn is_of_this_rank(
+        &self,
+        operand: TensorId,
+        of: TensorId,
+        along: Along,
+        dot: Loc,
+    ) -> Result<(), Diagnostic> {
+        let tensors = &self.written.tensors;
+        let own = tensors[of.index()].kind == TensorKind::Local;
+        if operand == of || !own {
+            return Ok(());
+        }
+        let [copy, input] = [operand, of].map(|tensor| &tensors[tensor.index()].name);
+        if matches!(along, Along::Blocks(_)) {
+            let message = format!("`{copy}` is a copy of `{input}`, which has scales of blocks");
+            return Err(refused(dot, message).hint(
+                "multiply the input itself, or take scales of rows or of the whole: a copy has no scales of blocks",
+            ));
+        }
+        if !sent_between_ranks(self.written)[operand.index()] {
+            return Ok(());
+        }
+        let message = format!(
+            "`{copy}` has what a peer sent of its `{input}`, which has a scale of that peer's own"
+        );
+        Err(refused(dot, message).hint(format!(
+            "multiply `{input}` on its own rank, or make it `Gathered`: then its scales come with it, or all ranks have one"
+        )))
     }
 
     /// What that scale is in an item.

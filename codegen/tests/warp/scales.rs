@@ -1,7 +1,7 @@
 //! Scales of FP8 operands: what kernels become, that results are those of dequantised operands, and what is refused.
 
 use crate::fixtures::library;
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
+use counterflow_codegen::builder::{GemmOptions, RankExpr, ScheduleBuilder, Value, me, world};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Input, Options};
@@ -315,6 +315,63 @@ fn of_itself() -> Program {
         });
     });
     s.finish()
+}
+
+/// Rows of an input of the rank's own that are copied to that rank's scratch, and multiplied there.
+fn copied(to: impl Into<RankExpr>) -> Program {
+    let to = to.into();
+    let mut s = ScheduleBuilder::new("copied");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let copy = s.symmetric("copy", Bf16, x.whole(), 1);
+    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 128)));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_items("p", pieces.all(), |s, p| {
+            s.copy(copy.on(&to).at(p), x.at(p));
+            s.signal(arrived.on(&to).at(p), 1);
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            s.wait(arrived.at(t.rows()));
+            let product = s.dot(copy.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    s.finish()
+}
+
+/// The scale of what a peer sent is the peer's: multiplied by this rank's, it would be another number, and nobody would know.
+#[test]
+fn what_a_peer_sends_has_the_scale_of_the_peer() {
+    let next = || (me() + 1) % world();
+    let said = IN_EPILOGUES
+        .map(|scales| refused(&copied(next()), &Variant::new(2).dtype(E4M3).scales(scales)));
+    insta::assert_snapshot!(said.join("\n"), @"
+    error[language]: `copy` has what a peer sent of its `x`, which has a scale of that peer's own
+      help: multiply `x` on its own rank, or make it `Gathered`: then its scales come with it, or all ranks have one
+
+    error[language]: `copy` has what a peer sent of its `x`, which has a scale of that peer's own
+      help: multiply `x` on its own rank, or make it `Gathered`: then its scales come with it, or all ranks have one
+    ");
+    // What stays on its rank has that rank's scale, and what has no scale may go anywhere.
+    for scales in IN_EPILOGUES {
+        let at_home = built(&copied(me()), &Variant::new(2).dtype(E4M3).scales(scales))
+            .and_then(verify::pipeline);
+        at_home.unwrap_or_else(|error| panic!("{error}"));
+    }
+    let unscaled = built(&copied(next()), &Variant::new(2).dtype(E4M3)).and_then(verify::pipeline);
+    unscaled.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A copy has no planes of blocks.
+#[test]
+fn scales_of_blocks_are_of_what_is_multiplied() {
+    let blocks = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d2d);
+    insta::assert_snapshot!(refused(&copied(me()), &blocks), @"
+    error[language]: `copy` is a copy of `x`, which has scales of blocks
+      help: multiply the input itself, or take scales of rows or of the whole: a copy has no scales of blocks
+    ");
 }
 
 #[test]
