@@ -5,7 +5,7 @@ mod halves;
 #[path = "../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
-use Dtype::Bf16;
+use Dtype::{Bf16, E4M3};
 use Layout::{Nt, Tn};
 use counterflow::codegen;
 use counterflow::codegen::cuda::{self, CudaSource};
@@ -14,7 +14,7 @@ use counterflow::codegen::program::Setting;
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
 use counterflow::codegen::warp::Pipeline;
-use counterflow::{Checked, Dtype, Layout, Program, Variant, schedules};
+use counterflow::{Checked, Dtype, Layout, Program, Scales, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -24,11 +24,15 @@ fn pipeline(
     dtype: Dtype,
     tile: (u32, u32),
     layout: Layout,
-    (choices, _): Knobs,
+    knobs: &Knobs,
 ) -> Checked<Pipeline> {
     let variant = Variant::new(4).dtype(dtype).layout(layout);
     let set = |variant: Variant, (name, setting): &(&str, Setting)| variant.set(name, *setting);
-    let variant = choices.iter().fold(variant.set("tiles", tile), set);
+    let variant = knobs.choices.iter().fold(variant.set("tiles", tile), set);
+    let variant = knobs
+        .scales
+        .into_iter()
+        .fold(variant, |variant, scales| variant.scales(scales));
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| sm90::build(&kernel))
@@ -36,18 +40,38 @@ fn pipeline(
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 
-/// A schedule's choices, and what the file's name says of them.
-type Knobs = (&'static [(&'static str, Setting)], &'static str);
+/// What a kernel has beside its type, tile and layout, and what the file's name says of it.
+struct Knobs {
+    choices: &'static [(&'static str, Setting)],
+    scales: Option<Scales>,
+    name: &'static str,
+}
+
+const fn choices(choices: &'static [(&'static str, Setting)], name: &'static str) -> Knobs {
+    Knobs {
+        choices,
+        scales: None,
+        name,
+    }
+}
+
+const fn scales(scales: Scales, name: &'static str) -> Knobs {
+    Knobs {
+        choices: &[],
+        scales: Some(scales),
+        name,
+    }
+}
 
 type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knobs);
 
-const NONE: Knobs = (&[], "");
-const PING_PONG: Knobs = (&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");
-const CLUSTER: Knobs = (&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
-const SPLIT: Knobs = (&[("gemm.split", Setting::One(3))], "-split");
+const NONE: Knobs = choices(&[], "");
+const PING_PONG: Knobs = choices(&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");
+const CLUSTER: Knobs = choices(&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
+const SPLIT: Knobs = choices(&[("gemm.split", Setting::One(3))], "-split");
 
 /// Both.
-const QUAD: Knobs = (
+const QUAD: Knobs = choices(
     &[
         ("gemm.cluster", Setting::Pair(2, 1)),
         ("gemm.split", Setting::One(2)),
@@ -55,8 +79,12 @@ const QUAD: Knobs = (
     "-cluster-split",
 );
 
+const WHOLE: Knobs = scales(Scales::Whole, "-whole");
+const ROWS: Knobs = scales(Scales::Rows, "-rows");
+const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
+
 /// The first of each kind.
-const KERNELS: [Kind; 21] = [
+const KERNELS: [Kind; 24] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -65,9 +93,12 @@ const KERNELS: [Kind; 21] = [
     (schedules::gemm, Bf16, (200, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),
     (schedules::gemm, Bf16, (128, 192), Nt, QUAD),
+    (schedules::gemm, E4M3, (128, 256), Nt, WHOLE),
+    (schedules::gemm, E4M3, (128, 256), Nt, BLOCKS),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
+    (schedules::ag_gemm, E4M3, (128, 256), Nt, ROWS),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::fsdp_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
@@ -97,12 +128,12 @@ fn kernels_are_as_emitted() {
     };
     for (schedule, dtype, (rows, columns), layout, knobs) in KERNELS {
         let program = schedule();
-        let pipeline = pipeline(&program, dtype, (rows, columns), layout, knobs);
+        let pipeline = pipeline(&program, dtype, (rows, columns), layout, &knobs);
         let layout = match layout {
             Layout::Nt => String::new(),
             Layout::Nn | Layout::Tn => format!("-{}", layout.name()),
         };
-        let (program, knobs) = (&program.name, knobs.1);
+        let (program, knobs) = (&program.name, knobs.name);
         let name = format!("sm90/{program}.{dtype}-{rows}x{columns}{layout}{knobs}.cu");
         let text = cuda::emit(&pipeline).text;
         narrow(&name, &text);
@@ -139,7 +170,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
             for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
                 let program = schedule();
                 let tile = halves::tile(&program, tile);
-                let pipeline = pipeline(&program, dtype, tile, Nt, NONE);
+                let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);
                 let CudaSource {
                     text,
                     entry,
