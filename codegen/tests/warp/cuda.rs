@@ -48,7 +48,7 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     };
     insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 208))), @"
     error[resources]: tiles of 256x208
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters and sums that are not just added, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
@@ -91,7 +91,7 @@ fn clusters_that_hopper_does_not_have_are_refused() {
     ");
     insta::assert_snapshot!(refused_cluster((256, 176), (2, 1)), @"
     error[resources]: tiles of 256x176
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters and sums that are not just added, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(refused_cluster((24, 64), (1, 2)), @"
     error[resources]: a cluster that shares the rows of tiles of 24

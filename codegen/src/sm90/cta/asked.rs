@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, Side, StoreMode, TensorId, Var};
+use crate::program::{Loc, PartitionId, StoreMode, TensorId, Var};
 use crate::tiling::{
     Boxes, Inputs, Major, Operand, Parts, Product, StagedScale, Subtile, Tiling, strides,
 };
@@ -128,8 +128,6 @@ impl Asked<'_> {
         let GemmKind { cluster, split, .. } = self.kind;
         if self.alone() && !self.results.computed && self.results.widest == 2 {
             Company::Plain
-        } else if self.results.apart {
-            Company::Apart
         } else if cluster == (1, 1) && (split == 1 || !self.wgmma.swapped()) {
             Company::Little
         } else {
@@ -435,7 +433,6 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         stores: 0,
         inputs: 0,
         apart: false,
-        vectors: [0, 0],
         computed: false,
     };
     let mut each = |op: &Op| {
@@ -472,38 +469,11 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     for role in &kernel.roles {
         if matches!(role.kind, RoleKind::Gemm(_)) || computes(role) {
             visit(&role.body, &mut each);
-            for each in loops(&role.body) {
-                if sums_apart(kernel, each.body) {
-                    results.apart = true;
-                    let read = vectors(kernel, each.body);
-                    results.vectors = [0, 1].map(|side| results.vectors[side].max(read[side]));
-                }
-            }
+            let mut loops = loops(&role.body).into_iter();
+            results.apart |= loops.any(|each| sums_apart(kernel, each.body));
         }
     }
     results
-}
-
-/// How many vectors and scales an item reads, with a number for each row and for each column.
-fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
-    let mut read = [0, 0];
-    visit_ops(body, &mut |op| match &op.kind {
-        OpKind::Load { from, .. } => {
-            let kind = kernel.buffers[from.buffer.index()].kind;
-            let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
-            read[0] += u32::from(in_columns && !in_rows);
-            read[1] += u32::from(in_rows && !in_columns);
-        }
-        OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Store { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => {}
-    });
-    read
 }
 
 /// Whether an item has a product, and a sum of stored tiles that is not added to its accumulators: it has several products, stores

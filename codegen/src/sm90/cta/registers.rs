@@ -13,8 +13,6 @@ pub(super) enum Company {
     Plain,
     /// Signals, math, or sums.
     Little,
-    /// A sum of stored tiles beside the product: 256x176 spills, and 160x256 does with a scale for each row and column.
-    Apart,
     /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
     Much,
 }
@@ -25,8 +23,7 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
         (0 | 1, ..) => 128,
         (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
         (_, Mode::Cooperative, Company::Little) => 176,
-        (_, Mode::Cooperative, Company::Apart) if wgmma.swapped() => 152,
-        (_, Mode::Cooperative, Company::Much | Company::Apart) | (_, Mode::PingPong, _) => 160,
+        (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
     };
     wgmma.accumulators() <= most
 }

@@ -532,8 +532,8 @@ fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
 fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
     if wgmma.swapped() {
         let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \
-            by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum that is not just added, 176 by CTAs alone, \
-            200 of their plain products), 192 and 256 in ping-pong up to 104 and 80";
+            by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
+            in ping-pong up to 104 and 80";
         return (wgmma.refused()).or_else(|| (!has_registers(wgmma, company)).then_some(hint));
     }
     let (rows, how): (&[u32], _) = match wgmma.mode {
@@ -543,8 +543,8 @@ fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
         ),
         Mode::Cooperative => (
             &[128, 256],
-            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters \
-            and sums that are not just added, 192 of plain products by CTAs alone)",
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, \
+            192 of plain products by CTAs alone)",
         ),
     };
     let known = rows.contains(&wgmma.tile.rows)

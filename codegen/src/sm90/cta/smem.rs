@@ -39,9 +39,6 @@ pub(super) struct Results {
     pub inputs: u32,
     /// Whether a sum of stored tiles has registers of its own, beside the accumulators of a product.
     pub apart: bool,
-    /// Vectors and scales that an item of such a sum reads, most of all items: so many with a number for each row, and for each
-    /// column.
-    pub vectors: [u32; 2],
     /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
@@ -129,9 +126,6 @@ const ENOUGH_ROWS: u32 = 24;
 const LARGEST: u32 = 32 << 10;
 /// Registers of a thread for accumulators and for what a subtile of them becomes.
 const VALUES: u32 = 192;
-/// The same with those for vectors and scales. Measured: 128x256 by subtiles of 64 columns takes 210 beside a sum and spills, 256x128
-/// by 32 takes 204 and does not. In swapped tiles each element has an address of its own: 144x256 by 24 rows takes 200 and spills.
-const WITH_VECTORS: u32 = 204;
 
 /// Staging buffers of a CTA that moves data, at most.
 const MOST_STAGING: u32 = 12;
@@ -196,7 +190,7 @@ impl Needs {
         let fits = |columns: &u32| {
             let values = self.wgmma.accumulators() + blocks * columns;
             self.places(rows * columns) >= self.results.inputs
-                && (!self.results.apart || values <= VALUES && self.fits_apart(*columns))
+                && (!self.results.apart || values <= VALUES)
         };
         let widest_of_all = divide.clone().next();
         divide
@@ -222,7 +216,6 @@ impl Needs {
                 && each >= ENOUGH_ROWS
                 && each * tile.columns * self.results.widest * self.sets() <= LARGEST
                 && (as_it_is || values(each) <= VALUES)
-                && (!self.results.apart || self.fits_apart(each))
                 && self.places(each * tile.columns) >= self.results.inputs
         };
         let fewest = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
@@ -236,19 +229,6 @@ impl Needs {
             None if tile.rows.is_multiple_of(16) && tile.rows / 16 >= self.split => 16,
             None => ATOM_ROWS,
         }
-    }
-
-    /// Whether a thread has registers for a sum's part of a subtile that has so much of the N side, for what becomes of it, and for
-    /// its numbers of each vector: two of a block's M side, or a quarter of the N side.
-    const fn fits_apart(&self, n: u32) -> bool {
-        let blocks = self.wgmma.blocks();
-        let [of_rows, of_columns] = self.results.vectors;
-        let (on_m, on_n, most) = match self.wgmma.swapped() {
-            true => (of_columns, of_rows, VALUES),
-            false => (of_rows, of_columns, WITH_VECTORS),
-        };
-        let vectors = on_m * 2 * blocks + on_n * n / 4;
-        self.wgmma.accumulators() + blocks * n + vectors <= most
     }
 
     /// Subtiles of so many elements that a stage has room for, where each operand would be.
