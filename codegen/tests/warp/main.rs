@@ -41,6 +41,7 @@ mod split_k;
 mod staggered_epilogues;
 mod summing_roles;
 mod swapped_operands;
+mod together;
 mod without_gemm;
 mod without_product;
 mod worlds;

@@ -29,7 +29,7 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
 }
 
 /// Registers of a thread for promoted sums and for what tensor cores sum of a piece: others have addresses, and scales.
-/// Beside a sum of stored tiles 192 spill, in all that it is summed with.
+/// Beside a sum of stored tiles, 192 spill.
 pub(super) const fn registers_to_promote(sums: bool) -> u32 {
     if sums { 160 } else { 192 }
 }
