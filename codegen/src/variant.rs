@@ -96,7 +96,8 @@ impl Arch {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scales {
-    /// One number for all of an operand. Of one that is gathered, the same on every rank.
+    /// One number for all of an operand. Of one that is gathered, the same on every rank: for one of each rank's chunk, all rows of
+    /// a chunk have its number, with [`Scales::Rows`].
     Whole,
     /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
     /// `w`. Those of an operand that is gathered travel with its rows.

@@ -165,7 +165,11 @@ impl<'a> Quantise<'a> {
         };
         let mut step = quantiser.rank.step(caller);
         let code = |elements| of(recipe.rule.to.dtype(), elements);
-        let words = |shape| Part::of::<f32>(job.words(shape).padded.iter().product());
+        // Kernels write one scale at a time: a chunk's may begin at any row of a plane.
+        let words = |shape| {
+            let words = job.words(shape).padded.iter().product();
+            Part::of::<f32>(words).by_elements()
+        };
         let whole = matches!(
             recipe.scaling,
             Scaling::Current(Pieces::Whole) | Scaling::Delayed

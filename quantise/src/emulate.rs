@@ -100,9 +100,10 @@ fn one(
         };
         codes(running, at, to, &q.with_pitch(job.pitch()))?;
     }
+    let words = job.words(job.shape).padded.iter().product();
     job.at
         .scales
-        .map_or(Ok(()), |at| running.write(at, &[scale.stored]))
+        .map_or(Ok(()), |at| running.write(at, &vec![scale.stored; words]))
 }
 
 /// The elements.

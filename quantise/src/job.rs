@@ -80,6 +80,9 @@ impl Job {
     /// somebody must write it.
     pub fn tiles(&self) -> usize {
         let [down, across] = self.shape.map(|size| size.div_ceil(128));
+        if self.recipe.each_row {
+            return down * across.max(1);
+        }
         match self.recipe.scaling {
             Scaling::Current(Pieces::Rows) | Scaling::Delayed => down.max(1) * across.max(1),
             Scaling::Current(Pieces::Whole | Pieces::OneBy128 | Pieces::Square) => down * across,
@@ -93,14 +96,18 @@ impl Job {
 
     /// Words of the scales of a matrix of that shape: its own, or the transposed one.
     pub fn words(&self, shape: [usize; 2]) -> Words {
+        let of_rows = Words {
+            strides: [1, 0],
+            padded: [shape[0], 1],
+        };
+        if self.recipe.each_row {
+            return of_rows;
+        }
         match (self.recipe.scaling, self.order) {
             (Scaling::Current(Pieces::OneBy128 | Pieces::Square), Some(order)) => {
                 (order.words)(shape)
             }
-            (Scaling::Current(Pieces::Rows), _) => Words {
-                strides: [1, 0],
-                padded: [shape[0], 1],
-            },
+            (Scaling::Current(Pieces::Rows), _) => of_rows,
             (Scaling::Current(_) | Scaling::Delayed, _) => Words {
                 strides: [0, 0],
                 padded: [1, 1],

@@ -62,6 +62,8 @@ pub struct Recipe {
     pub from: Dtype,
     /// Whether there is a transposed copy, too.
     pub transposed: bool,
+    /// Whether the one scale of a whole tensor, of its own amax or of earlier ones, is written once for each row.
+    pub each_row: bool,
 }
 
 impl Recipe {
@@ -72,6 +74,7 @@ impl Recipe {
             scaling,
             from,
             transposed: false,
+            each_row: false,
         }
     }
 
@@ -84,12 +87,39 @@ impl Recipe {
         }
     }
 
+    /// The same with the one scale of a whole tensor in each of its rows: so it travels with them, where a product has scales of
+    /// rows. Ranks that quantise a chunk each need no common amax then.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_runtime::Communicator;
+    /// # use {float8::F8E4M3, half::bf16};
+    ///
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let rule = Rule::transformer_engine(Fp8::E4M3);
+    /// let recipe = Recipe::new(rule, Scaling::Current(Pieces::Whole), Dtype::Bf16).with_scale_in_each_row();
+    /// let quantiser = Quantiser::build(rank, recipe, [3, 16])?;
+    /// # let (x, mut codes, mut scales) = (rank.zeros::<bf16>([3, 16])?, rank.zeros::<F8E4M3>([3, 16])?, rank.zeros::<f32>([3])?);
+    /// x.write(&[bf16::from_f32(224.0); 3 * 16])?;
+    /// quantiser.on(rank, [3, 16]).x(&x).codes(&mut codes).scales(&mut scales).launch()?.wait()?;
+    /// assert_eq!(scales.read()?, [0.5; 3]);
+    /// # Ok::<(), counterflow_runtime::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn with_scale_in_each_row(self) -> Recipe {
+        Recipe {
+            each_row: true,
+            ..self
+        }
+    }
+
     /// Its kernels with a tile of the matrix for each CTA.
     pub fn tiles(&self) -> String {
         let pieces = self.scaling.name().to_uppercase();
-        let turned = u32::from(self.transposed);
+        let [turned, each_row] = [self.transposed, self.each_row].map(u32::from);
         format!(
-            "// {self}\n{}#define PIECES {pieces}\n#define TURNED {turned}\n#include \"tiles.cuh\"\n",
+            "// {self}\n{}#define PIECES {pieces}\n#define TURNED {turned}\n#define EACH_ROW {each_row}\n#include \"tiles.cuh\"\n",
             self.rules()
         )
     }
@@ -149,6 +179,11 @@ impl std::fmt::Display for Recipe {
                 f.write_str(", powers of two")?;
             }
         }
+        f.write_str(if self.each_row {
+            ", a scale in each row"
+        } else {
+            ""
+        })?;
         f.write_str(if self.transposed { ", transposed" } else { "" })
     }
 }

@@ -78,8 +78,8 @@ impl Kernels {
                     unsafe { on.launch(&self.amax_of_ctas, ctas, &of)? };
                 }
                 let counted = if job.steps == Steps::Cast { 0 } else { ctas };
-                // Who only measures has no place for a scale yet.
-                let scale = match job.at.scales {
+                // Who only measures has no place for a scale yet; who writes it to each row takes it from there.
+                let scale = match job.at.scales.filter(|_| !job.recipe.each_row) {
                     Some(at) => Item::At(running.address(at)),
                     None => Item::At(on.state().plus(8)),
                 };

@@ -61,7 +61,7 @@ pub struct Quantiser<'r> {
     /// None: the rank is emulated.
     pub(crate) kernels: Option<Kernels>,
     pub(crate) most: [usize; 2],
-    /// Of whole tensors the amax, the multiplier and the amaxes of CTAs; of rows the amaxes of rows and columns.
+    /// Of whole tensors the amax, the multiplier, the stored scale if rows have it, and the amaxes of CTAs; of rows the amaxes of rows and columns.
     pub(crate) state: Tensor<f32>,
 }
 
@@ -69,7 +69,7 @@ impl<'r> Quantiser<'r> {
     /// Compiles and loads what a recipe needs for up to so many rows and columns.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a type that is FP8 already, or an eps below 0; [`Error::Toolkit`] without a compiler; what the
+    /// [`Error::Usage`] for a type that is FP8 already, an eps below 0, or several scales of which each would be in each row; [`Error::Toolkit`] without a compiler; what the
     /// driver refuses.
     pub fn build(
         rank: &'r Communicator,
@@ -80,6 +80,16 @@ impl<'r> Quantiser<'r> {
             return Err(Error::Usage {
                 what: format!("{recipe} with an eps of {}", recipe.rule.eps),
                 legal: "quantise bf16, f16 or f32, with a finite eps of 0 or more".into(),
+            });
+        }
+        let one = matches!(
+            recipe.scaling,
+            Scaling::Current(Pieces::Whole) | Scaling::Delayed
+        );
+        if recipe.each_row && !one {
+            return Err(Error::Usage {
+                what: recipe.to_string(),
+                legal: "only the one scale of a whole tensor is written to each row".into(),
             });
         }
         sizes(most)?;

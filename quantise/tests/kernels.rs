@@ -40,6 +40,10 @@ fn recipes() -> Vec<Recipe> {
                 });
             }
         }
+        for scaling in &SCALINGS[..2] {
+            let rule = rules[recipes.len() % rules.len()];
+            recipes.push(Recipe::new(rule, *scaling, from).with_scale_in_each_row());
+        }
     }
     recipes
 }

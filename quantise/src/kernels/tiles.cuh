@@ -1,5 +1,6 @@
 // Kernels whose CTAs have a tile of 128×128 elements each: 256 threads with 8 rows of 8 elements. The text before says
-// PIECES and TURNED, whether there is a transposed copy.
+// PIECES, TURNED, whether there is a transposed copy, and EACH_ROW, whether the one scale of a whole tensor is in each
+// row.
 
 #include "elements.cuh"
 
@@ -119,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(256) amaxes_of_lines(const void* x,
 }
 #endif
 
-// `state`: of a whole tensor its amax and multiplier; of delayed scaling the multiplier, the stored scale, and the amax of
+// `state`: of a whole tensor its amax, multiplier and, with EACH_ROW, stored scale; of delayed scaling the multiplier, the stored scale, and the amax of
 // this step; of rows the amaxes of rows and columns.
 extern "C" __global__ void __launch_bounds__(256, 2)
 cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_scales, float* state, const u32* skip,
@@ -194,7 +195,7 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
     const float multiplier = state[0];
     if (threadIdx.x == 0) {
         atomicMax(reinterpret_cast<u32*>(state + 2), __float_as_uint(amax));
-        if (blockIdx.x == 0) *scales = state[1];
+        if (blockIdx.x == 0 && !EACH_ROW) *scales = state[1];
     }
 #elif PIECES == SQUARE
     const Scale scale = scale_of(amax, MOST);
@@ -212,6 +213,10 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
 #endif
     }
 #endif
+#endif
+#if EACH_ROW
+    if (tile.across == 0 && threadIdx.x < 128 && tile.row + threadIdx.x < rows)
+        scales[tile.row + threadIdx.x] = state[PIECES == WHOLE ? 2 : 1];
 #endif
 
     forget(x8);

@@ -35,6 +35,10 @@ pub fn current() -> Vec<Recipe> {
             for pieces in PIECES {
                 let recipe = Recipe::new(rule, Scaling::Current(pieces), from);
                 recipes.extend([recipe, recipe.with_transposed()]);
+                if pieces == Pieces::Whole {
+                    let rows = recipe.with_scale_in_each_row();
+                    recipes.extend([rows, rows.with_transposed()]);
+                }
             }
         }
     }
@@ -48,7 +52,8 @@ pub fn delayed() -> Vec<Recipe> {
         for to in [Fp8::E4M3, Fp8::E5M2] {
             let rule = Rule::transformer_engine(to);
             let recipe = Recipe::new(rule, Scaling::Delayed, from);
-            recipes.extend([recipe, recipe.with_transposed()]);
+            let rows = recipe.with_scale_in_each_row();
+            recipes.extend([recipe, recipe.with_transposed(), rows]);
         }
     }
     recipes

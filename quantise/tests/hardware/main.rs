@@ -9,6 +9,7 @@
 mod nvidia;
 
 mod cases;
+mod chunks;
 mod prebuilt;
 mod refused;
 mod right;

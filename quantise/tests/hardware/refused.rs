@@ -146,6 +146,10 @@ fn recipes_that_no_kernel_has_are_refused() {
         refused(blocks(), [64, 40]),
         "a quantiser for 64 rows of 40 elements"
     );
+    assert_eq!(
+        refused(blocks().with_scale_in_each_row(), SHAPE),
+        "one_by_128 bf16 -> e4m3, DeepGemm, a scale in each row"
+    );
 }
 
 #[test]

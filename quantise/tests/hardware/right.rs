@@ -181,7 +181,11 @@ fn compare(
             fine(scales.fill(0xaa));
             scales
         };
-        let (words, words_of_copy) = (plane(&wanted), plane(&wanted_turned));
+        let words = match recipe.each_row {
+            true => vec![wanted.scales[0]; shape[0]],
+            false => plane(&wanted),
+        };
+        let words_of_copy = plane(&wanted_turned);
         let (mut own, mut of_copy) = (scales(words.len()), scales(words_of_copy.len()));
         let launch = ordered(quantiser.on(rank, shape));
         let launch = given!(launch, &x, &mut codes, &mut copy).scales(&mut own);

@@ -14,7 +14,7 @@ use half::bf16;
 
 /// Several steps with other numbers each, one of them zeros.
 fn histories(rank: &Communicator) {
-    let shape = [129, 272];
+    let (shape, mut launches) = ([129, 272], 0);
     for (at, recipe) in delayed().into_iter().enumerate() {
         let rule = recipe.rule;
         let quantiser = fine(Quantiser::build(rank, recipe, shape));
@@ -47,12 +47,15 @@ fn histories(rank: &Communicator) {
             let source = Source::of(rank, shape, recipe.from, &values);
             let mut codes = Codes::new(rank, shape, rule.to);
             let mut copy = (recipe.transposed).then(|| Codes::new(rank, [272, 144], rule.to));
-            let mut stored = fine(rank.zeros::<f32>([1]));
+            let each = if recipe.each_row { shape[0] } else { 1 };
+            let mut stored = fine(rank.zeros::<f32>([each]));
             let launch = quantiser.on(rank, shape).scales(&mut stored);
             let launch = given!(launch, &source, &mut codes, &mut copy);
             fine(launch.history(&mut history).launch());
             fine(quantiser.next_step(rank, &mut history));
-            assert_eq!(fine(stored.read()), [scale.stored], "{what}");
+            let stored = fine(stored.read());
+            assert_eq!(stored, vec![scale.stored; each], "{what}");
+            launches += 1;
             same(
                 &codes.read(),
                 &twin::cast(&x, rule.to, scale.multiplier),
@@ -76,7 +79,7 @@ fn histories(rank: &Communicator) {
         }
     }
     println!(
-        "  72 launches right: delayed scaling, {}",
+        "  {launches} launches right: delayed scaling, {}",
         rank.gpu().name()
     );
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 ///
 /// let _scale = Part::of::<f32>(1).read("scale");
 /// let _codes = Part::of::<e4m3>(64 * 64).written("codes");
+/// let _scales = Part::of::<f32>(63).by_elements().written("scales"); // may be some rows of others
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
@@ -28,6 +29,7 @@ pub struct Part {
     each: usize,
     elements: usize,
     written: bool,
+    by_elements: bool,
 }
 
 impl Part {
@@ -39,6 +41,16 @@ impl Part {
             each: size_of::<T>(),
             elements,
             written: false,
+            by_elements: false,
+        }
+    }
+
+    /// The same of what kernels access one element at a time: it starts at any element, and not at a multiple of 16 bytes.
+    #[must_use]
+    pub const fn by_elements(self) -> Part {
+        Part {
+            by_elements: true,
+            ..self
         }
     }
 
@@ -272,7 +284,11 @@ fn check(
 /// Rejects memory that starts where vectors cannot, and memory that is written and read at once.
 fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
     for (at, (part, start)) in ranges.iter().enumerate() {
-        let align = if part.elements > 1 { 16 } else { 4 };
+        let align = match part.elements > 1 {
+            true if part.by_elements => part.each as u64,
+            true => 16,
+            false => 4,
+        };
         if !start.is_multiple_of(align) {
             return Err(Error::Usage {
                 what: format!(

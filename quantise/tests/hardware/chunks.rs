@@ -1,0 +1,159 @@
+//! A chunk on each rank, quantised by its own amax alone, then gathered with its scale and multiplied: no rank knows the amax
+//! of another.
+
+use crate::fine;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::interp::Numbers;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::variant::Scales;
+use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
+use counterflow_runtime::{Communicator, Error};
+use float8::F8E4M3;
+use half::bf16;
+
+/// Columns of the product, and its depth.
+const N: usize = 64;
+const K: usize = 272;
+
+/// y = all_gather(x) · wᵀ.
+fn gather() -> Program {
+    let mut s = ScheduleBuilder::new("chunks");
+    let x = s.gathered("x", Dtype::E4M3);
+    let (w, y) = (s.local("w", Dtype::E4M3), s.out("y", Dtype::Bf16));
+    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 64)));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    s.finish()
+}
+
+/// Integers up to `most` either way: e4m3 has them and products of a few hundred of them exactly.
+fn integers(count: usize, most: u64, seed: u64) -> Vec<f32> {
+    let mut numbers = Numbers::new(seed);
+    let number = |_| numbers.below(2 * most + 1) as f32 - most as f32;
+    (0..count).map(number).collect()
+}
+
+/// A launch on each rank, of so many rows. Powers of two as scales leave every product exact, so each element has one value.
+fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
+    let chunk = m.div_ceil(all.len());
+    let full = chunk * all.len();
+    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let recipe = Recipe::new(rule, Scaling::Current(Pieces::Whole), Dtype::Bf16);
+    // Numbers of a rank are 32 times those of the one before it.
+    let all_x: Vec<f32> = integers(m * K, 8, 3)
+        .into_iter()
+        .enumerate()
+        .map(|(at, value)| value * 2f32.powi(5 * (at / K / chunk) as i32 - 9))
+        .collect();
+    let all_w = integers(N * K, 2, 4);
+    let program = &gather();
+    Communicator::each(all, |rank| {
+        rank.reserve(4 << 20)?;
+        let op = rank
+            .op(program)
+            .scales(Scales::Rows)
+            .up_to(m, N, K)
+            .build()?;
+        let codes = rank.allocate::<F8E4M3>("x", [full, K])?;
+        let of_x = rank.allocate::<f32>("x.scale", [full, 1])?;
+        let (w, of_w) = (rank.zeros::<F8E4M3>([N, K])?, rank.zeros::<f32>([N, 1])?);
+        let mut y = rank.zeros::<bf16>([m, N])?;
+        w.write(
+            &all_w
+                .iter()
+                .map(|value| F8E4M3::from_f32(*value))
+                .collect::<Vec<_>>(),
+        )?;
+        of_w.write(&[1.0; N])?;
+        codes.fill(0xff)?;
+        of_x.fill(0xff)?;
+        y.fill(0xff)?;
+        rank.barrier()?;
+
+        let first = (rank.rank() as usize * chunk).min(m);
+        let mine = first..(first + chunk).min(m);
+        let x = rank.zeros::<bf16>([mine.len(), K])?;
+        let own = &all_x[mine.start * K..mine.end * K];
+        x.write(
+            &own.iter()
+                .map(|value| bf16::from_f32(*value))
+                .collect::<Vec<_>>(),
+        )?;
+        let quantiser = Quantiser::build(rank, recipe.with_scale_in_each_row(), [chunk, K])?;
+        let (mut own_codes, mut own_scales) = (codes.rows(mine.clone())?, of_x.rows(mine.clone())?);
+        let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
+        launch
+            .codes(&mut own_codes)
+            .scales(&mut own_scales)
+            .launch()?;
+        let launch = op
+            .on(rank)
+            .tensor("x", &codes)
+            .tensor("w", &w)
+            .tensor("y", &mut y);
+        let launch = launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w);
+        launch.rows(m).launch()?.wait()?;
+
+        // The numbers of each rank had a scale of their own, here as there.
+        let scales = &of_x.read()?[..m];
+        for (row, scale) in scales.iter().enumerate() {
+            assert_eq!(*scale, scales[row / chunk * chunk], "row {row}");
+        }
+        for chunk in (chunk..m).step_by(chunk) {
+            assert!(scales[chunk] > scales[chunk - 1], "{scales:?}");
+        }
+        for (at, got) in y.read()?.into_iter().enumerate() {
+            let (row, column) = (at / N, at % N);
+            let terms =
+                (0..K).map(|k| f64::from(all_x[row * K + k]) * f64::from(all_w[column * K + k]));
+            let wanted = bf16::from_f64(terms.sum());
+            assert!(
+                got == wanted,
+                "row {row}, column {column}: {got}, not {wanted}"
+            );
+        }
+        rank.barrier()
+    })?;
+    println!(
+        "  {} launches right: chunks with a scale each, {}",
+        all.len(),
+        all[0].gpu().name()
+    );
+    Ok(())
+}
+
+#[test]
+fn ranks_that_share_a_gpu_quantise_a_chunk_each() {
+    if crate::on_gpu().is_none() {
+        return;
+    }
+    for world in 1..=4 {
+        for m in [512, 301] {
+            fine(chunks(&fine(Communicator::local(world)), m));
+        }
+    }
+}
+
+#[test]
+fn emulated_ranks_quantise_a_chunk_each() {
+    for (world, m) in [(1, 40), (2, 300), (3, 301), (4, 130), (8, 29), (4, 5)] {
+        fine(chunks(&fine(Communicator::emulated(world)), m));
+    }
+}
