@@ -3,10 +3,13 @@
 
 use crate::fine;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
+use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::variant::Scales;
+use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::{sm90, verify};
 use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
 use counterflow_runtime::{Communicator, Error};
 use float8::F8E4M3;
@@ -15,6 +18,8 @@ use half::bf16;
 /// Columns of the product, and its depth.
 const N: usize = 64;
 const K: usize = 272;
+/// Ranks that share a GPU.
+const MOST_RANKS: u32 = 4;
 
 /// y = all_gather(x) · wᵀ.
 fn gather() -> Program {
@@ -41,6 +46,18 @@ fn gather() -> Program {
         });
     });
     s.finish()
+}
+
+/// What GPUs run of it, in as many ranks as share one.
+pub fn kernels() -> Vec<CudaSource> {
+    let variant = |world| Variant::new(world).scales(Scales::Rows);
+    let source = |world| {
+        let kernel = lower(&gather(), &variant(world)).and_then(verify::kernel);
+        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+        let checked = pipeline.and_then(verify::pipeline);
+        cuda::emit(&checked.unwrap_or_else(|error| panic!("{error}")))
+    };
+    (1..=MOST_RANKS).map(source).collect()
 }
 
 /// Integers up to `most` either way: e4m3 has them and products of a few hundred of them exactly.
@@ -144,7 +161,7 @@ fn ranks_that_share_a_gpu_quantise_a_chunk_each() {
     if crate::on_gpu().is_none() {
         return;
     }
-    for world in 1..=4 {
+    for world in 1..=MOST_RANKS {
         for m in [512, 301] {
             fine(chunks(&fine(Communicator::local(world)), m));
         }

@@ -1,9 +1,10 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{fine, speed, sums};
+use crate::{chunks, fine, speed, sums};
 use counterflow_quantise::HEADERS;
 use counterflow_runtime::jit::{Compiler, Source, Target};
+use counterflow_runtime::launch;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
 #[test]
@@ -30,6 +31,9 @@ fn kernels_of_the_suite() {
         .compile_all(&sources)
         .into_iter()
         .for_each(|made| _ = fine(made));
+    for kernel in chunks::kernels() {
+        fine(launch::compile(&compiler, &kernel));
+    }
     fine(compiler.seal());
     println!("  {} texts of quantisers", texts.len());
 }
