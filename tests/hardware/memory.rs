@@ -214,12 +214,13 @@ pub fn slots_of(plan: &Plan, buffer: &Buffer, rank: u32) -> impl Iterator<Item =
 
 /// Where an element is: rows one after another, or in each chunk columns one after another.
 fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
-    let columns = plan.geometry.size(buffer.columns) as usize;
+    let line = plan.geometry.contiguous(buffer) as usize;
     if buffer.mn_major {
+        let columns = plan.geometry.size(buffer.columns) as usize;
         let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
-        (row / chunk * columns + column) * chunk + row % chunk
+        (row / chunk * columns + column) * line + row % chunk
     } else {
-        row * columns + column
+        row * line + column
     }
 }
 

@@ -287,11 +287,46 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     })
 }
 
+/// Scales that travel with what is gathered.
+const TRAVELLING: [Scales; 2] = [Scales::Whole, Scales::Rows];
+
 /// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
-    for scales in [Scales::Whole, Scales::Rows] {
+    for scales in TRAVELLING {
         let matrix = Matrix {
             scales: Some(scales),
+            ..FP8_MATRIX
+        };
+        let what = format!("e4m3, scales of {}", scales.name());
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
+}
+
+/// Scales of blocks, which promote the sums.
+const BLOCKS: [Scales; 3] = [Scales::Blocks2d1d, Scales::Blocks1d2d, Scales::Blocks1d1d];
+/// Those of them that rows may have which ranks divide.
+const BLOCKS_OF_CHUNKS: &[Scales] = BLOCKS.split_at(1).1;
+/// Tiles that leave registers for either kind of sum.
+const PROMOTED: [Kind; 2] = [
+    (Dtype::E4M3, (128, 128), Layout::Nt),
+    (Dtype::E4M3, (128, 64), Layout::Nt),
+];
+
+fn blocks_of(program: &Program) -> &'static [Scales] {
+    if program.name == "gemm" {
+        &BLOCKS
+    } else {
+        BLOCKS_OF_CHUNKS
+    }
+}
+
+/// The same with scales of blocks. Each rank's chunk has a multiple of four rows in every world.
+fn fp8_blocks(schedule: Schedule) {
+    for scales in blocks_of(&schedule()) {
+        let matrix = Matrix {
+            kinds: &PROMOTED,
+            rows: &[960, 96, 2016],
+            scales: Some(*scales),
             ..FP8_MATRIX
         };
         let what = format!("e4m3, scales of {}", scales.name());
@@ -350,6 +385,10 @@ mod fp8_scaled {
     crate::each_schedule!(super::fp8_scaled: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, fsdp_gemm, gemm_rs);
 }
 
+mod fp8_blocks {
+    crate::each_schedule!(super::fp8_blocks: gemm, gemm_rs, gemm_ar);
+}
+
 mod fp8 {
     crate::each_schedule!(super::fp8: gemm, ag_gemm, gemm_rs);
 }
@@ -389,27 +428,30 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         (Probes::default(), program, variant)
     });
     let of_all = variants.flat_map(|(probes, program, variant)| {
-        let [whole, rows] =
-            [Scales::Whole, Scales::Rows].map(|scales| variant.clone().scales(scales));
+        let [whole, rows] = TRAVELLING.map(|scales| variant.clone().scales(scales));
         let mixed = variant.clone().second(Dtype::E5M2);
         let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
     });
-    let gathers = [
+    let gathers: [Schedule; 4] = [
         schedules::ag_gemm_pull,
         schedules::ag_gemm_ring,
         schedules::ag_gemm_double_ring,
         schedules::fsdp_gemm,
     ];
+    let gathers = gathers.map(|schedule| (schedule, &TRAVELLING[..], FP8));
+    let blocks: [Schedule; 3] = [schedules::gemm, schedules::gemm_rs, schedules::gemm_ar];
+    let blocks = blocks.map(|schedule| (schedule, blocks_of(&schedule()), PROMOTED));
     let kinds = gathers
         .into_iter()
-        .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
+        .chain(blocks)
+        .flat_map(|(schedule, scales, kinds)| kinds.map(|kind| (schedule, scales, kind)));
     let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-    let scaled = worlds.flat_map(|((schedule, kind), world)| {
+    let scaled = worlds.flat_map(|((schedule, scales, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
-        Scales::ALL.map(|scales| {
-            let variant = variant.clone().scales(scales);
+        scales.iter().map(move |scales| {
+            let variant = variant.clone().scales(*scales);
             (Probes::default(), program.clone(), variant)
         })
     });

@@ -163,7 +163,7 @@ fn ranks_that_share_a_gpu_quantise_a_chunk_each() {
     }
     for world in 1..=MOST_RANKS {
         for m in [512, 301] {
-            fine(chunks(&fine(Communicator::local(world)), m));
+            fine(chunks(&fine(Communicator::loopback(world)), m));
         }
     }
 }
