@@ -58,6 +58,15 @@ pub const JITTER: Probes = Probes {
 /// One row, less than a tile, one less than a tile, several tiles and a part: in every world some ranks have no rows.
 const ROWS: [u32; 6] = [1000, 1, 4097, 7, 127, 4097];
 
+/// Those cases on a device.
+fn run(cases: Vec<(Case, Fill)>, device: &Device<'_>) -> Vec<(Case, Fill, Outcome)> {
+    let ran = cases.into_iter().map(|(case, fill)| {
+        let outcome = case.run(device, fill);
+        (case, fill, outcome)
+    });
+    ran.collect()
+}
+
 fn shapes(rows: &[u32], (n, k): (u32, u32)) -> Vec<Shape> {
     let most = rows.iter().copied().max().unwrap_or(0);
     let shape = |m: &u32| Shape::new(*m, n, k).up_to(most);
@@ -81,33 +90,24 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Every case on a device.
-    fn run(
-        &self,
-        device: &Device<'_>,
-        schedule: Schedule,
-        ranks: u32,
-    ) -> Vec<(Case, Fill, Outcome)> {
-        let mut ran = Vec::new();
-        for kind in self.kinds {
-            for size in self.sizes {
-                let shapes = shapes(self.rows, *size);
-                for fill in self.fills {
-                    let program = schedule();
-                    let variant = Variant {
-                        scales: self.scales,
-                        second: self.second,
-                        output: self.output,
-                        ..variant_of(&program, ranks, *kind)
-                    };
-                    let case = on(device, &program, &variant, &shapes);
-                    let fill = fill(u64::from(ranks) << 16 | ran.len() as u64);
-                    let outcome = case.run(device, fill);
-                    ran.push((case, fill, outcome));
-                }
-            }
-        }
-        ran
+    /// Every case, of ranks of which so many share a GPU.
+    fn cases(&self, schedule: Schedule, ranks: u32, sharing: u32) -> Vec<(Case, Fill)> {
+        let program = schedule();
+        let of_kind = |kind: &Kind| Variant {
+            scales: self.scales,
+            second: self.second,
+            output: self.output,
+            ..variant_of(&program, ranks, *kind)
+        };
+        let variants: Vec<_> = self.kinds.iter().map(of_kind).collect();
+        let of_size = self.sizes.len() * self.fills.len();
+        in_parallel(self.kinds.len() * of_size, |index| {
+            let size = self.sizes[index % of_size / self.fills.len()];
+            let fill = self.fills[index % self.fills.len()];
+            let shapes = shapes(self.rows, size);
+            let case = Case::new(&program, &variants[index / of_size], &shapes, sharing);
+            (case, fill(u64::from(ranks) << 16 | index as u64))
+        })
     }
 
     /// Compares all of them; one line of the table.
@@ -142,21 +142,28 @@ impl Matrix {
         (probes, late): (Probes, u64),
     ) {
         for ranks in worlds.iter().copied() {
+            let Some(gpus) = gpus::here() else { return };
+            // Before the world, which keeps other tests from the GPUs.
+            let cases = self.cases(schedule, ranks, ranks.div_ceil(gpus));
             let Some(world) = gpus::world(ranks) else {
                 return;
             };
             let device = Device::gpus(&world, probes, late);
-            let (ran, told) = (self.run(&device, schedule, ranks), world.told());
+            let (ran, told) = (run(cases, &device), world.told());
             drop(world);
             self.compare(&ran, &format!("{told}, {what}"));
-            for (case, fill, outcome) in ran.iter().filter(|(case, fill, _)| case.is_exact(*fill)) {
+            in_parallel(ran.len(), |index| {
+                let (case, fill, outcome) = &ran[index];
+                if !case.is_exact(*fill) {
+                    return;
+                }
                 let emulated = case.run(&Device::Cpu, *fill);
                 for output in &outcome.outputs {
                     let same = emulated.output(output.launch, output.rank, output.tensor);
                     let name = &case.kernel.name;
                     assert_eq!(same, Some(output), "{name} differs from its emulation");
                 }
-            }
+            });
         }
     }
 }
@@ -528,7 +535,10 @@ fn small(schedule: Schedule) {
             return;
         };
         let device = Device::gpus(&world, Probes::default(), 0);
-        let (ran, told) = (matrix.run(&device, schedule, ranks), world.told());
+        let (ran, told) = (
+            run(matrix.cases(schedule, ranks, world.sharing), &device),
+            world.told(),
+        );
         drop(world);
         matrix.compare(&ran, &format!("{told}, small"));
     }
@@ -551,7 +561,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {
-        let ran = matrix.run(&Device::Cpu, schedule, ranks);
+        let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
         let layout = kinds[0].2.name();
         matrix.compare(&ran, &format!("world {ranks} emulated, {layout}"));
     }
@@ -584,7 +594,7 @@ fn fp8_emulated(schedule: Schedule) {
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {
-        let ran = matrix.run(&Device::Cpu, schedule, ranks);
+        let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
         matrix.compare(
             &ran,
             &format!("world {ranks} emulated, e4m3, scales of rows"),

@@ -93,6 +93,24 @@ fn step(sum: f32, a: (&[f32; STEP], &[f32; STEP]), b: (&[f32; STEP], &[f32; STEP
     whole(units / last) * last / unit
 }
 
+/// The size of the largest number, if all are whole.
+fn largest_of_whole<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> Option<f32> {
+    let size = |most: f32, number: &f32| (number.fract() == 0.0).then(|| most.max(number.abs()));
+    numbers.into_iter().try_fold(0.0, size)
+}
+
+/// Whether all sums on the way are whole numbers of as many bits as are kept, so that nothing is cut off.
+fn is_exact(sums: &[f32], a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>) -> bool {
+    let (Some(sum), Some(left), Some(right)) = (
+        largest_of_whole(sums),
+        largest_of_whole(a),
+        largest_of_whole(b),
+    ) else {
+        return false;
+    };
+    sum + left * right * a.ncols() as f32 <= KEPT
+}
+
 /// `sums += a · bᵀ`, row by row of the sums.
 pub(super) fn add(
     sums: &mut [f32],
@@ -100,6 +118,12 @@ pub(super) fn add(
     b: (&ArrayView2<'_, f32>, Dtype),
 ) {
     let columns = b.0.nrows();
+    if is_exact(sums, a.0, b.0) {
+        for (sum, more) in sums.iter_mut().zip(&a.0.dot(&b.0.t())) {
+            *sum += more;
+        }
+        return;
+    }
     let (a, b) = (Factors::of(a.0, a.1), Factors::of(b.0, b.1));
     for (at, sum) in sums.iter_mut().enumerate() {
         let (row, column) = (at / columns * a.steps, at % columns * b.steps);
@@ -202,6 +226,37 @@ mod tests {
                 let steps = row.chunks(32).zip(column.chunks(32));
                 let wanted = steps.fold(start, |sum, (a, b)| by_codes(sum, a, b, pair));
                 assert_eq!(*sum, wanted, "{pair:?} on {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_whole_numbers_are_added_exactly_and_larger_ones_in_13_bits() {
+        let mut numbers = Numbers::new(7);
+        for most in [1u64, 4, 15, 16] {
+            let depth = 48;
+            let mut whole = |rows: usize| {
+                let number = |_| numbers.below(2 * most + 1) as f32 - most as f32;
+                let all = (0..rows * depth).map(number).collect();
+                Array2::from_shape_vec((rows, depth), all).expect("rows")
+            };
+            let (a, b) = (whole(3), whole(5));
+            let of = Dtype::E4M3;
+            for start in [0.0, -37.0, 8192.0] {
+                let mut sums = vec![start; 15];
+                add(&mut sums, (&a.view(), of), (&b.view(), of));
+                let (left, right) = (Factors::of(&a.view(), of), Factors::of(&b.view(), of));
+                for (at, sum) in sums.iter().enumerate() {
+                    let wanted = (0..2).fold(start, |sum, next| {
+                        let (row, column) = (at / 5 * 2 + next, at % 5 * 2 + next);
+                        step(
+                            sum,
+                            (&left.numbers[row], &left.powers[row]),
+                            (&right.numbers[column], &right.powers[column]),
+                        )
+                    });
+                    assert_eq!(*sum, wanted, "numbers to {most} on {start}");
+                }
             }
         }
     }
