@@ -91,26 +91,28 @@ fn on_rank(
     Ok(first)
 }
 
-/// Elements that a rank holds of a tensor in a launch.
-fn elements(case: &Case, rank: u32, launch: usize, tensor: TensorId) -> usize {
+/// The bytes that a rank holds of a tensor in a launch.
+fn bytes(case: &Case, rank: u32, launch: usize, tensor: TensorId) -> usize {
     let (buffer, geometry) = (
         &case.kernel.buffers[tensor.index()],
         &case.plans[launch % ROWS.len()].geometry,
     );
-    geometry.held(buffer, rank).len() as usize * geometry.size(buffer.columns) as usize
+    let elements = geometry.held(buffer, rank).len() * geometry.size(buffer.columns);
+    (elements * buffer.dtype.bytes()) as usize
 }
 
 /// The same bits as in the first launch of its kind.
 fn same(case: &Case, rank: u32, launch: usize, known: &Held, held: &Held) {
     for ((tensor, known), (_, held)) in known.iter().zip(held) {
-        let all = elements(case, rank, launch, *tensor);
+        let all = bytes(case, rank, launch, *tensor);
         let off = (0..all).find(|at| known[*at] != held[*at]);
         if let Some(off) = off {
             let buffer = &case.kernel.buffers[tensor.index()];
             let columns = case.plans[launch % ROWS.len()]
                 .geometry
                 .size(buffer.columns) as usize;
-            let [is, was] = [held, known].map(|words| numbers(&words[off..=off], buffer.dtype)[0]);
+            let off = off / buffer.dtype.bytes() as usize;
+            let [is, was] = [held, known].map(|bytes| numbers(bytes, buffer.dtype)[off]);
             panic!(
                 "{}: {}[{}, {}] on rank {rank} in launch {launch} is {is}, but {was} before",
                 case.kernel.name,
@@ -127,15 +129,15 @@ fn compare(case: &Case, held: &[Vec<Held>], launch: usize) {
     let plan = &case.plans[launch % ROWS.len()];
     let mut outputs = Vec::new();
     for (rank, launches) in (0..).zip(held) {
-        for (tensor, words) in &launches[launch] {
+        for (tensor, held) in &launches[launch] {
             let buffer = &case.kernel.buffers[tensor.index()];
-            let all = elements(case, rank, launch, *tensor);
+            let all = bytes(case, rank, launch, *tensor);
             outputs.push(Output {
                 launch,
                 rank,
                 tensor: *tensor,
                 rows: plan.geometry.held(buffer, rank),
-                values: numbers(&words[..all], buffer.dtype),
+                values: numbers(&held[..all], buffer.dtype),
             });
         }
     }

@@ -14,6 +14,7 @@ use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
 use counterflow_runtime::{Communicator, Error};
 use float8::F8E4M3;
 use half::bf16;
+use std::sync::PoisonError;
 
 /// Columns of the product, and its depth.
 const N: usize = 64;
@@ -158,9 +159,10 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
 
 #[test]
 fn ranks_that_share_a_gpu_quantise_a_chunk_each() {
-    if crate::on_gpu().is_none() {
+    if !crate::has_gpu() {
         return;
     }
+    let _alone = crate::GPU.write().unwrap_or_else(PoisonError::into_inner);
     for world in 1..=MOST_RANKS {
         for m in [512, 301] {
             fine(chunks(&fine(Communicator::loopback(world)), m));

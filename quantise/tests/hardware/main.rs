@@ -19,21 +19,49 @@ mod sums;
 
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::{Communicator, Error};
+use std::ops::Deref;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 fn fine<T>(result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| panic!("{error}\n{}", error.help().unwrap_or_default()))
 }
 
-/// A rank alone on a GPU. None is told and skips the test, or fails it where `REQUIRE_GPU` asks for one.
-fn on_gpu() -> Option<Communicator> {
+/// Kernels of ranks that wait for each other have the GPU for themselves: what allocates beside them may wait for all of them.
+static GPU: RwLock<()> = RwLock::new(());
+
+/// A rank alone on a GPU that it shares with other tests.
+struct OnGpu {
+    rank: Communicator,
+    _others: RwLockReadGuard<'static, ()>,
+}
+
+impl Deref for OnGpu {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        &self.rank
+    }
+}
+
+/// A rank alone on a GPU; nothing without one.
+fn on_gpu() -> Option<OnGpu> {
+    has_gpu().then(|| OnGpu {
+        // A test that failed does not stop the others.
+        _others: GPU.read().unwrap_or_else(PoisonError::into_inner),
+        rank: fine(Communicator::local(1)).remove(0),
+    })
+}
+
+/// Whether there is a GPU. None is told and skips the test, or fails it where `REQUIRE_GPU` asks for one.
+fn has_gpu() -> bool {
     let required = std::env::var("REQUIRE_GPU").unwrap_or_default();
     let required = !matches!(&required[..], "" | "0");
     match Gpu::count().and_then(|_| Gpu::open(0)?.must_be_hopper()) {
-        Ok(()) => fine(Communicator::local(1)).pop(),
+        Ok(()) => true,
         Err(error) if required => panic!("{error}, but REQUIRE_GPU asks for a GPU"),
         Err(error) => {
             nvidia::skipped(&error.to_string());
-            None
+            false
         }
     }
 }

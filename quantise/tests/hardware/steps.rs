@@ -349,7 +349,7 @@ fn a_graph_goes_on_with_its_history() {
         all.fill(step as f32);
         wanted.saw(step as f32);
         wanted.update();
-        fine(graph.launch(&rank).and_then(|done| done.wait()));
+        fine(graph.launch(&*rank).and_then(|done| done.wait()));
         assert_eq!(fine(history.read()), wanted, "step {step}");
         assert!(
             fine(all.codes.read())
