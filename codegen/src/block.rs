@@ -20,4 +20,13 @@ impl ScaleBlock {
             ScaleBlock::Square => BLOCK,
         }
     }
+
+    /// Where ranks divide the operand's rows, they do so by a multiple of so many: TMA begins at 16 bytes of a line of scales, and
+    /// no two ranks share a block.
+    pub(crate) const fn chunk_unit(self) -> u32 {
+        match self {
+            ScaleBlock::Line => 4,
+            ScaleBlock::Square => BLOCK,
+        }
+    }
 }

@@ -154,7 +154,8 @@ pub enum Along {
     Columns,
     /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
     /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
-    /// rows and of K. Lines of the plane are padded to a multiple of 4.
+    /// rows and of K. Lines of the plane are padded to a multiple of 4. Where scales of 1×128 travel, each chunk is a plane of its
+    /// own, and in a [`Kernel`](crate::kernel::Kernel) the rows are the operand's, which lie side by side in memory.
     Blocks(ScaleBlock),
 }
 
@@ -584,6 +585,14 @@ pub enum Side {
 impl Side {
     /// Both.
     pub const ALL: [Side; 2] = [Side::Rows, Side::Columns];
+
+    /// The other one.
+    pub(crate) const fn other(self) -> Side {
+        match self {
+            Side::Rows => Side::Columns,
+            Side::Columns => Side::Rows,
+        }
+    }
 
     /// Its word in the language.
     pub const fn word(self) -> &'static str {

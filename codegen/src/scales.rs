@@ -220,12 +220,6 @@ impl Scaled<'_> {
         };
         let of = TensorId(input as u16);
         self.is_of_this_rank(operand, of, along, dot)?;
-        if matches!(along, Along::Blocks(_)) && tensors[input].kind != TensorKind::Local {
-            let message = format!("scales of blocks of `{name}`, which travels between ranks");
-            return Err(refused(dot, message).hint(
-                "a Local operand, or scales of rows or of the whole: this version moves no scales of blocks",
-            ));
-        }
         let gathered = tensors[input].kind == TensorKind::Gathered && along != Along::All;
         let kind = TensorKind::Scale {
             of,

@@ -27,6 +27,14 @@ impl Extent {
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
+    /// The blocks of so many that have some of it.
+    #[must_use]
+    pub const fn in_blocks(self, of: u32) -> Extent {
+        Extent {
+            start: self.start / of,
+            end: self.end.div_ceil(of),
+        }
+    }
     /// As a range of indices.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize

@@ -130,9 +130,10 @@ impl Stands {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
                     tiles += u32::from(!buffer.kind.is_repeated());
                 }
-                // The host copies for a role without CTAs, and ordinary loads and stores copy scales.
+                // The host copies for a role without CTAs, and ordinary loads and stores copy scales of rows.
                 OpKind::Copy { src, .. } => {
-                    let scales = pipeline.kernel.buffers[src.buffer.index()].kind.is_scale();
+                    let kind = pipeline.kernel.buffers[src.buffer.index()].kind;
+                    let scales = kind.is_scale() && kind.blocks().is_none();
                     copies += u32::from(!role.kind.sequential() && !scales);
                 }
                 OpKind::Dot { .. }

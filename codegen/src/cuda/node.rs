@@ -255,10 +255,15 @@ impl Text<'_> {
                     StoreMode::Write => "tma_store",
                     StoreMode::Add => "tma_reduce_add",
                 };
-                let [column, row, chunk, rank] =
-                    [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.expr(expr));
+                // The contiguous dimension comes first.
+                let [inner, outer] = match self.pipeline.mn_major(*map) {
+                    true => [&at.row, &at.column],
+                    false => [&at.column, &at.row],
+                };
+                let [inner, outer, chunk, rank] =
+                    [inner, outer, &at.chunk, &at.rank].map(|expr| self.expr(expr));
                 self.line(format!(
-                    "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
+                    "{verb}({to}, {shared}, {inner}, {outer}, {chunk}, {rank});"
                 ));
                 // What was loaded here is released some stores later.
                 if self.releases {

@@ -1,11 +1,10 @@
 //! Scales of blocks, as factors of the sums of 128 of K.
 
-use crate::kernel::Kernel;
-use crate::program::{Program, ScaleBlock, TensorId};
+use crate::kernel::{Kernel, span_of};
+use crate::program::{Program, ScaleBlock, Side, TensorId, TensorKind};
 use crate::scales::scale_of;
 use crate::shape::Extent;
 use crate::unroll::Span;
-use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2};
 
 /// How the sums of one product are made along K.
@@ -22,37 +21,23 @@ pub(super) struct Summing {
 pub(super) struct Blocks {
     pub scale: TensorId,
     pub block: ScaleBlock,
+    kind: TensorKind,
 }
 
 impl Blocks {
     /// That of an operand.
     pub fn of(program: &Program, operand: TensorId) -> Option<Blocks> {
         let scale = scale_of(program, operand)?;
-        let block = program.tensors[scale.index()].kind.blocks()?;
-        Some(Blocks { scale, block })
+        let kind = program.tensors[scale.index()].kind;
+        let block = kind.blocks()?;
+        Some(Blocks { scale, block, kind })
     }
 
     /// What it has of so many rows and so much of K of the operand.
     pub fn span(self, rows: Extent, depth: u32, home: u16) -> Span {
-        let steps = Extent {
-            start: 0,
-            end: depth.div_ceil(BLOCK),
-        };
-        let by = self.block.rows();
-        let rows = Extent {
-            start: rows.start / by,
-            end: rows.end.div_ceil(by),
-        };
-        let (rows, columns) = match self.block {
-            ScaleBlock::Line => (steps, rows),
-            ScaleBlock::Square => (rows, steps),
-        };
         Span {
-            buffer: self.scale,
             home,
-            slot: 0,
-            rows,
-            columns,
+            ..span_of((self.scale, self.kind), self.block, (rows, depth))
         }
     }
 
@@ -61,16 +46,19 @@ impl Blocks {
         let by = self.block.rows() as usize;
         let first = rows.start as usize / by;
         let at = |row: usize| (rows.start as usize + row) / by - first;
-        let steps = match self.block {
-            ScaleBlock::Line => plane.nrows(),
-            ScaleBlock::Square => plane.ncols(),
+        let on_columns = self.kind.operand_rows() == Some(Side::Columns);
+        let steps = if on_columns {
+            plane.nrows()
+        } else {
+            plane.ncols()
         };
-        Array2::from_shape_fn((rows.len() as usize, steps), |(row, step)| {
-            match self.block {
-                ScaleBlock::Line => plane[(step, at(row))],
-                ScaleBlock::Square => plane[(at(row), step)],
-            }
-        })
+        Array2::from_shape_fn(
+            (rows.len() as usize, steps),
+            |(row, step)| match on_columns {
+                true => plane[(step, at(row))],
+                false => plane[(at(row), step)],
+            },
+        )
     }
 }
 
@@ -80,7 +68,8 @@ impl Summing {
         let fp8 = operands.map(|of| kernel.buffers[of.index()].dtype.is_fp8());
         let scale = |operand: TensorId| {
             let (scale, block) = kernel.block_scale(operand)?;
-            Some(Blocks { scale, block })
+            let kind = kernel.buffers[scale.index()].kind;
+            Some(Blocks { scale, block, kind })
         };
         Summing {
             promoted: fp8 == [true; 2] && kernel.variant.promotes(),

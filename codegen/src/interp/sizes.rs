@@ -96,9 +96,10 @@ impl<'p> Sizes<'p> {
                 return [size(tensor, ROWS), size(tensor, COLUMNS)];
             };
             let [rows, depth] = [ROWS, COLUMNS].map(|side| size(of.index(), side));
-            match block {
-                ScaleBlock::Line => [depth.div_ceil(BLOCK), rows],
-                ScaleBlock::Square => [rows.div_ceil(BLOCK), depth.div_ceil(BLOCK)],
+            let (rows, depth) = (rows.div_ceil(block.rows()), depth.div_ceil(BLOCK));
+            match kind.operand_rows() {
+                Some(Side::Columns) => [depth, rows],
+                Some(Side::Rows) | None => [rows, depth],
             }
         };
         let chunked = |tensor: usize, side: usize| {
@@ -107,6 +108,21 @@ impl<'p> Sizes<'p> {
             alike.any(|other| program.tensors[other].kind.chunked())
         };
         let dtypes = elements(program, variant);
+        // A chunk of rows that have scales of blocks is whole multiples of what those ask for.
+        let of_scales = |tensor: usize, side: usize| {
+            let units = program.tensors.iter().filter_map(|scale| {
+                let (Some(block), TensorKind::Scale { of, .. }) = (scale.kind.blocks(), scale.kind)
+                else {
+                    return None;
+                };
+                let has = same.label(of.index(), ROWS) == same.label(tensor, side);
+                has.then_some(match block {
+                    ScaleBlock::Line => 4,
+                    ScaleBlock::Square => BLOCK,
+                })
+            });
+            units.max().unwrap_or(1)
+        };
         // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
         let unit = |tensor: usize, side: usize| {
             let alike = |other: &usize| {
@@ -115,7 +131,8 @@ impl<'p> Sizes<'p> {
             };
             let alike = (0..program.tensors.len()).filter(alike);
             let bytes = alike.map(|other| dtypes[other].bytes());
-            bytes.min().map_or(1, |bytes| 16 / bytes)
+            let of_bytes = bytes.min().map_or(1, |bytes| 16 / bytes);
+            of_bytes.max(of_scales(tensor, side))
         };
         Sizes {
             program,
@@ -384,6 +401,9 @@ impl Same<'_> {
         let tensor = place.tensor.index();
         let kind = self.program.tensors[tensor].kind;
         for own in [COLUMNS, ROWS] {
+            if own == ROWS && kind.rows_each() > 1 {
+                continue;
+            }
             if let Some(side) = along(kind, Side::ALL[own]) {
                 self.join((tensor, own), (over, side as usize));
             }

@@ -83,9 +83,10 @@ impl Emulator<'_> {
                 if a.columns.len() != b.columns.len() {
                     same_size(setup, &who, &Span { rows: a.rows, ..b }, &a)?;
                 }
-                for span in [&a, &b] {
-                    one_home(setup, &who, span)?;
-                    self.touch(&who, span, span.home, Mode::Read, &Tags::NOTHING)?;
+                let scales = [a, b].map(|operand| setup.kernel.scales_read(&operand));
+                for span in [a, b].into_iter().chain(scales.into_iter().flatten()) {
+                    one_home(setup, &who, &span)?;
+                    self.touch(&who, &span, span.home, Mode::Read, &Tags::NOTHING)?;
                 }
                 let acc = &mut accs[usize::from(acc.0)];
                 acc.live = true;

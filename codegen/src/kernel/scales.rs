@@ -1,7 +1,10 @@
 //! Scales among a kernel's tensors.
 
 use super::Kernel;
-use crate::program::{ScaleBlock, TensorId, TensorKind};
+use crate::block::{BLOCK, ScaleBlock};
+use crate::program::{Side, TensorId, TensorKind};
+use crate::shape::Extent;
+use crate::unroll::Span;
 
 impl Kernel {
     /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
@@ -18,16 +21,51 @@ impl Kernel {
         Some((TensorId(at), buffer.kind.blocks()?))
     }
 
-    /// The operand whose scales of 1×128 ranks divide with its rows, if there is one.
-    pub(crate) fn divides_lines(&self) -> Option<TensorId> {
-        let operands = (0..self.buffers.len()).map(|at| TensorId(at as u16));
-        let divided = |operand: &TensorId| {
-            let line = matches!(self.block_scale(*operand), Some((_, ScaleBlock::Line)));
-            line && self.is_chunked(self.buffers[operand.index()].rows)
-        };
-        operands.into_iter().find(divided)
+    /// What a product reads of the scales of an operand's blocks, if they travel: nobody writes others.
+    pub(crate) fn scales_read(&self, operand: &Span) -> Option<Span> {
+        let (scale, block) = self.block_scale(operand.buffer)?;
+        let kind = self.buffers[scale.index()].kind;
+        let read = || span_of((scale, kind), block, (operand.rows, operand.columns.len()));
+        kind.is_gathered().then(read).map(|span| Span {
+            home: operand.home,
+            ..span
+        })
+    }
+
+    /// What chunks of rows are whole multiples of because of scales of blocks; 1 where there are none that ranks divide.
+    pub(crate) fn chunk_of_scales(&self) -> u32 {
+        let units = self.buffers.iter().filter_map(|buffer| {
+            let TensorKind::Scale { of, .. } = buffer.kind else {
+                return None;
+            };
+            let divided = self.is_chunked(self.buffers[of.index()].rows);
+            let block = buffer.kind.blocks().filter(|_| divided)?;
+            Some(block.chunk_unit())
+        });
+        units.max().unwrap_or(1)
     }
 }
 
-/// TMA begins at multiples of 16 bytes: four numbers of a line.
-pub(crate) const LINE_BEGINS: u32 = 4;
+/// What a scale of blocks has of so many rows and so much of K of its operand, in this rank's memory.
+pub(crate) fn span_of(
+    (scale, kind): (TensorId, TensorKind),
+    block: ScaleBlock,
+    (rows, depth): (Extent, u32),
+) -> Span {
+    let steps = Extent {
+        start: 0,
+        end: depth.div_ceil(BLOCK),
+    };
+    let rows = rows.in_blocks(block.rows());
+    let (rows, columns) = match kind.operand_rows() {
+        Some(Side::Columns) => (steps, rows),
+        Some(Side::Rows) | None => (rows, steps),
+    };
+    Span {
+        buffer: scale,
+        home: 0,
+        slot: 0,
+        rows,
+        columns,
+    }
+}

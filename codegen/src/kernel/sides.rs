@@ -1,7 +1,7 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
-use crate::program::{PartitionId, Side, Var};
+use crate::program::{PartitionId, Side, TensorKind, Var};
 use crate::tiling::Tile;
 
 impl Partition {
@@ -103,11 +103,19 @@ impl Kernel {
     }
 
     /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can.
+    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of = |buffer: &&super::Buffer| buffer.columns == dim && !buffer.kind.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
-        units.max().unwrap_or(1)
+        let scales = self.buffers.iter().filter_map(|buffer| {
+            let TensorKind::Scale { of, .. } = buffer.kind else {
+                return None;
+            };
+            let has = self.buffers[of.index()].rows == dim;
+            let block = buffer.kind.blocks().filter(|_| has)?;
+            Some(block.chunk_unit())
+        });
+        units.chain(scales).max().unwrap_or(1)
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn match_dims(
             dtype: dtypes[index],
             rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
             columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
-            mn_major: mn_major[index],
+            mn_major: mn_major[index] || tensor.kind.is_line_of_chunks(),
         })
         .collect();
     let partitions = program
@@ -272,13 +272,15 @@ fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> 
         let (id, TensorKind::Scale { of, .. }) = (TensorId(id), tensor.kind) else {
             continue;
         };
-        match tensor.kind.blocks() {
-            None => {}
-            Some(ScaleBlock::Line) => {
-                classes.join((id, Side::Columns), (of, Side::Rows));
-                blocks.push(((id, Side::Rows), (of, Side::Columns)));
+        let (Some(block), Some(rows)) = (tensor.kind.blocks(), tensor.kind.operand_rows()) else {
+            continue;
+        };
+        match block {
+            ScaleBlock::Line => {
+                classes.join((id, rows), (of, Side::Rows));
+                blocks.push(((id, rows.other()), (of, Side::Columns)));
             }
-            Some(ScaleBlock::Square) => {
+            ScaleBlock::Square => {
                 blocks.extend(Side::ALL.map(|side| ((id, side), (of, side))));
             }
         }
@@ -459,6 +461,9 @@ impl Scan<'_> {
         };
         let kind = self.program.tensors[tensor.index()].kind;
         for own in [Side::Columns, Side::Rows] {
+            if own == Side::Rows && kind.rows_each() > 1 {
+                continue;
+            }
             if let Some(side) = along(kind, own) {
                 self.classes.join((tensor, own), (over, side));
             }

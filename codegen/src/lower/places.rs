@@ -154,7 +154,10 @@ impl<'a> Placer<'a> {
                 return None;
             }
         };
-        self.item(item, at)?;
+        let partition = self.item(item, at)?;
+        if copies {
+            self.whole_blocks(partition, buffer, at);
+        }
         let along = |own| match copies {
             true => buffer.kind.copied_along(own),
             false => buffer.kind.read_along(own),
@@ -168,6 +171,18 @@ impl<'a> Placer<'a> {
             rows,
             columns,
         })
+    }
+
+    /// A block of rows that has one number travels as a whole.
+    fn whole_blocks(&mut self, partition: PartitionId, buffer: &Buffer, at: Loc) {
+        let partition = &self.matched.partitions[partition.index()];
+        let (rows, each) = (partition.row_block, buffer.kind.rows_each());
+        if let Some(rows) = rows.filter(|rows| !rows.is_multiple_of(each)) {
+            let name = &buffer.name;
+            let message = format!("pieces of {rows} rows, across the blocks of {each} of `{name}`");
+            self.found
+                .push(mistake(at, message).hint(format!("a multiple of {each} rows")));
+        }
     }
 
     /// An operand of a dot: the tile's rows (columns for the second operand) over all of K.

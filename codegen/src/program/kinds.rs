@@ -12,6 +12,7 @@ impl TensorKind {
                 | TensorKind::Scattered
                 | TensorKind::Reduced
                 | TensorKind::Exchanged
+                | TensorKind::Scale { gathered: true, .. }
         )
     }
 
@@ -70,11 +71,43 @@ impl TensorKind {
         }
     }
 
-    /// Which side of an item that copies it a side of it is. A scale has the rows of its tensor, whatever reads it.
+    /// Which side of an item that copies it a side of it is. A scale has the rows of its tensor, whatever reads it, and of blocks
+    /// all that there are along K.
     pub const fn copied_along(self, own: Side) -> Option<Side> {
-        match (self, self.read_along(own)) {
-            (TensorKind::Scale { .. }, Some(_)) => Some(Side::Rows),
-            (_, along) => along,
+        match (self, self.read_along(own), own) {
+            (
+                TensorKind::Scale {
+                    along: Along::Blocks(_),
+                    ..
+                },
+                _,
+                Side::Columns,
+            ) => None,
+            (TensorKind::Scale { .. }, Some(_), _) => Some(Side::Rows),
+            (_, along, _) => along,
+        }
+    }
+
+    /// How many rows of an item that copies it each of its rows is for.
+    pub const fn rows_each(self) -> u32 {
+        match (self.operand_rows(), self.blocks()) {
+            (Some(Side::Rows), Some(block)) => block.rows(),
+            (Some(Side::Columns) | None, _) | (Some(Side::Rows), None) => 1,
+        }
+    }
+
+    /// Which side of a scale of blocks has the rows of its operand, or the blocks of them: where it travels, its rows, which the
+    /// ranks divide.
+    pub const fn operand_rows(self) -> Option<Side> {
+        match (self, self.blocks()) {
+            (
+                TensorKind::Scale {
+                    gathered: false, ..
+                },
+                Some(ScaleBlock::Line),
+            ) => Some(Side::Columns),
+            (_, Some(ScaleBlock::Line | ScaleBlock::Square)) => Some(Side::Rows),
+            (_, None) => None,
         }
     }
 
@@ -118,6 +151,12 @@ impl TensorKind {
             | TensorKind::Exchanged
             | TensorKind::Scratch { .. } => None,
         }
+    }
+
+    /// Whether each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that travel.
+    pub(crate) const fn is_line_of_chunks(self) -> bool {
+        let line = matches!(self.blocks(), Some(ScaleBlock::Line));
+        line && matches!(self.operand_rows(), Some(Side::Rows))
     }
 
     /// Whether it is one number.

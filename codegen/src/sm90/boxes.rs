@@ -3,6 +3,7 @@
 use super::cta::{spare_rows, staging_rows};
 use super::item::Leaf;
 use super::walk::{Walk, Which};
+use crate::block::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, STAGING_COLUMNS};
@@ -71,16 +72,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Columns of a box of a tensor: a line of the widest swizzle.
+    /// Columns of a box of a tensor: a line of the widest swizzle, or what of K the scales beside one are for.
     fn box_columns(&self, tensor: TensorId) -> u32 {
-        STAGING_COLUMNS * 2 / self.b.kernel.buffers[tensor.index()].dtype.bytes()
-    }
-
-    /// The same, for a box that is stored there.
-    pub(super) fn staging_to(&mut self, var: Var, region: &Region) -> (MapId, At) {
-        let (map, at) = self.staging_at(var, region);
-        self.b.stores_by(map);
-        (map, at)
+        let buffer = &self.b.kernel.buffers[tensor.index()];
+        match buffer.kind.blocks() {
+            Some(_) => BLOCK,
+            None => STAGING_COLUMNS * 2 / buffer.dtype.bytes(),
+        }
     }
 
     /// Columns of the boxes that an item's copies have in common: they go through the same batches.

@@ -7,10 +7,10 @@ use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
-use super::planes::{moves_boxes, moves_scales};
+use super::planes::{moved_blocks, moves_boxes, moves_scales};
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
-use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
+use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
 use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING};
@@ -60,13 +60,16 @@ impl Walk<'_, '_> {
                 && let Some(buffer) = [dst, src]
                     .map(|region| &self.b.kernel.buffers[region.buffer.index()])
                     .into_iter()
-                    .find(|buffer| buffer.mn_major)
+                    .find(|buffer| buffer.mn_major && !buffer.kind.is_scale())
             {
                 let message = format!("{role} moves `{}`, which is MN-major", buffer.name);
                 let at = Some(self.b.kernel.loc(copy.op.id));
                 let hint = "layout nt, or nn where it is `a` of the dot; or `#[copy_engine]`, which copies tensors of any layout";
                 self.b.found.push(refuse(at, message, hint));
             }
+        }
+        for copy in &copies {
+            self.whole_blocks(copy.op);
         }
         let staged = self.staging_columns(&copies);
         let mut nodes = Vec::new();
@@ -128,7 +131,7 @@ impl Walk<'_, '_> {
                 body = self.waits(&before);
                 body.extend(self.inside(&moves.around, &mut |walk| {
                     let mut body = walk.waits(&within);
-                    for copy in moves.all.iter().filter_map(|one| one.copy) {
+                    for copy in moves.all.iter().flat_map(Move::boxes) {
                         body.extend(walk.fetch(var, copy));
                     }
                     body
@@ -177,8 +180,14 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
-        let (map, at) = self.staging_at(var, src);
-        let bytes = self.box_bytes();
+        let of_blocks = moved_blocks(self.b.kernel, copy.op).is_some();
+        let ((map, at), bytes) = match of_blocks {
+            true => (
+                self.box_of_blocks(var, src),
+                self.bytes_of_blocks(src.buffer),
+            ),
+            false => (self.staging_at(var, src), self.box_bytes()),
+        };
         let body = vec![
             Node::Await {
                 barrier: self.staging().empty(),
@@ -203,7 +212,15 @@ impl Walk<'_, '_> {
                 keep: false,
             },
         ];
-        vec![note, batch(body)]
+        self.each_box(note, of_blocks, body)
+    }
+
+    /// What is done with each box of a batch, or with the one of its scales.
+    fn each_box(&self, note: Node, one: bool, body: Vec<Node>) -> Vec<Node> {
+        match one {
+            true => [vec![note], body].concat(),
+            false => vec![note, batch(body)],
+        }
     }
 
     /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
@@ -218,16 +235,21 @@ impl Walk<'_, '_> {
                 (OpKind::Copy { .. }, last) => {
                     // Scales go with the boxes that are announced with them.
                     let scales = moves_scales(kernel, leaf.op);
-                    let open = last
-                        .filter(|last| last.signals.is_empty() && (scales || last.copy.is_none()));
-                    match open {
-                        Some(last) if scales => last.scales.push(leaf),
-                        Some(last) => last.copy = Some(leaf),
-                        None => all.push(Move {
-                            copy: (!scales).then_some(leaf),
-                            scales: scales.then_some(leaf).into_iter().collect(),
-                            signals: Vec::new(),
-                        }),
+                    let blocks = moved_blocks(kernel, leaf.op).is_some();
+                    let open = last.filter(|last| {
+                        last.signals.is_empty() && (scales || blocks || last.copy.is_none())
+                    });
+                    let last = match open {
+                        Some(last) => last,
+                        None => {
+                            all.push(Move::default());
+                            all.last_mut()?
+                        }
+                    };
+                    match (scales, blocks) {
+                        (true, _) => last.scales.push(leaf),
+                        (false, true) => last.blocks.push(leaf),
+                        (false, false) => last.copy = Some(leaf),
                     }
                 }
                 (OpKind::Signal { .. }, Some(last)) => last.signals.push(Leaf {
@@ -254,7 +276,7 @@ impl Walk<'_, '_> {
     /// With `lag`, nobody is waited for between the items of a loop.
     fn send(&mut self, var: Var, one: &Move<'_, '_>, lag: bool) -> Vec<Node> {
         let mut nodes = Vec::new();
-        if let Some(copy) = one.copy {
+        for copy in one.boxes() {
             nodes.extend(self.send_boxes(var, copy));
         }
         // Behind the boxes, that is behind what the fetching thread has waited for.
@@ -264,8 +286,12 @@ impl Walk<'_, '_> {
         }
         if lag {
             // All but this batch's boxes are complete: the batch before can be announced.
+            let batch = Expr::symbol("BATCH", BATCH);
             nodes.push(Node::AwaitStores {
-                pending: Expr::symbol("BATCH", BATCH),
+                pending: match one.blocks.len() as u32 {
+                    0 => batch,
+                    blocks => batch + blocks,
+                },
             });
             nodes.push(Node::Flush { amount: 1 });
         } else {
@@ -288,7 +314,12 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
-        let (map, at) = self.staging_to(var, dst);
+        let of_blocks = moved_blocks(self.b.kernel, copy.op).is_some();
+        let (map, at) = match of_blocks {
+            true => self.box_of_blocks(var, dst),
+            false => self.staging_at(var, dst),
+        };
+        self.b.stores_by(map);
         let body = vec![
             Node::Await {
                 barrier: self.staging().full(),
@@ -312,7 +343,7 @@ impl Walk<'_, '_> {
                 held: sending(),
             },
         ];
-        vec![note, batch(body)]
+        self.each_box(note, of_blocks, body)
     }
 
     /// Each batch of an item signals a counter by itself.
@@ -379,13 +410,23 @@ pub(super) fn batch(body: Vec<Node>) -> Node {
 }
 
 /// What of an item is announced together.
+#[derive(Default)]
 struct Move<'l, 'a> {
-    /// The copy that boxes make; `None`: scales alone.
+    /// The copy of elements; `None`: scales alone.
     copy: Option<&'l Leaf<'a>>,
-    /// The copies of scales.
+    /// The copies of scales of blocks, which boxes make too.
+    blocks: Vec<&'l Leaf<'a>>,
+    /// The copies of scales of rows.
     scales: Vec<&'l Leaf<'a>>,
     /// The signals after it, with what is around them alone.
     signals: Vec<Leaf<'a>>,
+}
+
+impl<'l, 'a> Move<'l, 'a> {
+    /// The copies that boxes make.
+    fn boxes(&self) -> impl Iterator<Item = &'l Leaf<'a>> {
+        self.copy.into_iter().chain(self.blocks.iter().copied())
+    }
 }
 
 /// The copies of an item.
@@ -453,7 +494,19 @@ impl<'a> Waits<'a> {
             };
             let purpose = kernel.counters[cells.counter.index()].purpose;
             let guards_a_read = leaves.iter().any(|leaf| {
-                matches!(&leaf.op.kind, OpKind::Copy { src, .. } if purpose.lets_read(src, &cells.index))
+                let OpKind::Copy { src, .. } = &leaf.op.kind else {
+                    return false;
+                };
+                // Boxes of scales are fetched too, by the credit of their tensor.
+                let of = match moves_boxes(kernel, leaf.op) {
+                    true => kernel.lent_with(src.buffer),
+                    false => src.buffer,
+                };
+                let src = Region {
+                    buffer: of,
+                    ..src.clone()
+                };
+                purpose.lets_read(&src, &cells.index)
             });
             let of = match purpose {
                 Purpose::Data => &mut waits.said,

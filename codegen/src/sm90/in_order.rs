@@ -6,7 +6,7 @@
 use super::builder::refuse;
 use super::comm::batch;
 use super::item::{Around, Leaf};
-use super::planes::moves_scales;
+use super::planes::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
@@ -109,7 +109,8 @@ impl Walk<'_, '_> {
                     if *unfenced {
                         nodes.push(Node::FenceGlobal);
                     }
-                    nodes.extend(self.boxes(var, dst, src));
+                    let of_blocks = moved_blocks(self.b.kernel, op).is_some();
+                    nodes.extend(self.boxes(var, dst, src, of_blocks));
                     *unfenced = true;
                 }
                 // Nothing else is in an item of a role that moves data.
@@ -123,10 +124,17 @@ impl Walk<'_, '_> {
     }
 
     /// The boxes of a copy, up to their arrival.
-    fn boxes(&mut self, var: Var, dst: &Region, src: &Region) -> [Node; 2] {
+    fn boxes(&mut self, var: Var, dst: &Region, src: &Region, of_blocks: bool) -> Vec<Node> {
         let ring = self.staging();
-        let (from, from_at) = self.staging_at(var, src);
-        let (to, to_at) = self.staging_to(var, dst);
+        let [(from, from_at), (to, to_at)] = [src, dst].map(|region| match of_blocks {
+            true => self.box_of_blocks(var, region),
+            false => self.staging_at(var, region),
+        });
+        self.b.stores_by(to);
+        let bytes = match of_blocks {
+            true => self.bytes_of_blocks(src.buffer),
+            false => self.box_bytes(),
+        };
         let body = vec![
             // The places of all but the latest boxes are free.
             Node::AwaitRead {
@@ -134,7 +142,7 @@ impl Walk<'_, '_> {
             },
             Node::Expect {
                 barrier: ring.full(),
-                bytes: self.box_bytes(),
+                bytes,
             },
             Node::Load {
                 ring,
@@ -160,7 +168,12 @@ impl Walk<'_, '_> {
             Node::Commit,
             Node::Advance { ring, keep: false },
         ];
-        [batch(body), Node::AwaitStores { pending: 0.into() }]
+        let mut nodes = match of_blocks {
+            true => body,
+            false => vec![batch(body)],
+        };
+        nodes.push(Node::AwaitStores { pending: 0.into() });
+        nodes
     }
 
     /// The ring that its boxes pass through.

@@ -71,9 +71,9 @@ impl Walk<'_, '_> {
             }
         }
         for (at, scale) in self.tiling().scales().iter().enumerate() {
-            // Nobody writes them meanwhile.
             let staged = self.scale(pass, at, *scale);
-            match pass.load_waits.is_empty() {
+            // Nobody writes those that stay on their rank.
+            match pass.load_waits.is_empty() || scale.travels {
                 true => late.extend(staged),
                 false => early.extend(staged),
             }
@@ -376,13 +376,19 @@ impl Walk<'_, '_> {
         let dim = self.b.kernel.partitions[partition.index()].dim(of);
         let divided = self.b.kernel.is_chunked_along(partition, of);
         let first = nth * each.clone();
-        let first = match chunk.filter(|_| divided) {
-            Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + first,
-            None => first,
+        let chunk = chunk.filter(|_| divided);
+        let (first, chunk, rank) = match chunk {
+            Some(chunk) if scale.travels => (first, chunk, Expr::me()),
+            Some(chunk) => {
+                let before = chunk * Expr::Field(Field::ChunkRows(dim));
+                (before + first, 0.into(), 0.into())
+            }
+            None => (first, 0.into(), 0.into()),
         };
         let (rows, columns) = scale.boxed();
         let map = self.operand_map(scale.tensor, (rows, columns), "_blocks");
         let (row, column, numbers) = match scale.block {
+            ScaleBlock::Line if scale.travels => (first, self.step(), each),
             ScaleBlock::Line => (self.step(), first, each),
             ScaleBlock::Square => {
                 let block = Expr::symbol("SCALE_BLOCK", BLOCK);
@@ -400,8 +406,8 @@ impl Walk<'_, '_> {
             at: At {
                 column,
                 row,
-                chunk: 0.into(),
-                rank: 0.into(),
+                chunk,
+                rank,
             },
             multicast: None,
             partial_boxes: None,

@@ -1,9 +1,11 @@
-//! The scales of a piece: ordinary loads and stores of one thread, beside the boxes that its elements travel in.
+//! The scales of a piece, beside the boxes that its elements travel in: those of rows by ordinary loads and stores of one thread,
+//! those of blocks in a box of each batch, which has as many blocks of K as the batch has boxes.
 
 use super::walk::Walk;
-use crate::kernel::{Kernel, Op, OpKind};
-use crate::program::{Side, Var};
-use crate::warp::{Expr, Field, Node, Test};
+use crate::block::ScaleBlock;
+use crate::kernel::{Kernel, Op, OpKind, Region};
+use crate::program::{Side, TensorId, Var};
+use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};
 
 impl Walk<'_, '_> {
     /// The scales of a piece. Where it travels in batches, they go with the first: who waits for a piece waits for all of them.
@@ -39,9 +41,74 @@ impl Walk<'_, '_> {
     }
 }
 
+impl Walk<'_, '_> {
+    /// The box of the current batch's scales of blocks.
+    pub(super) fn box_of_blocks(&mut self, var: Var, region: &Region) -> (MapId, At) {
+        let map = self.map(region.buffer, self.rows_of_blocks(region.buffer), BATCH);
+        let each = self.b.kernel.buffers[region.buffer.index()]
+            .kind
+            .rows_each();
+        let (row, chunk) = match self.item(var) {
+            Some((partition, chunk, row, _)) => {
+                let divided = self.b.kernel.is_chunked_along(partition, Side::Rows);
+                (row, chunk.filter(|_| divided))
+            }
+            None => (0.into(), None),
+        };
+        let row = row * self.piece(self.box_rows());
+        let at = At {
+            column: Expr::var("batch") * Expr::symbol("BATCH", BATCH),
+            row: match each {
+                1 => row,
+                each => row / Expr::symbol("SCALE_BLOCK", each),
+            },
+            chunk: chunk.unwrap_or(0.into()),
+            rank: self.home(&region.home),
+        };
+        (map, at)
+    }
+
+    /// Bytes of that box.
+    pub(super) fn bytes_of_blocks(&self, scale: TensorId) -> Expr {
+        Expr::from(self.rows_of_blocks(scale)) * Expr::symbol("BATCH", BATCH) * 4
+    }
+
+    fn rows_of_blocks(&self, scale: TensorId) -> u32 {
+        self.box_rows() / self.b.kernel.buffers[scale.index()].kind.rows_each()
+    }
+
+    /// Refuses pieces that no box of their scales begins with.
+    pub(super) fn whole_blocks(&mut self, op: &Op) {
+        let Some(block) = moved_blocks(self.b.kernel, op) else {
+            return;
+        };
+        let (rows, unit) = (self.box_rows(), block.chunk_unit());
+        if rows.is_multiple_of(unit) {
+            return;
+        }
+        let at = self.at.replace(self.b.kernel.loc(op.id));
+        let what = match block {
+            ScaleBlock::Line => "1×128",
+            ScaleBlock::Square => "128×128",
+        };
+        let message = format!("pieces of {rows} rows, whose scales of {what} travel with them");
+        self.refuse(message, format!("a multiple of {unit} rows"));
+        self.at = at;
+    }
+}
+
+/// The blocks of whose scales an op copies some.
+pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
+    let OpKind::Copy { src, .. } = &op.kind else {
+        return None;
+    };
+    kernel.buffers[src.buffer.index()].kind.blocks()
+}
+
 /// Whether an op copies the scales of rows.
 pub(super) fn moves_scales(kernel: &Kernel, op: &Op) -> bool {
-    matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].kind.is_scale())
+    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].kind.is_scale());
+    scale && moved_blocks(kernel, op).is_none()
 }
 
 /// Whether an op copies what boxes carry.

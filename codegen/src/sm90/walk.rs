@@ -478,13 +478,18 @@ impl Builder<'_> {
         match buffer.kind {
             // Where an operand is MN-major, every chunk is a matrix of its own.
             TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Scale { .. } => View::Flat,
+            TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale {
+                gathered: false, ..
+            } => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
             TensorKind::Gathered | TensorKind::Reduced | TensorKind::GatheredOutput => {
                 View::SharedChunks
             }
+            TensorKind::Scale { gathered: true, .. } => View::SharedChunks,
             TensorKind::Scattered => View::SharedChunk,
             TensorKind::Exchanged => View::SharedSlots,
             TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,

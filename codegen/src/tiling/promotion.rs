@@ -43,12 +43,15 @@ pub struct StagedScale {
     pub block: ScaleBlock,
     /// Rows or columns of the tile that the operand has.
     pub side: u32,
+    /// Whether it travels between ranks: then its rows are those of the operand, or blocks of them.
+    pub travels: bool,
 }
 
 impl StagedScale {
     /// Rows and columns of the box that a step's come in: what TMA loads of a row is 16 bytes at least.
     pub const fn boxed(&self) -> (u32, u32) {
         match self.block {
+            ScaleBlock::Line if self.travels => (self.side, 1),
             ScaleBlock::Line => (1, self.side),
             ScaleBlock::Square => (self.side.div_ceil(BLOCK), 4),
         }

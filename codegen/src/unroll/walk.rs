@@ -365,6 +365,10 @@ impl Walker<'_> {
         let buffer = &self.kernel.buffers[region.buffer.index()];
         let home = self.home(&region.home, op)?;
         let rows = self.axis(region.rows, buffer.rows);
+        let rows = match (region.rows, buffer.kind.rows_each()) {
+            (Axis::All, _) | (_, 1) => rows,
+            (Axis::RowsOf(_) | Axis::ColumnsOf(_), each) => rows.in_blocks(each),
+        };
         let columns = self.axis(region.columns, buffer.columns);
         let span = Span {
             buffer: region.buffer,

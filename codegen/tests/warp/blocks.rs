@@ -7,8 +7,8 @@ use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, E5M2};
 use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Program, ScaleBlock};
-use counterflow_codegen::shape::Shape;
+use counterflow_codegen::program::{Program, ScaleBlock, Side};
+use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline};
 use counterflow_codegen::{cuda, sm90, verify};
@@ -183,15 +183,17 @@ fn every_tile_that_fits_is_accepted() {
 fn results_are_those_of_dequantised_operands() {
     for (scales, name) in BLOCKS
         .iter()
-        .flat_map(|scales| ["gemm", "gemm_rs"].map(|name| (*scales, name)))
+        .flat_map(|scales| ["gemm", "gemm_rs", "gemm_ar"].map(|name| (*scales, name)))
     {
         let world = if name == "gemm" { 1 } else { 2 };
-        let rows_divided = name != "gemm" && scales == Scales::Blocks2d1d;
-        if !rows_divided {
-            for (m, n, k) in [(143, 200, 272), (7, 576, 144)] {
-                dequantised(name, world, scales, (m, n, k));
-            }
+        for (m, n, k) in [(143, 200, 272), (7, 576, 144)] {
+            dequantised(name, world, scales, (m, n, k));
         }
+    }
+    dequantised("gemm_ar", 2, Scales::Blocks1d2d, (7, 2112, 144));
+    for scales in BLOCKS {
+        dequantised("ag_gemm", 3, scales, (299, 40, 272));
+        dequantised("fsdp_gemm", 3, scales, (7, 320, 144));
     }
 }
 
@@ -207,44 +209,68 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
     let series = series.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
     let plan = series.plan(&shape);
     let plan = plan.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
-    let mut given: HashMap<(String, u32), Vec<f32>> = HashMap::new();
+    let mut given: HashMap<(String, u32), (Extent, u32, Vec<f32>)> = HashMap::new();
     let mut fill = interp::integers(3);
     let inputs = |input: Input<'_>, values: &mut [f32]| {
+        let (rows, columns) = (input.rows, input.columns);
+        let (name, rank) = (input.name.to_string(), input.rank);
         fill(input, values);
-        if input.name.ends_with(".scale") {
+        if name.ends_with(".scale") {
             // Powers of two, so that sums are exact: of an exponent that is a block's own among its neighbours.
-            let lines = values.chunks_mut(input.columns as usize).enumerate();
+            let lines = values.chunks_mut(columns as usize).enumerate();
             for (row, line) in lines {
                 for (column, value) in line.iter_mut().enumerate() {
-                    let exponent = (row * 3 + column * 5) % 7;
+                    let exponent = ((rows.start as usize + row) * 3 + column * 5) % 7;
                     *value = 2f32.powi(exponent as i32 - 3);
                 }
             }
         }
-        given.insert((input.name.into(), input.rank), values.to_vec());
+        given.insert((name, rank), (rows, columns, values.to_vec()));
     };
     let ran = interp::run(&series, &[&plan], &Options::seed(1), inputs);
     let ran = ran.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
-    let [of_x, of_w] = scales.blocks().expect("blocks");
-    let scale =
-        |tensor: &str, rank: u32, block: ScaleBlock, (row, rows): (usize, u32), at: usize| {
-            let plane = &given[&(tensor.to_string(), rank)];
-            let step = at / 128;
-            f64::from(match block {
-                ScaleBlock::Line => plane[step * rows as usize + row],
-                ScaleBlock::Square => plane[row / 128 * (k as usize).div_ceil(128) + step],
-            })
+    // What a rank does not have of its own, another one sends.
+    let number = |tensor: &str, rank: u32, row: usize, column: usize| {
+        let has = |rank: u32| {
+            let (rows, columns, values) = &given[&(tensor.to_string(), rank)];
+            let at = row.checked_sub(rows.start as usize)?;
+            (row < rows.end as usize).then(|| values[at * *columns as usize + column])
         };
+        let found = has(rank).or_else(|| (0..world).find_map(has));
+        f64::from(found.expect("some rank has it"))
+    };
+    let scale = |operand: &str, rank: u32, block: ScaleBlock, row: usize, at: usize| {
+        let name = format!("{operand}.scale");
+        let mut planes = kernel.buffers.iter().filter(|buffer| buffer.name == name);
+        let kind = planes.next().expect("a scale").kind;
+        let (row, step) = (row / block.rows() as usize, at / 128);
+        match kind.operand_rows() {
+            Some(Side::Columns) => number(&name, rank, step, row),
+            Some(Side::Rows) | None => number(&name, rank, row, step),
+        }
+    };
+    let [of_x, of_w] = scales.blocks().expect("blocks");
+    // What each rank's operands stand for.
+    let operands: Vec<[Vec<f64>; 2]> = (0..world)
+        .map(|rank| {
+            [("x", of_x, m), ("w", of_w, n)].map(|(operand, block, rows)| {
+                let each =
+                    (0..rows as usize).flat_map(|row| (0..k as usize).map(move |at| (row, at)));
+                each.map(|(row, at)| {
+                    number(operand, rank, row, at) * scale(operand, rank, block, row, at)
+                })
+                .collect()
+            })
+        })
+        .collect();
     let product = |rank: u32, row: usize, column: usize| -> f64 {
-        let [x, w] = ["x", "w"].map(|name| &given[&(name.to_string(), rank)]);
-        let terms = (0..k as usize).map(|at| {
-            let x =
-                f64::from(x[row * k as usize + at]) * scale("x.scale", rank, of_x, (row, m), at);
-            let w = f64::from(w[column * k as usize + at])
-                * scale("w.scale", rank, of_w, (column, n), at);
-            x * w
-        });
-        terms.sum()
+        let [x, w] = &operands[rank as usize];
+        let line = |at: usize| at * k as usize..(at + 1) * k as usize;
+        x[line(row)]
+            .iter()
+            .zip(&w[line(column)])
+            .map(|(x, w)| x * w)
+            .sum()
     };
     let mut compared = 0;
     for output in ran.outputs.iter() {
@@ -255,7 +281,7 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
             let (row, column) = (at / n as usize, at % n as usize);
             let row = output.rows.start as usize + row;
             let ranks = match name {
-                "gemm_rs" => 0..world,
+                "gemm_rs" | "gemm_ar" => 0..world,
                 _ => output.rank..output.rank + 1,
             };
             // Sums are exact in f32. What is stored is bf16: the result, and what each rank sends of it.
@@ -274,7 +300,9 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
             compared += 1;
         }
     }
-    assert_eq!(compared, m * n, "{name}");
+    // Each rank has all of what is reduced, and multiplies all of what is gathered.
+    let copies = if name == "gemm_rs" { 1 } else { world };
+    assert_eq!(compared, m * n * copies, "{name}");
 }
 
 /// The reference knows the scales of blocks, and its bound tells them from others.
@@ -313,17 +341,9 @@ fn refused(name: &str, variant: &Variant) -> String {
 
 #[test]
 fn what_has_no_scales_of_blocks() {
-    insta::assert_snapshot!(refused("ag_gemm", &variant(Scales::Blocks1d2d, (128, 128))), @"
-    error[language]: scales of blocks of `x`, which travels between ranks
-      help: a Local operand, or scales of rows or of the whole: this version moves no scales of blocks
-    ");
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d2d, (128, 192))), @"
     error[resources]: tiles of 192 columns, across the blocks of 128 of `w.scale`
       help: a number of columns that divides 128, or a multiple of it
-    ");
-    insta::assert_snapshot!(refused("gemm_rs", &variant(Scales::Blocks2d1d, (128, 128))), @"
-    error[resources]: blocks of 128 rows in `x.scale`, where ranks divide the rows
-      help: scales of 1×128 for that operand: the rows of a rank may end within a block
     ");
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (256, 192))), @"
     error[resources]: tiles of 256x192 with promoted sums
@@ -444,28 +464,27 @@ fn a_box_that_begins_within_16_bytes() {
     ");
 }
 
-/// Chunks of rows with scales of 1×128 begin at multiples of 16 bytes.
+/// Chunks of rows with scales of 1×128 begin at multiples of 16 bytes, and those with scales of 128×128 at blocks.
 #[test]
-fn chunks_of_rows_with_scales_of_lines() {
-    let kernel = lower(
-        &program("gemm_rs"),
-        &variant(Scales::Blocks1d2d, (128, 128)),
-    );
-    let kernel = kernel.and_then(verify::kernel);
-    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
-    let refused = |m: u32| {
-        let series = verify::series(&kernel, &Shape::new(m, 256, 512), &Machine::h200());
-        series
-            .err()
-            .map(|found| found.first().text(&|_| String::new()))
+fn chunks_of_rows_with_scales_of_blocks() {
+    let chunks = |scales: Scales, m: u32| {
+        let kernel = lower(&program("gemm_rs"), &variant(scales, (128, 128)));
+        let kernel = kernel.and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        let shape = Shape::new(m, 256, 512);
+        let series = verify::series(&kernel, &shape, &Machine::h200());
+        let series = series.unwrap_or_else(|error| panic!("{m}: {error}"));
+        let plan = series.plan(&shape);
+        let plan = plan.unwrap_or_else(|error| panic!("{m}: {error}"));
+        let rows = kernel.buffers[0].rows;
+        [0, 1].map(|chunk| plan.geometry.chunk(rows, chunk).len())
     };
-    for m in [512, 511, 504, 503] {
-        assert_eq!(refused(m), None, "{m}");
-    }
-    insta::assert_snapshot!(refused(510).expect("refused"), @"
-    error[resources]: scales of 1×128 for chunks of 255 rows of `x`
-      help: chunks of a multiple of 4 rows: TMA begins at 16 bytes
-    ");
+    assert_eq!(chunks(Scales::Blocks1d2d, 512), [256, 256]);
+    assert_eq!(chunks(Scales::Blocks1d2d, 510), [256, 254]);
+    assert_eq!(chunks(Scales::Blocks1d1d, 3), [3, 0]);
+    assert_eq!(chunks(Scales::Blocks2d1d, 510), [256, 254]);
+    assert_eq!(chunks(Scales::Blocks2d1d, 300), [256, 44]);
+    assert_eq!(chunks(Scales::Blocks2d1d, 100), [100, 0]);
 }
 
 /// Scales of the step's neighbour, and of another tile: all bytes come, and nothing races.

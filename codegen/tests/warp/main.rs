@@ -16,6 +16,7 @@ mod epilogue;
 mod fixtures;
 mod fp8;
 mod fp8_outputs;
+mod gathered_blocks;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;

@@ -24,10 +24,10 @@ pub fn small(program: &Program, world: u32) -> Kernel {
     lowered(program, Variant::new(world))
 }
 
-/// The same over FP8, with a scale for each row.
-pub fn scaled(program: &Program, world: u32) -> Kernel {
+/// The same over FP8, with such scales, which travel with the rows of `x`.
+pub fn scaled(program: &Program, world: u32, scales: Scales) -> Kernel {
     let variant = Variant::new(world).dtype(Dtype::E4M3);
-    lowered(program, variant.scales(Scales::Rows))
+    lowered(program, variant.scales(scales))
 }
 
 fn lowered(program: &Program, variant: Variant) -> Kernel {
@@ -132,21 +132,30 @@ fn schedules() -> Vec<Case> {
         (planes::scales_of_other_rows, Race, 3),
         (planes::scales_sent_twice, Coverage, 3),
     ];
-    let case = |(program, rule, world): Row| {
+    let case = |(program, rule, world): Row, scales: Option<Scales>| {
         let program = program();
-        let kernel = match of_planes.iter().any(|row| row.0().name == program.name) {
-            true => scaled(&program, world),
-            false => small(&program, world),
+        let kernel = match scales {
+            Some(scales) => scaled(&program, world, scales),
+            None => small(&program, world),
+        };
+        let blocks = scales.is_some_and(|scales| scales.blocks().is_some());
+        let name = match blocks {
+            true => format!("{}_of_blocks", program.name),
+            false => program.name,
         };
         // Names live as long as the test.
         Case {
-            name: program.name.leak(),
+            name: name.leak(),
             rule,
             world,
             kernel,
         }
     };
-    rows.into_iter().chain(of_planes).map(case).collect()
+    let mut all: Vec<Case> = rows.into_iter().map(|row| case(row, None)).collect();
+    for scales in [Scales::Rows, Scales::Blocks1d2d] {
+        all.extend(of_planes.map(|row| case(row, Some(scales))));
+    }
+    all
 }
 
 /// Removes every op (with what it encloses) that `gone` picks, from items and units of work alike.

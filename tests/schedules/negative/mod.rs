@@ -22,6 +22,7 @@ use cases::{Case, cases, scaled, small};
 use counterflow::codegen::interp::{self, Options, Outcome};
 use counterflow::codegen::kernel::{Axis, Block, Kernel, OpKind, Region};
 use counterflow::codegen::program::{Loc, TensorId, TensorKind, Var};
+use counterflow::codegen::variant::Scales;
 use counterflow::codegen::verify;
 use counterflow::{Diagnostic, Machine, Plan, Rule, Shape};
 
@@ -265,7 +266,9 @@ fn scales_by_themselves_are_accepted_and_run() {
     for program in [planes::scales_apart, planes::scales_with_a_counter] {
         for world in 1..=8 {
             let program = program();
-            for kernel in [scaled(&program, world), small(&program, world)] {
+            let kinds = [Scales::Rows, Scales::Blocks1d2d, Scales::Blocks1d1d];
+            let of_scales = kinds.map(|scales| scaled(&program, world, scales));
+            for kernel in of_scales.into_iter().chain([small(&program, world)]) {
                 for m in [1, 7, 29] {
                     let mut shape = shape(&kernel);
                     shape.m = m;

@@ -301,10 +301,15 @@ impl<'a, 'p> Walk<'a, 'p> {
         let item = place.item.or_else(around);
         let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
         let kind = self.program.tensors[tensor].kind;
-        let [rows, columns] = Side::ALL.map(|own| match along(kind, own) {
-            Some(Side::Rows) => rows.clone(),
-            Some(Side::Columns) => columns.clone(),
-            None => 0..1,
+        let [rows, columns] = Side::ALL.map(|own| match (along(kind, own), own) {
+            (Some(Side::Rows), Side::Rows) => {
+                let each = kind.rows_each();
+                rows.start / each..rows.end.div_ceil(each)
+            }
+            (Some(Side::Rows), Side::Columns) => rows.clone(),
+            (Some(Side::Columns), _) => columns.clone(),
+            (None, Side::Rows) => 0..self.sizes.rows(tensor),
+            (None, Side::Columns) => 0..self.sizes.columns(tensor),
         });
         let rect = |slot| Rect {
             tensor,

@@ -273,7 +273,7 @@ impl<'a> Wholes<'a> {
             start: 0,
             end: seen.nrows() as u32,
         };
-        let factors = blocks.factors(rows, &self.inputs.own(rank, blocks.scale.index()).view());
+        let factors = blocks.factors(rows, &self.inputs.seen(rank, blocks.scale.index()).view());
         for ((row, column), value) in seen.indexed_iter_mut() {
             *value *= factors[(row, column / BLOCK as usize)];
         }

@@ -24,13 +24,18 @@ impl Cuts {
 }
 
 /// The rectangles that a step accesses.
-pub(in crate::interp) fn spans(kind: &StepKind) -> [Option<&Span>; 2] {
+fn spans(kernel: &Kernel, kind: &StepKind) -> [Option<Span>; 4] {
     match kind {
-        StepKind::Wait { .. } | StepKind::Signal { .. } => [None, None],
-        StepKind::Copy { dst, src } => [Some(dst), Some(src)],
-        StepKind::Dot { a, b, .. } => [Some(a), Some(b)],
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => [Some(from), None],
-        StepKind::Store { dst, .. } => [Some(dst), None],
+        StepKind::Wait { .. } | StepKind::Signal { .. } => [None; 4],
+        StepKind::Copy { dst, src } => [Some(*dst), Some(*src), None, None],
+        StepKind::Dot { a, b, .. } => {
+            let [of_a, of_b] = [a, b].map(|operand| kernel.scales_read(operand));
+            [Some(*a), Some(*b), of_a, of_b]
+        }
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
+            [Some(*from), None, None, None]
+        }
+        StepKind::Store { dst, .. } => [Some(*dst), None, None, None],
     }
 }
 
@@ -82,7 +87,7 @@ fn grids_of(kernel: &Kernel, plans: &[&Plan]) -> Vec<Cuts> {
         .collect();
     for plan in plans {
         for step in plan.agents.iter().flat_map(|agent| &agent.steps) {
-            for span in spans(&step.kind).into_iter().flatten() {
+            for span in spans(kernel, &step.kind).into_iter().flatten() {
                 let (rows, columns) = &mut cuts[span.buffer.index()];
                 rows.extend([span.rows.start, span.rows.end]);
                 columns.extend([span.columns.start, span.columns.end]);

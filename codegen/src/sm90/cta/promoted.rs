@@ -6,11 +6,8 @@ use super::registers::registers_to_promote;
 use super::rules::refuse;
 use crate::block::{BLOCK, ScaleBlock};
 use crate::diag::Diagnostic;
-use crate::kernel::{Kernel, LINE_BEGINS};
 use crate::program::Side;
-use crate::shape::Geometry;
 use crate::tiling::{Promotion, StagedScale};
-use crate::variant::Arch;
 
 impl Asked<'_> {
     /// Whether what tensor cores sum of a step is added to promoted sums.
@@ -29,6 +26,7 @@ impl Asked<'_> {
                 operand,
                 block,
                 side: [tile.rows, tile.columns][side],
+                travels: self.kernel.buffers[tensor.index()].kind.is_gathered(),
             })
         });
         scales.collect()
@@ -83,7 +81,7 @@ pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
     }
     for scale in squares {
         let name = &kernel.buffers[scale.tensor.index()].name;
-        let (tensor, side) = asked.stages().0[scale.operand];
+        let (_, side) = asked.stages().0[scale.operand];
         let what = Side::ALL[side].word();
         if !BLOCK.is_multiple_of(scale.side) && !scale.side.is_multiple_of(BLOCK) {
             let message = format!(
@@ -91,13 +89,6 @@ pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
                 scale.side
             );
             let hint = format!("a number of {what} that divides 128, or a multiple of it");
-            found.push(refuse(asked.at, message, hint));
-        }
-        if kernel.is_chunked(kernel.buffers[tensor.index()].rows) {
-            let message =
-                format!("blocks of 128 {what} in `{name}`, where ranks divide the {what}");
-            let hint =
-                "scales of 1×128 for that operand: the rows of a rank may end within a block";
             found.push(refuse(asked.at, message, hint));
         }
     }
@@ -113,18 +104,4 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let hint =
         "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
     vec![refuse(asked.at, message, hint)]
-}
-
-/// Where ranks divide rows that have scales of 1×128, each begins at a multiple of four.
-pub(super) fn chunks_of_lines(kernel: &Kernel, geometry: &Geometry) -> Option<Diagnostic> {
-    let several = kernel.variant.world > 1 && kernel.variant.arch != Arch::Cpu;
-    let operand = kernel.divides_lines().filter(|_| several)?;
-    let of = &kernel.buffers[operand.index()];
-    let rows = geometry.chunk_rows(of.rows);
-    if rows.is_multiple_of(LINE_BEGINS) {
-        return None;
-    }
-    let message = format!("scales of 1×128 for chunks of {rows} rows of `{}`", of.name);
-    let hint = format!("chunks of a multiple of {LINE_BEGINS} rows: TMA begins at 16 bytes");
-    Some(refuse(None, message, hint))
 }

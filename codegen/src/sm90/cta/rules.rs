@@ -4,7 +4,7 @@
 //! this version: it does not *run*.
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
-use super::promoted::{chunks_of_lines, has_room_to_promote, promoted_elements, whole_squares};
+use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
@@ -481,10 +481,10 @@ pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> 
     found
 }
 
-/// What keeps the launches of a shape from the GPU: clusters that it cannot place, fewer K steps than CTAs that share them
-/// (each has one), and scales that TMA cannot begin at.
+/// What keeps the launches of a shape from the GPU: clusters that it cannot place, and fewer K steps than CTAs that share them
+/// (each has one).
 pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
-    let mut found = Vec::from_iter(chunks_of_lines(kernel, geometry));
+    let mut found = Vec::new();
     for role in &kernel.roles {
         let RoleKind::Gemm(kind) = role.kind else {
             continue;

@@ -134,8 +134,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Reduce { acc, from } => {
                 let mut sum = NOTHING;
                 let mut of = Vec::new();
-                let world = self.facts.plan.geometry.world;
-                for_spans(kind, u32::from(rank), world, |span, _| {
+                for_spans(self.facts.kernel, kind, u32::from(rank), |span, _| {
                     let there = self.read(rank, &span);
                     sum = self.sums.plus(sum, there);
                     of.push(self.content(&span));
@@ -297,8 +296,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
         let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
         let (all_held, contents) = (&mut self.held, &mut self.contents);
-        let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
-        for_spans(kind, me, world, |span, access| {
+        for_spans(facts.kernel, kind, facts.rank(at.agent), |span, access| {
             let mut next = held.iter().cycle();
             let added = contents.fresh();
             facts.each_block(&span, |block| {

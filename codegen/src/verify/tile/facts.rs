@@ -268,7 +268,7 @@ impl<'a> Facts<'a> {
             })
             .collect();
         self.each_step(|at, kind| {
-            for_spans(kind, self.rank(at.agent), geometry.world, |span, access| {
+            for_spans(self.kernel, kind, self.rank(at.agent), |span, access| {
                 // Scratch starts empty: a read of what nobody writes must be found.
                 let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
                 cuts[span.buffer.index()].written |= empty || access != Access::Read;
@@ -279,7 +279,7 @@ impl<'a> Facts<'a> {
             index[extent.end as usize] = 1;
         };
         self.each_step(|at, kind| {
-            for_spans(kind, self.rank(at.agent), geometry.world, |span, _| {
+            for_spans(self.kernel, kind, self.rank(at.agent), |span, _| {
                 let cut = &mut cuts[span.buffer.index()];
                 if cut.written {
                     mark(span.rows, &mut cut.row_index);
@@ -342,9 +342,8 @@ impl<'a> Facts<'a> {
     fn index_touches(&mut self) {
         let blocks = self.blocks() as usize;
         let mut start = vec![0u32; blocks + 1];
-        let world = self.plan.geometry.world;
         self.each_step(|at, kind| {
-            for_spans(kind, self.rank(at.agent), world, |span, _| {
+            for_spans(self.kernel, kind, self.rank(at.agent), |span, _| {
                 self.each_block(&span, |block| start[block as usize + 1] += 1);
             });
         });
@@ -362,7 +361,7 @@ impl<'a> Facts<'a> {
         };
         let mut touches = vec![nobody; start[blocks] as usize];
         self.each_step(|at, kind| {
-            for_spans(kind, self.rank(at.agent), world, |span, access| {
+            for_spans(self.kernel, kind, self.rank(at.agent), |span, access| {
                 self.each_block(&span, |block| {
                     touches[next[block as usize] as usize] = Touch { at, access };
                     next[block as usize] += 1;
@@ -446,7 +445,8 @@ fn number(index: &mut [u32]) -> Vec<u32> {
 }
 
 /// The memory that a step of rank `me` accesses, in order, rank by rank for a multicast.
-pub(super) fn for_spans(kind: StepKind, me: u32, world: u32, mut f: impl FnMut(Span, Access)) {
+pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl FnMut(Span, Access)) {
+    let world = kernel.variant.world;
     let mut each = |span: Span, access: Access, but: Option<u32>| {
         if span.home == EVERYWHERE {
             let homes = (0..world).filter(|home| Some(*home) != but);
@@ -476,8 +476,10 @@ pub(super) fn for_spans(kind: StepKind, me: u32, world: u32, mut f: impl FnMut(S
             each(dst, Access::Write, same.then_some(me));
         }
         StepKind::Dot { a, b, .. } => {
-            each(a, Access::Read, None);
-            each(b, Access::Read, None);
+            let scales = [a, b].map(|operand| kernel.scales_read(&operand));
+            for read in [a, b].into_iter().chain(scales.into_iter().flatten()) {
+                each(read, Access::Read, None);
+            }
         }
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
             each(from, Access::Read, None)

@@ -2,7 +2,7 @@
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, DimId, Kernel, LINE_BEGINS, OpKind, visit};
+use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
@@ -140,9 +140,9 @@ pub(super) fn of_ranks(
     };
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
-    let few = match kernel.divides_lines() {
-        None => world + 1,
-        Some(_) => (LINE_BEGINS - 1) * world + 1,
+    let few = match kernel.chunk_of_scales() {
+        1 => world + 1,
+        unit => (unit - 1) * world + 1,
     };
     let tiny = Shape {
         m: few,
@@ -329,7 +329,8 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         let size = chosen.elements * chunks - short;
         shape.set(dim, shape.size(dim).max(size));
     }
-    for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
+    let operands = kernel.buffers.iter().filter(|it| !it.kind.is_scale());
+    for buffer in operands.filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
         let further = shape.dims.values().copied().max().unwrap_or(0);
         let line = shape.m.max(shape.n).max(further).next_multiple_of(16);

@@ -197,8 +197,9 @@ impl Simulator<'_> {
         let of = self.case.plan_of(launch.max(1));
         let geometry = self.case.geometry(of);
         let scales = pipeline.kernel.buffers.iter().zip(0..);
+        let by_loads = |kind: TensorKind| kind.is_scale() && kind.blocks().is_none();
         let scales =
-            scales.filter(|(buffer, _)| buffer.kind.is_scale() && buffer.kind.is_gathered());
+            scales.filter(|(buffer, _)| by_loads(buffer.kind) && buffer.kind.is_gathered());
         let mut filled: Vec<Box4> = scales
             .map(|(buffer, id)| {
                 let rows = (0, geometry.size(buffer.rows));

@@ -47,8 +47,8 @@ impl Simulator<'_> {
         };
         let (row, column) = from.origin;
         let (rows, block) = match staged.block {
-            ScaleBlock::Line => (column, row),
-            ScaleBlock::Square => (row, column + number),
+            ScaleBlock::Line if !staged.travels => (column, row),
+            ScaleBlock::Line | ScaleBlock::Square => (self.row_in_all(&from, row), column + number),
         };
         let blocks = &mut self.agents[index].fragment.blocks;
         blocks.retain(|(known, ..)| *known != scale);

@@ -1,12 +1,13 @@
-//! Operands of FP8 with a scale for each row, which travels with its row.
+//! Operands of FP8 with a scale for each row, or for each block, which travels with its rows.
 
 use super::meaning::agrees;
 use super::{Case, schedules};
+use crate::fixtures::library::{self, Sizes};
 use crate::fixtures::wide::wide;
 use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::interp::Says;
 use counterflow_codegen::model::volume::Volume;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Program, ScaleBlock};
 use counterflow_codegen::variant::{Scales, Variant};
 
 fn variant(world: u32) -> Variant {
@@ -60,4 +61,50 @@ fn scales_travel_with_their_rows() {
         }
     }
     assert_eq!(ran.len(), gathers.len(), "{ran:?}");
+}
+
+/// The same of scales of blocks: ranks divide rows with scales of 1×128 by four, and those with scales of 128×128 by 128, so that
+/// some ranks have none, or few.
+#[test]
+fn scales_of_blocks_travel_with_their_rows() {
+    let worlds = match wide() {
+        true => vec![1, 2, 3, 4, 5, 6, 7, 8],
+        false => vec![1, 2, 3, 8],
+    };
+    type Made = fn(&Sizes) -> Program;
+    let gathers: [(Made, &str); 4] = [
+        (library::ag_gemm, "x.scale"),
+        (library::ag_gemm_pull, "x.scale"),
+        (library::ag_gemm_ring, "x.scale"),
+        (library::fsdp_gemm, "w.scale"),
+    ];
+    for (made, scale) in gathers {
+        for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d] {
+            let [x, w] = scales.blocks().expect("of blocks");
+            let of_squares =
+                [("x.scale", x), ("w.scale", w)].contains(&(scale, ScaleBlock::Square));
+            let (rows, n) = match (of_squares, scale) {
+                (true, "x.scale") => (vec![389, 128, 1], 24),
+                (true, _) => (vec![9], 392),
+                (false, _) => (vec![29, 7, 1], 24),
+            };
+            let program = made(&Sizes {
+                tiles: (4, 8).into(),
+                pieces: if of_squares { 128 } else { 3 }.into(),
+                copied: if of_squares { 128 } else { 3 }.into(),
+                ctas: 2.into(),
+                k: Some(16.into()),
+                group: 2,
+            });
+            for world in &worlds {
+                let variant = Variant::new(*world).dtype(E4M3).scales(scales);
+                let said = agrees(&program, &variant, &rows, n, 272);
+                let told = (scale.to_string(), Says::Type);
+                assert!(said.contains(&told), "{} {variant}: {said:?}", program.name);
+                let case = Case::new(&program, &variant, &rows[..1], n, 272);
+                let volume = Volume::of(&case.kernel, &case.plans[0]);
+                assert_eq!(volume.total(), volume.least_total(), "{}", program.name);
+            }
+        }
+    }
 }
