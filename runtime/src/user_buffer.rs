@@ -279,6 +279,37 @@ impl<T: Element> UserBuffer<T> {
         })
     }
 
+    /// Its first elements on every rank as rows and columns of another number: another handle of the same memory.
+    ///
+    /// ```
+    /// # let ranks = counterflow::Communicator::emulated(1)?;
+    /// # let rank = &ranks[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let x = rank.allocate::<f32>("x", [4, 2])?;
+    /// let longer = x.shaped([2, 3])?;
+    /// longer.rows(1..2)?.write(&[1.0, 2.0, 3.0])?;
+    /// assert_eq!(x.read()?, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
+    /// assert_eq!(x.shaped([3, 3]).unwrap_err().kind(), "usage");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more elements than it has.
+    pub fn shaped(&self, [rows, columns]: [usize; 2]) -> Result<UserBuffer<T>, Error> {
+        let len = rows.checked_mul(columns);
+        let Some(len) = len.filter(|len| *len <= self.len) else {
+            return Err(Error::Usage {
+                what: format!("{rows} x {columns} elements of {}", self.name),
+                legal: format!("at most the {} that it has", self.len),
+            });
+        };
+        Ok(UserBuffer {
+            shape: [rows, columns].into(),
+            len,
+            ..self.clone()
+        })
+    }
+
     /// Lets the stream come after a rank's memory was cleared. That is behind what the rank had enqueued, which may wait
     /// for others. This rank's own was cleared in the same stream.
     fn reach(&self, rank: u32) -> Result<(), Error> {

@@ -52,6 +52,9 @@ pub enum Fill {
     Uniform(u64),
     /// So that every sum is exact. Compared bit for bit, unless a function of the schedule rounds: see [`Case::is_exact`].
     Integers(u64),
+    /// Between -1 and 1, scales up to 1.25: the same for an element, or for a block, in whichever chunk and on whichever rank it
+    /// is, so that what is gathered is what a rank has by itself. Of that many blocks along K.
+    Everywhere(u64, u32),
 }
 
 impl Fill {
@@ -59,12 +62,34 @@ impl Fill {
         match self {
             Fill::Uniform(seed) => Box::new(interp::uniform(seed)),
             Fill::Integers(seed) => Box::new(interp::integers(seed)),
+            Fill::Everywhere(seed, blocks) => Box::new(everywhere(seed, blocks)),
         }
     }
 
     fn seed(self) -> u64 {
         match self {
-            Fill::Uniform(seed) | Fill::Integers(seed) => seed,
+            Fill::Uniform(seed) | Fill::Integers(seed) | Fill::Everywhere(seed, _) => seed,
+        }
+    }
+}
+
+fn everywhere(seed: u64, blocks: u32) -> impl FnMut(Input<'_>, &mut [f32]) {
+    move |input, values| {
+        let scale = input.name.ends_with(".scale");
+        let name = (input.name.bytes()).fold(seed, |hash, byte| hash * 31 + u64::from(byte));
+        let lines = values.chunks_mut(input.columns as usize);
+        for (row, line) in (input.rows.start..).zip(lines) {
+            for (column, value) in (0..).zip(line) {
+                // Where scales of 1×128 travel, blocks are columns; elsewhere they are rows.
+                let (row, column) = match scale && input.columns != blocks {
+                    true => (column, row),
+                    false => (row, column),
+                };
+                let at = u64::from(row) << 32 | u64::from(column);
+                let drawn = Numbers::new(name ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).draw();
+                let unit = (drawn >> 40) as f32 / (1u32 << 24) as f32;
+                *value = if scale { 0.25 + unit } else { 2.0 * unit - 1.0 };
+            }
         }
     }
 }

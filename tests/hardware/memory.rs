@@ -85,9 +85,9 @@ impl Words {
             }
             let mut values = vec![POISON; bytes(kernel, plan, id)];
             if buffer.kind.counts_before() {
-                let rows = match buffer.kind {
-                    TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
-                    _ => plan.geometry.held(buffer, rank),
+                let rows = match buffer.kind.is_gathered() {
+                    true => plan.geometry.chunk(buffer.rows, rank),
+                    false => plan.geometry.held(buffer, rank),
                 };
                 let columns = plan.geometry.size(buffer.columns);
                 let mut numbers = vec![0.0; rows.len() as usize * columns as usize];
@@ -188,14 +188,29 @@ impl<'a> Memory<'a> {
         let output = |(tensor, bits): (TensorId, Vec<u8>)| {
             let buffer = &self.heap.kernel.buffers[tensor.index()];
             let rows = plan.geometry.held(buffer, rank.rank());
-            let values = slots_of(plan, buffer, rank.rank());
-            let values = values.flat_map(|words| numbers(&bits[words], buffer.dtype));
+            let values = match buffer.kind.is_scale() {
+                // Lines may be padded, and chunks planes of their own.
+                true => {
+                    let columns = plan.geometry.size(buffer.columns) as usize;
+                    let all = numbers(&bits, buffer.dtype);
+                    let line = |row| (0..columns).map(move |column| (row, column));
+                    let each = rows.range().flat_map(line);
+                    each.map(|(row, column)| all[at(plan, buffer, row, column)])
+                        .collect()
+                }
+                false => {
+                    let slots = slots_of(plan, buffer, rank.rank());
+                    slots
+                        .flat_map(|words| numbers(&bits[words], buffer.dtype))
+                        .collect()
+                }
+            };
             Output {
                 launch,
                 rank: rank.rank(),
                 tensor,
                 rows,
-                values: values.collect(),
+                values,
             }
         };
         Ok(self.raw()?.into_iter().map(output).collect())
@@ -220,7 +235,8 @@ fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
         let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
         (row / chunk * columns + column) * line + row % chunk
     } else {
-        row * line + column
+        // Lines of scales of blocks are padded.
+        row * plan.geometry.contiguous(buffer) as usize + column
     }
 }
 
@@ -229,7 +245,10 @@ fn shown(buffer: &Buffer) -> bool {
         buffer.kind,
         TensorKind::Local
             | TensorKind::Vector
-            | TensorKind::Scale { .. }
+            | TensorKind::Scale {
+                gathered: false,
+                ..
+            }
             | TensorKind::Scratch { .. }
     )
 }

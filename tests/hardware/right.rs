@@ -5,13 +5,13 @@ mod newcomers;
 mod outsiders;
 mod strangers;
 
-use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
-use crate::gpus;
+use crate::case::{Case, Device, Fill, Kind, checked, in_parallel, on, variant_of};
 use crate::tiles::RAGGED;
 use crate::wide::wide;
-use counterflow::codegen::interp::Outcome;
+use crate::{fine, gpus};
+use counterflow::codegen::interp::{Outcome, Output};
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Layout, Program, Scales, Shape, Variant, schedules};
+use counterflow::{Communicator, Dtype, Layout, Program, Scales, Shape, Variant, schedules};
 pub use strangers::{of_strangers, strangers};
 
 type Schedule = fn() -> Program;
@@ -309,34 +309,17 @@ fn fp8_scaled(schedule: Schedule) {
     }
 }
 
-/// Scales of blocks, which promote the sums.
-const BLOCKS: [Scales; 3] = [Scales::Blocks2d1d, Scales::Blocks1d2d, Scales::Blocks1d1d];
-/// Those of them that rows may have which ranks divide.
-const BLOCKS_OF_CHUNKS: &[Scales] = BLOCKS.split_at(1).1;
-/// Tiles that leave registers for either kind of sum.
-const PROMOTED: [Kind; 2] = [
-    (Dtype::E4M3, (128, 128), Layout::Nt),
-    (Dtype::E4M3, (128, 64), Layout::Nt),
-];
+/// Scales of blocks, of what a rank has and of what is gathered.
+const BLOCKS: [Scales; 3] = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
 
-fn blocks_of(program: &Program) -> &'static [Scales] {
-    if program.name == "gemm" {
-        &BLOCKS
-    } else {
-        BLOCKS_OF_CHUNKS
-    }
-}
-
-/// The same with scales of blocks. Each rank's chunk has a multiple of four rows in every world.
 fn fp8_blocks(schedule: Schedule) {
-    for scales in blocks_of(&schedule()) {
+    for scales in BLOCKS {
         let matrix = Matrix {
-            kinds: &PROMOTED,
-            rows: &[960, 96, 2016],
-            scales: Some(*scales),
+            kinds: &FP8[1..],
+            scales: Some(scales),
             ..FP8_MATRIX
         };
-        let what = format!("e4m3, scales of {}", scales.name());
+        let what = format!("e4m3, scales {}", scales.name());
         matrix.on_gpus(schedule, &what, (Probes::default(), 0));
     }
 }
@@ -393,7 +376,88 @@ mod fp8_scaled {
 }
 
 mod fp8_blocks {
-    crate::each_schedule!(super::fp8_blocks: gemm, gemm_rs, gemm_ar);
+    crate::each_schedule!(super::fp8_blocks: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, fsdp_gemm, gemm_rs, gemm_ar);
+}
+
+/// What gathers an operand and multiplies it.
+const GATHERS: [Schedule; 5] = [
+    schedules::ag_gemm,
+    schedules::ag_gemm_pull,
+    schedules::ag_gemm_ring,
+    schedules::ag_gemm_double_ring,
+    schedules::fsdp_gemm,
+];
+
+/// Each rank's product of what is gathered has the bits of that of one rank which has all of it: rows, columns and K that no
+/// tile, block or step divides.
+fn as_a_plain_gemm(
+    on: impl Fn(&Program, &Variant, &Shape, Fill) -> Option<(Case, Vec<Output>)>,
+    (shape, worlds): (Shape, &[u32]),
+) {
+    let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
+    let mut launches = 0;
+    for scales in BLOCKS {
+        let variant = |program: &Program, world| {
+            let variant = variant_of(program, world, FP8[1]);
+            variant.scales(scales)
+        };
+        let run = |schedule: Schedule, world: u32| {
+            let program = schedule();
+            let (case, outputs) = on(&program, &variant(&program, world), &shape, fill)?;
+            let y = case
+                .kernel
+                .buffers
+                .iter()
+                .position(|buffer| buffer.name == "y");
+            let outputs = outputs.into_iter();
+            Some(outputs.filter(move |it| Some(it.tensor.index()) == y))
+        };
+        let Some(mut plain) = run(schedules::gemm, 1) else {
+            return;
+        };
+        let plain = plain.next().expect("a result").values;
+        assert!(plain.iter().all(|value| value.is_finite()));
+        for schedule in GATHERS {
+            for world in worlds {
+                let Some(fused) = run(schedule, *world) else {
+                    return;
+                };
+                for of in fused {
+                    let name = schedule().name;
+                    assert!(of.values == plain, "{name} {scales:?} rank {}", of.rank);
+                    launches += 1;
+                }
+            }
+        }
+    }
+    println!(
+        "  {launches} launches right: gathered with scales of blocks, the bits of a plain product"
+    );
+}
+
+#[test]
+fn fp8_blocks_have_the_bits_of_a_plain_gemm() {
+    let on_gpus = |program: &Program, variant: &Variant, shape: &Shape, fill| {
+        let world = gpus::world(variant.world)?;
+        let device = Device::gpus(&world, Probes::default(), 0);
+        let case = on(&device, program, variant, std::slice::from_ref(shape));
+        let outputs = case.run(&device, fill).outputs;
+        Some((case, outputs))
+    };
+    as_a_plain_gemm(on_gpus, (Shape::new(1000, 520, 1104), &[1, 2, 3, 4]));
+}
+
+#[test]
+fn emulated_fp8_blocks_have_the_bits_of_a_plain_gemm() {
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 4, 8] } else { &[3] };
+    let emulated = |program: &Program, variant: &Variant, shape: &Shape, fill| {
+        let case = on(&Device::Cpu, program, variant, std::slice::from_ref(shape));
+        let ranks = fine(Communicator::emulated(variant.world));
+        let outputs = Communicator::each(&ranks, |rank| case.on_rank(rank, None, fill, 0));
+        let outputs = fine(outputs).into_iter().flatten().collect();
+        Some((case, outputs))
+    };
+    as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
 }
 
 mod fp8 {
@@ -457,12 +521,38 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let scaled = worlds.flat_map(|((schedule, scales, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
-        scales.iter().map(move |scales| {
-            let variant = variant.clone().scales(*scales);
+        [Scales::Whole, Scales::Rows].map(|scales| {
+            let variant = variant.clone().scales(scales);
             (Probes::default(), program.clone(), variant)
         })
     });
-    of_all.chain(scaled)
+    of_all.chain(scaled).chain(of_blocks())
+}
+
+fn of_blocks() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let others = [schedules::gemm, schedules::gemm_rs, schedules::gemm_ar];
+    let all = others.into_iter().chain(GATHERS);
+    let worlds = all.flat_map(|schedule: Schedule| (1..=4).map(move |world| (schedule, world)));
+    worlds.flat_map(|(schedule, world)| {
+        let program = schedule();
+        let variant = variant_of(&program, world, FP8[1]);
+        BLOCKS.map(|scales| {
+            let variant = variant.clone().scales(scales);
+            (Probes::default(), program.clone(), variant)
+        })
+    })
+}
+
+/// What is compiled ahead has a kernel.
+#[test]
+fn scales_of_blocks_have_kernels() {
+    let made = in_parallel(8, |schedule| {
+        let of_one = of_blocks().skip(schedule * 12).take(12);
+        of_one
+            .map(|(_, program, variant)| checked(&program, &variant))
+            .count()
+    });
+    assert_eq!(made, [12; 8]);
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
@@ -583,22 +673,26 @@ mod emulated {
     crate::each_schedule!(super::emulated);
 }
 
-/// Scales of rows that travel, on emulated ranks.
+/// Scales of rows and of blocks that travel, on emulated ranks.
 fn fp8_emulated(schedule: Schedule) {
-    let matrix = Matrix {
-        kinds: &FP8[1..],
-        sizes: &[(136, 80)],
-        rows: &[300, 1, 127, 7],
-        scales: Some(Scales::Rows),
-        ..FP8_MATRIX
+    let kinds: &[Scales] = match wide() {
+        true => &[Scales::Rows, BLOCKS[0], BLOCKS[1], BLOCKS[2]],
+        false => &[Scales::Rows, Scales::Blocks1d2d],
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
-    for ranks in worlds.iter().copied() {
-        let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
-        matrix.compare(
-            &ran,
-            &format!("world {ranks} emulated, e4m3, scales of rows"),
-        );
+    for scales in kinds {
+        let matrix = Matrix {
+            kinds: &FP8[1..],
+            sizes: &[(136, 80)],
+            rows: &[300, 1, 127, 7],
+            scales: Some(*scales),
+            ..FP8_MATRIX
+        };
+        for ranks in worlds.iter().copied() {
+            let ran = matrix.run(&Device::Cpu, schedule, ranks);
+            let what = format!("world {ranks} emulated, e4m3, scales {}", scales.name());
+            matrix.compare(&ran, &what);
+        }
     }
 }
 

@@ -51,14 +51,16 @@ fn gather() -> Program {
 
 /// What GPUs run of it, in as many ranks as share one.
 pub fn kernels() -> Vec<CudaSource> {
-    let variant = |world| Variant::new(world).scales(Scales::Rows);
-    let source = |world| {
-        let kernel = lower(&gather(), &variant(world)).and_then(verify::kernel);
+    let source = |(world, scales)| {
+        let variant = Variant::new(world).scales(scales);
+        let kernel = lower(&gather(), &variant).and_then(verify::kernel);
         let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
         let checked = pipeline.and_then(verify::pipeline);
         cuda::emit(&checked.unwrap_or_else(|error| panic!("{error}")))
     };
-    (1..=MOST_RANKS).map(source).collect()
+    let kinds = [Scales::Rows, Scales::Blocks1d2d, Scales::Blocks2d1d];
+    let worlds = (1..=MOST_RANKS).flat_map(|world| kinds.map(|scales| (world, scales)));
+    worlds.map(source).collect()
 }
 
 /// Integers up to `most` either way: e4m3 has them and products of a few hundred of them exactly.
@@ -155,6 +157,125 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
         all[0].gpu().name()
     );
     Ok(())
+}
+
+/// The same by blocks: a rank quantises its chunk into its own plane of the heap, which is as the quantiser writes it. The last
+/// rank's chunk has as many rows as the others', of which those beyond M are padding.
+fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<(), Error> {
+    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let recipe = |pieces| Recipe::new(rule, Scaling::Current(pieces), Dtype::Bf16);
+    // Numbers of a row and of 128 of K are of a size of their own.
+    let sized = |values: Vec<f32>, by: usize| -> Vec<f32> {
+        let each = values.into_iter().enumerate();
+        each.map(|(at, value)| {
+            value * 2f32.powi(((at / K * by + at % K / 128 * 3) % 11) as i32 - 5)
+        })
+        .collect()
+    };
+    let (by_x, by_w, of_x, of_w) = match scales {
+        Scales::Blocks1d2d => (1, 0, Pieces::OneBy128, Pieces::Square),
+        _ => (0, 1, Pieces::Square, Pieces::OneBy128),
+    };
+    let all_x = &sized(integers(m * K, 8, 3), by_x);
+    let all_w = &sized(integers(N * K, 2, 4), by_w);
+    let program = &gather();
+    let bf16s = |values: &[f32]| -> Vec<bf16> {
+        values.iter().map(|value| bf16::from_f32(*value)).collect()
+    };
+    Communicator::each(all, |rank| {
+        rank.reserve(8 << 20)?;
+        let op = rank.op(program).scales(scales).up_to(m, N, K).build()?;
+        let needs = |tensor: &str| op.needs(tensor).map(|needs| needs.shape);
+        let [full, _] = needs("x")?;
+        let (chunk, lines) = (full / all.len(), needs("x.scale")?[0] / all.len());
+        let codes = rank.allocate::<F8E4M3>("x", [full, K])?;
+        let x_scale = rank.allocate::<f32>("x.scale", needs("x.scale")?)?;
+        let (mut w, mut w_scale) = (
+            rank.zeros::<F8E4M3>([N, K])?,
+            rank.zeros::<f32>(needs("w.scale")?)?,
+        );
+        let mut y = rank.zeros::<bf16>([m, N])?;
+        codes.fill(0xff)?;
+        x_scale.fill(0xff)?;
+        y.fill(0xff)?;
+        rank.barrier()?;
+
+        let me = rank.rank() as usize;
+        let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
+        let mut own = bf16s(&all_x[mine.start * K..mine.end * K]);
+        own.resize(chunk * K, bf16::ZERO);
+        let x = rank.zeros::<bf16>([chunk, K])?;
+        x.write(&own)?;
+        let quantiser = Quantiser::build(rank, recipe(of_x), [chunk, K])?;
+        let mut own_codes = codes.rows(me * chunk..(me + 1) * chunk)?;
+        let mut own_scales = x_scale.rows(me * lines..(me + 1) * lines)?;
+        let launch = quantiser.on(rank, [chunk, K]).x(&x);
+        launch
+            .codes(&mut own_codes)
+            .scales(&mut own_scales)
+            .launch()?;
+        let source = rank.zeros::<bf16>([N, K])?;
+        source.write(&bf16s(all_w))?;
+        let quantiser = Quantiser::build(rank, recipe(of_w), [N, K])?;
+        let launch = quantiser.on(rank, [N, K]).x(&source);
+        launch.codes(&mut w).scales(&mut w_scale).launch()?;
+        let launch = op.on(rank).tensor("x", &codes).tensor("w", &w);
+        let launch = launch.tensor("y", &mut y);
+        let launch = launch
+            .tensor("x.scale", &x_scale)
+            .tensor("w.scale", &w_scale);
+        launch.rows(m).launch()?.wait()?;
+
+        for (at, got) in y.read()?.into_iter().enumerate() {
+            let (row, column) = (at / N, at % N);
+            let terms =
+                (0..K).map(|k| f64::from(all_x[row * K + k]) * f64::from(all_w[column * K + k]));
+            let wanted = bf16::from_f64(terms.sum());
+            assert!(
+                got == wanted,
+                "row {row}, column {column}: {got}, not {wanted}"
+            );
+        }
+        rank.barrier()
+    })?;
+    println!(
+        "  {} launches right: chunks with scales {}, {}",
+        all.len(),
+        scales.name(),
+        all[0].gpu().name()
+    );
+    Ok(())
+}
+
+#[test]
+fn ranks_that_share_a_gpu_quantise_a_chunk_by_blocks_each() {
+    if crate::on_gpu().is_none() {
+        return;
+    }
+    for world in 1..=MOST_RANKS {
+        for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
+            for m in [512, 301] {
+                fine(chunks_of_blocks(
+                    &fine(Communicator::local(world)),
+                    scales,
+                    m,
+                ));
+            }
+        }
+    }
+}
+
+#[test]
+fn emulated_ranks_quantise_a_chunk_by_blocks_each() {
+    for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
+        for (world, m) in [(1, 40), (2, 300), (3, 301), (4, 5)] {
+            fine(chunks_of_blocks(
+                &fine(Communicator::emulated(world)),
+                scales,
+                m,
+            ));
+        }
+    }
 }
 
 #[test]

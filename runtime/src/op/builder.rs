@@ -169,6 +169,11 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
     /// ranks alike.
     ///
+    /// Scales of blocks are planes as quantisers write them: of 1×128 `[⌈K/128⌉][rows padded to 4]`, of 128×128 `[⌈rows/128⌉][⌈K/128⌉
+    /// padded to 4]`. Where they are gathered, each rank's chunk has a plane of its own, all behind each other in the heap, and a
+    /// chunk has a multiple of 4 rows, or of 128, but for the last. Lines of 1×128 are as long as a full chunk has rows:
+    /// [`Op::needs_at`](super::Op::needs_at) has that number for each number of rows.
+    ///
     /// ```
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
@@ -212,6 +217,25 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
     ///     let y = y.read()?;
     ///     assert_eq!([y[0], y[63 * 64]], [32.0, 64.0].map(bf16::from_f32)); // rows of rank 0, and of rank 1
+    ///
+    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
+    ///     let op = op.first_options().up_to(64, 64, 256).build()?;
+    ///     rank.reserve(2 << 20)?; // a slot of the heap
+    ///     let (x, w) = (rank.allocate::<e4m3>("x", [64, 256])?, rank.zeros::<e4m3>([64, 256])?);
+    ///     let planes = op.needs("x.scale")?.shape;
+    ///     assert_eq!(planes, [2 * 2, 32]); // of each rank two lines, of 32 rows
+    ///     let (of_x, of_w) = (rank.allocate::<f32>("x.scale", planes)?, rank.zeros::<f32>([1, 4])?);
+    ///     w.write(&[e4m3::ONE; 64 * 256])?;
+    ///     of_w.write(&[0.5, 0.25, 0.0, 0.0])?; // a number for each 128 of K, and padding
+    ///     x.write(&[e4m3::ONE; 64 * 256])?;
+    ///     let me = rank.rank() as usize;
+    ///     let mine = [[1.0; 32], [4.0; 32]].concat().iter().map(|scale| scale * (me + 1) as f32).collect::<Vec<_>>();
+    ///     of_x.rows(2 * me..2 * me + 2)?.write(&mine)?; // or a quantiser does
+    ///     let mut y = rank.zeros::<bf16>([64, 64])?;
+    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
+    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    ///     let y = y.read()?;
+    ///     assert_eq!([y[0], y[63 * 64]], [192.0, 384.0].map(bf16::from_f32)); // 128 · (1 · 0.5 + 4 · 0.25), and twice that
     ///     Ok(())
     /// })?;
     /// # Ok::<(), counterflow::Error>(())

@@ -130,6 +130,34 @@ impl<S> Op<S> {
         let largest = &self.0.largest().proof.largest;
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
+
+    /// The same of a launch of so many rows. Where chunks lie behind each other as planes of their own, fewer rows have shorter
+    /// lines: give the memory of the largest launch in that [shape](crate::UserBuffer::shaped).
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, Dtype, Scales, prelude::e4m3, schedules::AgGemmOp};
+    /// # let ranks = Communicator::emulated(2)?;
+    /// # Communicator::each(&ranks, |rank| {
+    /// let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
+    /// let op = op.first_options().up_to(64, 64, 128).build()?;
+    /// let scales = rank.allocate::<f32>("x.scale", op.needs("x.scale")?.shape)?;
+    /// let of_39_rows = op.needs_at("x.scale", 39)?;
+    /// assert_eq!((scales.shape(), of_39_rows.shape), (&[2, 32][..], [2, 20])); // 20 rows of rank 0, 19 of rank 1
+    /// let scales = scales.shaped(of_39_rows.shape)?;
+    /// # assert_eq!(scales.len(), 40);
+    /// # rank.barrier()
+    /// # })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the schedule has no such tensor; [`Error::Rejected`] for more rows than the op was built for.
+    pub fn needs_at(&self, tensor: &str, rows: usize) -> Result<Needs, Error> {
+        let id = argument::find(self.0.kernel(), tensor)?;
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        let planned = self.0.plan(rows)?;
+        Ok(Needs::of(self.0.kernel(), &planned.plan, id))
+    }
 }
 
 impl Inner {
