@@ -586,14 +586,6 @@ impl Side {
     /// Both.
     pub const ALL: [Side; 2] = [Side::Rows, Side::Columns];
 
-    /// The other one.
-    pub(crate) const fn other(self) -> Side {
-        match self {
-            Side::Rows => Side::Columns,
-            Side::Columns => Side::Rows,
-        }
-    }
-
     /// Its word in the language.
     pub const fn word(self) -> &'static str {
         match self {

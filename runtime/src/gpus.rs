@@ -407,6 +407,24 @@ fn output(
     let columns = plan.geometry.size(buffer.columns) as usize;
     let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
     let mut values = Vec::new();
+    if buffer.kind.is_scale() && buffer.mn_major {
+        let bytes = plan.bytes(&pipeline.kernel, tensor) as usize;
+        let bytes = driver::read(rank.own_stream(), memory.address(), bytes)?;
+        let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
+        return Ok(Output {
+            launch,
+            rank: rank.rank(),
+            tensor,
+            rows,
+            values: unpack_chunks(
+                &bytes,
+                buffer.dtype,
+                (rows.len() as usize, chunk),
+                columns,
+                pitch,
+            ),
+        });
+    }
     for slot in 0..buffer.slots(rank.world()) {
         let slot = Span {
             buffer: tensor,
@@ -464,6 +482,22 @@ fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> 
         .collect()
 }
 
+/// Rows of numbers of which each chunk is a matrix of its own, with a line for each column.
+fn unpack_chunks(
+    bytes: &[u8],
+    dtype: Dtype,
+    (rows, chunk): (usize, usize),
+    columns: usize,
+    pitch: usize,
+) -> Vec<f32> {
+    let lines = pitch / dtype.bytes() as usize;
+    let all = unpack(bytes, dtype, lines, pitch);
+    let line =
+        |row: usize| (0..columns).map(move |column| (row / chunk * columns + column, row % chunk));
+    let each = (0..rows).flat_map(line);
+    each.map(|(line, at)| all[line * lines + at]).collect()
+}
+
 /// Median time of a launch among back-to-back groups of them.
 fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<Duration, Error> {
     const GROUP: u32 = 10;
@@ -499,5 +533,14 @@ mod tests {
         assert_eq!(unpack(&bytes, Dtype::Bf16, 2, 8), values);
         assert!(unpack(&[POISON; 2], Dtype::F16, 1, 2)[0].is_nan());
         assert_eq!(transposed(&values, 2), [1.0, 0.5, -2.0, 3.0]);
+    }
+
+    #[test]
+    fn chunks_lie_behind_each_other_column_by_column() {
+        // Three rows of two columns, in chunks of two rows; the second has one.
+        let lines = [[1.0, 3.0], [2.0, 4.0], [5.0, f32::NAN], [6.0, f32::NAN]].concat();
+        let bytes = pack(&lines, Dtype::F32, 2, 16);
+        let rows = unpack_chunks(&bytes, Dtype::F32, (3, 2), 2, 16);
+        assert_eq!(rows, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     }
 }

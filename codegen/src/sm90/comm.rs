@@ -5,7 +5,8 @@
 use super::builder::refuse;
 use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
-use super::item::{Around, Leaf, common, leaves};
+use super::item::{Leaf, common, leaves};
+use super::moves::Move;
 use super::nodes::{all_empty, count, why};
 use super::planes::{moved_blocks, moves_boxes, moves_scales};
 use super::walk::{Bound, Walk, Which};
@@ -223,56 +224,6 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
-    /// waits: an item that says otherwise is not [`regular`].
-    fn moves<'l, 'a>(&mut self, leaves: &'l [Leaf<'a>]) -> Option<Moves<'l, 'a>> {
-        let kernel = self.b.kernel;
-        let is_box = |leaf: &&Leaf<'_>| moves_boxes(kernel, leaf.op);
-        let around = leaves.iter().find(is_box)?.around.clone();
-        let mut all: Vec<Move<'l, 'a>> = Vec::new();
-        for leaf in leaves {
-            match (&leaf.op.kind, all.last_mut()) {
-                (OpKind::Copy { .. }, last) => {
-                    // Scales go with the boxes that are announced with them.
-                    let scales = moves_scales(kernel, leaf.op);
-                    let blocks = moved_blocks(kernel, leaf.op).is_some();
-                    let open = last.filter(|last| {
-                        last.signals.is_empty() && (scales || blocks || last.copy.is_none())
-                    });
-                    let last = match open {
-                        Some(last) => last,
-                        None => {
-                            all.push(Move::default());
-                            all.last_mut()?
-                        }
-                    };
-                    match (scales, blocks) {
-                        (true, _) => last.scales.push(leaf),
-                        (false, true) => last.blocks.push(leaf),
-                        (false, false) => last.copy = Some(leaf),
-                    }
-                }
-                (OpKind::Signal { .. }, Some(last)) => last.signals.push(Leaf {
-                    around: leaf.around[around.len()..].to_vec(),
-                    op: leaf.op,
-                }),
-                // Nothing else is in an item of a role that moves data, nor more than waits before its copies.
-                (
-                    OpKind::Signal { .. }
-                    | OpKind::Wait { .. }
-                    | OpKind::Dot { .. }
-                    | OpKind::Reduce { .. }
-                    | OpKind::Load { .. }
-                    | OpKind::Store { .. }
-                    | OpKind::ForRanks { .. }
-                    | OpKind::If { .. },
-                    _,
-                ) => {}
-            }
-        }
-        Some(Moves { around, all })
-    }
-
     /// With `lag`, nobody is waited for between the items of a loop.
     fn send(&mut self, var: Var, one: &Move<'_, '_>, lag: bool) -> Vec<Node> {
         let mut nodes = Vec::new();
@@ -407,62 +358,6 @@ fn sending() -> Expr {
 
 pub(super) fn batch(body: Vec<Node>) -> Node {
     count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
-}
-
-/// What of an item is announced together.
-#[derive(Default)]
-struct Move<'l, 'a> {
-    /// The copy of elements; `None`: scales alone.
-    copy: Option<&'l Leaf<'a>>,
-    /// The copies of scales of blocks, which boxes make too.
-    blocks: Vec<&'l Leaf<'a>>,
-    /// The copies of scales of rows.
-    scales: Vec<&'l Leaf<'a>>,
-    /// The signals after it, with what is around them alone.
-    signals: Vec<Leaf<'a>>,
-}
-
-impl<'l, 'a> Move<'l, 'a> {
-    /// The copies that boxes make.
-    fn boxes(&self) -> impl Iterator<Item = &'l Leaf<'a>> {
-        self.copy.into_iter().chain(self.blocks.iter().copied())
-    }
-}
-
-/// The copies of an item.
-struct Moves<'l, 'a> {
-    /// The loops over ranks and branches around all of them.
-    around: Vec<Around>,
-    all: Vec<Move<'l, 'a>>,
-}
-
-impl<'a> Moves<'_, 'a> {
-    /// Whether a batch may be announced after the next one was sent.
-    fn may_lag(&self, walk: &Walk<'_, '_>) -> bool {
-        let [one] = self.all.as_slice() else {
-            return false;
-        };
-        let plain = |leaf: &Leaf<'_>| {
-            leaf.around.is_empty()
-                && matches!(&leaf.op.kind, OpKind::Signal { cells, amount: 1 } if walk.one_cell(cells))
-        };
-        let signals = one.signals.as_slice();
-        one.copy.is_some() && self.around.is_empty() && matches!(signals, [signal] if plain(signal))
-    }
-
-    /// Waits before the loops around the copies, and those within.
-    fn divided(&self, waits: Vec<Leaf<'a>>) -> (Vec<Leaf<'a>>, Vec<Leaf<'a>>) {
-        let within = |leaf: &Leaf<'_>| leaf.around.starts_with(&self.around);
-        let (within, before): (Vec<_>, Vec<_>) = match self.around.is_empty() {
-            true => (Vec::new(), waits),
-            false => waits.into_iter().partition(within),
-        };
-        let inner = within.into_iter().map(|leaf| Leaf {
-            around: leaf.around[self.around.len()..].to_vec(),
-            op: leaf.op,
-        });
-        (before, inner.collect())
-    }
 }
 
 /// An item's waits: which of its thread makes them, and before what.

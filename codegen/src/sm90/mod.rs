@@ -15,6 +15,7 @@ mod in_order;
 mod item;
 mod loads;
 mod mma;
+mod moves;
 mod nodes;
 mod passes;
 mod planes;

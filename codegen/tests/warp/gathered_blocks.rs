@@ -1,8 +1,10 @@
 //! Scales of blocks that travel with their operand.
 
+use crate::fixtures::copies::{self, Way};
 use crate::fixtures::library;
+use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::E4M3;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
@@ -39,6 +41,130 @@ fn every_way_to_gather_carries_scales_of_blocks() {
             for scales in BLOCKS {
                 let text = text(&program(name), &variant(world, scales));
                 assert!(!text.contains("scales_copy("), "{name}: boxes carry them");
+            }
+        }
+    }
+}
+
+/// Whoever moves them, and however: by CTAs or by copy engines, pushed, pulled, passed on. Only scratch has no room for them.
+#[test]
+fn every_mover_carries_scales_of_blocks() {
+    let mut carried = 0;
+    for (mover, way) in copies::all() {
+        for world in [2, 3] {
+            let program = copies::gather(mover, way, 2);
+            let variant = Variant::new(world).dtype(E4M3).scales(Scales::Blocks1d2d);
+            if way == Way::Staged {
+                let found = built(&program, &variant)
+                    .expect_err("refused")
+                    .first()
+                    .text(&|_| String::new());
+                assert!(found.contains("has no room for them"), "{found}");
+                continue;
+            }
+            text(&program, &variant);
+            carried += 1;
+        }
+    }
+    assert_eq!(carried, 26);
+}
+
+/// y = x · wᵀ, where pieces of `x` come as `moved` says, with a counter for their elements and one for their scales.
+fn gather(
+    moved: impl FnOnce(&mut ScheduleBuilder, (TensorRef, PartitionRef), [CountersRef; 2]),
+) -> Program {
+    let mut s = ScheduleBuilder::new("gather");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let pieces = s.pieces("pieces", x, 128);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let [arrived, scaled] = ["arrived", "scaled"].map(|name| s.counters(name, [pieces.into()]));
+    moved(&mut s, (x, pieces), [arrived, scaled]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                s.wait(scaled.at(t.rows()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    s.finish()
+}
+
+/// Scales with a counter of their own: in a loop of their own, before the elements and behind them; by the idle warps of the CTAs
+/// that compute, and by the host.
+#[test]
+fn scales_of_blocks_by_themselves() {
+    type Moved = fn(&mut ScheduleBuilder, (TensorRef, PartitionRef), [CountersRef; 2]);
+    let of_their_own: Moved = |s, (x, pieces), [arrived, scaled]| {
+        s.comm(2, |s| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
+                    s.signal(scaled.on(&peer).at(p), 1);
+                });
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                });
+            });
+        });
+    };
+    let behind: Moved = |s, (x, pieces), [arrived, scaled]| {
+        s.comm(2, |s| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
+                    s.signal(scaled.on(&peer).at(p), 1);
+                });
+            });
+        });
+    };
+    let pulled: Moved = |s, (x, pieces), [arrived, scaled]| {
+        s.comm(2, |s| {
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.for_items("p", pieces.of(&peer), |s, p| {
+                    s.copy(x.scales().at(p), x.on(&peer).scales().at(p));
+                    s.signal(scaled.at(p), 1);
+                });
+                s.for_items("p", pieces.of(&peer), |s, p| {
+                    s.copy(x.data().at(p), x.on(&peer).data().at(p));
+                    s.signal(arrived.at(p), 1);
+                });
+            });
+        });
+    };
+    let by_spare_warps: Moved = |s, (x, pieces), [arrived, scaled]| {
+        s.spare_warps(|s| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).at(p), x.at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                    s.signal(scaled.on(&peer).at(p), 1);
+                });
+            });
+        });
+    };
+    let by_the_host: Moved = |s, (x, pieces), [arrived, scaled]| {
+        s.copy_engine(|s| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).scales().at(p), x.scales().at(p));
+                    s.signal(scaled.on(&peer).at(p), 1);
+                    s.copy(x.on(&peer).data().at(p), x.data().at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                });
+            });
+        });
+    };
+    for moved in [of_their_own, behind, pulled, by_spare_warps, by_the_host] {
+        for world in [1, 2, 3] {
+            for scales in BLOCKS {
+                let variant = Variant::new(world).dtype(E4M3).scales(scales);
+                text(&gather(moved), &variant);
             }
         }
     }

@@ -1,0 +1,137 @@
+//! Scales of blocks, of what a rank has and of what is gathered.
+
+use super::{FP8, FP8_MATRIX, Matrix, Schedule};
+use crate::case::{Case, Device, Fill, checked, in_parallel, on, variant_of};
+use crate::wide::wide;
+use crate::{fine, gpus};
+use counterflow::codegen::interp::Output;
+use counterflow::jit::Probes;
+use counterflow::{Communicator, Program, Scales, Shape, Variant, schedules};
+
+/// Of either operand.
+pub const KINDS: [Scales; 3] = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
+
+fn agrees(schedule: Schedule) {
+    for scales in KINDS {
+        let matrix = Matrix {
+            kinds: &FP8[1..],
+            scales: Some(scales),
+            ..FP8_MATRIX
+        };
+        let what = format!("e4m3, scales {}", scales.name());
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
+}
+
+mod agrees {
+    crate::each_schedule!(super::agrees: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, fsdp_gemm, gemm_rs, gemm_ar);
+}
+
+/// What gathers an operand and multiplies it.
+const GATHERS: [Schedule; 5] = [
+    schedules::ag_gemm,
+    schedules::ag_gemm_pull,
+    schedules::ag_gemm_ring,
+    schedules::ag_gemm_double_ring,
+    schedules::fsdp_gemm,
+];
+
+/// Each rank's product of what is gathered has the bits of that of one rank which has all of it: rows, columns and K that no
+/// tile, block or step divides.
+fn as_a_plain_gemm(
+    on: impl Fn(&Program, &Variant, &Shape, Fill) -> Option<(Case, Vec<Output>)>,
+    (shape, worlds): (Shape, &[u32]),
+) {
+    let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
+    let mut launches = 0;
+    for scales in KINDS {
+        let variant = |program: &Program, world| {
+            let variant = variant_of(program, world, FP8[1]);
+            variant.scales(scales)
+        };
+        let run = |schedule: Schedule, world: u32| {
+            let program = schedule();
+            let (case, outputs) = on(&program, &variant(&program, world), &shape, fill)?;
+            let y = case
+                .kernel
+                .buffers
+                .iter()
+                .position(|buffer| buffer.name == "y");
+            let outputs = outputs.into_iter();
+            Some(outputs.filter(move |it| Some(it.tensor.index()) == y))
+        };
+        let Some(mut plain) = run(schedules::gemm, 1) else {
+            return;
+        };
+        let plain = plain.next().expect("a result").values;
+        assert!(plain.iter().all(|value| value.is_finite()));
+        for schedule in GATHERS {
+            for world in worlds {
+                let Some(fused) = run(schedule, *world) else {
+                    return;
+                };
+                for of in fused {
+                    let name = schedule().name;
+                    assert!(of.values == plain, "{name} {scales:?} rank {}", of.rank);
+                    launches += 1;
+                }
+            }
+        }
+    }
+    println!(
+        "  {launches} launches right: gathered with scales of blocks, the bits of a plain product"
+    );
+}
+
+#[test]
+fn bits_of_a_plain_gemm() {
+    let on_gpus = |program: &Program, variant: &Variant, shape: &Shape, fill| {
+        let world = gpus::world(variant.world)?;
+        let device = Device::gpus(&world, Probes::default(), 0);
+        let case = on(&device, program, variant, std::slice::from_ref(shape));
+        let outputs = case.run(&device, fill).outputs;
+        Some((case, outputs))
+    };
+    as_a_plain_gemm(on_gpus, (Shape::new(1000, 520, 1104), &[1, 2, 3, 4]));
+}
+
+#[test]
+fn emulated_bits_of_a_plain_gemm() {
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 4, 8] } else { &[3] };
+    let emulated = |program: &Program, variant: &Variant, shape: &Shape, fill| {
+        let case = on(&Device::Cpu, program, variant, std::slice::from_ref(shape));
+        let ranks = fine(Communicator::emulated(variant.world));
+        let outputs = Communicator::each(&ranks, |rank| case.on_rank(rank, None, fill, 0));
+        let outputs = fine(outputs).into_iter().flatten().collect();
+        Some((case, outputs))
+    };
+    as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
+}
+
+pub fn of_blocks() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let others = [schedules::gemm, schedules::gemm_rs, schedules::gemm_ar];
+    let all = others.into_iter().chain(GATHERS);
+    let worlds = all.flat_map(|schedule: Schedule| (1..=4).map(move |world| (schedule, world)));
+    worlds.flat_map(|(schedule, world)| {
+        let program = schedule();
+        let variant = variant_of(&program, world, FP8[1]);
+        KINDS.map(|scales| {
+            let variant = variant.clone().scales(scales);
+            (Probes::default(), program.clone(), variant)
+        })
+    })
+}
+
+/// What is compiled ahead has a kernel.
+#[test]
+fn all_have_kernels() {
+    let made = in_parallel(8, |schedule| {
+        let mut made = 0;
+        for (_, program, variant) in of_blocks().skip(schedule * 12).take(12) {
+            checked(&program, &variant);
+            made += 1;
+        }
+        made
+    });
+    assert_eq!(made, [12; 8]);
+}
