@@ -84,7 +84,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 24] = [
+const KERNELS: [Kind; 25] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -99,6 +99,7 @@ const KERNELS: [Kind; 24] = [
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm, E4M3, (128, 256), Nt, ROWS),
+    (schedules::ag_gemm, E4M3, (128, 256), Nt, BLOCKS),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::fsdp_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),

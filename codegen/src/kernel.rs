@@ -89,7 +89,8 @@ pub struct OpId(pub u16);
 pub struct Dim {
     /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` if no dot names it.
     pub name: String,
-    /// Whether it is divided over ranks in chunks of `ceil(size / world)`, the last ones short or empty.
+    /// Whether it is divided over ranks in chunks of `ceil(size / world)`, rounded up where something must begin there, the last
+    /// ones short or empty.
     pub chunked: bool,
     /// Whether it is the single row of a vector, or a side of one number.
     pub unit: bool,

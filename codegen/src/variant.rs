@@ -103,7 +103,8 @@ pub enum Scales {
     /// `w`. Those of an operand that is gathered travel with its rows.
     Rows,
     /// One number for each 1×128 of the first operand, and for each 128×128 of the second: an activation by a weight. K is divided
-    /// from its start on, and the last block may be short.
+    /// from its start on, and the last block may be short. Those of an operand that is gathered travel with its rows, of which
+    /// ranks have chunks of a multiple of 4 (1×128) or of 128 (128×128).
     Blocks1d2d,
     /// One number for each 128×128 of the first operand, and for each 1×128 of the second.
     Blocks2d1d,
