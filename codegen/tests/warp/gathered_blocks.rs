@@ -1,6 +1,7 @@
 //! Scales of blocks that travel with their operand.
 
 use crate::fixtures::copies::{self, Way};
+use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::library;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
@@ -278,6 +279,22 @@ fn kernels_that_lose_scales_of_blocks() {
     found.push(broken("ag_gemm_pull", Scales::Blocks1d2d, of_my_chunk));
     found.push(broken("ag_gemm_pull", Scales::Blocks2d1d, of_my_chunk));
     insta::assert_snapshot!(found.join("\n"));
+}
+
+/// Whatever step of a kernel is left out is missed, but for what the end of a kernel sees to as well.
+#[test]
+fn no_step_can_be_left_out() {
+    let kinds = [
+        ("ag_gemm", Scales::Blocks1d2d),
+        ("ag_gemm_pull", Scales::Blocks2d1d),
+    ];
+    let verdict = |(name, scales): (&str, Scales)| {
+        let new =
+            || built(&program(name), &variant(2, scales)).unwrap_or_else(|error| panic!("{error}"));
+        format!("{name} {}: {}\n", scales.name(), unnoticed(new))
+    };
+    let verdict: String = kinds.map(verdict).concat();
+    insta::assert_snapshot!(verdict);
 }
 
 /// Pieces whose scales no box begins with, and those that end within a block.
