@@ -295,12 +295,9 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     })
 }
 
-/// Scales that travel with what is gathered.
-const TRAVELLING: [Scales; 2] = [Scales::Whole, Scales::Rows];
-
 /// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
-    for scales in TRAVELLING {
+    for scales in [Scales::Whole, Scales::Rows] {
         let matrix = Matrix {
             scales: Some(scales),
             ..FP8_MATRIX
@@ -400,26 +397,23 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         (Probes::default(), program, variant)
     });
     let of_all = variants.flat_map(|(probes, program, variant)| {
-        let [whole, rows] = TRAVELLING.map(|scales| variant.clone().scales(scales));
+        let [whole, rows] =
+            [Scales::Whole, Scales::Rows].map(|scales| variant.clone().scales(scales));
         let mixed = variant.clone().second(Dtype::E5M2);
         let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
     });
-    let gathers: [Schedule; 4] = [
+    let gathers = [
         schedules::ag_gemm_pull,
         schedules::ag_gemm_ring,
         schedules::ag_gemm_double_ring,
         schedules::fsdp_gemm,
     ];
-    let gathers = gathers.map(|schedule| (schedule, &TRAVELLING[..], FP8));
-    let blocks: [Schedule; 3] = [schedules::gemm, schedules::gemm_rs, schedules::gemm_ar];
-    let blocks = blocks.map(|schedule| (schedule, blocks_of(&schedule()), PROMOTED));
     let kinds = gathers
         .into_iter()
-        .chain(blocks)
-        .flat_map(|(schedule, scales, kinds)| kinds.map(|kind| (schedule, scales, kind)));
+        .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
     let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-    let scaled = worlds.flat_map(|((schedule, scales, kind), world)| {
+    let scaled = worlds.flat_map(|((schedule, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
         [Scales::Whole, Scales::Rows].map(|scales| {
@@ -569,7 +563,7 @@ fn fp8_emulated(schedule: Schedule) {
             ..FP8_MATRIX
         };
         for ranks in worlds.iter().copied() {
-            let ran = matrix.run(&Device::Cpu, schedule, ranks);
+            let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
             let what = format!("world {ranks} emulated, e4m3, scales {}", scales.name());
             matrix.compare(&ran, &what);
         }
