@@ -68,7 +68,7 @@ pub struct Case {
     pub gathers_relu: bool,
     /// Where `y` is a product whose columns the ranks divide.
     pub divided: Option<Product>,
-    /// Whether operands are FP8 with a scale for each row.
+    /// Whether operands are FP8 with scales, of rows or of blocks by the number of ranks.
     pub scaled: bool,
 }
 
