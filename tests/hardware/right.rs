@@ -1,7 +1,7 @@
 //! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
-pub mod blocks;
+pub mod fp8_blocks;
 mod newcomers;
 mod outsiders;
 mod strangers;
@@ -295,9 +295,12 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     })
 }
 
+/// Scales that travel with what is gathered.
+const TRAVELLING: [Scales; 2] = [Scales::Whole, Scales::Rows];
+
 /// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
-    for scales in [Scales::Whole, Scales::Rows] {
+    for scales in TRAVELLING {
         let matrix = Matrix {
             scales: Some(scales),
             ..FP8_MATRIX
@@ -397,31 +400,31 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         (Probes::default(), program, variant)
     });
     let of_all = variants.flat_map(|(probes, program, variant)| {
-        let [whole, rows] =
-            [Scales::Whole, Scales::Rows].map(|scales| variant.clone().scales(scales));
+        let [whole, rows] = TRAVELLING.map(|scales| variant.clone().scales(scales));
         let mixed = variant.clone().second(Dtype::E5M2);
         let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
     });
-    let gathers = [
+    let gathers: [Schedule; 4] = [
         schedules::ag_gemm_pull,
         schedules::ag_gemm_ring,
         schedules::ag_gemm_double_ring,
         schedules::fsdp_gemm,
     ];
+    let gathers = gathers.map(|schedule| (schedule, &TRAVELLING[..], FP8));
     let kinds = gathers
         .into_iter()
-        .flat_map(|schedule: Schedule| FP8.map(|kind| (schedule, kind)));
+        .flat_map(|(schedule, scales, kinds)| kinds.map(|kind| (schedule, scales, kind)));
     let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-    let scaled = worlds.flat_map(|((schedule, kind), world)| {
+    let scaled = worlds.flat_map(|((schedule, scales, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
-        [Scales::Whole, Scales::Rows].map(|scales| {
-            let variant = variant.clone().scales(scales);
+        scales.iter().map(move |scales| {
+            let variant = variant.clone().scales(*scales);
             (Probes::default(), program.clone(), variant)
         })
     });
-    of_all.chain(scaled).chain(blocks::of_blocks())
+    of_all.chain(scaled).chain(fp8_blocks::of_all())
 }
 
 /// Columns of M are multiples of 16 bytes in every world.
@@ -544,14 +547,10 @@ mod emulated {
 
 /// Scales of rows and of blocks that travel, on emulated ranks.
 fn fp8_emulated(schedule: Schedule) {
+    let [first, second, third] = fp8_blocks::KINDS;
     let kinds: &[Scales] = match wide() {
-        true => &[
-            Scales::Rows,
-            blocks::KINDS[0],
-            blocks::KINDS[1],
-            blocks::KINDS[2],
-        ],
-        false => &[Scales::Rows, Scales::Blocks1d2d],
+        true => &[Scales::Rows, first, second, third],
+        false => &[Scales::Rows, first],
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for scales in kinds {

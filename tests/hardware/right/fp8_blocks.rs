@@ -1,20 +1,27 @@
 //! Scales of blocks, of what a rank has and of what is gathered.
 
-use super::{FP8, FP8_MATRIX, Matrix, Schedule};
-use crate::case::{Case, Device, Fill, checked, in_parallel, on, variant_of};
+use super::{FP8_MATRIX, Matrix, Schedule};
+use crate::case::{Case, Device, Fill, Kind, checked, in_parallel, on, variant_of};
 use crate::wide::wide;
 use crate::{fine, gpus};
 use counterflow::codegen::interp::Output;
 use counterflow::jit::Probes;
-use counterflow::{Communicator, Program, Scales, Shape, Variant, schedules};
+use counterflow::{Communicator, Dtype, Layout, Program, Scales, Shape, Variant, schedules};
 
 /// Of either operand.
 pub const KINDS: [Scales; 3] = [Scales::Blocks1d2d, Scales::Blocks2d1d, Scales::Blocks1d1d];
 
+/// Tiles that leave registers for either kind of sum.
+const TILES: [Kind; 2] = [
+    (Dtype::E4M3, (128, 128), Layout::Nt),
+    (Dtype::E4M3, (128, 64), Layout::Nt),
+];
+
 fn agrees(schedule: Schedule) {
     for scales in KINDS {
         let matrix = Matrix {
-            kinds: &FP8[1..],
+            kinds: &TILES,
+            rows: &[1000, 1, 127, 2016],
             scales: Some(scales),
             ..FP8_MATRIX
         };
@@ -46,7 +53,7 @@ fn as_a_plain_gemm(
     let mut launches = 0;
     for scales in KINDS {
         let variant = |program: &Program, world| {
-            let variant = variant_of(program, world, FP8[1]);
+            let variant = variant_of(program, world, TILES[0]);
             variant.scales(scales)
         };
         let run = |schedule: Schedule, world: u32| {
@@ -108,13 +115,14 @@ fn emulated_bits_of_a_plain_gemm() {
     as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
 }
 
-pub fn of_blocks() -> impl Iterator<Item = (Probes, Program, Variant)> {
+pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let others = [schedules::gemm, schedules::gemm_rs, schedules::gemm_ar];
     let all = others.into_iter().chain(GATHERS);
     let worlds = all.flat_map(|schedule: Schedule| (1..=4).map(move |world| (schedule, world)));
-    worlds.flat_map(|(schedule, world)| {
+    let tiles = worlds.flat_map(|(schedule, world)| TILES.map(|tile| (schedule, world, tile)));
+    tiles.flat_map(|(schedule, world, tile)| {
         let program = schedule();
-        let variant = variant_of(&program, world, FP8[1]);
+        let variant = variant_of(&program, world, tile);
         KINDS.map(|scales| {
             let variant = variant.clone().scales(scales);
             (Probes::default(), program.clone(), variant)
@@ -127,11 +135,11 @@ pub fn of_blocks() -> impl Iterator<Item = (Probes, Program, Variant)> {
 fn all_have_kernels() {
     let made = in_parallel(8, |schedule| {
         let mut made = 0;
-        for (_, program, variant) in of_blocks().skip(schedule * 12).take(12) {
+        for (_, program, variant) in of_all().skip(schedule * 24).take(24) {
             checked(&program, &variant);
             made += 1;
         }
         made
     });
-    assert_eq!(made, [12; 8]);
+    assert_eq!(made, [24; 8]);
 }
