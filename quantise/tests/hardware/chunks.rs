@@ -249,14 +249,15 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
 
 #[test]
 fn ranks_that_share_a_gpu_quantise_a_chunk_by_blocks_each() {
-    if crate::on_gpu().is_none() {
+    if !crate::has_gpu() {
         return;
     }
+    let _alone = crate::GPU.write().unwrap_or_else(PoisonError::into_inner);
     for world in 1..=MOST_RANKS {
         for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
             for m in [512, 301] {
                 fine(chunks_of_blocks(
-                    &fine(Communicator::local(world)),
+                    &fine(Communicator::loopback(world)),
                     scales,
                     m,
                 ));
