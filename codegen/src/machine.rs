@@ -58,6 +58,10 @@ pub struct Machine {
     pub flops: f64,
     /// The same for one SM, however few others multiply.
     pub flops_sm: f64,
+    /// Elements of a piece's sums that an SM promotes a second.
+    pub promotion: f64,
+    /// Seconds between the multiplies of a piece and those that its warpgroup starts next, besides its promotion.
+    pub promotion_latency: f64,
     /// Seconds of a cooperative tile besides its K loop: filling the ring, and the exposed part of the epilogue. In
     /// ping-pong mode one warpgroup's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
@@ -156,6 +160,8 @@ impl Machine {
             exchange: 28e9,
             flops: 854e12,
             flops_sm: 854e12 / 132.0,
+            promotion: 128.0 * 1.5e9,
+            promotion_latency: 95e-9,
             tile_overhead: 1.5e-6,
             subtile_overhead: 0.2e-6,
             link_copy_engine: 394e9,

@@ -162,9 +162,9 @@ impl<'a> Costs<'a> {
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let machine = self.machine;
         // Exactly the whole tile is multiplied, whichever of its sides is on the instruction's M side.
-        let multiplied = f64::from(rows.max(a.rows.len()));
+        let height = f64::from(rows.max(a.rows.len()));
         let width = f64::from(columns.max(b.rows.len()));
-        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
+        let tensor = 2.0 * height * width * k / machine.flops_of(dtype, self.ctas());
         let (down, across) = self.gemm.cluster;
         let [_, columns_in_common] = self.in_common(item);
         let neighbour = if columns_in_common {
@@ -189,9 +189,10 @@ impl<'a> Costs<'a> {
         };
         let stages = f64::from(self.plan.grid.stages.max(1));
         let chain = steps * latency.max(machine.stage_latency / stages);
+        let multiplied = steps * self.promoted(tensor / steps, tiling);
         let [in_step, apart] = feeds.map(|line| {
             let feed = line * k * f64::from(dtype.bytes());
-            tensor.max(feed).max(chain)
+            multiplied.max(feed).max(chain)
         });
         let meet = if self.gemm.cluster == (1, 1) {
             0.0
@@ -205,6 +206,27 @@ impl<'a> Costs<'a> {
         let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.exchange;
         let overhead = if first { self.overhead(tiling) } else { 0.0 };
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
+    }
+
+    /// Seconds of a step whose multiplies take `tensor` seconds, with the promotion of its sums. Of warpgroups that share a
+    /// tile, one promotes a piece while the other one multiplies: a turn is as long as the other's multiplies, or as what a
+    /// warpgroup does between two of its own. In ping-pong nobody multiplies meanwhile.
+    fn promoted(&self, tensor: f64, tiling: Option<&Tiling>) -> f64 {
+        let promotion = tiling.and_then(Tiling::promotion);
+        let (Some(promotion), Some(cta)) = (promotion, &self.plan.cta) else {
+            return tensor;
+        };
+        let pieces =
+            f64::from(promotion.count()) * tiling.map_or(1.0, |it| it.multiplies().len() as f64);
+        let elements = f64::from(promotion.together * BLOCK_ROWS * promotion.n);
+        let machine = self.machine;
+        let between = machine.promotion_latency + elements / machine.promotion;
+        let alone = f64::from(cta.mode().warpgroups());
+        let own = tensor / pieces / alone;
+        match cta.mode() {
+            Mode::Cooperative => pieces * (alone * own).max(own + between),
+            Mode::PingPong => pieces * (own + between),
+        }
     }
 
     /// Whether both SMs of a pair work.

@@ -16,6 +16,7 @@ mod model;
 mod open;
 mod orders;
 mod print;
+mod promotion;
 mod random;
 mod series;
 #[cfg(feature = "undo")]

@@ -1,0 +1,61 @@
+//! What the model says of promoted sums: which tiles are fast, as measured.
+
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::{Machine, predict};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Scales, Variant};
+
+/// Seconds of a product of FP8 on a GPU at its power limit.
+fn total(variant: &Variant, tile: (u32, u32), ping_pong: bool, [m, n, k]: [u32; 3]) -> f64 {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        ping_pong: Some(ping_pong.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    let kernel = lower(&s.finish(), variant).unwrap_or_else(|found| panic!("{found}"));
+    let (shape, machine) = (Shape::new(m, n, k), Machine::h200_at_power_limit());
+    let plan = Plan::new(&kernel, &shape, &machine).unwrap_or_else(|found| panic!("{found}"));
+    let timeline = predict(&kernel, &plan, &machine);
+    timeline.unwrap_or_else(|found| panic!("{found}")).total
+}
+
+fn scaled(scales: Scales) -> Variant {
+    Variant::new(1).dtype(E4M3).scales(scales)
+}
+
+const LARGE: [[u32; 3]; 3] = [[8192, 8192, 8192], [4096, 4096, 7168], [2048, 14336, 8192]];
+
+/// While a warpgroup promotes, the other one multiplies: not so in ping-pong.
+#[test]
+fn promotion_is_hidden_where_warpgroups_share_a_tile() {
+    for shape in LARGE {
+        for scales in [Scales::Blocks1d2d, Scales::Blocks1d1d] {
+            let of = |ping_pong| total(&scaled(scales), (128, 128), ping_pong, shape);
+            assert!(of(true) > 1.2 * of(false), "{shape:?} {scales:?}");
+        }
+        let plain = Variant::new(1).dtype(E4M3);
+        let of = |ping_pong| total(&plain, (128, 128), ping_pong, shape);
+        assert!(of(true) <= of(false), "{shape:?}: nothing to hide");
+    }
+}
+
+/// What a warpgroup does between two pieces takes as long for a small one.
+#[test]
+fn small_pieces_are_slow() {
+    let shape = [8192, 8192, 8192];
+    let of = |tile| total(&scaled(Scales::Blocks1d1d), tile, false, shape);
+    // Pieces of 64x144; of 64x64, since 256 columns leave no registers for more.
+    assert!(of((128, 144)) < of((256, 128)));
+}
