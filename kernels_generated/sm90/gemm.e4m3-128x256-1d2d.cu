@@ -103,6 +103,7 @@ gemm(
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    fence_async_shared();
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K + w_rows * TILE_K + TILE_M * 4 + 8 * 4);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
@@ -160,6 +161,7 @@ gemm(
                 for (u32 k = 0; k < TILE_K / 32; ++k)
                     wgmma_m64k32(short_acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, k != 0, e4m3(), e4m3());
                 wgmma_commit();
+                __syncwarp();
                 float x_scales[2];
                 scales_on_m(x_scales, smem_x_scale[stage.index], first_row, lane);
                 float w_scales[TILE_N / SCALE_BLOCK];
@@ -178,7 +180,6 @@ gemm(
                         k != 0, e4m3(), e4m3());
                 wgmma_commit();
                 wgmma_wait<0>();
-                fence_async_shared();
                 __syncwarp();
                 if (lane == 0) stage_empty[stage.index].arrive();
                 #pragma unroll

@@ -47,6 +47,19 @@ struct TileSide {
 }
 
 impl Walk<'_, '_> {
+    /// Waits for a stage that may be written. Scales of blocks are read from it by ordinary loads: one fence here is one for all
+    /// warps that read them, and none of those waits for it before it multiplies again.
+    fn empty_stage(&self) -> Vec<Node> {
+        let mut tilings = self.b.cta.tilings().iter();
+        let scales = tilings.any(|tiling| !tiling.scales().is_empty());
+        let mut nodes = vec![Node::Await {
+            barrier: STAGES.empty(),
+            phase: Phase::PreviousPhase,
+        }];
+        nodes.extend(scales.then_some(Node::FenceShared));
+        nodes
+    }
+
     /// A tile's loads: its product's operands, then what is added to it or read beside it.
     pub(super) fn load(&mut self, pass: &Pass<'_>) -> Vec<Node> {
         if pass.dots.is_empty() {
@@ -81,16 +94,11 @@ impl Walk<'_, '_> {
         self.declared.truncate(names);
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());
-        let mut body = vec![
-            Node::Await {
-                barrier: STAGES.empty(),
-                phase: Phase::PreviousPhase,
-            },
-            Node::Expect {
-                barrier: STAGES.full(),
-                bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
-            },
-        ];
+        let mut body = self.empty_stage();
+        body.push(Node::Expect {
+            barrier: STAGES.full(),
+            bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
+        });
         let waits = self.waits(&pass.load_waits);
         let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
         body.extend::<Vec<_>>(loads(&early));
@@ -185,11 +193,8 @@ impl Walk<'_, '_> {
             multicast: None,
             partial_boxes: None,
         });
-        let part = vec![
-            Node::Await {
-                barrier: STAGES.empty(),
-                phase: Phase::PreviousPhase,
-            },
+        let mut part = self.empty_stage();
+        part.extend([
             Node::Expect {
                 barrier: STAGES.full(),
                 bytes: self.stage_subtiles() * subtile,
@@ -199,7 +204,7 @@ impl Walk<'_, '_> {
                 ring: STAGES,
                 keep: false,
             },
-        ];
+        ]);
         // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first. What else is waited for
         // comes once, before all of them.
         let (each, before): (Vec<_>, Vec<_>) = waits.iter().cloned().partition(over_others);

@@ -117,7 +117,7 @@ impl Walk<'_, '_> {
     }
 
     /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before. Meanwhile
-    /// the other warpgroup multiplies. The stage is released as soon as tensor cores have read it.
+    /// the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have read it.
     fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
         let mut body = vec![Node::Await {
             barrier: STAGES.full(),
@@ -138,25 +138,13 @@ impl Walk<'_, '_> {
                 },
                 Node::MmaCommit,
             ]);
-            // While tensor cores are busy: registers of scales are no accumulators.
-            let scales = self.tiling().scales().iter().enumerate();
-            let read = scales.map(|(scale, staged)| {
-                let number = match staged.block {
-                    ScaleBlock::Line => 0.into(),
-                    ScaleBlock::Square => self.step() % staged.boxed().1,
-                };
-                Node::Fragment(FragmentOp::ReadBlocks {
-                    ring: STAGES,
-                    scale,
-                    number,
-                })
-            });
-            body.extend(read.filter(|_| at == 0));
+            if at == 0 {
+                body.extend(self.read_blocks());
+            }
             body.push(Node::MmaWait { pending: 0 });
             if at + 1 == pieces.len() {
-                // Scales were ordinary reads; the next write to the stage is TMA's.
                 if !self.tiling().scales().is_empty() {
-                    body.extend([Node::FenceShared, Node::SyncWarp]);
+                    body.push(Node::SyncWarp);
                 }
                 body.push(Node::Arrive {
                     barrier: STAGES.empty(),
@@ -170,5 +158,28 @@ impl Walk<'_, '_> {
             keep: false,
         });
         body
+    }
+
+    /// Reads the scales of a step's blocks, if there are some: while tensor cores are busy, since their registers are no
+    /// accumulators. Without the barrier of the warp the compiler reads them between two multiplies, and the second one starts
+    /// when they have come.
+    fn read_blocks(&self) -> Vec<Node> {
+        let scales = self.tiling().scales().iter().enumerate();
+        let reads = scales.map(|(scale, staged)| {
+            let number = match staged.block {
+                ScaleBlock::Line => 0.into(),
+                ScaleBlock::Square => self.step() % staged.boxed().1,
+            };
+            Node::Fragment(FragmentOp::ReadBlocks {
+                ring: STAGES,
+                scale,
+                number,
+            })
+        });
+        let mut nodes: Vec<Node> = reads.collect();
+        if !nodes.is_empty() {
+            nodes.insert(0, Node::SyncWarp);
+        }
+        nodes
     }
 }

@@ -224,7 +224,8 @@ pub enum Node {
     Accumulators,
     /// What a thread that multiplies does with its fragment of a tile.
     Fragment(FragmentOp),
-    /// My ordinary accesses of shared memory come before later accesses of the async proxy. Each lane's own.
+    /// Ordinary accesses of shared memory that are mine, or that I know of by a barrier, come before later accesses of the async
+    /// proxy. Each lane's own.
     FenceShared,
     /// All lanes of the warp are here: what each did, its first lane may announce.
     SyncWarp,

@@ -99,8 +99,9 @@ __device__ __forceinline__ void tma_wait() {
     jitter();
 }
 
-// Ordinary accesses of shared memory by this thread, before; TMA or wgmma on it, after. Run by each accessing thread
-// before it arrives on the barrier the TMA-issuing thread waits for. The unqualified form would fence the whole GPU.
+// Ordinary accesses of shared memory, before; TMA or wgmma on it, after. Run by each accessing thread before it arrives
+// on the barrier the TMA-issuing thread waits for, or, where all are reads, by that thread when it has waited. The
+// unqualified form would fence the whole GPU.
 __device__ __forceinline__ void fence_async_shared() {
     jitter();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
