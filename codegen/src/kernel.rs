@@ -134,6 +134,7 @@ impl Buffer {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => 1,
@@ -445,7 +446,18 @@ pub enum OpKind {
         mode: StoreMode,
         /// What.
         value: ValueId,
+        /// What is measured of it.
+        amax: Option<Amax>,
     },
+}
+
+/// The largest absolute value of what a store computes; as [`crate::program::Amax`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Amax {
+    /// Of what.
+    pub of: ValueId,
+    /// The number that becomes as large as it, if it is smaller.
+    pub to: TensorId,
 }
 
 /// Counter cells; as [`crate::program::Cells`].
@@ -497,18 +509,6 @@ impl Kernel {
             Block::ForRanks { at, .. } | Block::If { at, .. } | Block::Items { at, .. } => Some(at),
             Block::Once { body } => body.first().map(|op| self.loc(op.id)),
             Block::Join => None,
-        }
-    }
-
-    /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
-    pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
-        if let TensorKind::Scale {
-            of, gathered: true, ..
-        } = self.buffers[tensor.index()].kind
-        {
-            of
-        } else {
-            tensor
         }
     }
 

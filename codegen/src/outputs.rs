@@ -1,12 +1,14 @@
 //! Scales of FP8 outputs: what is stored in one is multiplied by a number in the GPU's memory before it is rounded.
 //!
 //! As with scales of operands, a schedule says nothing about them; its variant does, and what it becomes is an ordinary
-//! program: an output has a scale beside it, which each item that stores there loads.
+//! program: an output has a scale beside it, which each item that stores there loads. If it has an amax, too, each store measures
+//! what it computed before it multiplies.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{
-    AccDecl, Along, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
+    AccDecl, Along, Amax, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId,
+    TensorKind,
 };
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
@@ -18,6 +20,14 @@ pub(crate) fn with_scales_of_outputs<'p>(
     program: Cow<'p, Program>,
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {
+    if variant.amax && variant.output.is_none_or(|output| !output.is_fp8()) {
+        let outputs = variant
+            .output
+            .map_or("the schedule's type".into(), |it| it.to_string());
+        let message = format!("amaxes of outputs of {outputs} in {}", program.name);
+        return Err(Diagnostic::new(Rule::Shape, program.at, message)
+            .hint("outputs of e4m3 or e5m2, which have a scale: an amax is for the next one"));
+    }
     let Some(output) = variant.output else {
         return Ok(program);
     };
@@ -38,6 +48,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
     let mut made = program.into_owned();
     let mut results = Results {
         scales: BTreeMap::new(),
+        amaxes: BTreeMap::new(),
         accs: std::mem::take(&mut made.accs),
     };
     for of in outputs {
@@ -54,6 +65,18 @@ pub(crate) fn with_scales_of_outputs<'p>(
         let id = TensorId(made.tensors.len() as u16);
         results.scales.insert(of, (id, scale.name.clone()));
         made.tensors.push(scale);
+        if variant.amax {
+            let amax = Tensor {
+                name: format!("{}.amax", made.tensors[of.index()].name),
+                kind: TensorKind::Amax { of },
+                dtype: Dtype::F32,
+                at: made.tensors[of.index()].at,
+            };
+            results
+                .amaxes
+                .insert(of, TensorId(made.tensors.len() as u16));
+            made.tensors.push(amax);
+        }
     }
     for role in &mut made.roles {
         results.outside(&mut role.body);
@@ -76,6 +99,8 @@ pub(crate) fn outputs(program: &Program) -> Vec<TensorId> {
 /// Scales of outputs with their names, and the accumulators of a program in the making.
 struct Results {
     scales: BTreeMap<TensorId, (TensorId, String)>,
+    /// Amaxes of outputs, where they are asked for.
+    amaxes: BTreeMap<TensorId, TensorId>,
     accs: Vec<AccDecl>,
 }
 
@@ -116,7 +141,9 @@ impl Results {
     fn multiply(&mut self, body: &mut [Stmt], loads: &mut Loads) {
         for stmt in body {
             match &mut stmt.kind {
-                StmtKind::Store { dst, value, .. } => {
+                StmtKind::Store {
+                    dst, value, amax, ..
+                } => {
                     let Some((scale, name)) = self.scales.get(&dst.tensor) else {
                         continue;
                     };
@@ -125,7 +152,10 @@ impl Results {
                         self.accs.push(AccDecl { name });
                         (AccId(self.accs.len() as u16 - 1), stmt.at)
                     });
-                    *value = value.clone() * Value::Acc(acc);
+                    let of = value.clone();
+                    *value = of.clone() * Value::Acc(acc);
+                    let to = self.amaxes.get(&dst.tensor);
+                    *amax = to.map(|to| Amax { of, to: *to });
                 }
                 StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
                     self.multiply(body, loads);

@@ -4,6 +4,7 @@
 //! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
 mod kinds;
+mod side;
 
 pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
@@ -12,6 +13,7 @@ use crate::order::{RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
+pub use side::Side;
 use std::panic::Location;
 
 /// Where in the user's source something was written.
@@ -126,6 +128,12 @@ pub enum TensorKind {
     Out,
     /// Output that a launch adds to, whole on each rank and different on each. Its old contents count.
     Accumulated,
+    /// Output: the largest absolute value of what a rank computes of another output, before its scale: one number. What it
+    /// holds before a launch counts. No schedule declares it: [`Variant::amax`](crate::variant::Variant::amax) does.
+    Amax {
+        /// The output that it is of.
+        of: TensorId,
+    },
     /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
     Scattered,
     /// Output: the sum over ranks, whole on every rank.
@@ -470,7 +478,18 @@ pub enum StmtKind {
         mode: StoreMode,
         /// What.
         value: Value,
+        /// What is measured of it.
+        amax: Option<Amax>,
     },
+}
+
+/// The largest absolute value of what a store computes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Amax {
+    /// Of what: the value before its scale.
+    pub of: Value,
+    /// The number that becomes as large as it, if it is smaller.
+    pub to: TensorId,
 }
 
 /// Whether a store replaces or adds.
@@ -571,26 +590,4 @@ pub enum CellIndex {
     Item(Var),
     /// The items of another partition that hold this item's rows or columns.
     Along(Var, Side),
-}
-
-/// Which of a rectangle's two dimensions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// Its rows.
-    Rows,
-    /// Its columns.
-    Columns,
-}
-
-impl Side {
-    /// Both.
-    pub const ALL: [Side; 2] = [Side::Rows, Side::Columns];
-
-    /// Its word in the language.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Side::Rows => "rows",
-            Side::Columns => "columns",
-        }
-    }
 }

@@ -40,6 +40,10 @@ pub struct Variant {
     /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
     /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
     pub output: Option<Dtype>,
+    /// Whether each FP8 output has its amax beside it: one f32, called `y.amax` for the output `y`. A launch makes it as large as
+    /// the largest absolute value of what it computes there, taken before the scale and before anything is rounded to FP8;
+    /// what it held before counts. Where one is NaN, so is the amax. It should hold no negative number.
+    pub amax: bool,
     /// Whether sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
     /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
     pub promote: bool,
@@ -208,6 +212,7 @@ impl Variant {
             second: None,
             scales: None,
             output: None,
+            amax: false,
             promote: false,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
@@ -253,6 +258,20 @@ impl Variant {
     #[must_use]
     pub fn output(mut self, dtype: Dtype) -> Self {
         self.output = Some(dtype);
+        self
+    }
+
+    /// With amaxes of FP8 outputs.
+    ///
+    /// ```
+    /// use counterflow_codegen::{dtype::Dtype, variant::Variant};
+    ///
+    /// let variant = Variant::new(1).output(Dtype::E4M3).amax(true);
+    /// assert_eq!(variant.to_string(), "sm90 world 1 nt output=e4m3 amax");
+    /// ```
+    #[must_use]
+    pub fn amax(mut self, amax: bool) -> Self {
+        self.amax = amax;
         self
     }
 
@@ -304,6 +323,9 @@ impl fmt::Display for Variant {
         }
         if let Some(output) = self.output {
             write!(f, " output={output}")?;
+        }
+        if self.amax {
+            f.write_str(" amax")?;
         }
         if self.promote {
             f.write_str(" promote")?;

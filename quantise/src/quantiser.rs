@@ -193,10 +193,62 @@ pub struct DeviceHistory {
 }
 
 impl DeviceHistory {
-    /// The amax of the current step: one number, for a collective of the caller's.
+    /// The amax of the current step: one number, for a collective of the caller's, or for a product that measures what it
+    /// computes. A product writes NaN where it computes one: the history keeps it, and makes its scales of its other amaxes.
     pub fn amax(&self) -> Tensor<f32> {
-        let amax = self.state.rows(2..3);
-        amax.unwrap_or_else(|_| self.state.clone())
+        self.number(2)
+    }
+
+    /// What the current step's elements are multiplied by: one number, for a product that quantises what it computes, as its
+    /// `y.scale`. With [`DeviceHistory::amax`] as its `y.amax`, which is what it computed before, delayed scaling takes no pass
+    /// of its own.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_quantise::{Delayed, Fp8, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+    /// # use counterflow_runtime::Communicator;
+    /// # use {float8::F8E4M3, half::bf16};
+    ///
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # let mut s = ScheduleBuilder::new("gemm");
+    /// # let (x, w, y) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16), s.out("y", Dtype::Bf16));
+    /// # let tiles = s.tiles("tiles", y, (128, 128));
+    /// # s.gemm(GemmOptions::default(), |s| s.for_items("t", tiles.all(), |s, t| {
+    /// #     let product = s.dot(x.at(t), w.at(t));
+    /// #     s.store(y.at(t), product);
+    /// # }));
+    /// # let gemm = s.finish();
+    /// let op = rank.op(&gemm).output(Dtype::E4M3).amax().up_to(64, 64, 64).build()?; // y = x · wᵀ
+    /// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E4M3), Scaling::Delayed, Dtype::Bf16);
+    /// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
+    /// let mut history = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
+    /// # let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// # let mut y = rank.zeros::<F8E4M3>([64, 64])?;
+    /// # x.write(&[bf16::ONE; 64 * 64])?;
+    /// # w.write(&[bf16::ONE; 64 * 64])?;
+    /// for (scale, code) in [(1.0, 64.0), (7.0, 448.0)] {
+    ///     let (by, mut amax) = (history.multiplier(), history.amax());
+    ///     let launch = op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y);
+    ///     launch.tensor("y.scale", &by).tensor("y.amax", &mut amax).launch()?;
+    ///     assert_eq!(by.read()?, [scale]);
+    ///     quantiser.next_step(rank, &mut history)?; // before it, a product of `y` takes `history.stored()` as its `x.scale`
+    ///     assert_eq!(y.read()?[0].to_f32(), code);
+    /// }
+    /// # Ok::<(), counterflow_runtime::Error>(())
+    /// ```
+    pub fn multiplier(&self) -> Tensor<f32> {
+        self.number(0)
+    }
+
+    /// What products of the current step's codes are multiplied by: one number.
+    pub fn stored(&self) -> Tensor<f32> {
+        self.number(1)
+    }
+
+    fn number(&self, at: usize) -> Tensor<f32> {
+        let number = self.state.rows(at..at + 1);
+        number.unwrap_or_else(|_| self.state.clone())
     }
 
     /// All of it, once what was launched before is done.

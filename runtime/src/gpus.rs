@@ -356,6 +356,7 @@ fn prepare(
             }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced

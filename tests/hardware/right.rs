@@ -2,6 +2,7 @@
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
 pub mod fp8_blocks;
+mod narrow;
 mod newcomers;
 mod outsiders;
 mod strangers;
@@ -88,6 +89,8 @@ struct Matrix {
     second: Option<Dtype>,
     /// The type of outputs, where it is another.
     output: Option<Dtype>,
+    /// Whether these are measured.
+    amax: bool,
 }
 
 impl Matrix {
@@ -98,6 +101,7 @@ impl Matrix {
             scales: self.scales,
             second: self.second,
             output: self.output,
+            amax: self.amax,
             ..variant_of(&program, ranks, *kind)
         };
         let variants: Vec<_> = self.kinds.iter().map(of_kind).collect();
@@ -178,6 +182,7 @@ fn agrees(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -206,6 +211,7 @@ fn ragged(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -223,6 +229,7 @@ fn layout_nn(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -240,6 +247,7 @@ const FP8_MATRIX: Matrix = Matrix {
     scales: None,
     second: None,
     output: None,
+    amax: false,
 };
 
 fn fp8(schedule: Schedule) {
@@ -327,32 +335,6 @@ fn fp8_mixed(schedule: Schedule) {
     }
 }
 
-/// Results of FP8, by a scale of each rank's own: of 16-bit operands, and of FP8 with scales.
-fn fp8_outputs(schedule: Schedule) {
-    for (kinds, scales, output) in FP8_OUTPUTS {
-        let matrix = Matrix {
-            kinds,
-            scales,
-            output: Some(output),
-            sizes: &[(272, 1104), (576, 144), (2112, 272)],
-            ..FP8_MATRIX
-        };
-        let what = format!("{} -> {output}", kinds[0].0);
-        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
-    }
-}
-
-/// Operands, their scales, and results.
-const FP8_OUTPUTS: [(&[Kind], Option<Scales>, Dtype); 3] = [
-    (&[KINDS[0], KINDS[1]], None, Dtype::E4M3),
-    (&FP8, Some(Scales::Rows), Dtype::E4M3),
-    (&FP8, Some(Scales::Whole), Dtype::E5M2),
-];
-
-mod fp8_outputs {
-    crate::each_schedule!(super::fp8_outputs: gemm, ag_gemm);
-}
-
 mod fp8_mixed {
     crate::each_schedule!(super::fp8_mixed: gemm, ag_gemm, gemm_rs);
 }
@@ -368,24 +350,9 @@ mod fp8 {
 /// The same for what compiles them ahead.
 pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let bits = of_bits().map(|variant| (Probes::default(), schedules::gemm(), variant));
-    of_fp8_operands().chain(of_fp8_outputs()).chain(bits)
-}
-
-fn of_fp8_outputs() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    let all = [schedules::gemm, schedules::ag_gemm].into_iter();
-    let kinds = all.flat_map(|schedule: Schedule| {
-        FP8_OUTPUTS.map(|(kinds, scales, output)| (schedule, kinds, scales, output))
-    });
-    kinds.flat_map(|(schedule, kinds, scales, output)| {
-        let worlds = kinds
-            .iter()
-            .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-        worlds.map(move |(kind, world)| {
-            let program = schedule();
-            let variant = variant_of(&program, world, *kind).output(output);
-            (Probes::default(), program, Variant { scales, ..variant })
-        })
-    })
+    of_fp8_operands()
+        .chain(narrow::of_fp8_outputs())
+        .chain(bits)
 }
 
 fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
@@ -437,6 +404,7 @@ fn layout_tn(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -455,6 +423,7 @@ fn same_bits(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -473,6 +442,7 @@ fn jitter(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -491,6 +461,7 @@ fn small(schedule: Schedule) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -520,6 +491,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

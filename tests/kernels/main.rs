@@ -1,5 +1,6 @@
 //! What is emitted, compiled for Hopper: no spill, no slow code, and as many instructions of each sort as the tile asks for.
 
+mod amaxes;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 #[path = "../common/gathered.rs"]

@@ -165,7 +165,8 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
         .scales
         .map(|scales| format!("scales={}", scales.name()));
     let output = variant.output.map(|dtype| format!("output={dtype}"));
-    words.extend([second, scales, output].into_iter().flatten());
+    let amax = variant.amax.then(|| "amax".into());
+    words.extend([second, scales, output, amax].into_iter().flatten());
     words.push(kernel.variant.layout.name().into());
     words.push(kernel.variant.arch.name().into());
     words.join(" ")

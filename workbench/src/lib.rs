@@ -156,6 +156,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "second": variant.second.map(|dtype| dtype.name()),
             "scales": variant.scales.map(|scales| scales.name()),
             "output": variant.output.map(|dtype| dtype.name()),
+            "amax": variant.amax,
             "promote": variant.promote,
             "layout": variant.layout.name(),
             "choices": choices,

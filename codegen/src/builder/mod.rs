@@ -490,6 +490,7 @@ impl ScheduleBuilder {
             dst: dst.into().0,
             mode: StoreMode::Write,
             value: value.into(),
+            amax: None,
         });
     }
 
@@ -500,6 +501,7 @@ impl ScheduleBuilder {
             dst: dst.into().0,
             mode: StoreMode::Add,
             value: value.into(),
+            amax: None,
         });
     }
 }

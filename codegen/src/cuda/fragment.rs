@@ -5,6 +5,18 @@ use super::value::results;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 
 impl Text<'_> {
+    /// The registers that a subtile's elements are in: the array, and where in it they begin.
+    fn elements(&mut self, elements: Elements, part: &Expr) -> (String, String) {
+        match elements {
+            Elements::Applied(index) => (results(&self.pipeline.epilogues[index]), String::new()),
+            Elements::Product(product) => {
+                let (acc, before) = self.accumulators(product);
+                let (part, subtile) = (self.factor(part), self.subtile_n());
+                (acc, format!(" + {before}{part} * {subtile} / 2"))
+            }
+        }
+    }
+
     /// One operation.
     pub(super) fn fragment(&mut self, op: &FragmentOp) {
         match op {
@@ -73,18 +85,21 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let element = self.element(*dtype);
-                match elements {
-                    Elements::Applied(index) => {
-                        let from = results(&self.pipeline.epilogues[*index]);
-                        self.subtile("subtile_store", &element, (&from, ""), &shared);
-                    }
-                    Elements::Product(product) => {
-                        let (acc, before) = self.accumulators(*product);
-                        let (part, subtile) = (self.factor(part), self.subtile_n());
-                        let at = format!(" + {before}{part} * {subtile} / 2");
-                        self.subtile("subtile_store", &element, (&acc, &at), &shared);
-                    }
-                }
+                let (from, at) = self.elements(*elements, part);
+                self.subtile("subtile_store", &element, (&from, &at), &shared);
+            }
+            FragmentOp::TakeAmax {
+                tensor,
+                elements,
+                part,
+                rows,
+                columns,
+            } => {
+                let amax = self.field(Field::Vector(*tensor));
+                let (from, at) = self.elements(*elements, part);
+                let [rows, columns] = [rows, columns].map(|side| side.each_ref());
+                let [rows, columns] = [rows, columns].map(|side| side.map(|at| self.expr(at)));
+                self.take_amax(&amax, (&from, &at), rows, columns);
             }
             FragmentOp::SendPartial {
                 ring,

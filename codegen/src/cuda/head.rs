@@ -4,7 +4,7 @@ use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::program::{CounterId, Side};
+use crate::program::{CounterId, Side, TensorKind};
 use crate::tiling::Major;
 use crate::warp::{CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
 use std::collections::BTreeSet;
@@ -153,6 +153,13 @@ impl Text<'_> {
                 if let Field::Vector(tensor) = at.field {
                     let buffer = &pipeline.kernel.buffers[tensor.index()];
                     let element = self.element(buffer.dtype);
+                    if let TensorKind::Amax { .. } = buffer.kind {
+                        self.line(format!(
+                            "{element}* {};  // one number, which grows",
+                            at.name
+                        ));
+                        continue;
+                    }
                     let same = Side::ALL.map(|side| buffer.kind.is_same_in(side));
                     let what = match same {
                         [true, true] => "one number",

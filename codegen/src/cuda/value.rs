@@ -185,6 +185,42 @@ impl Text<'_> {
         ));
     }
 
+    /// Makes an amax as large as the elements of a subtile that exist: those before the ends of its rows and columns.
+    pub(super) fn take_amax(
+        &mut self,
+        amax: &str,
+        (array, at): (&str, &str),
+        rows: [String; 2],
+        columns: [String; 2],
+    ) {
+        let (subtile, first) = (self.subtile_n(), self.first_on_m());
+        let ([m, ms], [n, ns]) = match self.tiling().swapped() {
+            true => (columns, rows),
+            false => (rows, columns),
+        };
+        let largest = |block: &str, below: &str| {
+            format!(
+                "largest = subtile_amax<{subtile}>(largest, {array}{block}{at}, {m} + {first}{below}, {ms}, {n}, {ns}, lane);"
+            )
+        };
+        self.line("{");
+        self.depth += 1;
+        self.line("float largest = 0.0f;");
+        match self.blocks() {
+            None => self.line(largest("", "")),
+            Some(blocks) => {
+                self.line("#pragma unroll");
+                let largest = largest("[block]", " + block * 64");
+                self.line(format!(
+                    "for (u32 block = 0; block < {blocks}; ++block) {largest}"
+                ));
+            }
+        }
+        self.line(format!("amax_take({amax}, largest, lane);"));
+        self.depth -= 1;
+        self.line("}");
+    }
+
     /// A type's name in the text.
     pub(super) fn element(&self, dtype: Dtype) -> String {
         if dtype == self.pipeline.dtype() {

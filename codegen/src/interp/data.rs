@@ -101,6 +101,7 @@ impl Data {
                 }
                 | TensorKind::Out
                 | TensorKind::Accumulated
+                | TensorKind::Amax { .. }
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced
@@ -136,7 +137,7 @@ impl Data {
         }
     }
 
-    /// The contents of tensors that a launch added to.
+    /// The contents of outputs that a launch goes on with.
     fn left(
         &self,
         setup: &Setup<'_>,
@@ -144,8 +145,9 @@ impl Data {
         rank: u16,
         id: TensorId,
     ) -> Option<(Extent, Vec<f32>)> {
-        let accumulated = setup.kernel.buffers[id.index()].kind == TensorKind::Accumulated;
-        let before = launch.checked_sub(1).filter(|_| accumulated)?;
+        let kind = setup.kernel.buffers[id.index()].kind;
+        let goes_on = kind.counts_before() && !kind.is_input();
+        let before = launch.checked_sub(1).filter(|_| goes_on)?;
         Some(self.take(setup, before, rank, id))
     }
 
@@ -286,6 +288,21 @@ impl Data {
                 let value = dtype.round(*value);
                 *to = if add { dtype.round(*to + value) } else { value };
             }
+        }
+    }
+}
+
+/// A number made as large as the largest absolute value: by their bits, by which NaN is larger than any number.
+pub(super) fn measured(before: f32, values: &[f32]) -> f32 {
+    let bits = values.iter().map(|value| value.abs().to_bits());
+    f32::from_bits(bits.fold(before.to_bits(), u32::max))
+}
+
+impl Data {
+    /// Makes a tensor's number as large as the largest absolute value.
+    pub fn measure(&mut self, home: u16, to: TensorId, values: &[f32]) {
+        for number in &mut self.store_mut(home, to).values {
+            *number = measured(*number, values);
         }
     }
 }

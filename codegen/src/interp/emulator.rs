@@ -354,6 +354,7 @@ impl<'a> Emulator<'a> {
                     | TensorKind::Scale { gathered: true, .. }
                     | TensorKind::Out
                     | TensorKind::Accumulated
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced

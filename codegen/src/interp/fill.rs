@@ -15,7 +15,7 @@ fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
 
 /// Mostly zeros and a few `±1`, so sparse that sums of products stay small. Below 256 in magnitude (or what the type
 /// can hold) every sum is exact in every order, so results can be compared bit for bit. Scales are powers of two, of one size
-/// on all ranks.
+/// on all ranks. An amax is 0.
 pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
@@ -28,6 +28,10 @@ pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
                     } else {
                         4.0
                     };
+                continue;
+            }
+            if is_amax(&input) {
+                *value = 0.0;
                 continue;
             }
             *value = match numbers.draw() >> 61 {
@@ -44,7 +48,12 @@ fn is_scale(input: &Input<'_>) -> bool {
     input.name.ends_with(".scale")
 }
 
-/// Uniform in [-1, 1); scales in [0.25, 1.25).
+/// Whether it is the largest absolute value of an output.
+fn is_amax(input: &Input<'_>) -> bool {
+    input.name.ends_with(".amax")
+}
+
+/// Uniform in [-1, 1); scales in [0.25, 1.25), amaxes in [0, 1).
 pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
@@ -53,6 +62,8 @@ pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
             let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
             *value = if is_scale(&input) {
                 0.25 + unit
+            } else if is_amax(&input) {
+                unit
             } else {
                 2.0 * unit - 1.0
             };

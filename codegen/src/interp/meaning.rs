@@ -21,7 +21,7 @@ use super::known::{Known, apply};
 use super::outcome::Input;
 use super::sizes::Sizes;
 use crate::outputs::with_scales_of_outputs;
-use crate::program::{Program, StoreMode, TensorId, TensorKind};
+use crate::program::{Amax, Program, StoreMode, TensorId, TensorKind};
 use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
@@ -254,9 +254,19 @@ impl Memory for Ranks<'_> {
                 let loaded = self.read(from)?.laid(kind);
                 self.accs[agent].insert(*acc, loaded);
             }
-            Act::Store { dst, mode, value } => {
+            Act::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 let known = self.value(agent, value, dst);
                 self.store(dst, *mode, &known)?;
+                if let Some(Amax { of, to }) = amax {
+                    let known = self.value(agent, of, dst);
+                    let at = self.index(rank, to.index());
+                    self.planes[at].measure(&known);
+                }
             }
         }
         Ok(())
@@ -431,6 +441,7 @@ impl<'a> Ranks<'a> {
                 | TensorKind::Scale { gathered: true, .. }
                 | TensorKind::Out
                 | TensorKind::Accumulated
+                | TensorKind::Amax { .. }
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced

@@ -215,6 +215,7 @@ impl<'p> Sizes<'p> {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => false,
         };
@@ -235,6 +236,7 @@ impl<'p> Sizes<'p> {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => 1,

@@ -3,7 +3,7 @@
 use super::blocks::Summing;
 use super::counters::At;
 use super::data::evaluate;
-use super::emulator::{Emulator, Turn};
+use super::emulator::{Acc, Emulator, Turn};
 use super::failure::Check;
 use super::failure::FailureKind;
 use super::memory::{Memory, Mode, Who};
@@ -123,8 +123,17 @@ impl Emulator<'_> {
                         .laid(setup.kernel.buffers[from.buffer.index()].kind);
                 }
             }
-            StepKind::Store { dst, mode, value } => {
+            StepKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 self.store(&who, &accs, &dst, mode, value)?;
+                if let Some(amax) = amax.filter(|_| self.data.wanted()) {
+                    let values = self.evaluated(&accs, &dst, amax.of);
+                    self.data.measure(at.rank, amax.to, &values);
+                }
             }
         }
         self.workers[turn].accs = accs;
@@ -150,13 +159,13 @@ impl Emulator<'_> {
     fn store(
         &mut self,
         who: &Who<'_>,
-        accs: &[super::emulator::Acc],
+        accs: &[Acc],
         dst: &Span,
         mode: StoreMode,
-        value: ValueId,
+        id: ValueId,
     ) -> Check<()> {
         let setup = self.setup;
-        let value = &setup.kernel.values[usize::from(value.0)];
+        let value = &setup.kernel.values[usize::from(id.0)];
         let of_acc = |acc: AccId| accs[usize::from(acc.0)].tags.clone();
         let world = (setup.kernel, setup.world as u16);
         let tags = Tags::of(value, &of_acc, who.at.rank, world);
@@ -164,15 +173,10 @@ impl Emulator<'_> {
             StoreMode::Write => Mode::Write,
             StoreMode::Add => Mode::Add,
         };
-        let (rows, columns) = (dst.rows.len() as usize, dst.columns.len() as usize);
-        let mut values = Vec::new();
-        if self.data.wanted() {
-            let tile = |acc: AccId| {
-                let acc = &accs[usize::from(acc.0)];
-                acc.live.then_some(&acc.tile)
-            };
-            evaluate(value, &tile, rows, columns, &mut values);
-        }
+        let values = match self.data.wanted() {
+            true => self.evaluated(accs, dst, id),
+            false => Vec::new(),
+        };
         for home in homes(dst, setup.world) {
             self.touch(who, dst, home, how, &tags)?;
             if self.data.wanted() {
@@ -180,6 +184,21 @@ impl Emulator<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Emulator<'_> {
+    /// What an expression is at each element of an item.
+    fn evaluated(&self, accs: &[Acc], item: &Span, value: ValueId) -> Vec<f32> {
+        let value = &self.setup.kernel.values[usize::from(value.0)];
+        let (rows, columns) = (item.rows.len() as usize, item.columns.len() as usize);
+        let tile = |acc: AccId| {
+            let acc = &accs[usize::from(acc.0)];
+            acc.live.then_some(&acc.tile)
+        };
+        let mut values = Vec::new();
+        evaluate(value, &tile, rows, columns, &mut values);
+        values
     }
 }
 

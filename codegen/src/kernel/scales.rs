@@ -44,6 +44,18 @@ impl Kernel {
         });
         units.max().unwrap_or(1)
     }
+
+    /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
+    pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
+        if let TensorKind::Scale {
+            of, gathered: true, ..
+        } = self.buffers[tensor.index()].kind
+        {
+            of
+        } else {
+            tensor
+        }
+    }
 }
 
 /// What a scale of blocks has of so many rows and so much of K of its operand, in this rank's memory.

@@ -5,9 +5,9 @@ use super::dims::Matched;
 use super::mistake::mistake;
 use super::placer::{Bound, Comm, Placed, Placer, Use};
 use crate::diag::Diagnostic;
-use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
+use crate::kernel::{self, Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{Cut, RankOrder, TileOrder};
-use crate::program::{self, Home, ItemOrder, Loc, Program, Stmt, StmtKind, Var};
+use crate::program::{self, Amax, Home, ItemOrder, Loc, Program, Stmt, StmtKind, Var};
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
 use std::collections::HashSet;
@@ -398,15 +398,25 @@ impl<'a> Placer<'a> {
                     from: region,
                 }
             }
-            StmtKind::Store { dst, mode, value } => {
+            StmtKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 self.not_copy_engine("a store", at);
                 let region = self.region(dst, at, Use::of(*mode))?;
                 self.one_slot(dst, &region, at);
                 let value = self.value(value, at);
+                let amax = amax.as_ref().map(|Amax { of, to }| kernel::Amax {
+                    of: self.value(of, at),
+                    to: *to,
+                });
                 OpKind::Store {
                     dst: region,
                     mode: *mode,
                     value,
+                    amax,
                 }
             }
         };

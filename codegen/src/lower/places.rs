@@ -309,6 +309,7 @@ impl<'a> Placer<'a> {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => None,

@@ -183,6 +183,7 @@ impl Volume {
                     }
                     | TensorKind::Out
                     | TensorKind::Accumulated
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scratch { .. } => (false, false),
                 };
                 if sum {
@@ -275,6 +276,7 @@ impl Volume {
                     | TensorKind::Scale { .. }
                     | TensorKind::Out
                     | TensorKind::Accumulated
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced

@@ -54,7 +54,8 @@ impl Plan {
                 gathered: false, ..
             }
             | TensorKind::Out
-            | TensorKind::Accumulated => u64::from(geometry.size(buffer.rows)),
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. } => u64::from(geometry.size(buffer.rows)),
         };
         lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }

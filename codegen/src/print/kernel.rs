@@ -3,7 +3,7 @@
 use super::{Names, Page};
 use crate::kernel::{
     Axis, Block, Buffer, Cells, Counter, Dim, DimId, GemmKind, Kernel, Op, OpKind, Partition,
-    Purpose, Region, Role, RoleKind,
+    Purpose, Region, Role, RoleKind, ValueId,
 };
 use crate::order::TileOrder;
 use crate::program::{PartitionId, ScratchRows, Slots, StoreMode, TensorKind, Var};
@@ -154,6 +154,7 @@ impl Printer<'_> {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => {}
         }
@@ -316,17 +317,28 @@ impl Printer<'_> {
             OpKind::Load { acc, from } => {
                 format!("{} = load({})", names.acc(*acc), self.region(from))
             }
-            OpKind::Store { dst, mode, value } => {
+            OpKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
                     StoreMode::Add => "+=",
                 };
-                let value = self.kernel.values.get(usize::from(value.0));
-                let value = value.map_or_else(
-                    || "?".into(),
-                    |value| value.text(&|acc| self.names.acc(acc)),
-                );
-                format!("{} {sign} {value}", self.region(dst))
+                let text = |value: ValueId| {
+                    let value = self.kernel.values.get(usize::from(value.0));
+                    value.map_or_else(
+                        || "?".into(),
+                        |value| value.text(&|acc| self.names.acc(acc)),
+                    )
+                };
+                let measured = amax.map_or(String::new(), |amax| {
+                    let to = &self.kernel.buffers[amax.to.index()].name;
+                    format!("; {to} = max({to}, |{}|)", text(amax.of))
+                });
+                format!("{} {sign} {}{measured}", self.region(dst), text(*value))
             }
         };
         self.page.line(format!("{line}{why}"));

@@ -5,6 +5,7 @@ use crate::program::{
     Block, Choice, ItemOrder, Items, Place, Planes, Program, Role, RoleKind, ScratchRows, Setting,
     Slots, Stmt, StmtKind, StoreMode, TensorKind,
 };
+use crate::value::Value;
 use std::fmt;
 
 impl Program {
@@ -70,6 +71,7 @@ impl Printer<'_> {
                 | TensorKind::Scale { .. }
                 | TensorKind::Out
                 | TensorKind::Accumulated
+                | TensorKind::Amax { .. }
                 | TensorKind::Scattered
                 | TensorKind::Reduced
                 | TensorKind::GatheredOutput
@@ -218,13 +220,22 @@ impl Printer<'_> {
             StmtKind::Load { acc, from } => {
                 format!("{} = load({})", names.acc(*acc), self.place(from))
             }
-            StmtKind::Store { dst, mode, value } => {
+            StmtKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
                     StoreMode::Add => "+=",
                 };
-                let value = value.text(&|acc| names.acc(acc));
-                format!("{} {sign} {value}", self.place(dst))
+                let text = |value: &Value| value.text(&|acc| names.acc(acc));
+                let measured = amax.as_ref().map_or(String::new(), |amax| {
+                    let to = &self.program.tensors[amax.to.index()].name;
+                    format!("; {to} = max({to}, |{}|)", text(&amax.of))
+                });
+                format!("{} {sign} {}{measured}", self.place(dst), text(value))
             }
         };
         self.page.line(line);

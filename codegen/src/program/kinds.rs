@@ -51,7 +51,7 @@ impl TensorKind {
     /// Which side of an item that reads it a side of it is; `None`: it has one row, or one column, for all.
     pub const fn read_along(self, own: Side) -> Option<Side> {
         match (self, own) {
-            (TensorKind::Vector, Side::Rows) => None,
+            (TensorKind::Vector, Side::Rows) | (TensorKind::Amax { .. }, _) => None,
             // No item reads it: it comes with a step of K.
             (
                 TensorKind::Scale {
@@ -146,6 +146,7 @@ impl TensorKind {
             | TensorKind::Vector
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged
@@ -169,14 +170,17 @@ impl TensorKind {
         matches!(self, TensorKind::Scale { .. })
     }
 
-    /// Whether it is read by ordinary loads, as a whole or by columns, and has no rows of an item.
+    /// Whether ordinary accesses reach it, as a whole or by columns, and it has no rows of an item.
     pub const fn is_repeated(self) -> bool {
-        matches!(self, TensorKind::Vector | TensorKind::Scale { .. })
+        matches!(
+            self,
+            TensorKind::Vector | TensorKind::Scale { .. } | TensorKind::Amax { .. }
+        )
     }
 
-    /// Whether its contents before a launch count: inputs, and outputs that a launch adds to.
+    /// Whether its contents before a launch count: inputs, and outputs that a launch adds to or makes larger.
     pub const fn counts_before(self) -> bool {
-        self.is_input() || matches!(self, TensorKind::Accumulated)
+        self.is_input() || matches!(self, TensorKind::Accumulated | TensorKind::Amax { .. })
     }
 
     /// Whether it lives in symmetric memory, so that a peer can address it.
@@ -191,6 +195,7 @@ impl TensorKind {
                 }
                 | TensorKind::Out
                 | TensorKind::Accumulated
+                | TensorKind::Amax { .. }
         )
     }
 
@@ -203,6 +208,7 @@ impl TensorKind {
             TensorKind::Scale { .. } => "Scale",
             TensorKind::Out => "Out",
             TensorKind::Accumulated => "Accumulated",
+            TensorKind::Amax { .. } => "Amax",
             TensorKind::Scattered => "Scattered",
             TensorKind::Reduced => "Reduced",
             TensorKind::Exchanged => "Exchanged",

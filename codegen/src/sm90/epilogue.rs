@@ -11,7 +11,7 @@ use super::passes::Pass;
 use super::rings::{STAGES, SUBTILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
-use crate::kernel::{OpKind, Region};
+use crate::kernel::{OpKind, Region, ValueId};
 use crate::program::{Side, TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Value};
@@ -73,59 +73,74 @@ impl Walk<'_, '_> {
     fn elements(&mut self, pass: &mut Pass<'_>, products: &[(AccId, usize)], sum: &[AccId]) {
         let operands = self.operands(pass);
         for leaf in &pass.stores {
-            let OpKind::Store { dst, value, .. } = &leaf.op.kind else {
+            let OpKind::Store {
+                dst, value, amax, ..
+            } = &leaf.op.kind
+            else {
                 continue;
             };
-            let at = Some(self.b.kernel.loc(leaf.op.id));
-            let to = &self.b.kernel.buffers[dst.buffer.index()];
-            let written = &self.b.kernel.values[usize::from(value.0)];
-            let Some(folded) = written.folded(sum) else {
+            let name = &self.b.kernel.buffers[dst.buffer.index()].name;
+            let of = (products, operands.as_slice(), sum);
+            let elements = self.elements_of(format!("{name}_value"), *value, of);
+            if elements.is_none() {
                 self.b.found.push(refuse(
-                    at,
+                    Some(self.b.kernel.loc(leaf.op.id)),
                     "a value that takes the terms of a sum apart",
                     "the sum of the product and stored tiles, then functions of it",
                 ));
-                pass.elements.push(None);
-                continue;
-            };
-            let as_it_is = |(acc, _): &&(AccId, usize)| folded == Value::Acc(*acc);
-            if let Some((_, product)) = products.iter().find(as_it_is) {
-                pass.elements.push(Some(Elements::Product(*product)));
-                continue;
             }
-            let products: Vec<Param> = products
-                .iter()
-                .map(|(acc, product)| Param {
-                    acc: *acc,
-                    name: self.product_name(*product),
-                    from: Source::Product(*product),
-                })
-                .collect();
-            let params = folded.accs().into_iter().filter_map(|acc| {
-                let mut known = products.iter().chain(&operands);
-                known.find(|param| param.acc == acc).cloned()
-            });
-            let epilogue = Epilogue {
-                name: format!("{}_value", to.name),
-                of: *value,
-                params: params.collect(),
-                value: folded,
-            };
-            let known = &mut self.b.epilogues;
-            let same = |known: &Epilogue| {
-                (&known.value, &known.params) == (&epilogue.value, &epilogue.params)
-                    && self.b.kernel.values[usize::from(known.of.0)] == *written
-            };
-            let index = known.iter().position(same).unwrap_or_else(|| {
-                let mut epilogue = epilogue.clone();
-                while known.iter().any(|other| other.name == epilogue.name) {
-                    epilogue.name.push('_');
-                }
-                known.push(epilogue);
-                known.len() - 1
-            });
-            pass.elements.push(Some(Elements::Applied(index)));
+            pass.elements.push(elements);
+            let measured = amax.map(|amax| (amax.of, format!("{name}_unscaled")));
+            let measured = measured.map(|(value, name)| self.elements_of(name, value, of));
+            pass.measured.push(measured.flatten());
         }
+    }
+
+    /// What an expression of an item's products and operands is made by; `None` where it takes a sum apart.
+    fn elements_of(
+        &mut self,
+        name: String,
+        value: ValueId,
+        (products, operands, sum): (&[(AccId, usize)], &[Param], &[AccId]),
+    ) -> Option<Elements> {
+        let written = &self.b.kernel.values[usize::from(value.0)];
+        let folded = written.folded(sum)?;
+        let as_it_is = |(acc, _): &&(AccId, usize)| folded == Value::Acc(*acc);
+        if let Some((_, product)) = products.iter().find(as_it_is) {
+            return Some(Elements::Product(*product));
+        }
+        let products: Vec<Param> = products
+            .iter()
+            .map(|(acc, product)| Param {
+                acc: *acc,
+                name: self.product_name(*product),
+                from: Source::Product(*product),
+            })
+            .collect();
+        let params = folded.accs().into_iter().filter_map(|acc| {
+            let mut known = products.iter().chain(operands);
+            known.find(|param| param.acc == acc).cloned()
+        });
+        let epilogue = Epilogue {
+            name,
+            of: value,
+            params: params.collect(),
+            value: folded,
+        };
+        let known = &mut self.b.epilogues;
+        let same = |known: &Epilogue| {
+            (&known.value, &known.params) == (&epilogue.value, &epilogue.params)
+                && self.b.kernel.values[usize::from(known.of.0)] == *written
+        };
+        let index = known.iter().position(same).unwrap_or_else(|| {
+            let mut epilogue = epilogue.clone();
+            while known.iter().any(|other| other.name == epilogue.name) {
+                epilogue.name.push('_');
+            }
+            known.push(epilogue);
+            known.len() - 1
+        });
+        Some(Elements::Applied(index))
     }
 
     /// Which of the products has those operands.
@@ -275,11 +290,7 @@ impl Walk<'_, '_> {
         tiles.extend(self.read_tiles(pass));
         let mut vectors = self.read_vectors(pass, var);
         nodes.extend(self.read_scales(pass));
-        for (elements, stores) in groups(self, pass) {
-            let epilogue = match elements {
-                Elements::Applied(epilogue) => Some(epilogue),
-                Elements::Product(_) => None,
-            };
+        for (elements, stores, measured) in groups(self, pass) {
             let dtype = stores
                 .first()
                 .map_or(self.tiling().element(), |leaf| self.stored(leaf));
@@ -287,23 +298,13 @@ impl Walk<'_, '_> {
             if !self.b.cta.aliased() {
                 part.push(self.place_for_subtile());
             }
-            let applied = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Apply { epilogue: known, .. }) if Some(*known) == epilogue);
-            if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
-                let params = &self.b.epilogues[epilogue].params;
-                let from_stages = |from: Source| matches!(from, Source::Subtile | Source::Sum);
-                if params.iter().any(|param| from_stages(param.from)) {
-                    part.append(&mut tiles);
-                }
-                let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
-                let (now, later): (Vec<_>, Vec<_>) =
-                    vectors.into_iter().partition(|(acc, _)| needs(*acc));
-                vectors = later;
-                part.extend(now.into_iter().map(|(_, node)| node));
-                part.push(Node::Fragment(FragmentOp::Apply {
-                    epilogue,
-                    part: Expr::var("part"),
-                }));
+            let mut takes = Vec::new();
+            for (leaf, of) in stores.iter().zip(measured) {
+                let Some(of) = of else { continue };
+                self.apply(*of, &mut part, (&mut tiles, &mut vectors));
+                takes.extend(self.measure(leaf, *of, var));
             }
+            self.apply(elements, &mut part, (&mut tiles, &mut vectors));
             part.extend([
                 Node::Fragment(FragmentOp::WriteSubtile {
                     ring: SUBTILES,
@@ -322,11 +323,44 @@ impl Walk<'_, '_> {
                     keep: false,
                 },
             ]);
+            // What is measured while a subtile is on its way takes no registers from what is written.
+            part.append(&mut takes);
         }
         // A tile that no value uses is in the stages all the same.
         part.append(&mut tiles);
         nodes.push(self.each_subtile_of(Test::Equal, part));
         nodes
+    }
+
+    /// Computes what elements are, unless that was done for this subtile, with what is read for it first.
+    fn apply(
+        &self,
+        elements: Elements,
+        part: &mut Vec<Node>,
+        (tiles, vectors): (&mut Vec<Node>, &mut Vec<(AccId, Node)>),
+    ) {
+        let Elements::Applied(epilogue) = elements else {
+            return;
+        };
+        let applied = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Apply { epilogue: known, .. }) if *known == epilogue);
+        if part.iter().any(applied) {
+            return;
+        }
+        let params = &self.b.epilogues[epilogue].params;
+        let from_stages = |from: Source| matches!(from, Source::Subtile | Source::Sum);
+        if params.iter().any(|param| from_stages(param.from)) {
+            part.append(tiles);
+        }
+        let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(vectors)
+            .into_iter()
+            .partition(|(acc, _)| needs(*acc));
+        *vectors = later;
+        part.extend(now.into_iter().map(|(_, node)| node));
+        part.push(Node::Fragment(FragmentOp::Apply {
+            epilogue,
+            part: Expr::var("part"),
+        }));
     }
 
     /// Adds up a subtile of each sum that stands apart, from a stage for each of its terms.
@@ -531,11 +565,11 @@ pub(super) const fn released() -> [Node; 4] {
     ]
 }
 
+/// Stores that write the same subtile: what its elements are, and what each measures.
+type Group<'s, 'a> = (Elements, &'s [Leaf<'a>], &'s [Option<Elements>]);
+
 /// The stores of an item, together where they write the same subtile.
-pub(super) fn groups<'s, 'a>(
-    walk: &Walk<'_, '_>,
-    pass: &'s Pass<'a>,
-) -> Vec<(Elements, &'s [Leaf<'a>])> {
+pub(super) fn groups<'s, 'a>(walk: &Walk<'_, '_>, pass: &'s Pass<'a>) -> Vec<Group<'s, 'a>> {
     let mut groups = Vec::new();
     let mut from = 0;
     for at in 1..=pass.stores.len() {
@@ -543,7 +577,7 @@ pub(super) fn groups<'s, 'a>(
         let of = |at: usize| pass.elements.get(at).copied().flatten().unwrap_or(refused);
         let stored = |at: usize| walk.stored(&pass.stores[at]);
         if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
-            groups.push((of(from), &pass.stores[from..at]));
+            groups.push((of(from), &pass.stores[from..at], &pass.measured[from..at]));
             from = at;
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct Pass<'a> {
     pub stores: Vec<Leaf<'a>>,
     /// What the elements of each are; `None` where it is refused.
     pub elements: Vec<Option<Elements>>,
+    /// What each measures, if it does.
+    pub measured: Vec<Option<Elements>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
 }

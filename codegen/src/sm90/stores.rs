@@ -22,7 +22,7 @@ impl Walk<'_, '_> {
         let mut part = Vec::new();
         let groups = groups(self, pass);
         let per_subtile = groups.len() as u32;
-        for (_, stores) in groups {
+        for (_, stores, _) in groups {
             part.push(Node::Await {
                 barrier: SUBTILES.full(),
                 phase: Phase::ThisPhase,

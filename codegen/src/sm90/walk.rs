@@ -482,7 +482,8 @@ impl Builder<'_> {
             | TensorKind::Vector
             | TensorKind::Scale {
                 gathered: false, ..
-            } => View::Flat,
+            }
+            | TensorKind::Amax { .. } => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,

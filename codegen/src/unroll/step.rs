@@ -1,6 +1,6 @@
 //! The steps of an agent.
 
-use crate::kernel::{OpId, ValueId};
+use crate::kernel::{Amax, OpId, ValueId};
 use crate::program::{CounterId, StoreMode, TensorId};
 use crate::shape::Extent;
 use crate::value::AccId;
@@ -102,6 +102,8 @@ pub enum StepKind {
         mode: StoreMode,
         /// What.
         value: ValueId,
+        /// What is measured of it.
+        amax: Option<Amax>,
     },
 }
 

@@ -208,7 +208,12 @@ impl Walker<'_> {
                     let from = self.span(op.id, from, slot)?;
                     self.push(op.id, StepKind::Load { acc: *acc, from });
                 }
-                OpKind::Store { dst, mode, value } => {
+                OpKind::Store {
+                    dst,
+                    mode,
+                    value,
+                    amax,
+                } => {
                     let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
                     let dst = self.span(op.id, dst, slot)?;
                     self.push(
@@ -217,6 +222,7 @@ impl Walker<'_> {
                             dst,
                             mode: *mode,
                             value: *value,
+                            amax: *amax,
                         },
                     );
                 }

@@ -118,6 +118,22 @@ pub enum FragmentOp {
         /// What it is rounded to.
         dtype: Dtype,
     },
+    /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
+    ///
+    /// CUDA: `amax_take`, an atomic maximum of bits for each warp: NaN is the largest of all. Meaning: in any order, and complete
+    /// when the launch is.
+    TakeAmax {
+        /// The amax.
+        tensor: TensorId,
+        /// What its elements are.
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: Expr,
+        /// Its first row among all, and one past the last that there is.
+        rows: [Expr; 2],
+        /// The same of columns.
+        columns: [Expr; 2],
+    },
     /// Sends a subtile's accumulators to another CTA of the cluster, into the slot of the current number there.
     ///
     /// CUDA: `partial_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
@@ -169,6 +185,12 @@ impl FragmentOp {
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
             FragmentOp::ReadBlocks { number, .. } => vec![number],
+            FragmentOp::TakeAmax {
+                part,
+                rows,
+                columns,
+                ..
+            } => [part].into_iter().chain(rows).chain(columns).collect(),
             FragmentOp::AddSubtile { index, part, .. }
             | FragmentOp::AddPartial { index, part, .. } => {
                 vec![index, part]
@@ -194,6 +216,7 @@ impl FragmentOp {
             | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::Promote { .. }
+            | FragmentOp::TakeAmax { .. }
             | FragmentOp::Apply { .. } => None,
         }
     }
@@ -203,7 +226,8 @@ impl FragmentOp {
         match self {
             FragmentOp::ReadVector { tensor, .. }
             | FragmentOp::ReadScale { tensor, .. }
-            | FragmentOp::ReadRows { tensor, .. } => vec![Field::Vector(*tensor)],
+            | FragmentOp::ReadRows { tensor, .. }
+            | FragmentOp::TakeAmax { tensor, .. } => vec![Field::Vector(*tensor)],
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }

@@ -121,7 +121,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
             let buffer = &kernel.buffers[tensor.index()];
             let (name, kind) = (
                 buffer.name.replace('.', "_"),
-                match buffer.kind.is_scale() {
+                match buffer.kind.is_number() || buffer.kind.is_scale() {
                     true => "number",
                     false => "vector",
                 },

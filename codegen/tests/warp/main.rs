@@ -2,6 +2,7 @@
 
 mod accumulated;
 mod aliased_memory;
+mod amax;
 mod blocks;
 mod chunk_ends;
 mod cluster_split_k;

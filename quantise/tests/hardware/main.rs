@@ -16,6 +16,7 @@ mod right;
 mod speed;
 mod steps;
 mod sums;
+mod trained;
 
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::{Communicator, Error};

@@ -1,7 +1,7 @@
 //! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
 
 use crate::cases::{current, delayed};
-use crate::{chunks, fine, speed, sums};
+use crate::{chunks, fine, speed, sums, trained};
 use counterflow_quantise::HEADERS;
 use counterflow_runtime::jit::{Compiler, Source, Target};
 use counterflow_runtime::launch;
@@ -31,7 +31,7 @@ fn kernels_of_the_suite() {
         .compile_all(&sources)
         .into_iter()
         .for_each(|made| _ = fine(made));
-    for kernel in chunks::kernels() {
+    for kernel in chunks::kernels().into_iter().chain(trained::kernels()) {
         fine(launch::compile(&compiler, &kernel));
     }
     fine(compiler.seal());

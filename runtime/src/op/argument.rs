@@ -115,6 +115,7 @@ fn written(buffer: &Buffer) -> bool {
         | TensorKind::GatheredOutput
         | TensorKind::Out
         | TensorKind::Accumulated
+        | TensorKind::Amax { .. }
         | TensorKind::Scattered
         | TensorKind::Exchanged
         | TensorKind::Reduced

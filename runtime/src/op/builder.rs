@@ -271,6 +271,33 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// Gives each FP8 output its amax: one f32 in the GPU's memory, a tensor of its own, `y.amax` for `y`. A launch makes it as large
+    /// as the largest absolute value of what it computes for the output, before the scale; what it held before counts, and should
+    /// not be negative. Where one is NaN, so is the amax. Delayed scaling makes the next scale of it.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3).amax();
+    /// let op = op.first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
+    /// let (scale, mut amax) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
+    /// w.write(&[bf16::ONE; 64 * 64])?;
+    /// scale.write(&[2.0])?;
+    /// for (of, wanted) in [(-0.5, 32.0), (0.25, 32.0), (1.0, 64.0)] {
+    ///     x.write(&[bf16::from_f32(of); 64 * 64])?;
+    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale);
+    ///     launch.tensor("y.amax", &mut amax).launch()?.wait()?;
+    ///     assert_eq!(amax.read()?, [wanted]);
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn amax(mut self) -> Self {
+        self.variant.amax = true;
+        self
+    }
+
     /// Promotes sums of FP8 products: every 128 of K, what the tensor cores summed is added in f32 to sums of the threads' own. The
     /// tensor cores alone keep 13 fraction bits. Scales of blocks always do. Tiles have at most 256×128 or 128×256 elements.
     ///

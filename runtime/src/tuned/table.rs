@@ -147,6 +147,7 @@ impl Key {
             | TensorKind::Vector
             | TensorKind::Gathered
             | TensorKind::Scale { .. }
+            | TensorKind::Amax { .. }
             | TensorKind::Scratch { .. } => false,
         };
         let mut tensors = program.tensors.iter().zip(&elements);

@@ -16,6 +16,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         scales: None,
         second: None,
         output: None,
+        amax: false,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

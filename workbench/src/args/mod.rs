@@ -84,6 +84,9 @@ struct Args {
     /// Type of outputs that have the first parameter's: bf16, f16, f32, e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     output: Option<Dtype>,
+    /// Write the largest absolute value of each FP8 output, before its scale, beside it
+    #[arg(long)]
+    amax: bool,
     /// Add sums of FP8 products in f32 every 128 of K, instead of in the tensor cores alone
     #[arg(long)]
     promote: bool,
@@ -214,6 +217,7 @@ pub(crate) fn parse(
     variant.second = args.second;
     variant.scales = args.scales;
     variant.output = args.output;
+    variant.amax = args.amax;
     variant.promote = args.promote;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);

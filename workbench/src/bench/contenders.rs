@@ -48,6 +48,7 @@ impl Holds {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => Holds::Own,
         }
@@ -182,6 +183,7 @@ impl<'a> Peer<'a> {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => (How::Gather, k),
         };

@@ -143,6 +143,7 @@ impl FusedEpilogue {
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced

@@ -336,3 +336,35 @@ __device__ __forceinline__ void vector_read_transposed(float* d, const V* vector
 __device__ __forceinline__ constexpr u32 vector_index_transposed(u32 i) {
     return i / 2 % 2;
 }
+
+// The larger of a number that is not negative and an absolute value. NaN is larger than any number. In one asm: where
+// the compiler sees bits of an accumulator, it keeps a copy of it through the multiplies, and waits for each.
+__device__ __forceinline__ float larger_magnitude(float largest, float value) {
+    float larger;
+    asm("{ .reg .f32 magnitude; abs.f32 magnitude, %2; max.NaN.f32 %0, %1, magnitude; }"
+        : "=f"(larger)
+        : "f"(largest), "f"(value));
+    return larger;
+}
+
+// The largest absolute value of a lane's accumulators of a subtile, of those before the ends: `m` is the warp's first
+// on the instruction's M side, `n` the subtile's first on its N side.
+template <u32 width>
+__device__ __forceinline__ float subtile_amax(float largest, const float* d, u32 m, u32 m_end, u32 n, u32 n_end,
+                                              u32 lane) {
+    const int on_m = static_cast<int>(m_end - m - lane / 4), on_n = static_cast<int>(n_end - n - lane % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(width / 2); ++i) {
+        const float larger = larger_magnitude(largest, d[i]);
+        const bool exists = i / 2 % 2 * 8 < on_m && i / 4 * 8 + i % 2 < on_n;
+        largest = exists ? larger : largest;
+    }
+    return largest;
+}
+
+// Make an amax as large as the largest of all lanes. Bits of numbers that are not negative are ordered as they are, and
+// those of NaN come last. Nobody reads it before the launch has ended.
+__device__ __forceinline__ void amax_take(float* amax, float largest, u32 lane) {
+    const u32 bits = __reduce_max_sync(~0u, __float_as_uint(largest));
+    if (lane == 0) asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(amax), "r"(bits) : "memory");
+}

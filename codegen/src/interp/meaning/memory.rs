@@ -103,6 +103,25 @@ impl Plane {
     }
 }
 
+impl Plane {
+    /// Makes its only number as large as the largest absolute value. Of two largest ones that are off, that is at most as far
+    /// off as either.
+    pub fn measure(&mut self, known: &Known) {
+        let known = known.stored(self.dtype);
+        let larger = |most: f64, next: f64| match most.is_nan() || next.abs() <= most {
+            true => most,
+            false => next.abs(),
+        };
+        let farther = |most: f64, next: f64| most.max(next);
+        let amax = known.value.iter().copied().fold(0.0, larger);
+        let bound = known.off.iter().copied().fold(0.0, farther);
+        self.value.mapv_inplace(|before| larger(before, amax));
+        let shape = self.value.raw_dim();
+        let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
+        off.mapv_inplace(|before| farther(before, bound));
+    }
+}
+
 /// The position of a rectangle in a tensor's arrays that hold these rows, all slots one below the other.
 pub(in crate::interp) fn parts(held: &Range<u32>, rect: &Rect) -> Result<Parts, String> {
     let rows = &rect.rows;

@@ -3,8 +3,8 @@
 use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
-    CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt, StmtKind,
-    StoreMode, TensorKind, Var,
+    Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
+    StmtKind, StoreMode, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -55,6 +55,7 @@ pub(in crate::interp) enum Act<'p> {
         dst: Rect,
         mode: StoreMode,
         value: &'p Value,
+        amax: Option<&'p Amax>,
     },
 }
 
@@ -206,12 +207,18 @@ impl<'a, 'p> Walk<'a, 'p> {
                 let from = self.place(from)?;
                 self.acts.push(Act::Load { acc: *acc, from });
             }
-            StmtKind::Store { dst, mode, value } => {
+            StmtKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 let dst = self.place(dst)?;
                 self.acts.push(Act::Store {
                     dst,
                     mode: *mode,
                     value,
+                    amax: amax.as_ref(),
                 });
             }
         }

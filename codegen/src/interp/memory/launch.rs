@@ -9,7 +9,7 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 
 impl Memory {
-    /// Before a launch, the caller fills a rank's inputs and accumulated outputs. Its other outputs are empty.
+    /// Before a launch, the caller fills a rank's inputs, accumulated outputs and amaxes. Its other outputs are empty.
     pub fn start(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
         self.windows[usize::from(rank)] = Window::In(launch);
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
@@ -27,7 +27,8 @@ impl Memory {
                 | TensorKind::Scale {
                     gathered: false, ..
                 }
-                | TensorKind::Accumulated => setup.held(launch, rank, id),
+                | TensorKind::Accumulated
+                | TensorKind::Amax { .. } => setup.held(launch, rank, id),
                 TensorKind::Out
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
@@ -134,6 +135,7 @@ impl Memory {
                         gathered: false, ..
                     }
                     | TensorKind::Out
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scratch { .. } => Ok(()),
                 };
                 if let Err((missing, twice)) = promised {

@@ -2,11 +2,12 @@
 
 use super::bytes::{Fault, Lines, Memory, add, word};
 use super::work::{Cause, GaveUp, Launch, Place};
+use crate::dtype::Dtype;
 use crate::interp::blocks::Summing;
-use crate::interp::data::{Tile, evaluate};
+use crate::interp::data::{Tile, evaluate, measured};
 use crate::interp::setup::homes;
 use crate::interp::step::shares;
-use crate::kernel::Kernel;
+use crate::kernel::{Amax, Kernel, ValueId};
 use crate::plan::COUNTER_LINE;
 use crate::program::{CounterId, StoreMode, TensorId};
 use crate::unroll::{Agent, EVERYWHERE, Span, StepKind};
@@ -387,12 +388,27 @@ impl Running {
                 tile.laid(kernel.buffers[from.buffer.index()].kind);
                 accs[usize::from(acc.0)] = Some(tile);
             }
-            StepKind::Store { dst, mode, value } => {
-                let value = &kernel.values[usize::from(value.0)];
+            StepKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+            } => {
                 let (rows, columns) = (dst.rows.len() as usize, dst.columns.len() as usize);
                 let mut values = Vec::new();
                 let tile = |acc: crate::value::AccId| accs[usize::from(acc.0)].as_ref();
-                evaluate(value, &tile, rows, columns, &mut values);
+                let evaluated = |value: ValueId, values: &mut Vec<f32>| {
+                    let value = &kernel.values[usize::from(value.0)];
+                    evaluate(value, &tile, rows, columns, values);
+                };
+                if let Some(Amax { of, to }) = amax {
+                    evaluated(*of, &mut values);
+                    memory.update(self.place(*to, dst.home)?, 4, &mut |_, place| {
+                        let amax = measured(Dtype::F32.read(place), &values);
+                        Dtype::F32.write(amax, place);
+                    })?;
+                }
+                evaluated(*value, &mut values);
                 for home in homes(dst, world) {
                     let lines = self.lines(dst, home)?;
                     lines.write(memory, &values, *mode == StoreMode::Add)?;

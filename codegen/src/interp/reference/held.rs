@@ -49,6 +49,7 @@ impl<'a> Held<'a> {
                     | TensorKind::Accumulated => sums.one(Term::Input { rank, tensor }),
                     TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
                     TensorKind::Out
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced
@@ -208,7 +209,9 @@ impl Memory for Held<'_> {
                 let read = self.read(from.homes.start, from)?;
                 self.accs[agent].insert(*acc, read);
             }
-            Act::Store { dst, mode, value } => self.store(agent, dst, *mode, value)?,
+            Act::Store {
+                dst, mode, value, ..
+            } => self.store(agent, dst, *mode, value)?,
         }
         Ok(())
     }

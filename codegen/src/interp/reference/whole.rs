@@ -100,6 +100,7 @@ impl<'a> Wholes<'a> {
                 gathered: false, ..
             }
             | TensorKind::Out
+            | TensorKind::Amax { .. }
             | TensorKind::Scratch { .. } => return None,
         };
         let parts = every.iter().map(|part| self.promised(tensor, part));

@@ -434,11 +434,15 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         inputs: 0,
         apart: false,
         computed: false,
+        measured: false,
     };
     let mut each = |op: &Op| {
         let through = match &op.kind {
-            OpKind::Store { dst, value, .. } => {
+            OpKind::Store {
+                dst, value, amax, ..
+            } => {
                 results.stores += 1;
+                results.measured |= amax.is_some();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst

@@ -42,6 +42,8 @@ pub(super) struct Results {
     /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
+    /// Whether amaxes are made of what is stored: then it is in registers before its scale, too.
+    pub measured: bool,
 }
 
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
@@ -208,7 +210,8 @@ impl Needs {
         // A product stored as it is becomes nothing else: a few accumulators at a time are rounded and written. Sums that
         // are exchanged take registers, too: 168x256 by three spills, and more so in subtiles of 56 rows than of 8.
         let as_it_is = !self.results.computed && self.split == 1;
-        let values = |rows: u32| self.wgmma.accumulators() + blocks * rows / 2;
+        let sets = if self.results.measured { 2 } else { 1 };
+        let values = |rows: u32| self.wgmma.accumulators() + sets * blocks * rows / 2;
         let fits = |subtiles: &u32| {
             let each = tile.rows / subtiles;
             tile.rows.is_multiple_of(subtiles * ATOM_ROWS)

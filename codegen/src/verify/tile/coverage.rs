@@ -8,11 +8,13 @@
 //! - [`TensorKind::GatheredOutput`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
 //! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
 //! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
+//! - [`TensorKind::Amax`]: every element of its output, before the scale, and nothing else ([`measured`]).
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
 //! order gives the same sums.
 
 mod content;
+mod measured;
 mod report;
 
 use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
@@ -51,6 +53,8 @@ pub(super) struct Coverage<'a, 'b> {
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
+    /// How many elements each rank's amaxes are of.
+    measured: HashMap<(TensorId, u16), u64>,
     /// Where a term was first stored that no sum over ranks may have.
     blame: HashMap<TermId, At>,
 }
@@ -67,6 +71,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
+            measured: HashMap::new(),
             blame: HashMap::new(),
         };
         for area in facts.areas() {
@@ -160,7 +165,12 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 });
                 self.fill(at, acc, sum, rows, columns);
             }
-            StepKind::Store { dst, value, .. } => {
+            StepKind::Store {
+                dst, value, amax, ..
+            } => {
+                if let Some(amax) = amax {
+                    *self.measured.entry((amax.to, rank)).or_default() += dst.elements();
+                }
                 let (sum, content) = self.value(at, value, &dst);
                 self.write(at, kind, sum, &[content]);
             }
@@ -324,7 +334,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// The first output block that is wrong at the end.
     pub fn end(self) -> Option<Diagnostic> {
         let facts = self.facts;
-        self.untouched().or_else(|| {
+        self.untouched().or_else(|| self.unmeasured()).or_else(|| {
             facts.areas().iter().find_map(|area| {
                 let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
                 facts.blocks_of(area).find_map(|block| match kind {
@@ -341,6 +351,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Scale {
                         gathered: false, ..
                     }
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scratch { .. } => None,
                 })
             })
@@ -371,6 +382,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Scale {
                         gathered: false, ..
                     }
+                    | TensorKind::Amax { .. }
                     | TensorKind::Scratch { .. } => false,
                 };
                 (wanted
@@ -450,6 +462,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 Some(self.wrong(area, block, wrong))
             }
             TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Scale {

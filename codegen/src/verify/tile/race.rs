@@ -65,7 +65,8 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
         | TensorKind::Scale {
             gathered: false, ..
         }
-        | TensorKind::Accumulated => true,
+        | TensorKind::Accumulated
+        | TensorKind::Amax { .. } => true,
         TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
@@ -101,6 +102,7 @@ fn too_early(
             | TensorKind::Scale { .. }
             | TensorKind::Out
             | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged

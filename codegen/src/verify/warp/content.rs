@@ -292,17 +292,26 @@ impl Simulator<'_> {
         let Agent {
             cta, ref fragment, ..
         } = self.agents[index];
+        self.is_there(index, elements, part)?;
+        let content = Content::Subtile(fragment.clone(), part, elements);
+        self.put(cta, area, content);
+        Ok(())
+    }
+
+    /// What became of products is there for a subtile.
+    pub(super) fn is_there(&self, index: usize, elements: Elements, part: u32) -> Verdict {
+        let fragment = &self.agents[index].fragment;
         let there = match elements {
             Elements::Applied(epilogue) => fragment.applied(epilogue, part).is_some(),
             Elements::Product(_) => true,
         };
-        if !there {
-            let what = "its epilogue was not applied to this subtile";
-            return Err(Box::new(trace::wrong(self, index, what)));
+        match there {
+            true => Ok(()),
+            false => {
+                let what = "its epilogue was not applied to this subtile";
+                Err(Box::new(trace::wrong(self, index, what)))
+            }
         }
-        let content = Content::Subtile(fragment.clone(), part, elements);
-        self.put(cta, area, content);
-        Ok(())
     }
 
     /// A stored subtile is added.
@@ -357,30 +366,39 @@ impl Simulator<'_> {
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let before = self.columns_before(area, buffer.dtype);
-                    let me = self.agents[index].who.rank;
-                    let sums = self.adds_up(to.tensor, *elements);
-                    let others = (0..self.case.world).filter(|rank| sums && *rank != me);
-                    let others: Vec<u32> = others.collect();
-                    if let Some(at) = self.read_at(fragment, *elements, *part) {
-                        // Nothing says in which rows a vector is, or where a number.
-                        let is = |at: Option<u32>, to: u32| at.is_none_or(|at| at == to);
-                        let (first, column) = self.subtile_of(at, *part);
-                        let column = column.map(|first| first + before);
-                        if !is(first, row) || !is(column, to.columns.0) {
-                            return wrong("the subtile is of another place");
-                        }
-                    }
-                    for product in self.products_in(fragment, *elements) {
-                        if let Some(what) =
-                            self.incomplete(product, (*part, before), (row, to), &others)
-                        {
-                            return wrong(what);
-                        }
+                    let of = (fragment, *elements);
+                    if let Some(what) = self.elsewhere(index, of, (*part, before), (row, to)) {
+                        return wrong(what);
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Why a subtile, from a column of it on, is not what a box gets whose first row is known.
+    pub(super) fn elsewhere(
+        &self,
+        index: usize,
+        (fragment, elements): (&Fragment, Elements),
+        (part, before): (u32, u32),
+        (row, to): (u32, &Box4),
+    ) -> Option<&'static str> {
+        let me = self.agents[index].who.rank;
+        let sums = self.adds_up(to.tensor, elements);
+        let others = (0..self.case.world).filter(|rank| sums && *rank != me);
+        let others: Vec<u32> = others.collect();
+        if let Some(at) = self.read_at(fragment, elements, part) {
+            // Nothing says in which rows a vector is, or where a number.
+            let is = |at: Option<u32>, to: u32| at.is_none_or(|at| at == to);
+            let (first, column) = self.subtile_of(at, part);
+            let column = column.map(|first| first + before);
+            if !is(first, row) || !is(column, to.columns.0) {
+                return Some("the subtile is of another place");
+            }
+        }
+        let mut products = self.products_in(fragment, elements).into_iter();
+        products.find_map(|product| self.incomplete(product, (part, before), (row, to), &others))
     }
 
     /// Where the tile is whose elements are of stored tiles and vectors alone.
@@ -543,6 +561,10 @@ impl Simulator<'_> {
                     | TensorKind::Vector
                     | TensorKind::Scale { .. }
                     | TensorKind::Scratch { .. } => continue,
+                    TensorKind::Amax { of } => {
+                        self.measured_all((TensorId(tensor as u16), of), (rank, launch))?;
+                        continue;
+                    }
                 };
                 if (written, added) != wanted {
                     let did = (written, added);

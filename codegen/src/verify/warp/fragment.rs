@@ -106,6 +106,26 @@ impl<'a> Flattener<'a> {
                     elements: *elements,
                 }
             }
+            FragmentOp::TakeAmax {
+                tensor,
+                elements,
+                part,
+                rows,
+                columns,
+            } => {
+                let [rows, columns] = [rows, columns].map(|side| {
+                    let [first, end] = [&side[0], &side[1]].map(|at| self.value(at));
+                    (first, end)
+                });
+                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
+                FragmentStep::TakeAmax {
+                    tensor: *tensor,
+                    elements: *elements,
+                    part: self.subtile_number(part),
+                    rows: (rows.0, (rows.0 + subtile.rows).min(rows.1)),
+                    columns: (columns.0, (columns.0 + subtile.columns).min(columns.1)),
+                }
+            }
             FragmentOp::AddSubtile {
                 ring,
                 slot_part,
@@ -160,6 +180,13 @@ impl Simulator<'_> {
                 self.agents[index].accessed(id);
                 self.written_subtile(index, area, part, elements)?;
             }
+            FragmentStep::TakeAmax {
+                tensor,
+                elements,
+                part,
+                rows,
+                columns,
+            } => self.measured(index, tensor, (part, elements), (rows, columns))?,
             FragmentStep::AddSubtile {
                 area,
                 subtile,
@@ -229,7 +256,8 @@ impl Simulator<'_> {
     /// Accumulators are the tensor cores' until the multiplies into them have been waited for.
     fn may_name(&self, index: usize, step: &FragmentStep) -> Verdict {
         let named = |product: usize| match *step {
-            FragmentStep::WriteSubtile { elements, .. } => elements == Elements::Product(product),
+            FragmentStep::WriteSubtile { elements, .. }
+            | FragmentStep::TakeAmax { elements, .. } => elements == Elements::Product(product),
             FragmentStep::Apply { epilogue, .. } => {
                 let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
                 params.any(|param| param.from == Source::Product(product))
@@ -261,6 +289,10 @@ impl Simulator<'_> {
             FragmentStep::WriteSubtile { area, .. } => {
                 format!("writes {}", self.area_name(step, area))
             }
+            FragmentStep::TakeAmax { tensor, part, .. } => format!(
+                "measures subtile {part} for {}",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
             FragmentStep::StartSum { .. } => "begins a sum".into(),
             FragmentStep::StartProducts => "begins its products".into(),
             FragmentStep::ReadBlocks { area, .. } => {

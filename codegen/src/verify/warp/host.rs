@@ -101,6 +101,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         | TensorKind::Scale { .. }
         | TensorKind::Out
         | TensorKind::Accumulated
+        | TensorKind::Amax { .. }
         | TensorKind::Gathered
         | TensorKind::Reduced
         | TensorKind::GatheredOutput

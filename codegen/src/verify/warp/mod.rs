@@ -40,6 +40,7 @@ mod fragment;
 mod held;
 mod host;
 mod launches;
+mod measured;
 mod memory;
 #[cfg(feature = "undo")]
 mod outdated;

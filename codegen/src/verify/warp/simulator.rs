@@ -7,9 +7,10 @@ use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::program::TensorKind;
+use crate::program::{TensorId, TensorKind};
 use crate::undo::{Fix, undone};
 use crate::warp::{Node, Scope};
+use std::collections::HashMap;
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
@@ -122,6 +123,8 @@ pub(super) struct Simulator<'a> {
     /// By launch and rank: what a launch had seen when it ended.
     pub ends: Vec<Vec<Bits>>,
     pub finishing: Vec<Knows>,
+    /// How many elements each amax has been made of: by its tensor, rank and launch.
+    pub measured: HashMap<(TensorId, u32, u32), u64>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
 }
@@ -228,6 +231,7 @@ impl<'a> Simulator<'a> {
             ended: vec![Knows::default(); world],
             ends: vec![vec![Bits::default(); world]; case.last() as usize + 1],
             finishing: vec![Knows::default(); world],
+            measured: HashMap::new(),
             watched,
         }
     }
@@ -249,6 +253,7 @@ fn is_output(kind: TensorKind) -> bool {
         TensorKind::Local
         | TensorKind::Vector
         | TensorKind::Scale { .. }
+        | TensorKind::Amax { .. }
         | TensorKind::Gathered
         | TensorKind::Scratch { .. } => false,
     }

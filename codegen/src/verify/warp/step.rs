@@ -220,6 +220,16 @@ pub(super) enum FragmentStep {
         epilogue: usize,
         part: u32,
     },
+    /// An amax becomes as large as the elements of a subtile that exist.
+    TakeAmax {
+        tensor: TensorId,
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: u32,
+        /// Those of its rows that are measured, among all.
+        rows: (u32, u32),
+        columns: (u32, u32),
+    },
     /// Promoted sums begin.
     StartProducts,
     /// Ordinary loads of a step's scales.
@@ -242,7 +252,8 @@ impl FragmentStep {
         match self {
             FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
-            | FragmentStep::ReadRows { .. } => true,
+            | FragmentStep::ReadRows { .. }
+            | FragmentStep::TakeAmax { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }

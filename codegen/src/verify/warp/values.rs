@@ -4,7 +4,7 @@ use super::held::{Applied, Fragment, Place};
 use super::simulator::{Simulator, Verdict};
 use super::step::Area;
 use super::trace;
-use crate::kernel::{Kernel, OpKind, visit};
+use crate::kernel::{Kernel, OpKind, ValueId, visit};
 use crate::program::TensorId;
 use crate::value::AccId;
 use crate::warp::{Elements, Source};
@@ -217,14 +217,46 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
-        (0..POINTS).all(|point| self.is_stored_at(point, tensor, fragment, elements))
+        let stored = |op: &OpKind| match op {
+            OpKind::Store { dst, value, .. } => (dst.buffer == tensor).then_some(*value),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => None,
+        };
+        (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
     }
 
-    /// The same, of some number for each product, sum and load.
-    fn is_stored_at(
+    /// Whether it is what the schedule makes an amax of.
+    pub(super) fn is_what_is_measured(
+        &self,
+        tensor: TensorId,
+        fragment: &Fragment,
+        elements: Elements,
+    ) -> bool {
+        let measured = |op: &OpKind| match op {
+            OpKind::Store { amax, .. } => amax.filter(|amax| amax.to == tensor).map(|amax| amax.of),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => None,
+        };
+        (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
+    }
+
+    /// Whether it is a value of some op, of some number for each product, sum and load.
+    fn is_value_at(
         &self,
         point: u32,
-        tensor: TensorId,
+        of: &dyn Fn(&OpKind) -> Option<ValueId>,
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
@@ -233,7 +265,7 @@ impl Simulator<'_> {
         let mut found = false;
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
-                let OpKind::Store { dst, value, .. } = &op.kind else {
+                let Some(value) = of(&op.kind) else {
                     return;
                 };
                 let value = &kernel.values[usize::from(value.0)];
@@ -276,7 +308,7 @@ impl Simulator<'_> {
                 let should = value.eval(&|acc| filled.number(acc), &[]);
                 let same = (is - should).abs() <= 1e-9 * should.abs().max(1.0)
                     || is.is_nan() && should.is_nan();
-                found |= dst.buffer == tensor && same;
+                found |= same;
             });
         }
         found

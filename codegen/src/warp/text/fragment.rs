@@ -5,6 +5,16 @@ use crate::warp::spelling::number;
 use crate::warp::{Elements, Expr, FragmentOp, Source};
 
 impl Printer<'_> {
+    /// What a subtile's elements are.
+    fn elements(&self, elements: Elements, part: &Expr) -> String {
+        match elements {
+            Elements::Applied(index) => self.pipeline.epilogues[index].name.clone(),
+            Elements::Product(product) => {
+                format!("{}[{}]", self.accumulators(product), number(part, self))
+            }
+        }
+    }
+
     /// One operation.
     pub(super) fn fragment(&self, op: &FragmentOp) -> String {
         let number = |expr: &Expr| number(expr, self);
@@ -101,18 +111,26 @@ impl Printer<'_> {
                 dtype,
                 ..
             } => {
-                let from = match elements {
-                    Elements::Applied(index) => self.pipeline.epilogues[*index].name.clone(),
-                    Elements::Product(product) => {
-                        format!("{}[{}]", self.accumulators(*product), number(part))
-                    }
-                };
+                let from = self.elements(*elements, part);
                 let to = if *dtype == self.pipeline.dtype() {
                     String::new()
                 } else {
                     format!(" as {dtype}")
                 };
                 format!("write {} <- {from}{to}", self.ring(*ring))
+            }
+            FragmentOp::TakeAmax {
+                tensor,
+                elements,
+                part,
+                rows,
+                columns,
+            } => {
+                let to = &self.pipeline.kernel.buffers[tensor.index()].name;
+                let from = self.elements(*elements, part);
+                let [row, rows, column, columns] =
+                    [&rows[0], &rows[1], &columns[0], &columns[1]].map(number);
+                format!("{to} = max({to}, |{from}| of [{row}..{rows}, {column}..{columns}])")
             }
             FragmentOp::AddSubtile {
                 ring,

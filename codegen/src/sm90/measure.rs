@@ -1,0 +1,43 @@
+//! The amax of what an item stores, taken a subtile at a time.
+
+use super::item::Leaf;
+use super::walk::Walk;
+use crate::kernel::OpKind;
+use crate::program::{Side, Var};
+use crate::warp::{Elements, Expr, Field, FragmentOp, Node};
+
+impl Walk<'_, '_> {
+    /// Makes the amax of a store as large as these elements of a subtile, where the store is done.
+    pub(super) fn measure(&mut self, leaf: &Leaf<'_>, elements: Elements, var: Var) -> Vec<Node> {
+        let OpKind::Store {
+            amax: Some(amax), ..
+        } = &leaf.op.kind
+        else {
+            return Vec::new();
+        };
+        let Some((partition, chunk, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
+        let in_all = |walk: &Self, side: Side, at: Expr| {
+            let kernel = walk.b.kernel;
+            let dim = kernel.partitions[partition.index()].dim(side);
+            match (chunk.clone()).filter(|_| kernel.is_chunked_along(partition, side)) {
+                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + at,
+                None => at,
+            }
+        };
+        let side = |walk: &Self, side: Side, first: Expr| {
+            let end = walk.span(partition, side, chunk.as_ref());
+            [first, end].map(|at| in_all(walk, side, at))
+        };
+        let op = FragmentOp::TakeAmax {
+            tensor: amax.to,
+            elements,
+            part: Expr::var("part"),
+            rows: side(self, Side::Rows, row),
+            columns: side(self, Side::Columns, column),
+        };
+        self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
+    }
+}
