@@ -12,7 +12,6 @@ mod handed_over;
 mod scales;
 mod sides;
 
-pub(crate) use scales::span_of;
 pub(crate) use sides::WhichChunk;
 
 use crate::dtype::Dtype;

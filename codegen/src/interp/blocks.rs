@@ -1,10 +1,10 @@
 //! Scales of blocks, as factors of the sums of 128 of K.
 
-use crate::kernel::{Kernel, span_of};
+use crate::kernel::Kernel;
 use crate::program::{Program, ScaleBlock, Side, TensorId, TensorKind};
 use crate::scales::scale_of;
 use crate::shape::Extent;
-use crate::unroll::Span;
+use crate::unroll::{Span, span_of};
 use ndarray::{Array2, ArrayView2};
 
 /// How the sums of one product are made along K.

@@ -4,9 +4,11 @@
 //! in order. Items are claimed in order and are otherwise concurrent, unless a join (or a sequential role) is between
 //! them: [`Item::phase`] counts those.
 
+mod scales;
 mod step;
 mod walk;
 
+pub(crate) use scales::span_of;
 pub use step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 
 use crate::diag::Diagnostic;

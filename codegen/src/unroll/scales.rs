@@ -1,0 +1,44 @@
+//! What products read of scales of blocks.
+
+use super::step::Span;
+use crate::block::{BLOCK, ScaleBlock};
+use crate::kernel::Kernel;
+use crate::program::{Side, TensorId, TensorKind};
+use crate::shape::Extent;
+
+impl Kernel {
+    /// What a product reads of the scales of an operand's blocks, if they travel: nobody writes others.
+    pub(crate) fn scales_read(&self, operand: &Span) -> Option<Span> {
+        let (scale, block) = self.block_scale(operand.buffer)?;
+        let kind = self.buffers[scale.index()].kind;
+        let read = || span_of((scale, kind), block, (operand.rows, operand.columns.len()));
+        kind.is_gathered().then(read).map(|span| Span {
+            home: operand.home,
+            ..span
+        })
+    }
+}
+
+/// What a scale of blocks has of so many rows and so much of K of its operand, in this rank's memory.
+pub(crate) fn span_of(
+    (scale, kind): (TensorId, TensorKind),
+    block: ScaleBlock,
+    (rows, depth): (Extent, u32),
+) -> Span {
+    let steps = Extent {
+        start: 0,
+        end: depth.div_ceil(BLOCK),
+    };
+    let rows = rows.in_blocks(block.rows());
+    let (rows, columns) = match kind.operand_rows() {
+        Some(Side::Columns) => (steps, rows),
+        Some(Side::Rows) | None => (rows, steps),
+    };
+    Span {
+        buffer: scale,
+        home: 0,
+        slot: 0,
+        rows,
+        columns,
+    }
+}
