@@ -5,7 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
 use crate::proof::Proof;
-use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::kernel::{DimId, Kernel};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::Checked;
@@ -169,6 +169,19 @@ impl Inner {
     /// The kernel of the largest launch. Those of all buckets are made of one schedule, with the same tensors.
     pub fn kernel(&self) -> &Checked<Kernel> {
         self.largest().kernel()
+    }
+
+    /// Whether a launch of no rows has no output, and no peer that waits for it.
+    pub fn has_only_rows(&self) -> bool {
+        let (kernel, waits) = (self.kernel(), self.largest().loaded.waits(&self.rank));
+        let rows = |dim: DimId| kernel.dims[usize::from(dim.0)].name == "m";
+        let mut outputs = kernel.buffers.iter();
+        let of_rows = outputs.all(|buffer| {
+            // An amax is of an output that has them.
+            let none = buffer.is_scratch() || buffer.kind.is_input() || buffer.kind.is_number();
+            none || rows(buffer.rows) || rows(buffer.columns)
+        });
+        of_rows && !waits
     }
 
     /// The bucket of a launch: the first that has so many rows.

@@ -4,7 +4,8 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
-use crate::driver::{Stream, range};
+use crate::communicator::Communicator;
+use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
@@ -63,7 +64,8 @@ impl<'a> Launch<'a> {
     }
 
     /// The rows of this launch over all ranks, at most those that the op was built for. All ranks give the same. If it
-    /// is not called: as many as the op was built for.
+    /// is not called: as many as the op was built for. A launch of no rows does nothing, where all outputs have those rows
+    /// and ranks do not wait for each other; elsewhere it is refused.
     pub fn rows(mut self, m: usize) -> Self {
         self.rows = Some(m);
         self
@@ -115,6 +117,9 @@ impl<'a> Launch<'a> {
             })?,
             None => op.largest().proof.series.most().m,
         };
+        if m == 0 && op.has_only_rows() {
+            return nothing(rank, current, place);
+        }
         let _range = range(|| {
             let name = &op.kernel().name;
             format!("launch {name}, rank {}, M = {m}", rank.rank())
@@ -215,4 +220,21 @@ impl<'a> Launch<'a> {
         trace!(rank = rank.rank(), schedule = %kernel.name, rows = m, "launch");
         Ok(done)
     }
+}
+
+/// A launch that has nothing to do: it takes its place in the caller's order.
+fn nothing(
+    rank: &Arc<Communicator>,
+    current: Current<'_>,
+    place: Place<'_>,
+) -> Result<Pending, Error> {
+    let outside = match place {
+        Place::Recording(_) => return Ok(Pending::recorded(rank)),
+        Place::Outside(stream) => Some(stream),
+        Place::Own => None,
+    };
+    let _turn = rank.turn(current)?;
+    let streams = std::iter::once(rank.own_stream()).chain(outside);
+    let passage = rank.passes(streams, 0)?;
+    in_order(rank, current, passage, outside, &[], || Ok(()))
 }

@@ -10,6 +10,7 @@ mod graphs;
 mod groups;
 mod held;
 mod log;
+mod no_rows;
 mod refused;
 mod rounds;
 mod schedules;

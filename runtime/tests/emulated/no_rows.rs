@@ -1,0 +1,114 @@
+//! Launches of no rows: they do nothing where nothing is there to do, and are refused elsewhere.
+
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::Program;
+use counterflow_runtime::driver::Stream;
+use counterflow_runtime::{Communicator, Error};
+use float8::F8E4M3;
+use half::bf16;
+
+/// y = x · wᵀ, and, if asked, z = w · vᵀ, which has no rows of x.
+fn products(both: bool) -> Program {
+    let mut s = ScheduleBuilder::new("products");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let tiles = s.tiles("tiles", y, (128, 64));
+    let others = both.then(|| {
+        let (v, z) = (s.local("v", Dtype::Bf16), s.out("z", Dtype::Bf16));
+        (v, z, s.tiles("others", z, (128, 64)))
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    if let Some((v, z, others)) = others {
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", others.all(), |s, t| {
+                let product = s.dot(w.at(t), v.at(t));
+                s.store(z.at(t), product);
+            });
+        });
+    }
+    s.finish()
+}
+
+#[test]
+fn a_launch_of_no_rows_does_nothing() -> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let program = products(false);
+    let op = rank.op(&program).output(Dtype::E4M3).amax();
+    let op = op.up_to(64, 64, 64).build()?;
+    let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    let mut y = rank.zeros::<F8E4M3>([64, 64])?;
+    let (scale, mut amax) = (rank.zeros::<f32>([1])?, rank.zeros::<f32>([1])?);
+    x.write(&[bf16::ONE; 64 * 64])?;
+    w.write(&[bf16::ONE; 64 * 64])?;
+    scale.write(&[1.0])?;
+    let stream: Stream = rank.gpu().stream()?;
+    for (rows, wanted) in [(0, [0.0; 2]), (2, [64.0; 2]), (0, [64.0; 2])] {
+        for on_stream in [false, true] {
+            let launch = match on_stream {
+                true => op.on(&stream),
+                false => op.on(rank),
+            };
+            let launch = launch.tensor("x", &x).tensor("w", &w).tensor("y", &mut y);
+            let launch = launch.tensor("y.scale", &scale);
+            launch
+                .tensor("y.amax", &mut amax)
+                .rows(rows)
+                .launch()?
+                .wait()?;
+            assert_eq!([y.read()?[0].to_f32(), amax.read()?[0]], wanted);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn outputs_without_those_rows_are_not_left_out() -> Result<(), Error> {
+    let rank = &Communicator::emulated(1)?[0];
+    let program = products(true);
+    let op = rank.op(&program).up_to(64, 64, 64).build()?;
+    let [x, w, v, mut y, mut z] = [0; 5].map(|_| rank.zeros::<bf16>([64, 64]));
+    let launch = op.on(rank).tensor("x", x.as_ref().expect("x"));
+    let launch = launch.tensor("w", w.as_ref().expect("w"));
+    let launch = launch.tensor("v", v.as_ref().expect("v"));
+    let launch = launch.tensor("y", y.as_mut().expect("y"));
+    let launch = launch.tensor("z", z.as_mut().expect("z"));
+    let error = launch.rows(0).launch().expect_err("z has rows of w");
+    assert!(error.to_string().contains("m is 0"), "{error}");
+    Ok(())
+}
+
+/// Peers would wait for what a rank does not send.
+#[test]
+fn ranks_that_wait_for_each_other_have_rows() -> Result<(), Error> {
+    let mut s = ScheduleBuilder::new("gather");
+    let x = s.gathered("x", Dtype::Bf16);
+    let pieces = s.pieces("pieces", x, 64);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("from", ranks().after_me(), |s, from| {
+            s.for_items("p", pieces.of(&from), |s, p| s.wait(arrived.at(p)));
+        });
+    });
+    let program = s.finish();
+    Communicator::each(&Communicator::emulated(2)?, |rank| {
+        rank.reserve(1 << 20)?;
+        let op = rank.op(&program).up_to(64, 64, 64).build()?;
+        let x = rank.allocate::<bf16>("x", [64, 64])?;
+        let error = op.on(rank).tensor("x", &x).rows(0).launch();
+        assert!(error.is_err());
+        Ok(())
+    })
+    .map(drop)
+}
