@@ -35,12 +35,13 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
     for (words, wanted) in usage {
         bad(&tell(AG, words), USAGE, wanted);
     }
-    let rejected: [(&str, &[&str]); 13] = [
+    let rejected: [(&str, &[&str]); 14] = [
         ("check --m 0", &["m is 0", "from 1"]),
         (
             "check --output e4m3 --n 1048",
             &["1048 e4m3 = 1048 bytes", "multiple of 16"],
         ),
+        ("check --amax", &["amaxes", "e4m3 or e5m2"]),
         (
             "check --n 7",
             &["7 bf16 = 14 bytes", "multiple of 16 bytes"],
@@ -129,6 +130,7 @@ fn word() -> impl Strategy<Value = String> {
         "--second",
         "--scales",
         "--output",
+        "--amax",
         "--layout",
         "--arch",
         "--device",
