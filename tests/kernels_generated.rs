@@ -33,6 +33,10 @@ fn pipeline(
         .scales
         .into_iter()
         .fold(variant, |variant, scales| variant.scales(scales));
+    let variant = match knobs.measured {
+        true => variant.output(Dtype::E4M3).amax(true),
+        false => variant,
+    };
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| sm90::build(&kernel))
@@ -44,6 +48,8 @@ fn pipeline(
 struct Knobs {
     choices: &'static [(&'static str, Setting)],
     scales: Option<Scales>,
+    /// Whether results are e4m3, with an amax.
+    measured: bool,
     name: &'static str,
 }
 
@@ -51,6 +57,7 @@ const fn choices(choices: &'static [(&'static str, Setting)], name: &'static str
     Knobs {
         choices,
         scales: None,
+        measured: false,
         name,
     }
 }
@@ -59,6 +66,7 @@ const fn scales(scales: Scales, name: &'static str) -> Knobs {
     Knobs {
         choices: &[],
         scales: Some(scales),
+        measured: false,
         name,
     }
 }
@@ -66,6 +74,10 @@ const fn scales(scales: Scales, name: &'static str) -> Knobs {
 type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knobs);
 
 const NONE: Knobs = choices(&[], "");
+const MEASURED: Knobs = Knobs {
+    measured: true,
+    ..choices(&[], "-to-e4m3-amax")
+};
 const PING_PONG: Knobs = choices(&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");
 const CLUSTER: Knobs = choices(&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
 const SPLIT: Knobs = choices(&[("gemm.split", Setting::One(3))], "-split");
@@ -84,7 +96,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 25] = [
+const KERNELS: [Kind; 26] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -95,6 +107,7 @@ const KERNELS: [Kind; 25] = [
     (schedules::gemm, Bf16, (128, 192), Nt, QUAD),
     (schedules::gemm, E4M3, (128, 256), Nt, WHOLE),
     (schedules::gemm, E4M3, (128, 256), Nt, BLOCKS),
+    (schedules::linear_gelu, Bf16, (128, 128), Nt, MEASURED),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),

@@ -1,0 +1,202 @@
+// linear_gelu  sm90  bf16  nt  tiles 128x128x64  6 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 128, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 6;  // stages of x and w in flight
+constexpr u32 SUBTILES = 2;  // output subtiles in flight
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 98304, W_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 196608, SUBTILE_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229424;
+constexpr u32 SUBTILE_FULL_AT = 229472, SUBTILE_EMPTY_AT = 229488;
+constexpr u32 SHARED_BYTES = 229504;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY };
+
+// What the host passes for one launch.
+struct Plan {
+    const T* bias;  // a number a column
+    const float* y_scale;  // one number
+    float* y_amax;  // one number, which grows
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+};
+
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+// What a store writes, before it is rounded.
+__device__ __forceinline__ float y_value(float product, float bias, float y_scale) {
+    return gelu(product + bias) * y_scale;
+}
+
+// What a store writes, before it is rounded.
+__device__ __forceinline__ float y_unscaled(float product, float bias) {
+    return gelu(product + bias);
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+linear_gelu(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    launch_dependents();
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(x_partial_box);
+        tma_prefetch_map(w);
+        tma_prefetch_map(w_partial_box);
+        tma_prefetch_map(y);
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    wait_prerequisites();
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<40>();
+        if (warp == 0 && elect_one()) {  // load
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<STAGES> stage;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
+                        step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N, 0, 0);
+                    stage.advance();
+                }
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<SUBTILES> subtile;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
+                // y[t] = gelu(acc0 + acc1) * y.scale; y.amax = max(y.amax, |gelu(acc0 + acc1)|)
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
+                        0);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    subtile_empty[subtile.index].arrive();
+                    subtile.advance();
+                }
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<232>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
+        PipelineState<STAGES> stage;
+        PipelineState<SUBTILES> subtile;
+        const u32 tiles_m = ceil_div(plan.m, TILE_M);
+        const u32 tiles = tiles_m * tiles_n;
+        for (; scheduler.has(tiles); scheduler.next()) {
+            const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
+            // acc0 += dot(x[t.rows, :], w[t.columns, :])
+            float acc[TILE_N / 2];  // this thread's of 64 rows
+            u32 previous = 0;
+            #pragma unroll 1
+            for (u32 step = 0; step < steps; ++step) {
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                wgmma_fence();
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                previous = stage.index;
+                stage.advance();
+            }
+            wgmma_wait<0>();
+            if (lane == 0) stage_empty[previous].arrive();
+            const float y_scale = *plan.y_scale;
+            // y[t] = gelu(acc0 + acc1) * y.scale; y.amax = max(y.amax, |gelu(acc0 + acc1)|)
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                float bias[SUBTILE_N / 4];
+                vector_read<SUBTILE_N>(bias, plan.bias, t.column * TILE_N + part * SUBTILE_N, plan.n, lane);
+                float y_unscaleds[SUBTILE_N / 2];
+                #pragma unroll
+                for (u32 i = 0; i < SUBTILE_N / 2; ++i)
+                    y_unscaleds[i] = y_unscaled(acc[part * SUBTILE_N / 2 + i], bias[vector_index(i)]);
+                float y_values[SUBTILE_N / 2];
+                #pragma unroll
+                for (u32 i = 0; i < SUBTILE_N / 2; ++i)
+                    y_values[i] = y_value(acc[part * SUBTILE_N / 2 + i], bias[vector_index(i)], y_scale);
+                subtile_store<e4m3, SUBTILE_N>(y_values, smem_subtile[subtile.index], first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
+                {
+                    float largest = 0.0f;
+                    largest =
+                        subtile_amax<SUBTILE_N>(largest, y_unscaleds, t.row * TILE_M + first_row, plan.m,
+                        t.column * TILE_N + part * SUBTILE_N, plan.n, lane);
+                    amax_take(plan.y_amax, largest, lane);
+                }
+            }
+        }
+    }
+}
