@@ -4,8 +4,9 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::machine::Machine;
 use crate::order::Chosen;
 use crate::plan::Plan;
+use crate::program::ScaleBlock;
 use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
-use crate::tiling::Tiling;
+use crate::tiling::{StagedScale, Tiling};
 use crate::unroll::Span;
 
 /// Time in picoseconds. Whole numbers, so that equal times are equal and a sum does not depend on its order.
@@ -210,7 +211,8 @@ impl<'a> Costs<'a> {
 
     /// Seconds of a step whose multiplies take `tensor` seconds, with the promotion of its sums. Of warpgroups that share a
     /// tile, one promotes a piece while the other one multiplies: a turn is as long as the other's multiplies, or as what a
-    /// warpgroup does between two of its own. In ping-pong nobody multiplies meanwhile.
+    /// warpgroup does between two of its own. In ping-pong nobody multiplies meanwhile. Scales of blocks are read meanwhile, too,
+    /// but tensor cores read shared memory all the time.
     fn promoted(&self, tensor: f64, tiling: Option<&Tiling>) -> f64 {
         let promotion = tiling.and_then(Tiling::promotion);
         let (Some(promotion), Some(cta)) = (promotion, &self.plan.cta) else {
@@ -223,10 +225,22 @@ impl<'a> Costs<'a> {
         let between = machine.promotion_latency + elements / machine.promotion;
         let alone = f64::from(cta.mode().warpgroups());
         let own = tensor / pieces / alone;
-        match cta.mode() {
+        let pieces = match cta.mode() {
             Mode::Cooperative => pieces * (alone * own).max(own + between),
             Mode::PingPong => pieces * (own + between),
-        }
+        };
+        let scales = match tiling.map_or(&[][..], Tiling::scales) {
+            [] => 0.0,
+            all => {
+                let on_n = |scale: &&StagedScale| {
+                    let on_m = tiling.is_some_and(|it| it.is_on_m(scale.operand));
+                    scale.block == ScaleBlock::Line && !on_m
+                };
+                let read: u32 = all.iter().filter(on_n).map(|scale| scale.side / 4).sum();
+                machine.scales + f64::from(read) * machine.scale_on_n
+            }
+        };
+        pieces + scales
     }
 
     /// Whether both SMs of a pair work.

@@ -51,11 +51,62 @@ fn promotion_is_hidden_where_warpgroups_share_a_tile() {
     }
 }
 
-/// What a warpgroup does between two pieces takes as long for a small one.
+/// One H200 at its power limit, beside cuBLASLt, µs.
 #[test]
-fn small_pieces_are_slow() {
-    let shape = [8192, 8192, 8192];
-    let of = |tile| total(&scaled(Scales::Blocks1d1d), tile, false, shape);
-    // Pieces of 64x144; of 64x64, since 256 columns leave no registers for more.
-    assert!(of((128, 144)) < of((256, 128)));
+fn products_take_what_was_measured() {
+    let one = |tile, shape: [u32; 3], measured: f64| (tile, false, shape, measured);
+    let large = [8192, 8192, 8192];
+    let promoted = Variant::new(1).dtype(E4M3).promote(true);
+    let kinds = [
+        (
+            promoted,
+            vec![
+                one((128, 256), large, 852.5),
+                one((128, 256), [4096, 4096, 7168], 187.3),
+            ],
+        ),
+        (
+            scaled(Scales::Blocks1d2d),
+            vec![
+                one((128, 256), large, 922.1),
+                one((256, 128), large, 934.2),
+                one((128, 128), large, 1015.4),
+                ((128, 128), true, large, 1480.5),
+                one((128, 256), [4096, 4096, 7168], 204.2),
+                one((128, 256), [4096, 7168, 16384], 817.7),
+                one((128, 256), [4096, 7168, 2048], 105.6),
+                one((128, 256), [2048, 8192, 2048], 62.2),
+                one((128, 256), [4096, 32768, 512], 132.7),
+            ],
+        ),
+        (
+            scaled(Scales::Blocks1d1d),
+            vec![
+                one((256, 128), large, 1293.0),
+                one((128, 128), large, 1620.1),
+                one((256, 128), [4096, 4096, 7168], 285.9),
+            ],
+        ),
+    ];
+    for (variant, all) in kinds {
+        for (tile, ping_pong, shape, measured) in all {
+            let ratio = total(&variant, tile, ping_pong, shape) * 1e6 / measured;
+            println!("{variant} {tile:?} {shape:?}: {ratio:.3} of what was measured");
+            assert!(
+                (ratio - 1.0).abs() < 0.08,
+                "{variant} {tile:?} {shape:?}: {ratio:.3}"
+            );
+        }
+    }
+}
+
+/// Each thread reads a number for every four columns: tall tiles have it for more rows.
+#[test]
+fn scales_of_columns_want_tall_tiles() {
+    for shape in LARGE {
+        let of = |tile| total(&scaled(Scales::Blocks1d1d), tile, false, shape);
+        for other in [(128, 128), (128, 144), (128, 160)] {
+            assert!(of((256, 128)) < of(other), "{shape:?} {other:?}");
+        }
+    }
 }
