@@ -1,6 +1,6 @@
 //! A launch of a quantiser: its memory, checked and put together.
 
-use crate::job::{At, Job, Order, Steps, fits};
+use crate::job::{At, Job, Order, Steps, Words, fits};
 use crate::kernels::Scaling;
 use crate::launch;
 use crate::plane::{Layout, RowsLast, SquarePadded};
@@ -64,7 +64,26 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where the scales go, padding included: f32, as many as the layout has.
+    /// Where the scales go, padding included: f32, as many as the layout has. Memory of rows and columns has a line in each row,
+    /// as the layout has them; a vector has one line behind the other, and so has a slice of another library. Lines of 1×128 in
+    /// [`RowsLast`] may be longer, and all that is behind the scales is zeroed: so the plane of a chunk takes those of a rank
+    /// that has fewer rows.
+    ///
+    /// ```
+    /// # use counterflow_codegen::dtype::Dtype;
+    /// # use counterflow_quantise::{Pieces, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_runtime::Communicator;
+    /// # use {float8::F8E4M3, half::bf16};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Pieces::OneBy128), Dtype::Bf16);
+    /// # let quantiser = Quantiser::build(rank, recipe, [3, 256])?;
+    /// # let (x, mut codes) = (rank.zeros::<bf16>([3, 256])?, rank.zeros::<F8E4M3>([3, 256])?);
+    /// let mut chunk = rank.zeros::<f32>([2, 8])?; // of 8 rows
+    /// # x.write(&[bf16::from_f32(448.0); 3 * 256])?;
+    /// quantiser.on(rank, [3, 256]).x(&x).codes(&mut codes).scales(&mut chunk).launch()?.wait()?;
+    /// assert_eq!(chunk.read()?[..], [[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]; 2].concat());
+    /// # Ok::<(), counterflow_runtime::Error>(())
+    /// ```
     pub fn scales(mut self, scales: impl Output<'a>) -> Self {
         self.given.scales = Some(scales.into());
         self
@@ -105,8 +124,8 @@ impl<'a> Quantise<'a> {
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for memory that is absent or not asked for, of another type, too
-    /// small, of another rank or GPU, or that overlaps; for a layout of other blocks; for a row that has no multiple of 16
-    /// elements, and a matrix that is larger than the quantiser was built for.
+    /// small, of another rank or GPU, or that overlaps; for a layout of other blocks, and scales with lines of another length;
+    /// for a row that has no multiple of 16 elements, and a matrix that is larger than the quantiser was built for.
     pub fn launch(self) -> Result<Pending, Error> {
         self.steps(Steps::All)
     }
@@ -143,6 +162,7 @@ impl<'a> Quantise<'a> {
             recipe,
             shape,
             order: order.or(default_order(recipe.scaling)),
+            lines: [None; 2],
             steps,
             at: At::default(),
         };
@@ -165,11 +185,14 @@ impl<'a> Quantise<'a> {
         };
         let mut step = quantiser.rank.step(caller);
         let code = |elements| of(recipe.rule.to.dtype(), elements);
+        let own = given.scales.as_ref().and_then(Argument::shape);
+        let of_copy = given.turned_scales.as_ref().and_then(Argument::shape);
+        job.lines = [
+            job.line("scales", job.plane(), own)?,
+            job.line("transposed_scales", job.turned_plane(), of_copy)?,
+        ];
         // Kernels write one scale at a time: a chunk's may begin at any row of a plane.
-        let words = |shape| {
-            let words = job.words(shape).padded.iter().product();
-            Part::of::<f32>(words).by_elements()
-        };
+        let words = |plane: Words| Part::of::<f32>(plane.len()).by_elements();
         let whole = matches!(
             recipe.scaling,
             Scaling::Current(Pieces::Whole) | Scaling::Delayed
@@ -178,10 +201,10 @@ impl<'a> Quantise<'a> {
         let turned = casts && recipe.transposed;
         let x = Some(of(recipe.from, elements).read("x"));
         let codes = casts.then(|| code(elements).written("codes"));
-        let scales = casts.then(|| words(shape).written("scales"));
+        let scales = casts.then(|| words(job.plane()).written("scales"));
         let copy = turned.then(|| code(shape[1] * job.pitch()).written("transposed"));
         let of_copy =
-            (turned && !whole).then(|| words(job.turned_shape()).written("transposed_scales"));
+            (turned && !whole).then(|| words(job.turned_plane()).written("transposed_scales"));
         let skip = (given.skip.is_some()).then(|| Part::of::<u32>(1).read("skip"));
         job.at = At {
             x: add(&mut step, x, given.x, "x")?.unwrap_or_default(),

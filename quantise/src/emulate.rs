@@ -1,7 +1,7 @@
 //! What emulated ranks do: the twin, on the host.
 
 use crate::history::{Delayed, History};
-use crate::job::{Job, Steps};
+use crate::job::{Job, Steps, Words};
 use crate::kernels::Scaling;
 use crate::rule::{Fp8, Scale};
 use crate::twin::{self, Matrix, Pieces, Quantised};
@@ -54,13 +54,13 @@ pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
         Scaling::Current(pieces) => {
             let q = twin::quantise(&x, rule, pieces);
             codes(running, job.at.codes, rule.to, &q.codes)?;
-            plane(running, job, job.at.scales, &q)?;
+            plane(running, job.plane(), job.at.scales, &q)?;
             let Some(at) = job.at.turned else {
                 return Ok(());
             };
             let q = twin::quantise(&turned, rule, pieces);
             codes(running, at, rule.to, &q.with_pitch(job.pitch()))?;
-            plane(running, job, job.at.turned_scales, &q)
+            plane(running, job.turned_plane(), job.at.turned_scales, &q)
         }
     }
 }
@@ -100,7 +100,7 @@ fn one(
         };
         codes(running, at, to, &q.with_pitch(job.pitch()))?;
     }
-    let words = job.words(job.shape).padded.iter().product();
+    let words = job.plane().len();
     job.at
         .scales
         .map_or(Ok(()), |at| running.write(at, &vec![scale.stored; words]))
@@ -134,13 +134,17 @@ fn codes(running: &Running<'_>, at: usize, to: Fp8, codes: &[u8]) -> Result<(), 
 }
 
 /// The scales of pieces, with the padding that their order has.
-fn plane(running: &Running<'_>, job: &Job, at: Option<usize>, q: &Quantised) -> Result<(), Error> {
+fn plane(
+    running: &Running<'_>,
+    words: Words,
+    at: Option<usize>,
+    q: &Quantised,
+) -> Result<(), Error> {
     let Some(at) = at else {
         return Ok(());
     };
-    let words = job.words(q.shape);
     let [rows, blocks] = q.pieces.count(q.shape);
-    let mut plane = vec![0.0f32; words.padded.iter().product()];
+    let mut plane = vec![0.0f32; words.len()];
     for row in 0..rows {
         for block in 0..blocks {
             plane[row * words.strides[0] + block * words.strides[1]] =

@@ -17,10 +17,11 @@ pub(crate) struct At {
     pub skip: Option<usize>,
 }
 
-/// An order of scales of blocks in memory: rows of a block, and the words of a matrix's plane.
+/// An order of scales of blocks in memory: rows of a block, whether lines are along rows, and the words of a matrix's plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub rows: usize,
+    pub rows_last: bool,
     pub words: fn([usize; 2]) -> Words,
 }
 
@@ -33,10 +34,18 @@ pub(crate) struct Words {
     pub padded: [usize; 2],
 }
 
+impl Words {
+    pub fn len(&self) -> usize {
+        self.padded.iter().product()
+    }
+}
+
 impl Order {
     pub fn of<L: Layout>() -> Order {
         Order {
             rows: L::Block::ROWS,
+            // Of several blocks either way: of one, both strides may be 1.
+            rows_last: L::strides([2, 2])[0] == 1,
             words: |shape| {
                 let pieces = L::pieces(shape);
                 Words {
@@ -66,6 +75,8 @@ pub(crate) struct Job {
     /// Rows and columns.
     pub shape: [usize; 2],
     pub order: Option<Order>,
+    /// Words of a line of the scales, and of those of the transposed copy, where memory has longer ones than the order.
+    pub lines: [Option<usize>; 2],
     pub steps: Steps,
     pub at: At,
 }
@@ -77,15 +88,17 @@ impl Job {
     }
 
     /// CTAs with a tile of 128×128 elements each. A tensor, a row and a column have a scale even where they are empty, and
-    /// somebody must write it.
+    /// lines of scales their padding: somebody must write it.
     pub fn tiles(&self) -> usize {
         let [down, across] = self.shape.map(|size| size.div_ceil(128));
         if self.recipe.each_row {
             return down * across.max(1);
         }
         match self.recipe.scaling {
-            Scaling::Current(Pieces::Rows) | Scaling::Delayed => down.max(1) * across.max(1),
-            Scaling::Current(Pieces::Whole | Pieces::OneBy128 | Pieces::Square) => down * across,
+            Scaling::Current(Pieces::Rows | Pieces::OneBy128) | Scaling::Delayed => {
+                down.max(1) * across.max(1)
+            }
+            Scaling::Current(Pieces::Whole | Pieces::Square) => down * across,
         }
     }
 
@@ -94,8 +107,63 @@ impl Job {
         [self.shape[1], self.shape[0]]
     }
 
-    /// Words of the scales of a matrix of that shape: its own, or the transposed one.
-    pub fn words(&self, shape: [usize; 2]) -> Words {
+    /// Words of the scales.
+    pub fn plane(&self) -> Words {
+        longer(self.words(self.shape), self.lines[0])
+    }
+
+    /// Words of the scales of the transposed copy.
+    pub fn turned_plane(&self) -> Words {
+        longer(self.words(self.turned_shape()), self.lines[1])
+    }
+
+    /// The words that a line of scales has in memory of so many rows and columns, if they are more than the order has: the plane
+    /// of a chunk has room for more rows than a matrix may have. Of a vector, lines lie one behind the other.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for lines that the order does not have.
+    pub fn line(
+        &self,
+        name: &str,
+        words: Words,
+        given: Option<[usize; 2]>,
+    ) -> Result<Option<usize>, Error> {
+        let (Some(order), Some([held, line])) = (self.order, given) else {
+            return Ok(None);
+        };
+        let (lines, least) = match order.rows_last {
+            true => (words.padded[1], words.padded[0]),
+            false => (words.padded[0], words.padded[1]),
+        };
+        // Lengths are counted with 31 bits.
+        let may_be_longer = order.rows_last && order.rows == 1;
+        let longer = may_be_longer && line >= least && line < 1 << 31;
+        let is_vector = line == 1 || held == 1;
+        // What is too small is refused where all memory is.
+        if lines == 0 || held * line < lines * least || (is_vector && held != lines) {
+            return Ok(None);
+        }
+        if held >= lines && (longer || line == least) {
+            return Ok(longer.then_some(line));
+        }
+        if is_vector {
+            return Ok(None);
+        }
+        let longer = if may_be_longer {
+            " or longer lines,"
+        } else {
+            ""
+        };
+        Err(Error::Usage {
+            what: format!("{name} is {held} x {line}"),
+            legal: format!(
+                "give {lines} x {least} as the layout has them,{longer} or a vector of {}",
+                lines * least
+            ),
+        })
+    }
+
+    fn words(&self, shape: [usize; 2]) -> Words {
         let of_rows = Words {
             strides: [1, 0],
             padded: [shape[0], 1],
@@ -114,6 +182,14 @@ impl Job {
             },
         }
     }
+}
+
+/// The same with lines along rows of so many words.
+fn longer(words: Words, line: Option<usize>) -> Words {
+    line.map_or(words, |line| Words {
+        strides: [1, line],
+        padded: [line, words.padded[1]],
+    })
 }
 
 /// Rejects matrices that no quantiser takes.

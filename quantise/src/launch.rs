@@ -128,8 +128,8 @@ impl Kernels {
             Item::Number(rows as u32),
             Item::Number(columns as u32),
             Item::Number(job.pitch() as u32),
-            Item::Plane(job.words(job.shape)),
-            Item::Plane(job.words(job.turned_shape())),
+            Item::Plane(job.plane()),
+            Item::Plane(job.turned_plane()),
         ];
         // SAFETY: as the caller promises; a CTA has a tile of 128×128 elements, and planes are as large as their words.
         unsafe { on.launch(&self.cast_tiles, tiles as u32, &of) }

@@ -10,7 +10,8 @@
 #define ONE_BY_128 3
 #define SQUARE 4
 
-// Words from one scale to the next along rows and along K, and how many there are with padding.
+// Words from one scale to the next along rows and along K, and how many there are with padding. Lines along rows may have
+// any padding: that of a chunk which has more rows than the matrix.
 struct Plane {
     u32 rows, blocks, padded_rows, padded_blocks;
 };
@@ -145,9 +146,12 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
         const u32 row = tile.row + own;
         if (threadIdx.x % 2 == 0) {
             of_rows[own] = scale.multiplier;
-            if (row < plane.padded_rows)
+            if (row < plane.padded_rows && tile.across < plane.padded_blocks)
                 scales[u64(row) * plane.rows + u64(tile.across) * plane.blocks] = row < rows ? scale.stored : 0.f;
         }
+        if (tile.row + 128 >= rows && tile.across < plane.padded_blocks)
+            for (u32 row = tile.row + 128 + threadIdx.x; row < plane.padded_rows; row += 256)
+                scales[u64(row) * plane.rows + u64(tile.across) * plane.blocks] = 0.f;
     }
 #if TURNED
     __shared__ __align__(16) float of_warps[8][128];
@@ -158,9 +162,12 @@ cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_sc
         const Scale scale = scale_of(amax_of_column(of_warps, threadIdx.x), MOST);
         of_columns[threadIdx.x] = scale.multiplier;
         const u32 column = tile.column + threadIdx.x;
-        if (column < turned_plane.padded_rows)
+        if (column < turned_plane.padded_rows && tile.down < turned_plane.padded_blocks)
             turned_scales[u64(column) * turned_plane.rows + u64(tile.down) * turned_plane.blocks] = column < columns ? scale.stored : 0.f;
     }
+    if (tile.column + 128 >= columns && tile.down < turned_plane.padded_blocks)
+        for (u32 column = tile.column + 128 + threadIdx.x; column < turned_plane.padded_rows; column += 256)
+            turned_scales[u64(column) * turned_plane.rows + u64(tile.down) * turned_plane.blocks] = 0.f;
 #endif
     __syncthreads();
 #elif PIECES == ROWS

@@ -159,8 +159,8 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same by blocks: a rank quantises its chunk into its own plane of the heap, which is as the quantiser writes it. The last
-/// rank's chunk has as many rows as the others', of which those beyond M are padding.
+/// The same by blocks: a rank quantises the rows that it has into its chunk's plane of the heap, whose lines are as long as a
+/// full chunk.
 fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<(), Error> {
     let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
     let recipe = |pieces| Recipe::new(rule, Scaling::Current(pieces), Dtype::Bf16);
@@ -202,14 +202,12 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
 
         let me = rank.rank() as usize;
         let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
-        let mut own = bf16s(&all_x[mine.start * K..mine.end * K]);
-        own.resize(chunk * K, bf16::ZERO);
-        let x = rank.zeros::<bf16>([chunk, K])?;
-        x.write(&own)?;
+        let x = rank.zeros::<bf16>([mine.len(), K])?;
+        x.write(&bf16s(&all_x[mine.start * K..mine.end * K]))?;
         let quantiser = Quantiser::build(rank, recipe(of_x), [chunk, K])?;
-        let mut own_codes = codes.rows(me * chunk..(me + 1) * chunk)?;
+        let mut own_codes = codes.rows(mine.clone())?;
         let mut own_scales = x_scale.rows(me * lines..(me + 1) * lines)?;
-        let launch = quantiser.on(rank, [chunk, K]).x(&x);
+        let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
         launch
             .codes(&mut own_codes)
             .scales(&mut own_scales)

@@ -3,7 +3,8 @@
 use crate::{emulated, fine};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    Delayed, Fp8, Pieces, Quantiser, Recipe, Rule, Scaling, SquareByRow, SquarePadded,
+    BlocksLast, Delayed, Fp8, Pieces, Quantise, Quantiser, Recipe, Rule, Scaling, SquareByRow,
+    SquarePadded,
 };
 use counterflow_runtime::{Communicator, Error, Pending};
 use float8::{F8E4M3, F8E5M2};
@@ -84,7 +85,7 @@ fn memory_of_another_rank_and_memory_that_overlaps_are_refused() {
         told(launch.transposed_scales(&mut of_turned).launch()),
         "transposed_scales has 128 elements"
     );
-    let mut scales = fine(rank.zeros::<f32>([4, 64]));
+    let mut scales = fine(rank.zeros::<f32>([1, 256]));
     let mut of_turned = scales.clone();
     let launch = quantiser.on(rank, SHAPE).x(&x).codes(&mut codes);
     let launch = launch.scales(&mut scales).transposed(&mut turned);
@@ -123,6 +124,47 @@ fn sizes_layouts_and_steps_that_the_recipe_has_not_are_refused() {
     let launch = quantiser.on(rank, SHAPE).layout::<SquarePadded>();
     let what = "a layout of other blocks than those of rows bf16 -> e4m3, DeepGemm";
     assert_eq!(told(launch.x(&x).launch()), what);
+}
+
+/// Scales that would lie where a product does not look for them.
+#[test]
+fn lines_of_another_length_are_refused() {
+    let rank = &emulated();
+    let x = fine(rank.zeros::<bf16>(SHAPE));
+    let told = |recipe: Recipe, order: fn(Quantise<'_>) -> Quantise<'_>, shape: &[usize]| {
+        let quantiser = fine(Quantiser::build(rank, recipe, SHAPE));
+        let mut codes = fine(rank.zeros::<F8E4M3>(SHAPE));
+        let mut scales = fine(rank.zeros::<f32>(shape));
+        let launch = quantiser.on(rank, SHAPE).x(&x).codes(&mut codes);
+        match order(launch.scales(&mut scales)).launch() {
+            Ok(_) => "fine".to_owned(),
+            Err(error) => format!("{error}; {}", error.help().unwrap_or_default()),
+        }
+    };
+    let rows_last = |shape: &[usize]| told(blocks(), |on| on, shape);
+    for fine in [[2, 64], [2, 65], [3, 64], [1, 128], [1, 400], [128, 1]] {
+        assert_eq!(rows_last(&fine), "fine", "{fine:?}");
+    }
+    // As another layout has them, and a line too few.
+    let wanted = "give 2 x 64 as the layout has them, or longer lines, or a vector of 128";
+    assert_eq!(rows_last(&[64, 2]), format!("scales is 64 x 2; {wanted}"));
+    assert_eq!(rows_last(&[4, 63]), format!("scales is 4 x 63; {wanted}"));
+    let blocks_last = |shape: &[usize]| told(blocks(), |on| on.layout::<BlocksLast>(), shape);
+    let wanted = "give 64 x 2 as the layout has them, or a vector of 128";
+    assert_eq!(blocks_last(&[64, 2]), "fine");
+    assert_eq!(blocks_last(&[64, 3]), format!("scales is 64 x 3; {wanted}"));
+    assert_eq!(blocks_last(&[2, 64]), format!("scales is 2 x 64; {wanted}"));
+    let scaling = Scaling::Current(Pieces::Square);
+    let square = Recipe {
+        scaling,
+        ..blocks()
+    };
+    let squares = |shape: &[usize]| told(square, |on| on, shape);
+    for fine in [[1, 4], [3, 4], [1, 9], [4, 1]] {
+        assert_eq!(squares(&fine), "fine", "{fine:?}");
+    }
+    let wanted = "give 1 x 4 as the layout has them, or a vector of 4";
+    assert_eq!(squares(&[2, 2]), format!("scales is 2 x 2; {wanted}"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::cases::{FILLINGS, Filling, SHAPES, current, filled};
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Fp8, Layout, Matrix, Pieces, Quantised, Quantiser, Recipe, RowsLast, Scaling,
+    BlocksLast, Fp8, Layout, Matrix, Pieces, Quantised, Quantiser, Recipe, RowsLast, Rule, Scaling,
     SquareByColumn, SquareByRow, SquarePadded, twin,
 };
 use counterflow_runtime::driver::Element;
@@ -250,4 +250,91 @@ fn every_recipe_on_an_emulated_rank_equals_the_twin() {
         &recipes,
         &[[1, 16], [37, 144], [0, 32], [40, 0]],
     );
+}
+
+/// Planes whose lines have room for more rows than the matrix has, as those of a chunk do: what is behind the scales is zero.
+fn planes_with_longer_lines(rank: &Communicator) {
+    let recipe = |from| {
+        Recipe::new(
+            Rule::transformer_engine(Fp8::E4M3),
+            Scaling::Current(Pieces::OneBy128),
+            from,
+        )
+    };
+    let mut launches = 0;
+    for recipe in [recipe(Dtype::Bf16), recipe(Dtype::F32).with_transposed()] {
+        let quantiser = fine(Quantiser::build(rank, recipe, [300, 400]));
+        for shape in [
+            [93, 272],
+            [128, 128],
+            [256, 384],
+            [1, 16],
+            [0, 272],
+            [40, 0],
+            [300, 400],
+        ] {
+            for more in [0, 8, 130, 600] {
+                let what = format!("{recipe}, {shape:?}, {more} more");
+                let values = filled(shape, Filling::Wild, recipe.from, 7);
+                let x = Matrix::new(&values, shape, recipe.from);
+                let turned = x.transposed();
+                let turned = Matrix::new(&turned, [shape[1], shape[0]], recipe.from);
+                // The memory of a plane, and what it must have.
+                let plane = |x: &Matrix<'_>| {
+                    let q = twin::quantise(x, &recipe.rule, Pieces::OneBy128);
+                    let [lines, line] =
+                        [x.shape()[1].div_ceil(128), x.shape()[0].next_multiple_of(4)];
+                    let mut wanted = vec![0.0; lines * (line + more)];
+                    for (at, value) in q.plane::<RowsLast>().values().iter().enumerate() {
+                        wanted[at / line * (line + more) + at % line] = *value;
+                    }
+                    let memory = fine(rank.zeros::<f32>([lines, line + more]));
+                    fine(memory.fill(0xaa));
+                    (memory, wanted)
+                };
+                let ((mut own, wanted), (mut of_copy, of_copy_wanted)) =
+                    (plane(&x), plane(&turned));
+                let source = Source::of(rank, shape, recipe.from, &values);
+                let mut codes = Codes::new(rank, shape, Fp8::E4M3);
+                let pitch = shape[0].next_multiple_of(16);
+                let mut copy =
+                    (recipe.transposed).then(|| Codes::new(rank, [shape[1], pitch], Fp8::E4M3));
+                let launch = quantiser.on(rank, shape).scales(&mut own);
+                let launch = given!(launch, &source, &mut codes, &mut copy);
+                let launch = match recipe.transposed {
+                    true => launch.transposed_scales(&mut of_copy),
+                    false => launch,
+                };
+                fine(launch.launch());
+                same(&bits(&fine(own.read())), &bits(&wanted), &what);
+                let q = twin::quantise(&x, &recipe.rule, Pieces::OneBy128);
+                same(&codes.read(), &q.codes, &what);
+                if recipe.transposed {
+                    let of_copy = bits(&fine(of_copy.read()));
+                    same(
+                        &of_copy,
+                        &bits(&of_copy_wanted),
+                        &format!("{what}, transposed"),
+                    );
+                }
+                launches += 1;
+            }
+        }
+    }
+    assert_eq!(launches, 56);
+    println!(
+        "  {launches} launches right: planes with longer lines, {}",
+        rank.gpu().name()
+    );
+}
+
+#[test]
+fn planes_with_longer_lines_on_a_gpu() {
+    let Some(rank) = on_gpu() else { return };
+    planes_with_longer_lines(&rank);
+}
+
+#[test]
+fn planes_with_longer_lines_on_an_emulated_rank() {
+    planes_with_longer_lines(&emulated());
 }

@@ -70,8 +70,8 @@ fn measure(rank: &Communicator, recipe: Recipe, shape: [usize; 2]) {
     let side = [shape[1], shape[0]];
     let mut codes = Codes::new(rank, shape, Fp8::E4M3);
     let mut copy = (recipe.transposed).then(|| Codes::new(rank, side, Fp8::E4M3));
-    let mut scales = fine(rank.zeros::<f32>(shape));
-    let mut of_copy = fine(rank.zeros::<f32>(side));
+    let mut scales = fine(rank.zeros::<f32>([shape[0] * shape[1]]));
+    let mut of_copy = fine(rank.zeros::<f32>([shape[0] * shape[1]]));
     let mut history = fine(quantiser.history(Delayed::transformer_engine(Fp8::E4M3)));
     let whole = matches!(
         recipe.scaling,

@@ -253,8 +253,8 @@ fn buffers_and_flags(rank: &Communicator) {
         let recipe = Recipe::new(rule, scaling, Dtype::Bf16).with_transposed();
         let quantiser = fine(Quantiser::build(rank, recipe, SHAPE));
         let mut history = fine(quantiser.history(Delayed::transformer_engine(Fp8::E4M3)));
-        let mut scales = fine(rank.zeros::<f32>([256, 4]));
-        let mut of_turned = fine(rank.zeros::<f32>([256, 4]));
+        let mut scales = fine(rank.zeros::<f32>([1024]));
+        let mut of_turned = fine(rank.zeros::<f32>([1024]));
         // Delayed scaling begins with a scale of 1.
         let (code, scale) = match scaling {
             Scaling::Delayed => (7.0, 1.0),

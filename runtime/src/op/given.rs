@@ -118,6 +118,22 @@ impl<'a> Argument<'a> {
         }
     }
 
+    /// Its rows and columns; none of another library's slice, which has only a length.
+    ///
+    /// ```
+    /// use counterflow::op::Argument;
+    /// # let rank = &counterflow::Communicator::emulated(1)?[0];
+    /// let tensor = rank.zeros::<f32>([3, 2])?;
+    /// assert_eq!(Argument::from(&tensor).shape(), Some([3, 2]));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn shape(&self) -> Option<[usize; 2]> {
+        match self.extent {
+            Extent::Shaped(shape) => Some(shape),
+            Extent::Flat(_) => None,
+        }
+    }
+
     /// What it is for a launch of that rank. Enqueues nothing.
     pub(super) fn given(
         &self,
