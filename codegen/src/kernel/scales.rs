@@ -19,19 +19,6 @@ impl Kernel {
         Some((TensorId(at), buffer.kind.blocks()?))
     }
 
-    /// What chunks of rows are whole multiples of because of scales of blocks; 1 where there are none that ranks divide.
-    pub(crate) fn chunk_of_scales(&self) -> u32 {
-        let units = self.buffers.iter().filter_map(|buffer| {
-            let TensorKind::Scale { of, .. } = buffer.kind else {
-                return None;
-            };
-            let divided = self.is_chunked(self.buffers[of.index()].rows);
-            let block = buffer.kind.blocks().filter(|_| divided)?;
-            Some(block.chunk_unit())
-        });
-        units.max().unwrap_or(1)
-    }
-
     /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
     pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
         if let TensorKind::Scale {

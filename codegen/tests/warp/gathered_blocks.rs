@@ -47,6 +47,26 @@ fn every_way_to_gather_carries_scales_of_blocks() {
     }
 }
 
+/// Tiles of fewer rows than a block has: chunks are rounded up to a block however few rows a launch has.
+#[test]
+fn tiles_of_fewer_rows_than_a_block() {
+    let names = [
+        "ag_gemm",
+        "ag_gemm_pull",
+        "ag_gemm_ring",
+        "fsdp_gemm",
+        "all_to_all",
+        "gemm_ag",
+    ];
+    for name in names {
+        for tiles in [(64, 128), (16, 128)] {
+            for scales in [Scales::Blocks1d2d, Scales::Blocks2d1d] {
+                text(&program(name), &variant(4, scales).set("tiles", tiles));
+            }
+        }
+    }
+}
+
 /// Whoever moves them, and however: by CTAs or by copy engines, pushed, pulled, passed on. Only scratch has no room for them.
 #[test]
 fn every_mover_carries_scales_of_blocks() {

@@ -140,12 +140,9 @@ pub(super) fn of_ranks(
     };
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
-    let few = match kernel.chunk_of_scales() {
-        1 => world + 1,
-        unit => (unit - 1) * world + 1,
-    };
+    // Where chunks are rounded up, the last ranks have no rows.
     let tiny = Shape {
-        m: few,
+        m: world + 1,
         ..largest.clone()
     };
     let most = largest.most(&kernel);
