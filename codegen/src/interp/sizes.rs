@@ -4,8 +4,8 @@ use crate::dtype::Dtype;
 use crate::elements::elements;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, ItemOrder, PartitionId, Place, Program, ScaleBlock, ScratchRows, Setting, Side,
-    Stmt, StmtKind, TensorId, TensorKind, Var,
+    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
+    StmtKind, TensorId, TensorKind, Var,
 };
 use crate::shape::Shape;
 use crate::variant::{BLOCK, Variant};
@@ -116,10 +116,7 @@ impl<'p> Sizes<'p> {
                     return None;
                 };
                 let has = same.label(of.index(), ROWS) == same.label(tensor, side);
-                has.then_some(match block {
-                    ScaleBlock::Line => 4,
-                    ScaleBlock::Square => BLOCK,
-                })
+                has.then_some(block.chunk_unit())
             });
             units.max().unwrap_or(1)
         };
