@@ -224,6 +224,30 @@ impl<T: Element> Tensor<T> {
         })
     }
 
+    /// Its first elements as rows and columns of another number: another handle of the same memory.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let plane = rank.zeros::<f32>([2, 4])?; // of up to 4 rows
+    /// let shorter = plane.shaped([2, 3])?;
+    /// shorter.rows(1..2)?.write(&[1.0, 2.0, 3.0])?;
+    /// assert_eq!(plane.read()?, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
+    /// assert_eq!(plane.shaped([3, 3]).unwrap_err().to_string(), "3 x 3 elements of a tensor");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more elements than it has.
+    pub fn shaped(&self, shape: [usize; 2]) -> Result<Tensor<T>, Error> {
+        elements_within(shape, self.len(), "a tensor")?;
+        Ok(Tensor {
+            memory: self.memory.clone(),
+            first: self.first,
+            shape,
+        })
+    }
+
     /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
     ///
     /// ```
@@ -323,6 +347,19 @@ pub(crate) fn no_such_rows(rows: &Range<usize>, held: usize) -> Error {
         what: format!("rows {rows:?} of {held}"),
         legal: "name rows that it has, the first one first".into(),
     }
+}
+
+/// How many elements such a shape has, of as many as that memory has.
+pub(crate) fn elements_within(
+    [rows, columns]: [usize; 2],
+    held: usize,
+    of: &str,
+) -> Result<usize, Error> {
+    let len = rows.checked_mul(columns).filter(|len| *len <= held);
+    len.ok_or_else(|| Error::Usage {
+        what: format!("{rows} x {columns} elements of {of}"),
+        legal: format!("at most the {held} that it has"),
+    })
 }
 
 /// How many elements such a shape has, if they can be addressed.

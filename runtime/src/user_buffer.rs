@@ -8,7 +8,7 @@ use crate::driver::{self, Address, Element};
 use crate::error::Error;
 use crate::group::{Allocation, End, Granted, Request, Wanted};
 use crate::own::Own;
-use crate::tensor::{Tensor, no_such_rows, rows_and_columns};
+use crate::tensor::{Tensor, elements_within, no_such_rows, rows_and_columns};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -295,16 +295,10 @@ impl<T: Element> UserBuffer<T> {
     ///
     /// # Errors
     /// [`Error::Usage`] for more elements than it has.
-    pub fn shaped(&self, [rows, columns]: [usize; 2]) -> Result<UserBuffer<T>, Error> {
-        let len = rows.checked_mul(columns);
-        let Some(len) = len.filter(|len| *len <= self.len) else {
-            return Err(Error::Usage {
-                what: format!("{rows} x {columns} elements of {}", self.name),
-                legal: format!("at most the {} that it has", self.len),
-            });
-        };
+    pub fn shaped(&self, shape: [usize; 2]) -> Result<UserBuffer<T>, Error> {
+        let len = elements_within(shape, self.len, &self.name)?;
         Ok(UserBuffer {
-            shape: [rows, columns].into(),
+            shape: shape.into(),
             len,
             ..self.clone()
         })

@@ -181,6 +181,17 @@ pub(super) fn check_one(
         Extent::Flat(held) => held >= rows * columns,
     };
     if !fits {
+        let shaped = match given.extent {
+            Extent::Shaped([_, held]) => held != columns && buffer.kind.blocks().is_some(),
+            Extent::Flat(_) => false,
+        };
+        // Lines of scales are as long as a launch has rows.
+        let rest = match shaped {
+            true => {
+                "`needs_at` has the shape for each number of rows, and `shaped` gives it to larger memory"
+            }
+            false => "more rows are fine",
+        };
         return refuse(
             match given.extent {
                 Extent::Shaped([held_rows, held_columns]) => {
@@ -188,10 +199,7 @@ pub(super) fn check_one(
                 }
                 Extent::Flat(held) => format!("{name} has {held} elements"),
             },
-            format!(
-                "give {rows} x {columns} for {}; more rows are fine",
-                planned.plan.shape
-            ),
+            format!("give {rows} x {columns} for {}; {rest}", planned.plan.shape),
         );
     }
     if takes_mut(buffer) && !given.writable {

@@ -131,8 +131,9 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// The same of a launch of so many rows. Where chunks lie behind each other as planes of their own, fewer rows have shorter
-    /// lines: give the memory of the largest launch in that [shape](crate::UserBuffer::shaped).
+    /// The same of a launch of so many rows. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
+    /// are gathered and chunks lie behind each other as planes of their own: give the memory of the largest launch in that shape
+    /// ([`Tensor::shaped`](crate::Tensor::shaped), [`UserBuffer::shaped`](crate::UserBuffer::shaped)).
     ///
     /// ```
     /// # use counterflow::{Communicator, Dtype, Scales, prelude::e4m3, schedules::AgGemmOp};
