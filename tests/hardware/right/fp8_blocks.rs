@@ -85,6 +85,9 @@ fn as_a_plain_gemm(
             }
         }
     }
+    // Each rank of each world has a result.
+    let ranks: u32 = worlds.iter().sum();
+    assert_eq!(launches, KINDS.len() * GATHERS.len() * ranks as usize);
     println!(
         "  {launches} launches right: gathered with scales of blocks, the bits of a plain product"
     );
