@@ -292,10 +292,12 @@ impl Data {
     }
 }
 
-/// A number made as large as the largest absolute value: by their bits, by which NaN is larger than any number.
+/// A number made as large as the largest absolute value: by their bits as signed integers, by which NaN is larger than any
+/// number, and what has its sign bit set is less than any absolute value.
 pub(super) fn measured(before: f32, values: &[f32]) -> f32 {
-    let bits = values.iter().map(|value| value.abs().to_bits());
-    f32::from_bits(bits.fold(before.to_bits(), u32::max))
+    let bits = |value: f32| value.to_bits().cast_signed();
+    let each = values.iter().map(|value| bits(value.abs()));
+    f32::from_bits(each.fold(bits(before), i32::max).cast_unsigned())
 }
 
 impl Data {

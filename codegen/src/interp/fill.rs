@@ -53,7 +53,7 @@ fn is_amax(input: &Input<'_>) -> bool {
     input.name.ends_with(".amax")
 }
 
-/// Uniform in [-1, 1); scales in [0.25, 1.25), amaxes in [0, 1).
+/// Uniform in [-1, 1), amaxes too; scales in [0.25, 1.25).
 pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
@@ -62,8 +62,6 @@ pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
             let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
             *value = if is_scale(&input) {
                 0.25 + unit
-            } else if is_amax(&input) {
-                unit
             } else {
                 2.0 * unit - 1.0
             };

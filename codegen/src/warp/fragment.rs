@@ -120,8 +120,8 @@ pub enum FragmentOp {
     },
     /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
     ///
-    /// CUDA: `amax_take`, an atomic maximum of bits for each warp: NaN is the largest of all. Meaning: in any order, and complete
-    /// when the launch is.
+    /// CUDA: `amax_take`, an atomic maximum of bits for each warp, as signed integers: NaN is the largest of all, and a start with
+    /// its sign bit set is the least. Meaning: in any order, and complete when the launch is.
     TakeAmax {
         /// The amax.
         tensor: TensorId,

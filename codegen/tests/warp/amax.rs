@@ -112,12 +112,42 @@ fn each_subtile_is_measured_before_its_scale() {
             text.contains("amax_take(plan.y_amax, largest, lane);"),
             "{text}"
         );
+        // Of signed integers: as unsigned ones, a start of -0.0 is larger than every number.
+        assert!(cuda::prelude().contains("red.relaxed.gpu.global.max.s32"));
     }
     let pipeline = built(&two_outputs(), &variant(3, E4M3)).and_then(verify::pipeline);
     let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
     let text = cuda::emit(&pipeline).text;
     let from = text.find("y_unscaled(").expect("a function");
     assert!(text[from..].contains("z_unscaled("), "{text}");
+}
+
+/// However warpgroups and CTAs share tiles, all of them together measure each element once.
+#[test]
+fn whoever_shares_a_tile_measures_a_part() {
+    for (tile, ping_pong, split) in [
+        ((128, 128), true, 1),
+        ((128, 128), false, 1),
+        ((256, 128), false, 1),
+        ((128, 128), false, 2),
+    ] {
+        let mut s = ScheduleBuilder::new("shared");
+        let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+        let tiles = s.tiles("tiles", y, tile);
+        let options = GemmOptions {
+            ping_pong: Some(ping_pong.into()),
+            split: Some(split.into()),
+            ..GemmOptions::default()
+        };
+        s.gemm(options, |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+        let found = built(&s.finish(), &variant(2, E4M3)).and_then(verify::pipeline);
+        found.unwrap_or_else(|error| panic!("{tile:?} {ping_pong} {split}: {error}"));
+    }
 }
 
 #[test]
@@ -159,7 +189,16 @@ fn amax(ran: &Outcome, series: &Series, (launch, rank): (usize, u32), name: &str
 #[test]
 fn an_amax_is_of_what_was_computed_before_the_scale() {
     let ((m, n, k), gemm) = ((20, 48, 32), program("gemm"));
-    for (output, before) in [(E4M3, 0.0), (E5M2, 1.0), (E4M3, 100.0)] {
+    let held = [
+        (E4M3, 0.0),
+        (E5M2, 1.0),
+        (E4M3, 100.0),
+        (E4M3, -0.0),
+        (E5M2, -100.0),
+        (E4M3, f32::NEG_INFINITY),
+        (E4M3, f32::NAN.copysign(-1.0)),
+    ];
+    for (output, before) in held {
         let shape = Shape::new(m, n, k);
         let series = series(&gemm, &square(&gemm, 1, output), &shape);
         let plan = series
@@ -192,9 +231,16 @@ fn an_amax_is_of_what_was_computed_before_the_scale() {
             let of = move |w: Vec<f32>| x.iter().zip(&w).map(|(a, b)| a * b).sum::<f32>();
             rows("w").into_iter().map(of)
         });
-        let wanted = sums.fold(before, |most, sum| most.max(sum.abs()));
+        // What has its sign bit set counts for nothing.
+        let before_it = if before.is_sign_negative() {
+            0.0
+        } else {
+            before
+        };
+        let wanted = sums.fold(before_it, |most, sum| most.max(sum.abs()));
         assert!(wanted > 0.0);
-        assert_eq!(amax(&ran, &series, (0, 0), "y.amax"), wanted, "{output}");
+        let found = amax(&ran, &series, (0, 0), "y.amax");
+        assert_eq!(found, wanted, "{output} after {before}");
     }
 }
 

@@ -363,8 +363,9 @@ __device__ __forceinline__ float subtile_amax(float largest, const float* d, u32
 }
 
 // Make an amax as large as the largest of all lanes. Bits of numbers that are not negative are ordered as they are, and
-// those of NaN come last. Nobody reads it before the launch has ended.
+// those of NaN come last. As signed integers, what an amax held with its sign bit set, -0.0 too, is below them all.
+// Nobody reads it before the launch has ended.
 __device__ __forceinline__ void amax_take(float* amax, float largest, u32 lane) {
-    const u32 bits = __reduce_max_sync(~0u, __float_as_uint(largest));
-    if (lane == 0) asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(amax), "r"(bits) : "memory");
+    const int bits = __reduce_max_sync(~0u, __float_as_int(largest));
+    if (lane == 0) asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(amax), "r"(bits) : "memory");
 }

@@ -104,8 +104,8 @@ impl Plane {
 }
 
 impl Plane {
-    /// Makes its only number as large as the largest absolute value. Of two largest ones that are off, that is at most as far
-    /// off as either.
+    /// Makes its only number as large as the largest absolute value. A number with its sign bit set counts as 0, and NaN does,
+    /// too. Of two largest ones that are off, that is at most as far off as either.
     pub fn measure(&mut self, known: &Known) {
         let known = known.stored(self.dtype);
         let larger = |most: f64, next: f64| match most.is_nan() || next.abs() <= most {
@@ -115,7 +115,10 @@ impl Plane {
         let farther = |most: f64, next: f64| most.max(next);
         let amax = known.value.iter().copied().fold(0.0, larger);
         let bound = known.off.iter().copied().fold(0.0, farther);
-        self.value.mapv_inplace(|before| larger(before, amax));
+        self.value.mapv_inplace(|before| {
+            let counts = before.is_sign_positive();
+            larger(if counts { before } else { 0.0 }, amax)
+        });
         let shape = self.value.raw_dim();
         let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
         off.mapv_inplace(|before| farther(before, bound));
