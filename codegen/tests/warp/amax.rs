@@ -13,7 +13,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
-use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline, Test};
 use counterflow_codegen::{cuda, sm90};
 use std::collections::HashMap;
 
@@ -455,7 +455,8 @@ fn broken(program: &Program, edit: impl Fn(&mut Vec<Node>, usize)) -> String {
     let mut changed = false;
     pipeline.lists(&mut |list| {
         let takes = |node: &Node| matches!(node, Node::Fragment(FragmentOp::TakeAmax { .. }));
-        if let Some(at) = list.iter().position(takes) {
+        // Not what the change puts into a list of its own.
+        if let Some(at) = list.iter().position(takes).filter(|_| !changed) {
             edit(list, at);
             changed = true;
         }
@@ -479,7 +480,10 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     let twice = broken(&program("gemm"), |list, at| {
         list.insert(at, list[at].clone())
     });
-    insta::assert_snapshot!(twice, @"error[coverage]: y.amax on rank 0 is of 165312 of 82656 elements of y");
+    insta::assert_snapshot!(twice, @"
+    error[coverage]: multiply of block 0 on rank 0 measures subtile 0 for y.amax for tile (0, 0)
+      = some of its elements have been measured
+    ");
     let beyond = broken(
         &program("ag_gemm"),
         with(|op| {
@@ -535,6 +539,50 @@ fn a_subtile_that_is_not_measured_as_it_should_be() {
     insta::assert_snapshot!(unlike, @"
     error[coverage]: multiply of block 0 on rank 0 measures subtile 0 for y.amax for tile (0, 0)
       = the schedule measures another value
+    ");
+}
+
+/// As many elements are measured as there are, but not each of them once.
+#[test]
+fn elements_that_are_measured_in_place_of_others() {
+    fn only(test: Test, body: &[Node]) -> Node {
+        Node::If {
+            test,
+            body: body.to_vec(),
+        }
+    }
+    let by_one_group = broken(&program("gemm"), |list, at| {
+        let take = list[at].clone();
+        let first = Test::Equal(Expr::var("consumer"), 0.into());
+        list[at] = only(first, &[take.clone(), take]);
+    });
+    insta::assert_snapshot!(by_one_group, @"
+    error[coverage]: multiply of block 0 on rank 0 measures subtile 0 for y.amax for tile (0, 0)
+      = some of its elements have been measured
+    ");
+    let by_half = broken(&program("gemm"), |list, at| {
+        let first = Test::Equal(Expr::var("consumer"), 0.into());
+        list[at] = only(first, &[list[at].clone()]);
+    });
+    insta::assert_snapshot!(by_half, @"error[coverage]: y.amax on rank 0 is of 0 of 82656 elements of y");
+    // In the first tiles of rows, the first subtile twice and the second one never.
+    let one_subtile = broken(&program("gemm"), |list, at| {
+        let take = [list[at].clone()];
+        let [Node::Fragment(FragmentOp::TakeAmax { columns, .. })] = &take else {
+            panic!("it measures");
+        };
+        let again = Test::Equal(columns[0].clone(), 0.into());
+        let others = [
+            Test::Differ(Expr::var("part"), 1.into()),
+            Test::AtLeast(columns[0].clone(), 128.into()),
+        ];
+        let [part, tile] = others.map(Box::new);
+        let others = Test::Or(part, tile);
+        list.splice(at..=at, [only(again, &take), only(others, &take)]);
+    });
+    insta::assert_snapshot!(one_subtile, @"
+    error[coverage]: multiply of block 0 on rank 0 measures subtile 0 for y.amax for tile (0, 0)
+      = some of its elements have been measured
     ");
 }
 

@@ -47,13 +47,29 @@ impl Simulator<'_> {
         if let Some(what) = self.elsewhere(index, of, (part, 0), (rows.0, &there)) {
             return wrong(what);
         }
-        let elements = u64::from(rows.1 - rows.0) * u64::from(columns.1 - columns.0);
-        let measured = self.measured.entry((tensor, who.rank, who.launch));
-        *measured.or_default() += elements;
+        let share = match self.sharing() {
+            1 => 0,
+            _ => self.agents[index].runner,
+        };
+        let key = (tensor, who.rank, who.launch, share);
+        let mut known = self.measured.get(&key).into_iter().flatten();
+        if known.any(|known| known.overlaps(&there)) {
+            return wrong("some of its elements have been measured");
+        }
+        self.measured.entry(key).or_default().push(there);
         Ok(())
     }
 
-    /// A rank's amax was made of all of its output. Groups that share a tile each measure their part of each subtile.
+    /// How many warpgroups share each subtile: each measures its part of it.
+    fn sharing(&self) -> u32 {
+        let cta = &self.case.pipeline.cta;
+        match cta.mode() {
+            Mode::Cooperative if !cta.staggered() => CONSUMERS,
+            Mode::Cooperative | Mode::PingPong => 1,
+        }
+    }
+
+    /// A rank's amax was made of all of its output: by all groups that share subtiles.
     pub(super) fn measured_all(
         &self,
         (tensor, of): (TensorId, TensorId),
@@ -63,21 +79,19 @@ impl Simulator<'_> {
         let geometry = self.case.geometry(self.case.plan_of(launch));
         let rows = u64::from(geometry.held(&buffers[of.index()], rank).len());
         let all = rows * u64::from(geometry.size(buffers[of.index()].columns));
-        let cta = &self.case.pipeline.cta;
-        let groups = match cta.mode() {
-            Mode::Cooperative if !cta.staggered() => u64::from(CONSUMERS),
-            Mode::Cooperative | Mode::PingPong => 1,
-        };
-        let measured = self.measured.get(&(tensor, rank, launch)).copied();
-        let measured = measured.unwrap_or_default();
-        if measured == all * groups {
-            return Ok(());
+        let length = |side: (u32, u32)| u64::from(side.1 - side.0);
+        for share in 0..self.sharing() {
+            let boxes = self.measured.get(&(tensor, rank, launch, share));
+            let boxes = boxes.into_iter().flatten();
+            let areas = boxes.map(|at| length(at.rows) * length(at.columns));
+            let measured: u64 = areas.sum();
+            if measured != all {
+                let [amax, of] = [tensor, of].map(|tensor| &buffers[tensor.index()].name);
+                let message =
+                    format!("{amax} on rank {rank} is of {measured} of {all} elements of {of}");
+                return Err(Box::new(Diagnostic::new(Rule::Coverage, None, message)));
+            }
         }
-        let [amax, of] = [tensor, of].map(|tensor| &buffers[tensor.index()].name);
-        let message = format!(
-            "{amax} on rank {rank} is of {} of {all} elements of {of}",
-            measured / groups
-        );
-        Err(Box::new(Diagnostic::new(Rule::Coverage, None, message)))
+        Ok(())
     }
 }

@@ -11,6 +11,8 @@ use crate::warp::Pipeline;
 pub(super) struct Program<'a> {
     pub block: u32,
     pub warp: usize,
+    /// Which of the role's runners does it.
+    pub runner: u32,
     pub steps: Vec<Step<'a>>,
 }
 
@@ -49,9 +51,14 @@ fn of_rank<'a>(
     let mut programs = Vec::new();
     for block in 0..case.blocks {
         for (warp, role) in warps.iter().enumerate() {
-            for group in 0..Pipeline::runners(role.run_by) {
-                let steps = flatten(case, (plan, rank), block, warp, group)?;
-                programs.push(Program { block, warp, steps });
+            for runner in 0..Pipeline::runners(role.run_by) {
+                let steps = flatten(case, (plan, rank), block, warp, runner)?;
+                programs.push(Program {
+                    block,
+                    warp,
+                    runner,
+                    steps,
+                });
             }
         }
     }
@@ -60,6 +67,7 @@ fn of_rank<'a>(
         programs.push(Program {
             block: 0,
             warp: warps.len(),
+            runner: 0,
             steps,
         });
     }

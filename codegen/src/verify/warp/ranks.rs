@@ -44,6 +44,7 @@ impl Simulator<'_> {
                 &knows,
                 (first + program.block as usize, products),
             );
+            agent.runner = program.runner;
             if program.warp < pipeline.warps.len() {
                 agent.awaited = !pipeline.dependent_launch;
                 self.ctas[agent.cta].agents += 1;

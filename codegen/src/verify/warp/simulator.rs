@@ -29,6 +29,8 @@ pub(super) struct Who {
 
 pub(super) struct Agent<'a> {
     pub who: Who,
+    /// Which of its role's runners it is.
+    pub runner: u32,
     pub steps: &'a [Step<'a>],
     pub at: usize,
     pub knows: Knows,
@@ -123,8 +125,8 @@ pub(super) struct Simulator<'a> {
     /// By launch and rank: what a launch had seen when it ended.
     pub ends: Vec<Vec<Bits>>,
     pub finishing: Vec<Knows>,
-    /// How many elements each amax has been made of: by its tensor, rank and launch.
-    pub measured: HashMap<(TensorId, u32, u32), u64>,
+    /// What each amax has been made of: by its tensor, rank and launch, and by the warpgroup if several share subtiles.
+    pub measured: HashMap<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
 }
@@ -139,6 +141,7 @@ impl<'a> Agent<'a> {
     ) -> Self {
         Agent {
             who,
+            runner: 0,
             steps,
             at: 0,
             knows: knows.clone(),
