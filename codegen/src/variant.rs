@@ -40,9 +40,10 @@ pub struct Variant {
     /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
     /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
     pub output: Option<Dtype>,
-    /// Whether each FP8 output has its amax beside it: one f32, called `y.amax` for the output `y`. A launch makes it as large as
-    /// the largest absolute value of what it computes there, taken before the scale and before anything is rounded to FP8;
-    /// what it held before counts. Where one is NaN, so is the amax. It should hold no negative number.
+    /// Whether each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for the output
+    /// `y`. A launch makes it as large as the largest absolute value of what it computes there, taken before the scale and before
+    /// anything is rounded to FP8. Where that is NaN, so is the amax. What it held before counts, unless its sign bit is set: then
+    /// it is less than any absolute value, even if it is NaN.
     pub amax: bool,
     /// Whether sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
     /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
@@ -261,7 +262,7 @@ impl Variant {
         self
     }
 
-    /// With amaxes of FP8 outputs.
+    /// With amaxes of outputs that have a scale.
     ///
     /// ```
     /// use counterflow_codegen::{dtype::Dtype, variant::Variant};

@@ -1,5 +1,7 @@
 //! What an op is built of.
 
+mod types;
+
 use super::built::{Bucket, ByName, Inner, Op};
 use super::typed::{Launcher, Schedule};
 
@@ -10,11 +12,10 @@ use crate::group::ALIGN;
 use crate::jit::Compiler;
 use crate::launch::Loaded;
 use crate::proof::{Asked, Proof};
-use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::plan::COUNTER_LINE;
 use counterflow_codegen::program::{CounterId, Program, RoleKind, Setting, TensorId};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Layout, Scales, Variant};
+use counterflow_codegen::variant::Variant;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -133,192 +134,6 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             first_options: false,
             launcher: PhantomData,
         }
-    }
-
-    /// The element type, in place of the first parameter's wherever that occurs. FP8 replaces it only in what products
-    /// multiply, and in what is copied from or to that.
-    pub fn dtype(mut self, dtype: Dtype) -> Self {
-        self.variant.dtype = Some(dtype);
-        self
-    }
-
-    /// The FP8 type of products' second operands, where it is not that of the first: of e4m3 and e5m2 one each, such as
-    /// gradients by weights.
-    ///
-    /// ```
-    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3, e5m2}, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E5M2).second(Dtype::E4M3);
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<e5m2>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// x.write(&[e5m2::ONE; 64 * 64])?;
-    /// w.write(&[e4m3::ONE; 64 * 64])?;
-    /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
-    /// assert_eq!(y.read()?, [bf16::from_f32(64.0); 64 * 64]);
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn second(mut self, dtype: Dtype) -> Self {
-        self.variant.second = Some(dtype);
-        self
-    }
-
-    /// What FP8 operands are multiplied by. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`, in the
-    /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
-    /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
-    /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
-    /// ranks alike.
-    ///
-    /// Scales of blocks are planes as quantisers write them: of 1×128 `[⌈K/128⌉][rows padded to 4]`, of 128×128 `[⌈rows/128⌉][⌈K/128⌉
-    /// padded to 4]`. Where they are gathered, each rank's chunk has a plane of its own, all behind each other in the heap, and a
-    /// chunk has a multiple of 4 rows, or of 128, but for the last. Lines of 1×128 are as long as a full chunk has rows:
-    /// [`Op::needs_at`](super::Op::needs_at) has that number for each number of rows.
-    ///
-    /// ```
-    /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Whole);
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// let (of_x, of_w) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
-    /// x.write(&[e4m3::ONE; 64 * 64])?;
-    /// w.write(&[e4m3::ONE; 64 * 64])?;
-    /// of_x.write(&[0.5])?;
-    /// of_w.write(&[0.25])?;
-    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
-    /// assert_eq!(y.read()?, [bf16::from_f32(64.0 * 0.5 * 0.25); 64 * 64]);
-    ///
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (of_x, of_w) = (rank.zeros::<f32>([64, 1])?, rank.zeros::<f32>([64, 1])?);
-    /// let rows: Vec<f32> = (0..64).map(|row| 0.25 * row as f32).collect();
-    /// of_x.write(&rows)?;
-    /// of_w.write(&[0.5; 64])?;
-    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
-    /// assert_eq!(y.read()?[3 * 64], bf16::from_f32(64.0 * 0.75 * 0.5));
-    ///
-    /// use counterflow::schedules::AgGemmOp;
-    /// let all = Communicator::emulated(2)?;
-    /// Communicator::each(&all, |rank| {
-    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
-    ///     let op = op.first_options().up_to(64, 64, 64).build()?;
-    ///     assert!(op.needs("x.scale")?.in_heap);
-    ///     let (x, of_x) = (rank.allocate::<e4m3>("x", [64, 64])?, rank.allocate::<f32>("x.scale", [64, 1])?);
-    ///     let (w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    ///     let of_w = rank.zeros::<f32>([64, 1])?;
-    ///     w.write(&[e4m3::ONE; 64 * 64])?;
-    ///     of_w.write(&[0.5; 64])?;
-    ///     x.write(&[e4m3::ONE; 64 * 64])?; // this rank's 32 rows count
-    ///     of_x.write(&vec![rank.rank() as f32 + 1.0; 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
-    ///     let y = y.read()?;
-    ///     assert_eq!([y[0], y[63 * 64]], [32.0, 64.0].map(bf16::from_f32)); // rows of rank 0, and of rank 1
-    ///
-    ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
-    ///     let op = op.first_options().up_to(64, 64, 256).build()?;
-    ///     rank.reserve(2 << 20)?; // a slot of the heap
-    ///     let (x, w) = (rank.allocate::<e4m3>("x", [64, 256])?, rank.zeros::<e4m3>([64, 256])?);
-    ///     let planes = op.needs("x.scale")?.shape;
-    ///     assert_eq!(planes, [2 * 2, 32]); // of each rank two lines, of 32 rows
-    ///     let (of_x, of_w) = (rank.allocate::<f32>("x.scale", planes)?, rank.zeros::<f32>([1, 4])?);
-    ///     w.write(&[e4m3::ONE; 64 * 256])?;
-    ///     of_w.write(&[0.5, 0.25, 0.0, 0.0])?; // a number for each 128 of K, and padding
-    ///     x.write(&[e4m3::ONE; 64 * 256])?;
-    ///     let me = rank.rank() as usize;
-    ///     let mine = [[1.0; 32], [4.0; 32]].concat().iter().map(|scale| scale * (me + 1) as f32).collect::<Vec<_>>();
-    ///     of_x.rows(2 * me..2 * me + 2)?.write(&mine)?; // or a quantiser does
-    ///     let mut y = rank.zeros::<bf16>([64, 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
-    ///     let y = y.read()?;
-    ///     assert_eq!([y[0], y[63 * 64]], [192.0, 384.0].map(bf16::from_f32)); // 128 · (1 · 0.5 + 4 · 0.25), and twice that
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn scales(mut self, scales: Scales) -> Self {
-        self.variant.scales = Some(scales);
-        self
-    }
-
-    /// The type of outputs (`Out`) that have the type of the first parameter, instead of that. Of FP8, each result is multiplied by
-    /// one f32 in the GPU's memory, then rounded, and saturates: launches take it as a tensor of its own, `y.scale` for `y`, and
-    /// read it when they run.
-    ///
-    /// ```
-    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3);
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
-    /// let scale = rank.zeros::<f32>([1, 1])?;
-    /// x.write(&[bf16::ONE; 64 * 64])?;
-    /// w.write(&[bf16::ONE; 64 * 64])?;
-    /// for (by, wanted) in [(0.25, 16.0), (8.0, 448.0)] {
-    ///     scale.write(&[by])?;
-    ///     op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale).launch()?.wait()?;
-    ///     assert_eq!(y.read()?, [e4m3::from_f32(wanted); 64 * 64]);
-    /// }
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn output(mut self, dtype: Dtype) -> Self {
-        self.variant.output = Some(dtype);
-        self
-    }
-
-    /// Gives each FP8 output its amax: one f32 in the GPU's memory, a tensor of its own, `y.amax` for `y`. A launch makes it as large
-    /// as the largest absolute value of what it computes for the output, before the scale; what it held before counts, and should
-    /// not be negative. Where one is NaN, so is the amax. Delayed scaling makes the next scale of it.
-    ///
-    /// ```
-    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3).amax();
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
-    /// let (scale, mut amax) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
-    /// w.write(&[bf16::ONE; 64 * 64])?;
-    /// scale.write(&[2.0])?;
-    /// for (of, wanted) in [(-0.5, 32.0), (0.25, 32.0), (1.0, 64.0)] {
-    ///     x.write(&[bf16::from_f32(of); 64 * 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale);
-    ///     launch.tensor("y.amax", &mut amax).launch()?.wait()?;
-    ///     assert_eq!(amax.read()?, [wanted]);
-    /// }
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn amax(mut self) -> Self {
-        self.variant.amax = true;
-        self
-    }
-
-    /// Promotes sums of FP8 products: every 128 of K, what the tensor cores summed is added in f32 to sums of the threads' own. The
-    /// tensor cores alone keep 13 fraction bits. Scales of blocks always do. Tiles have at most 256×128 or 128×256 elements.
-    ///
-    /// ```
-    /// use counterflow::{Communicator, Dtype, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).promote();
-    /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// assert!(op.variant().promote);
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn promote(mut self) -> Self {
-        self.variant.promote = true;
-        self
-    }
-
-    /// The layout of the dots' operands.
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.variant.layout = layout;
-        self
     }
 
     /// Settles a choice that the schedule leaves open.

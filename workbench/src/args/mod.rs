@@ -84,7 +84,7 @@ struct Args {
     /// Type of outputs that have the first parameter's: bf16, f16, f32, e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     output: Option<Dtype>,
-    /// Write the largest absolute value of each FP8 output, before its scale, beside it
+    /// Write the largest absolute value of each output that has a scale, before it, beside the output
     #[arg(long)]
     amax: bool,
     /// Add sums of FP8 products in f32 every 128 of K, instead of in the tensor cores alone
