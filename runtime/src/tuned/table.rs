@@ -53,6 +53,9 @@ pub struct Key {
     /// Whether sums of FP8 products are promoted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
+    /// Whether outputs have amaxes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub amax: bool,
     /// The operands' layout's name.
     pub layout: String,
 }
@@ -163,6 +166,7 @@ impl Key {
             output: output.filter(|output| *output != dtype).map(Into::into),
             scales: variant.scales.map(|scales| scales.name().into()),
             promote: variant.promotes(),
+            amax: variant.amax,
             layout: variant.layout.name().into(),
         }
     }
@@ -170,6 +174,7 @@ impl Key {
     /// Those that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose scales come after
     /// the product, too, or that have none. Measured on an H200: with winners of scales of the whole, scales of rows reached
     /// 0.97 of cuBLASLt's speed with the same in nine large products.
+    /// Last of those with amaxes: the same without them, which is measured more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let after = [Some(Scales::Whole), Some(Scales::Rows), None];
@@ -186,7 +191,16 @@ impl Key {
             scales: scales.clone(),
             ..self.clone()
         });
-        halves.chain(scaled.filter(|key| key != self)).collect()
+        let mut twins: Vec<_> = halves.chain(scaled.filter(|key| key != self)).collect();
+        if self.amax {
+            let all = std::iter::once(self).chain(&twins);
+            let without = all.map(|key| Key {
+                amax: false,
+                ..key.clone()
+            });
+            twins.extend(without.collect::<Vec<_>>());
+        }
+        twins
     }
 }
 
@@ -351,6 +365,7 @@ mod tests {
                 output: None,
                 scales: None,
                 promote: false,
+                amax: false,
                 layout: "nt".into(),
             },
             m,
@@ -418,6 +433,19 @@ mod tests {
         assert!(scales(Some("of another kind")).is_empty());
         assert_eq!(key.twins().len(), 1, "f16");
         assert!(other(|key| key.promote = true));
+        assert!(other(|key| key.amax = true));
+        let measured = Key {
+            dtype: "e4m3".into(),
+            scales: Some("rows".into()),
+            amax: true,
+            ..key.clone()
+        };
+        let twins = measured.twins().into_iter();
+        let twins: Vec<_> = twins.map(|twin| (twin.scales, twin.amax)).collect();
+        let each = |amax| move |scales: Option<&str>| (scales.map(Into::into), amax);
+        let with = [Some("whole"), None].map(each(true));
+        let without = [Some("rows"), Some("whole"), None].map(each(false));
+        assert_eq!(twins, [&with[..], &without[..]].concat());
         assert!(!other(|_| {}));
     }
 
