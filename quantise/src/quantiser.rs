@@ -61,7 +61,8 @@ pub struct Quantiser<'r> {
     /// None: the rank is emulated.
     pub(crate) kernels: Option<Kernels>,
     pub(crate) most: [usize; 2],
-    /// Of whole tensors the amax, the multiplier, the stored scale if rows have it, and the amaxes of CTAs; of rows the amaxes of rows and columns.
+    /// Of whole tensors the amax, the multiplier, the stored scale if rows have it, and the amaxes of CTAs; of rows the
+    /// amaxes of rows and columns.
     pub(crate) state: Tensor<f32>,
 }
 
@@ -69,8 +70,8 @@ impl<'r> Quantiser<'r> {
     /// Compiles and loads what a recipe needs for up to so many rows and columns.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a type that is FP8 already, an eps below 0, or several scales of which each would be in each row; [`Error::Toolkit`] without a compiler; what the
-    /// driver refuses.
+    /// [`Error::Usage`] for a type that is FP8 already, an eps below 0, or several scales of which each would be in each row;
+    /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn build(
         rank: &'r Communicator,
         recipe: Recipe,

@@ -229,14 +229,14 @@ pub fn slots_of(plan: &Plan, buffer: &Buffer, rank: u32) -> impl Iterator<Item =
 
 /// Where an element is: rows one after another, or in each chunk columns one after another.
 fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
+    // Lines of scales of blocks are padded.
     let line = plan.geometry.contiguous(buffer) as usize;
     if buffer.mn_major {
         let columns = plan.geometry.size(buffer.columns) as usize;
         let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
         (row / chunk * columns + column) * line + row % chunk
     } else {
-        // Lines of scales of blocks are padded.
-        row * plan.geometry.contiguous(buffer) as usize + column
+        row * line + column
     }
 }
 

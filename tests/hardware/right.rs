@@ -303,12 +303,12 @@ fn of_bits() -> impl Iterator<Item = Variant> {
     })
 }
 
-/// Scales that travel with what is gathered.
-const TRAVELLING: [Scales; 2] = [Scales::Whole, Scales::Rows];
+/// One scale for an operand or for each of its rows. Sums in tensor cores alone have these.
+const UNPROMOTED: [Scales; 2] = [Scales::Whole, Scales::Rows];
 
 /// The same with scales of each operand. Those of the rows of what is gathered travel with them.
 fn fp8_scaled(schedule: Schedule) {
-    for scales in TRAVELLING {
+    for scales in UNPROMOTED {
         let matrix = Matrix {
             scales: Some(scales),
             ..FP8_MATRIX
@@ -367,7 +367,7 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         (Probes::default(), program, variant)
     });
     let of_all = variants.flat_map(|(probes, program, variant)| {
-        let [whole, rows] = TRAVELLING.map(|scales| variant.clone().scales(scales));
+        let [whole, rows] = UNPROMOTED.map(|scales| variant.clone().scales(scales));
         let mixed = variant.clone().second(Dtype::E5M2);
         let gradients = variant.clone().dtype(Dtype::E5M2).second(Dtype::E4M3);
         [variant, whole, rows, mixed, gradients].map(|variant| (probes, program.clone(), variant))
@@ -378,16 +378,15 @@ fn of_fp8_operands() -> impl Iterator<Item = (Probes, Program, Variant)> {
         schedules::ag_gemm_double_ring,
         schedules::fsdp_gemm,
     ];
-    let gathers = gathers.map(|schedule| (schedule, &TRAVELLING[..], FP8));
     let kinds = gathers
         .into_iter()
-        .flat_map(|(schedule, scales, kinds)| kinds.map(|kind| (schedule, scales, kind)));
+        .flat_map(|schedule| FP8.map(|kind| (schedule, kind)));
     let worlds = kinds.flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-    let scaled = worlds.flat_map(|((schedule, scales, kind), world)| {
+    let scaled = worlds.flat_map(|((schedule, kind), world)| {
         let program = schedule();
         let variant = variant_of(&program, world, kind);
-        scales.iter().map(move |scales| {
-            let variant = variant.clone().scales(*scales);
+        UNPROMOTED.map(|scales| {
+            let variant = variant.clone().scales(scales);
             (Probes::default(), program.clone(), variant)
         })
     });

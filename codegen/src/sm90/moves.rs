@@ -63,7 +63,7 @@ impl<'a> Moves<'_, 'a> {
 
 impl Walk<'_, '_> {
     /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
-    /// waits: an item that says otherwise is not [`regular`].
+    /// waits: one thread does an item that says otherwise, all of it in order.
     pub(super) fn moves<'l, 'a>(&mut self, leaves: &'l [Leaf<'a>]) -> Option<Moves<'l, 'a>> {
         let kernel = self.b.kernel;
         let is_box = |leaf: &&Leaf<'_>| moves_boxes(kernel, leaf.op);

@@ -347,7 +347,7 @@ fn what_has_no_scales_of_blocks() {
     ");
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (256, 192))), @"
     error[resources]: tiles of 256x192 with promoted sums
-      help: 256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores
+      help: smaller tiles: of 192 registers a thread, promoted sums take 192 and scales 48; tensor cores want some, too
     ");
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (128, 128)).dtype(E5M2)), @"
     error[resources]: a product of e5m2

@@ -158,11 +158,11 @@ fn tiles_without_registers_for_both_sums_are_refused() {
     };
     insta::assert_snapshot!(refused((256, 160)), @"
     error[resources]: tiles of 256x160 with promoted sums
-      help: 256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores
+      help: smaller tiles: of 192 registers a thread, promoted sums take 160 and scales 0; tensor cores want some, too
     ");
     insta::assert_snapshot!(refused((200, 256)), @"
     error[resources]: tiles of 200x256 with promoted sums
-      help: 256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores
+      help: smaller tiles: of 192 registers a thread, promoted sums take 200 and scales 0; tensor cores want some, too
     ");
 }
 

@@ -121,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(256) amaxes_of_lines(const void* x,
 }
 #endif
 
-// `state`: of a whole tensor its amax, multiplier and, with EACH_ROW, stored scale; of delayed scaling the multiplier, the stored scale, and the amax of
-// this step; of rows the amaxes of rows and columns.
+// `state`: of a whole tensor its amax, multiplier and, with EACH_ROW, stored scale; of delayed scaling the multiplier, the
+// stored scale, and the amax of this step; of rows the amaxes of rows and columns.
 extern "C" __global__ void __launch_bounds__(256, 2)
 cast_tiles(const void* x, u8* codes, u8* turned, float* scales, float* turned_scales, float* state, const u32* skip,
            u32 rows, u32 columns, u32 pitch, const Plane plane, const Plane turned_plane) {

@@ -32,18 +32,22 @@ impl Asked<'_> {
         scales.collect()
     }
 
-    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
-    pub fn promotion(&self) -> Option<Promotion> {
-        // Each number along the N side has a register: a quarter of the threads have two of every eight.
+    /// Registers of a thread for scales: each number along the N side has one, as a quarter of the threads have two of every
+    /// eight.
+    fn registers_of_scales(&self) -> u32 {
         let on_n = usize::from(!self.wgmma.swapped());
         let staged = self.stages().0;
         let lines = self
             .scales()
             .into_iter()
             .filter(|scale| scale.block == ScaleBlock::Line && staged[scale.operand].1 == on_n);
-        let scales: u32 = lines.map(|scale| scale.side / 4).sum();
+        lines.map(|scale| scale.side / 4).sum()
+    }
+
+    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
+    pub fn promotion(&self) -> Option<Promotion> {
         let all = registers_to_promote(!self.item.sums.is_empty());
-        let left = all.checked_sub(self.wgmma.accumulators() + scales)?;
+        let left = all.checked_sub(self.wgmma.accumulators() + self.registers_of_scales())?;
         let promotion = Promotion::of(self.wgmma.blocks(), self.wgmma.sides().1, left)?;
         self.promotes().then_some(promotion)
     }
@@ -101,7 +105,10 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let message = format!("{} with promoted sums", asked.tiles());
-    let hint =
-        "256x128 and 128x256 at most: promoted sums are in registers beside those of tensor cores";
+    let (sums, scales) = (asked.wgmma.accumulators(), asked.registers_of_scales());
+    let all = registers_to_promote(!asked.item.sums.is_empty());
+    let hint = format!(
+        "smaller tiles: of {all} registers a thread, promoted sums take {sums} and scales {scales}; tensor cores want some, too"
+    );
     vec![refuse(asked.at, message, hint)]
 }
