@@ -216,13 +216,3 @@ impl TensorKind {
         }
     }
 }
-
-impl Side {
-    /// The other one.
-    pub(crate) const fn other(self) -> Side {
-        match self {
-            Side::Rows => Side::Columns,
-            Side::Columns => Side::Rows,
-        }
-    }
-}

@@ -20,4 +20,12 @@ impl Side {
             Side::Columns => "columns",
         }
     }
+
+    /// The other one.
+    pub(crate) const fn other(self) -> Side {
+        match self {
+            Side::Rows => Side::Columns,
+            Side::Columns => Side::Rows,
+        }
+    }
 }

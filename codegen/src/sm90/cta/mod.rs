@@ -170,7 +170,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
     if let (true, Some((role, _))) = (alternates(&asked), gemm) {
         missing.extend(together::before_products(
             &beside,
-            &in_turn(&role.body),
+            &in_sequence(&role.body),
             |body| multiplies(kernel, body),
         ));
     }
@@ -229,7 +229,7 @@ fn alternates(asked: &[Asked<'_>]) -> bool {
 }
 
 /// Loops over items in the order of a CTA, those over ranks twice: what stands last in one comes before what is first.
-fn in_turn(body: &[Block]) -> Vec<Loop<'_>> {
+fn in_sequence(body: &[Block]) -> Vec<Loop<'_>> {
     let each = body.iter().flat_map(|block| {
         let times = 1 + usize::from(matches!(block, Block::ForRanks { .. }));
         iter::repeat_n(slice::from_ref(block), times)

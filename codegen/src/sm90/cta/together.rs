@@ -87,11 +87,11 @@ fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
 /// count is known to the launch only, so whoever comes after it may not multiply.
 pub(super) fn before_products(
     beside: &[Asked<'_>],
-    in_turn: &[Loop<'_>],
+    in_sequence: &[Loop<'_>],
     multiplies: impl Fn(&[Op]) -> bool,
 ) -> Vec<Diagnostic> {
-    let last = in_turn.iter().rposition(|each| multiplies(each.body));
-    let before = &in_turn[..last.unwrap_or(0)];
+    let last = in_sequence.iter().rposition(|each| multiplies(each.body));
+    let before = &in_sequence[..last.unwrap_or(0)];
     let found = beside
         .iter()
         .filter(|asked| before.iter().any(|each| each.items == asked.items));
