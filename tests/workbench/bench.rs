@@ -43,7 +43,6 @@ fn bench_measures_every_schedule_of_one_product() {
         // It gets as far as asking for a GPU.
         let wanted: &[&str] = match &name[..] {
             "bulk" | "bulk_rs" => &["measuring bulk", "one output"],
-            "fsdp_gemm" => &["measuring fsdp_gemm", "gathers its weight"],
             "gemm_ag" => &["measuring gemm_ag", "gathers its result"],
             "experts" => &["measuring experts", "schedules of one product"],
             "mlp" => &["measuring mlp", "schedules of one product"],
@@ -52,6 +51,52 @@ fn bench_measures_every_schedule_of_one_product() {
         };
         bad(&told, REJECTED, wanted);
     }
+}
+
+/// As far as asking for a GPU, with every kind of scales that a schedule takes, on several ranks.
+#[test]
+fn bench_measures_fp8_on_several_ranks() {
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    for schedule in [
+        "gemm",
+        "ag_gemm",
+        "ag_gemm_pull",
+        "ag_gemm_ring",
+        "ag_gemm_double_ring",
+        "fsdp_gemm",
+        "gemm_rs",
+        "gemm_rs_add",
+        "rs_ring",
+        "gemm_ar",
+        "all_to_all",
+    ] {
+        for scales in counterflow::Scales::ALL {
+            let tiles = match schedule {
+                // A rank's tiles are its own, and those of others.
+                "all_to_all" => "",
+                _ => "--set tiles=128x128",
+            };
+            let words = format!(
+                "bench {schedule} --world 2 --dtype e4m3 --scales {} {tiles} --shape 512x512x512",
+                scales.name()
+            );
+            let told = tell(&counterflow::schedules::ALL, &words);
+            bad(&told, REJECTED, &["cuda", "driver"]);
+        }
+    }
+    let layout = "bench fsdp_gemm --world 2 --layout nn --shape 512x512x512";
+    let told = tell(&counterflow::schedules::ALL, layout);
+    bad(&told, REJECTED, &["gathers its weight", "--layout nt"]);
+    let residual = "bench linear_residual --dtype e4m3 --scales rows --shape 512x512x512";
+    let told = tell(&counterflow::schedules::ALL, residual);
+    bad(
+        &told,
+        REJECTED,
+        &["more than multiply", "on one rank or several"],
+    );
 }
 
 #[test]

@@ -58,6 +58,10 @@ use std::process::ExitCode;
 
 /// NVIDIA's compiler, if tests can have it.
 #[cfg(test)]
+#[path = "../../codegen/tests/fixtures/library.rs"]
+#[allow(dead_code, reason = "tests of other crates have the others")]
+mod library;
+#[cfg(test)]
 #[path = "../../runtime/tests/common/mod.rs"]
 mod toolkit;
 

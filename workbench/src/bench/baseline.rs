@@ -88,7 +88,7 @@ impl<'a> Gated<'a> {
         let product = |name| Memory::new(rank, name, m * n * u64::from(dtype.bytes()), false);
         let (of_gate, of_up) = (product("gate")?, product("up")?);
         let of_set = |set: &Set| {
-            let plain = set.operands();
+            let plain = set.of_product();
             let second = Operands {
                 w: place(set, Some(up)).unwrap_or(plain.w),
                 y: of_up.address(),
@@ -116,7 +116,7 @@ impl<'a> Baseline<'a> {
         sets: &[Set],
     ) -> Result<Baseline<'a>, Error> {
         let epilogue = task.epilogue();
-        let plain: Vec<Operands> = sets.iter().map(Set::operands).collect();
+        let plain: Vec<Operands> = sets.iter().map(Set::of_product).collect();
         if let Some(gated) = Gated::new(rank, numbers, task, sets)? {
             let y = gated.gate.address();
             let operands: Vec<Operands> =
@@ -218,7 +218,7 @@ impl<'a> Exact<'a> {
         )?;
         let operands = Operands {
             y: product.address(),
-            ..set.operands()
+            ..set.of_product()
         };
         let problem = Problem {
             result: Dtype::F32,

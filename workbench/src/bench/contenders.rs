@@ -1,17 +1,15 @@
-//! The candidates beside cuBLASLt: our kernels, and NCCL before or after cuBLASLt.
+//! Our kernels as candidates, and what a result is made of.
 
-use super::task::{Set, Task};
+use super::task::Set;
 use super::variants::Planned;
-use crate::cuda::{Matmul, Nccl, Operands};
-use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::kernel::{Kernel, OpKind, visit};
+use counterflow_codegen::program::{StoreMode, TensorId, TensorKind};
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::launch::{Loaded, Tensors};
 use counterflow_runtime::{Communicator, Error};
+use std::collections::BTreeSet;
 
 /// What a candidate writes on a rank, and where.
 pub(super) struct Written<'a> {
@@ -35,8 +33,9 @@ pub(super) enum Holds {
 }
 
 impl Holds {
-    pub(super) fn of(kernel: &Kernel, plan: &Plan, y: TensorId) -> Holds {
-        let buffer = &kernel.buffers[y.index()];
+    pub(super) fn of(planned: &Planned<'_>) -> Holds {
+        let (plan, y) = (&planned.plan, planned.built.roles.y);
+        let buffer = &planned.built.kernel.buffers[y.index()];
         match buffer.kind {
             TensorKind::Scattered | TensorKind::Reduced => Holds::Sum,
             TensorKind::Exchanged => Holds::Each {
@@ -56,8 +55,25 @@ impl Holds {
 }
 
 impl<'a> Written<'a> {
+    /// All of this rank's product.
+    pub(super) fn all(memory: &'a Memory, rows: u32) -> Written<'a> {
+        Written {
+            memory,
+            rows: Extent {
+                start: 0,
+                end: rows,
+            },
+            at_front: true,
+            holds: Holds::Own,
+        }
+    }
+
     /// A schedule's kernel's result.
-    fn of(rank: &Communicator, planned: &Planned<'_>, memory: &'a Memory) -> Written<'a> {
+    pub(super) fn of(
+        rank: &Communicator,
+        planned: &Planned<'_>,
+        memory: &'a Memory,
+    ) -> Written<'a> {
         let (kernel, plan) = (&planned.built.kernel, &planned.plan);
         let tensor = planned.built.roles.y;
         let y = &kernel.buffers[tensor.index()];
@@ -65,9 +81,58 @@ impl<'a> Written<'a> {
             memory,
             rows: plan.geometry.held(y, rank.rank()),
             at_front: y.chunk_only(),
-            holds: Holds::of(kernel, plan, tensor),
+            holds: Holds::of(planned),
         }
     }
+}
+
+/// How often our sums over so many ranks are rounded to the result's type before the last time.
+pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
+    match adds_to_sums(kernel) {
+        true => world,
+        false => 1,
+    }
+}
+
+/// Whether sums of several ranks' products are stored and then added to: each is rounded on its way. Otherwise products
+/// are, and their sum once more.
+fn adds_to_sums(kernel: &Kernel) -> bool {
+    let mut sums = BTreeSet::new();
+    let mut found = false;
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| match &op.kind {
+            OpKind::Load { acc, from } | OpKind::Reduce { acc, from } => {
+                if kernel.buffers[from.buffer.index()].is_scratch() {
+                    sums.insert(*acc);
+                }
+            }
+            OpKind::Store { mode, .. } => found |= *mode == StoreMode::Add,
+            OpKind::Dot { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. } => {}
+        });
+    }
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| match &op.kind {
+            OpKind::Store { dst, value, .. } => {
+                let value = &kernel.values[usize::from(value.0)];
+                let adds = value.accs().iter().any(|acc| sums.contains(acc));
+                found |= adds && kernel.buffers[dst.buffer.index()].is_scratch();
+            }
+            OpKind::Load { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Dot { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. } => {}
+        });
+    }
+    found
 }
 
 /// One of our kernels with all it needs on a rank.
@@ -76,53 +141,70 @@ pub(super) struct Ready<'a> {
     loaded: Loaded,
     /// Set by set.
     tensors: Vec<Tensors>,
-    /// A kernel beside the schedule's has its own result.
-    mine: Vec<(TensorId, Memory)>,
+    /// The result of a kernel beside the schedule's.
+    own: Option<Memory>,
 }
 
 impl<'a> Ready<'a> {
+    /// A kernel of the schedule.
     pub(super) fn new(
         rank: &Communicator,
         compiler: &Compiler,
         planned: &'a Planned<'a>,
         sets: &[Set],
-        alone: bool,
     ) -> Result<Ready<'a>, Error> {
-        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
+        let place = |set: usize, tensor| sets[set].given(planned.built, tensor);
+        Ready::with((rank, compiler), planned, sets.len(), place)
+    }
+
+    /// Our kernel for the product of this rank alone, with a result of its own.
+    pub(super) fn alone(
+        rank: &Communicator,
+        compiler: &Compiler,
+        planned: &'a Planned<'a>,
+        sets: &[Set],
+    ) -> Result<Ready<'a>, Error> {
+        let (kernel, y) = (&planned.built.kernel, planned.built.roles.y);
+        let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, y);
+        let own = Memory::new(rank, &kernel.buffers[y.index()].name, bytes, in_heap)?;
+        let place = |set: usize, tensor| match tensor == y {
+            true => Some(&own),
+            false => sets[set].alone(planned.built, tensor),
+        };
+        let ready = Ready::with((rank, compiler), planned, sets.len(), place)?;
+        Ok(Ready {
+            own: Some(own),
+            ..ready
+        })
+    }
+
+    /// A kernel whose tensors are, in so many sets, at those places.
+    pub(super) fn with<'m>(
+        (rank, compiler): (&Communicator, &Compiler),
+        planned: &'a Planned<'a>,
+        sets: usize,
+        place: impl Fn(usize, TensorId) -> Option<&'m Memory>,
+    ) -> Result<Ready<'a>, Error> {
+        let kernel = &planned.built.kernel;
         let loaded = Loaded::load(rank, compiler, planned.pipeline, &planned.series)?;
         // Nothing else in the stream is launched early: cuBLASLt's and our own kernels are ordinary launches.
         let loaded = loaded.early_after_foreign_kernels();
-        let mut tensors = vec![Tensors::new(); sets.len()];
-        let mut mine = Vec::new();
-        for index in 0..kernel.buffers.len() {
-            let tensor = TensorId(index as u16);
-            let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
-            if kernel.buffers[index].is_scratch() {
-                continue;
-            }
-            let own = tensor == roles.y && alone;
-            if own {
-                let name = &kernel.buffers[index].name;
-                mine.push((tensor, Memory::new(rank, name, bytes, in_heap)?));
-            }
-            for (set, tensors) in sets.iter().zip(&mut tensors) {
-                let own = mine.last().filter(|(held, _)| *held == tensor);
-                let more = if alone { None } else { set.more(tensor) };
-                let memory = match own.map(|(_, own)| own).or(more) {
-                    Some(own) => own,
-                    None if tensor == roles.w => &set.w,
-                    None if tensor == roles.y => &set.y,
-                    None if alone => set.whole.as_ref().unwrap_or(&set.x),
-                    None => &set.x,
-                };
-                memory.hold(tensor, bytes, tensors);
+        let mut tensors = vec![Tensors::new(); sets];
+        for (set, tensors) in tensors.iter_mut().enumerate() {
+            for index in 0..kernel.buffers.len() {
+                let tensor = TensorId(index as u16);
+                // Scratch is the kernel's own.
+                if let Some(memory) = place(set, tensor) {
+                    let (bytes, _) = Loaded::needs(kernel, &planned.plan, tensor);
+                    memory.hold(tensor, bytes, tensors);
+                }
             }
         }
         Ok(Ready {
             planned,
             loaded,
             tensors,
-            mine,
+            own: None,
         })
     }
 
@@ -132,113 +214,6 @@ impl<'a> Ready<'a> {
     }
 
     pub(super) fn result<'b>(&'b self, rank: &Communicator, set: &'b Set) -> Written<'b> {
-        let y = self.planned.built.roles.y;
-        let own = self.mine.iter().find(|(held, _)| *held == y);
-        Written::of(rank, self.planned, own.map_or(&set.y, |(_, own)| own))
-    }
-}
-
-/// NCCL communicates and cuBLASLt multiplies, one after the other.
-pub(super) struct Peer<'a> {
-    nccl: &'a Nccl,
-    product: &'a Matmul<'a>,
-    sets: &'a [Set],
-    /// The schedule that does the same.
-    like: &'a Planned<'a>,
-    dtype: Dtype,
-    rank: u32,
-    world: u32,
-    /// Rows of a rank's chunk, and elements of each row that moves.
-    moved: [u64; 2],
-    how: How,
-}
-
-/// What NCCL does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    Gather,
-    Scatter,
-    Reduce,
-    Exchange,
-}
-
-impl<'a> Peer<'a> {
-    pub(super) fn new(
-        rank: &Communicator,
-        nccl: &'a Nccl,
-        product: &'a Matmul<'a>,
-        task: &'a Task<'a>,
-        sets: &'a [Set],
-    ) -> Peer<'a> {
-        let like = &task.ours[0];
-        let [m, n, k] = task.case.size.map(u64::from);
-        let y = like.built.kernel.buffers[like.built.roles.y.index()].kind;
-        let (how, columns) = match y {
-            TensorKind::Scattered => (How::Scatter, n),
-            TensorKind::Reduced => (How::Reduce, n),
-            TensorKind::Exchanged => (How::Exchange, n),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => (How::Gather, k),
-        };
-        Peer {
-            nccl,
-            product,
-            sets,
-            like,
-            dtype: task.dtype,
-            rank: rank.rank(),
-            world: rank.world(),
-            moved: [m.div_ceil(u64::from(rank.world())), columns],
-            how,
-        }
-    }
-
-    pub(super) fn launch(&self, set: usize) -> Result<(), Error> {
-        let set = &self.sets[set];
-        let [rows, columns] = self.moved;
-        let count = rows * columns;
-        let y = set.y.address();
-        match self.how {
-            How::Gather => {
-                let x = set.x.address();
-                let own = u64::from(self.rank) * count * u64::from(self.dtype.bytes());
-                self.nccl.all_gather(x.plus(own), x, count, self.dtype)?;
-                let w = set.w.address();
-                self.product.run(&Operands {
-                    x,
-                    w,
-                    y,
-                    ..set.operands()
-                })
-            }
-            How::Scatter => {
-                self.product.run(&set.operands())?;
-                let product = set.product.address();
-                self.nccl.reduce_scatter(product, y, count, self.dtype)
-            }
-            How::Reduce => {
-                self.product.run(&set.operands())?;
-                let all = u64::from(self.like.plan.shape.m) * columns;
-                let product = set.product.address();
-                self.nccl.all_reduce(product, y, all, self.dtype)
-            }
-            How::Exchange => {
-                self.product.run(&set.operands())?;
-                let product = set.product.address();
-                let each = (count, self.world);
-                self.nccl.all_to_all(product, y, each, self.dtype)
-            }
-        }
-    }
-
-    pub(super) fn result<'b>(&self, rank: &Communicator, set: &'b Set) -> Written<'b> {
-        Written::of(rank, self.like, &set.y)
+        Written::of(rank, self.planned, self.own.as_ref().unwrap_or(&set.y))
     }
 }

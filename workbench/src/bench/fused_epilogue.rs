@@ -2,7 +2,7 @@
 
 use crate::cuda::Activation;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::kernel::{Kernel, OpKind, visit};
+use counterflow_codegen::kernel::{Buffer, Kernel, OpKind, visit};
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::value::{AccId, Binary, Unary, Value};
 use counterflow_runtime::Error;
@@ -24,6 +24,20 @@ pub(super) struct FusedEpilogue {
 struct Accs {
     dots: BTreeMap<AccId, [TensorId; 2]>,
     loads: BTreeMap<AccId, TensorId>,
+}
+
+impl Accs {
+    /// Products by their operands' scales are the products that those stand for.
+    fn unscaled<'v>(&self, kernel: &Kernel, value: &'v Value) -> &'v Value {
+        if let Value::Binary(Binary::Mul, rest, scale) = value
+            && let Value::Acc(scale) = &**scale
+            && let Some(scale) = self.loads.get(scale)
+            && kernel.buffers[scale.index()].kind.is_scale()
+        {
+            return self.unscaled(kernel, rest);
+        }
+        value
+    }
 }
 
 impl FusedEpilogue {
@@ -78,6 +92,9 @@ impl FusedEpilogue {
         stored.into_iter().all(|value| {
             let mut summands = Vec::new();
             kernel.values[usize::from(value)].summands(&mut summands);
+            let summands: Vec<&Value> = (summands.into_iter())
+                .map(|summand| accs.unscaled(kernel, summand))
+                .collect();
             let product = |summand: &&Value| matches!(summand, Value::Acc(acc) if !input(acc));
             let alike = |(at, summand)| summands[..at].contains(summand);
             summands.iter().all(product) && !summands.iter().enumerate().any(alike)
@@ -118,16 +135,9 @@ impl FusedEpilogue {
 
     /// The product, plus one bias at most, plus one matrix at most.
     fn sum(&mut self, kernel: &Kernel, accs: &Accs, value: &Value) -> Option<()> {
+        let value = accs.unscaled(kernel, value);
         if let Value::Acc(acc) = value {
             return accs.dots.contains_key(acc).then_some(());
-        }
-        // Products by their operands' scales are the products that those stand for.
-        if let Value::Binary(Binary::Mul, rest, scale) = value
-            && let Value::Acc(scale) = &**scale
-            && let Some(scale) = accs.loads.get(scale)
-            && let TensorKind::Scale { .. } = kernel.buffers[scale.index()].kind
-        {
-            return self.sum(kernel, accs, rest);
         }
         let Value::Binary(Binary::Add, rest, more) = value else {
             return None;
@@ -190,10 +200,20 @@ impl FusedEpilogue {
                 "measure products whose rows are gathered before, or summed: no peer is run before a gather of the result",
             );
         }
-        if kernel.is_chunked(kernel.buffers[y.index()].columns) {
+        let columns = kernel.buffers[y.index()].columns;
+        let gathers_columns =
+            |buffer: &Buffer| buffer.kind == TensorKind::Gathered && buffer.rows == columns;
+        if kernel
+            .buffers
+            .iter()
+            .any(|buffer| gathers_columns(buffer) && buffer.mn_major)
+        {
             return refuse(
-                format!("measuring {}, which gathers its weight", kernel.name),
-                "measure products whose rows are gathered: no peer is run beside a gathered weight",
+                format!(
+                    "measuring {} in this layout, which gathers its weight",
+                    kernel.name
+                ),
+                "use --layout nt: each part of a weight is a matrix of its own in the others",
             );
         }
         if let Some(other) = other {
@@ -214,23 +234,18 @@ impl FusedEpilogue {
         }
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
         let fp8 = kernel.buffers.iter().any(|buffer| buffer.dtype.is_fp8());
-        if fp8
-            && (moves
-                || self.bias.or(self.added).or(self.up).is_some()
-                || self.activation != Activation::Nothing)
-        {
+        let more = self.operands().next().is_some() || self.activation != Activation::Nothing;
+        if fp8 && (more || moves && self.in_place) {
             return refuse(
                 format!(
                     "measuring {} with FP8 operands, which does more than multiply",
                     kernel.name
                 ),
-                "measure FP8 products of one rank, alone or added to f32: `run --device cuda` checks and times the others",
+                "measure FP8 products alone, on one rank or several, or added to f32 on one: `run --device cuda` checks and times the others",
             );
         }
-        let wider = kernel
-            .buffers
-            .first()
-            .is_some_and(|first| first.dtype != dtype);
+        let first = kernel.buffers.first();
+        let wider = first.is_some_and(|first| first.dtype != dtype) && !fp8;
         if (self.some() || wider) && moves {
             return refuse(
                 format!(

@@ -8,6 +8,7 @@ mod fp8;
 mod fused_epilogue;
 mod interleaved;
 mod meter;
+mod peer;
 mod setup;
 mod stats;
 mod summary;
@@ -59,10 +60,14 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let built = variants::build(&request.program, &base)?;
     let fp8 = built.kernel.buffers[built.roles.x.index()].dtype.is_fp8();
     let mut setup = Setup::new(world, &request.machine, fp8).map_err(without_a_gpu)?;
+    let mut lacks = None;
     if options.nccl && side.is_some() {
-        setup.add_nccl()?;
+        lacks = setup.add_nccl()?;
     }
     console.say(setup.describe());
+    if let Some(lacks) = lacks {
+        console.say(lacks);
+    }
     let mut candidates = Candidates::new(&request.program, base.clone(), options)?;
     // The product on each rank alone, if the schedule does more.
     let free = Variant {

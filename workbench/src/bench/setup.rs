@@ -1,13 +1,14 @@
 //! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
 use super::interleaved::Exchange;
-use super::task::Task;
-use super::variants::{self, Planned};
+use super::table::Choices;
+use super::task::{Measured, Task};
+use super::variants::Planned;
 use super::worker::Worker;
 use super::{meter, table};
 use crate::args::Request;
 use crate::cuda::Nccl;
-use crate::suite::{Case, Side};
+use crate::suite::Case;
 use crate::{render, run};
 use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::model::{Machine, Volume};
@@ -52,7 +53,11 @@ impl Setup {
         })
     }
 
-    pub(super) fn add_nccl(&mut self) -> Result<(), Error> {
+    /// Adds NCCL as a peer. Without a GPU for every rank it does not run: then this says so.
+    pub(super) fn add_nccl(&mut self) -> Result<Option<String>, Error> {
+        if self.sharing > 1 {
+            return Ok(Some(without_nccl(self.ranks.len())));
+        }
         let ranks = self.ranks.iter();
         let ranks: Vec<_> = ranks
             .map(|rank| Ok((rank.gpu().cuda()?.clone(), rank.stream().cuda()?.clone())))
@@ -60,7 +65,7 @@ impl Setup {
         for (worker, nccl) in self.workers.iter_mut().zip(Nccl::all(&ranks)?) {
             worker.nccl = Some(nccl);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The part of a GPU that a rank has for kernels of that schedule.
@@ -168,27 +173,85 @@ impl Setup {
         let measured = Communicator::each(&self.ranks, |rank| {
             self.workers[rank.rank() as usize].measure(rank, &task)
         })?;
-        let mut names = vec![(table::CUBLAS.to_owned(), None)];
-        names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
-        names.extend(
-            ours.iter()
-                .map(|planned| (planned.name(), Some(planned.built.choices.clone()))),
-        );
-        if self.workers[0].nccl.is_some() {
-            let name = if variants::side(&request.program) == Some(Side::Columns) {
-                "NCCL, then cuBLASLt"
-            } else {
-                "cuBLASLt, then NCCL"
-            };
-            names.push((name.into(), None));
-        }
-        let of_first = measured.first();
-        let beside = of_first.map_or(&[][..], |first| &first.beside);
-        names.extend(beside.iter().map(|kind| (kind.clone(), None)));
+        let names = names(alone, ours, measured.first());
         let link = (self.ranks.len() > 1).then(|| {
             let bytes = Volume::of(kernel, &first.plan).least_of_a_link();
             bytes as f64 / self.machine.link_copy_engine
         });
         Ok(table::Result::of(case, &names, &measured, link))
+    }
+}
+
+/// The names of all candidates, in the order of their samples. cuBLASLt's is that of what it did.
+fn names(
+    alone: Option<&Planned<'_>>,
+    ours: &[Planned<'_>],
+    first: Option<&Measured>,
+) -> Vec<(String, Option<Choices>)> {
+    let mut names = vec![(table::CUBLAS.to_owned(), None)];
+    names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
+    let ours = ours.iter();
+    names.extend(ours.map(|planned| (planned.name(), Some(planned.built.choices.clone()))));
+    let [peers, beside] = [
+        first.map(|first| &first.peers),
+        first.map(|first| &first.beside),
+    ];
+    let more = peers.into_iter().chain(beside).flatten();
+    names.extend(more.map(|name| (name.clone(), None)));
+    names
+}
+
+/// Why NCCL has no column where ranks share a GPU.
+fn without_nccl(ranks: usize) -> String {
+    format!("  NCCL is left out: it needs a GPU for every rank, and these {ranks} share one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::fp8::tests::planned;
+    use crate::bench::variants;
+    use crate::library;
+    use crate::suite;
+    use counterflow_codegen::dtype::Dtype;
+
+    /// A column less for NCCL moves the names of all that follow: they stand in the order of [`Measured`].
+    #[test]
+    fn every_candidate_has_a_name_in_the_order_of_its_samples() {
+        let case = suite::single([512, 256, 256]);
+        let build =
+            |program: &Program| variants::build(program, &Variant::new(2).dtype(Dtype::E4M3));
+        let [ours, gemm] = [library::ag_gemm, library::gemm]
+            .map(|schedule| build(&schedule(&library::real())).expect("legal"));
+        let (ours, gemm) = ([planned(&ours, &case)], planned(&gemm, &case));
+        let measured = Measured {
+            peers: vec!["NCCL, then cuBLASLt rows, fast".into()],
+            beside: vec!["cuBLASLt whole, fast".into()],
+            ..Measured::default()
+        };
+        let all = names(Some(&gemm), &ours, Some(&measured));
+        let begins = [
+            "cuBLASLt",
+            "gemm ",
+            "ag_gemm ",
+            "NCCL, then",
+            "cuBLASLt whole",
+        ];
+        assert_eq!(all.len(), begins.len());
+        for ((name, choices), begin) in all.iter().zip(begins) {
+            assert!(name.starts_with(begin), "{name}");
+            assert_eq!(choices.is_some(), begin == "ag_gemm ");
+        }
+        let without = names(None, &ours, Some(&Measured::default()));
+        assert_eq!(without.len(), 2);
+    }
+
+    #[test]
+    fn what_nccl_lacks_is_said() {
+        let told = without_nccl(4);
+        assert!(
+            told.contains("left out") && told.contains("these 4 share one"),
+            "{told}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
-use super::variants::Planned;
+use super::variants::{Built, Plane, Planned};
 use crate::cuda::{Difference, Operands};
 use crate::suite::Case;
 use counterflow_codegen::dtype::Dtype;
@@ -54,8 +54,8 @@ impl Task<'_> {
     }
 }
 
-/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, NCCL's if requested, cuBLASLt
-/// with other kinds of scales.
+/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, those with NCCL if requested,
+/// cuBLASLt with other kinds of scales.
 #[derive(Default)]
 pub(super) struct Measured {
     /// Seconds per launch, sample by sample.
@@ -73,6 +73,8 @@ pub(super) struct Measured {
     pub baseline: String,
     /// Products of the schedule.
     pub products: u32,
+    /// Those that communicate by NCCL.
+    pub peers: Vec<String>,
     /// The other kinds of scales that cuBLASLt was measured with.
     pub beside: Vec<String>,
     /// Those that it has no algorithm for.
@@ -81,27 +83,73 @@ pub(super) struct Measured {
 
 /// One set of operands and results.
 pub(super) struct Set {
-    /// The schedule's own.
-    pub x: Memory,
-    pub w: Memory,
+    /// The left operand and the right one.
+    pub operands: [Operand; 2],
+    /// The schedule's result.
     pub y: Memory,
-    /// All rows of a gathered `x`, not fetched from peers.
-    pub whole: Option<Memory>,
     /// The product of this rank alone, padded to equal chunks.
     pub product: Memory,
     /// Other tensors that the kernels read.
     pub more: Vec<(TensorId, Memory)>,
 }
 
+/// An operand of a product.
+pub(super) struct Operand {
+    /// What the schedule is given.
+    pub given: Held,
+    /// All of one that is gathered, not fetched from peers.
+    pub whole: Option<Held>,
+}
+
+/// Elements, with a plane of scales if they have scales.
+pub(super) struct Held {
+    pub elements: Memory,
+    pub scales: Option<Memory>,
+}
+
+impl Operand {
+    /// All of it.
+    pub(super) fn all(&self) -> &Held {
+        self.whole.as_ref().unwrap_or(&self.given)
+    }
+}
+
+impl Held {
+    /// Its elements, or their scales.
+    pub(super) fn plane(&self, plane: Plane) -> Option<&Memory> {
+        match plane {
+            Plane::Elements => Some(&self.elements),
+            Plane::Scales => self.scales.as_ref(),
+        }
+    }
+}
+
 impl Set {
-    pub(super) fn operands(&self) -> Operands {
+    /// cuBLASLt's product of this rank alone, of operands without scales.
+    pub(super) fn of_product(&self) -> Operands {
+        let [x, w] = [0, 1].map(|side| self.operands[side].all().elements.address());
         Operands {
-            x: self.whole.as_ref().unwrap_or(&self.x).address(),
-            w: self.w.address(),
+            x,
+            w,
             c: None,
             y: self.product.address(),
             scales: [None; 2],
         }
+    }
+
+    /// A tensor of the schedule's kernel.
+    pub(super) fn given(&self, built: &Built, tensor: TensorId) -> Option<&Memory> {
+        match built.operand(tensor) {
+            Some((side, plane)) => self.operands[side].given.plane(plane),
+            None if tensor == built.roles.y => Some(&self.y),
+            None => self.more(tensor),
+        }
+    }
+
+    /// An operand of our kernel for the product alone.
+    pub(super) fn alone(&self, built: &Built, tensor: TensorId) -> Option<&Memory> {
+        let (side, plane) = built.operand(tensor)?;
+        self.operands[side].all().plane(plane)
     }
 
     /// The memory of a tensor that is not an operand of the product.

@@ -135,7 +135,54 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
     })
 }
 
+/// What an operand has in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plane {
+    Elements,
+    Scales,
+}
+
 impl Built {
+    /// The tensors of both operands.
+    pub(super) fn operands(&self) -> [TensorId; 2] {
+        [self.roles.x, self.roles.w]
+    }
+
+    /// Which operand a tensor is, or has the scales of: 0 for the left one.
+    pub(super) fn operand(&self, tensor: TensorId) -> Option<(usize, Plane)> {
+        let (of, plane) = match self.kernel.buffers[tensor.index()].kind {
+            TensorKind::Scale { of, .. } => (of, Plane::Scales),
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
+            | TensorKind::Scattered
+            | TensorKind::Exchanged
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput
+            | TensorKind::Scratch { .. } => (tensor, Plane::Elements),
+        };
+        let side = self.operands().into_iter().position(|one| one == of)?;
+        Some((side, plane))
+    }
+
+    /// The scales of an operand.
+    pub(super) fn scales(&self, side: usize) -> Option<TensorId> {
+        let mut tensors = (0..self.kernel.buffers.len()).map(|index| TensorId(index as u16));
+        tensors.find(|tensor| self.operand(*tensor) == Some((side, Plane::Scales)))
+    }
+
+    /// Whether peers send a tensor's rows to each other before they are multiplied.
+    pub(super) fn is_gathered(&self, tensor: TensorId) -> bool {
+        let kind = self.kernel.buffers[tensor.index()].kind;
+        matches!(
+            kind,
+            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }
+        )
+    }
+
     /// Its plan for that product on that machine.
     fn numbers(&self, case: &Case, machine: &Machine) -> Result<(Series, Checked<Plan>), Error> {
         let [m, n, k] = case.size;

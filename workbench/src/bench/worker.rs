@@ -1,13 +1,15 @@
 //! One rank's part of a measurement: its operands, the candidates' samples, and the check that all compute the same.
 
 use super::baseline::{Baseline, Does, Exact};
-use super::contenders::{Holds, Peer, Ready, Written};
+use super::contenders::{Holds, Ready, Written};
 use super::interleaved::{Contender, Interleaved};
-use super::meter;
+use super::peer::{How, Peer, padded};
 use super::stats::{self, Spread};
-use super::task::{Measured, Set, Task};
-use crate::cuda::{Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers};
-use counterflow_codegen::program::TensorKind;
+use super::task::{Held, Measured, Operand, Set, Task};
+use super::{meter, table};
+use crate::cuda::{Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands};
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::shape::Extent;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::jit::Compiler;
@@ -27,6 +29,37 @@ pub(super) struct Worker {
     pub(super) numbers: Numbers,
     /// Where operands are FP8.
     fp8: Option<Fp8>,
+}
+
+impl<'a> Task<'a> {
+    /// Our product alone, if it is measured, and the schedule's kernels.
+    pub(super) fn kernels(
+        &self,
+        rank: &Communicator,
+        sets: &[Set],
+    ) -> Result<Vec<Ready<'a>>, Error> {
+        let alone = self.alone.into_iter();
+        let alone = alone.map(|planned| Ready::alone(rank, self.compiler, planned, sets));
+        let ours = self.ours.iter();
+        let ours = ours.map(|planned| Ready::new(rank, self.compiler, planned, sets));
+        alone.chain(ours).collect()
+    }
+
+    /// Bytes of the symmetric heap for so many sets, each with so many more, and for what kernels have there.
+    pub(super) fn heap(&self, sets: u64, more: u64) -> u64 {
+        let first = &self.ours[0];
+        let kernel = &first.built.kernel;
+        let tensors = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+        let held = tensors.filter(|tensor| !kernel.buffers[tensor.index()].is_scratch());
+        let held = held.map(|tensor| Loaded::needs(kernel, &first.plan, tensor));
+        let held = held.filter(|(_, in_heap)| *in_heap);
+        let set: u64 = held.map(|(bytes, _)| bytes + 2048).sum();
+        let kernels = self.alone.into_iter().chain(self.ours);
+        let kernels = kernels.map(|planned| {
+            planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536
+        });
+        (set + more) * sets + kernels.sum::<u64>() + (16 << 20)
+    }
 }
 
 impl Worker {
@@ -57,15 +90,26 @@ impl Worker {
         let sets = self.sets(rank, task)?;
         let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;
         let product = &baseline.product;
-        let alone = task.alone.into_iter().map(|planned| (planned, true));
-        let kernels = alone
-            .chain(task.ours.iter().map(|planned| (planned, false)))
-            .map(|(planned, alone)| Ready::new(rank, task.compiler, planned, &sets, alone))
-            .collect::<Result<Vec<_>, _>>()?;
-        let peer = self
-            .nccl
-            .as_ref()
-            .map(|nccl| Peer::new(rank, nccl, product, task, &sets));
+        let kernels = task.kernels(rank, &sets)?;
+        let peer = self.nccl.as_ref().map(|nccl| {
+            let gathers = How::of(&task.ours[0]) == How::Gather;
+            let all = &sets;
+            let multiply = move |set: usize| {
+                let set = &all[set];
+                if !gathers {
+                    return product.run(&set.of_product());
+                }
+                let [x, w] = [0, 1].map(|side| set.operands[side].given.elements.address());
+                let y = set.y.address();
+                product.run(&Operands {
+                    x,
+                    w,
+                    y,
+                    ..set.of_product()
+                })
+            };
+            Peer::new(rank, nccl, task, all, multiply)
+        });
         // Also for candidates that do not need it: the pause before a sample must favour none.
         let together = rank.world() > 1;
         let mut contenders = vec![Contender {
@@ -112,6 +156,7 @@ impl Worker {
             algorithms: product.tried(),
             baseline: baseline.name.clone(),
             products: 1 + u32::from(task.epilogue().up.is_some()),
+            peers: peer.iter().map(|peer| peer.name(table::CUBLAS)).collect(),
             ..Measured::default()
         };
         timed(rank, task, (begin, sets.len()), &contenders, measured)
@@ -121,10 +166,9 @@ impl Worker {
     fn sets(&self, rank: &Communicator, task: &Task<'_>) -> Result<Vec<Set>, Error> {
         let [m, n, k] = task.case.size.map(u64::from);
         let width = u64::from(task.dtype.bytes());
-        let padded = m.next_multiple_of(u64::from(rank.world()));
         let [of_x, of_w] = [m * k, n * k].map(|elements| elements * width);
-        let of_y = padded * n * u64::from(task.result().bytes());
         let first = &task.ours[0];
+        let of_y = padded(first)[1] * u64::from(task.result().bytes());
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
         let needs = |tensor| Loaded::needs(kernel, &first.plan, tensor);
         let more: u64 = roles
@@ -134,49 +178,15 @@ impl Worker {
             .sum();
         let count = (ROTATED.div_ceil(of_x + of_w + of_y + more) + 1).min(MOST_SETS);
         // What comes of all ranks' products is compared with them.
-        let shared = Holds::of(kernel, &first.plan, roles.y) != Holds::Own;
-        let mut heap: u64 = 0;
-        for tensor in [roles.x, roles.w, roles.y] {
-            let (bytes, in_heap) = needs(tensor);
-            heap += if in_heap { bytes + 2048 } else { 0 } * count;
-        }
-        heap += if shared { of_y + 2048 } else { 0 } * count;
-        for planned in task.alone.into_iter().chain(task.ours) {
-            heap += planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536;
-        }
-        rank.reserve(heap + (16 << 20))?;
-        let place = |tensor: counterflow_codegen::program::TensorId| -> Result<Memory, Error> {
+        let shared = Holds::of(first) != Holds::Own;
+        let in_heap = if shared { of_y + 2048 } else { 0 };
+        rank.reserve(task.heap(count, in_heap))?;
+        let place = |tensor: TensorId| -> Result<Memory, Error> {
             let (bytes, in_heap) = needs(tensor);
             Memory::new(rank, &kernel.buffers[tensor.index()].name, bytes, in_heap)
         };
-        let gathered = kernel.buffers[roles.x.index()].kind == TensorKind::Gathered;
-        let rows = if gathered {
-            first
-                .plan
-                .geometry
-                .chunk(kernel.buffers[roles.x.index()].rows, rank.rank())
-        } else {
-            first
-                .plan
-                .geometry
-                .held(&kernel.buffers[roles.x.index()], rank.rank())
-        };
         let mut sets = Vec::new();
         for set in 0..count {
-            let made = Set {
-                x: place(roles.x)?,
-                w: place(roles.w)?,
-                y: place(roles.y)?,
-                whole: gathered
-                    .then(|| Memory::new(rank, "whole", of_x, false))
-                    .transpose()?,
-                product: Memory::new(rank, "product", of_y, shared)?,
-                more: roles
-                    .epilogue
-                    .operands()
-                    .map(|tensor| Ok((tensor, place(tensor)?)))
-                    .collect::<Result<_, Error>>()?,
-            };
             // A gathered tensor is the same matrix on every rank. Everything else differs.
             let seed = |which: u64, own: bool| {
                 let rank = if own { u64::from(rank.rank()) + 1 } else { 0 };
@@ -184,32 +194,55 @@ impl Worker {
                     .wrapping_mul(1 << 20)
                     .wrapping_add((set << 12) + (which << 8) + rank)
             };
-            let seed_x = seed(0, !gathered);
-            if gathered {
-                made.x.fill(POISON)?;
-            }
-            let first = if gathered {
-                u64::from(rows.start) * k
-            } else {
-                0
-            };
-            let own = if gathered {
-                u64::from(rows.len()) * k
-            } else {
-                m * k
-            };
             let draw = |seed, first, count| Draw { seed, first, count };
-            self.numbers.normal(
-                made.x.address().plus(first * width),
-                task.dtype,
-                draw(seed_x, first, own),
-            )?;
-            if let Some(whole) = &made.whole {
-                self.numbers
-                    .normal(whole.address(), task.dtype, draw(seed_x, 0, m * k))?;
-            }
-            self.numbers
-                .normal(made.w.address(), task.dtype, draw(seed(1, true), 0, n * k))?;
+            let operand = |side: usize, rows: u64| -> Result<Operand, Error> {
+                let tensor = first.built.operands()[side];
+                let buffer = &kernel.buffers[tensor.index()];
+                let gathered = first.built.is_gathered(tensor);
+                let seed = seed(side as u64, !gathered);
+                let elements = place(tensor)?;
+                let own = match gathered {
+                    true => first.plan.geometry.chunk(buffer.rows, rank.rank()),
+                    false => Extent {
+                        start: 0,
+                        end: rows as u32,
+                    },
+                };
+                if gathered {
+                    elements.fill(POISON)?;
+                }
+                let [before, count] = [own.start, own.len()].map(|rows| u64::from(rows) * k);
+                let at = elements.address().plus(before * width);
+                let drawn = draw(seed, before, count);
+                self.numbers.normal(at, task.dtype, drawn)?;
+                let whole = match gathered {
+                    true => {
+                        let whole = Memory::new(rank, "whole", rows * k * width, false)?;
+                        let drawn = draw(seed, 0, rows * k);
+                        self.numbers.normal(whole.address(), task.dtype, drawn)?;
+                        Some(whole)
+                    }
+                    false => None,
+                };
+                let held = |elements| Held {
+                    elements,
+                    scales: None,
+                };
+                Ok(Operand {
+                    given: held(elements),
+                    whole: whole.map(held),
+                })
+            };
+            let made = Set {
+                operands: [operand(0, m)?, operand(1, n)?],
+                y: place(roles.y)?,
+                product: Memory::new(rank, "product", of_y, shared)?,
+                more: roles
+                    .epilogue
+                    .operands()
+                    .map(|tensor| Ok((tensor, place(tensor)?)))
+                    .collect::<Result<_, Error>>()?,
+            };
             for (which, (tensor, memory)) in (2..).zip(&made.more) {
                 let buffer = &kernel.buffers[tensor.index()];
                 let elements = match buffer.kind {

@@ -32,6 +32,17 @@ type Reduce = unsafe extern "C" fn(
 /// Arguments: what is sent or received, elements, type, peer, communicator, stream.
 type Exchange = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> Status;
 const SUM: c_int = 0;
+/// `ncclUint8`: what is only moved has no other type.
+const BYTES: c_int = 1;
+
+/// What every rank has a part of, in memory for all parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Parts {
+    /// Where the first rank's is.
+    pub at: Address,
+    /// Bytes of each.
+    pub bytes: u64,
+}
 
 /// The library's functions.
 #[derive(Clone, Copy)]
@@ -170,6 +181,43 @@ impl Nccl {
         check(self.functions, "gather with NCCL", status)
     }
 
+    /// Gathers every rank's part of each of those, in order, as one operation. This rank's are there already. Collective.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub(crate) fn gather(&self, rank: u32, all: &[Parts]) -> Result<(), Error> {
+        self.together("gather with NCCL", || {
+            let gather = |parts: &Parts| {
+                let own = parts.at.plus(u64::from(rank) * parts.bytes);
+                // SAFETY: the caller's memory holds a part of each rank, and the stream is of the GPU that the
+                // communicator was made for.
+                let status = unsafe {
+                    (self.functions.all_gather)(
+                        own.get() as *const c_void,
+                        parts.at.get() as *mut c_void,
+                        parts.bytes as usize,
+                        BYTES,
+                        self.comm,
+                        self.stream.cu_stream().cast(),
+                    )
+                };
+                check(self.functions, "gather with NCCL", status)
+            };
+            all.iter().map(gather).fold(Ok(()), Result::and)
+        })
+    }
+
+    /// Makes one operation of the calls that `of` makes.
+    fn together(&self, what: &str, of: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        self.gpu.bind()?;
+        let functions = self.functions;
+        // SAFETY: it takes nothing.
+        check(functions, what, unsafe { (functions.begin)() })?;
+        let told = of();
+        // SAFETY: it takes nothing. What was begun is ended, whatever came between.
+        told.and(check(functions, what, unsafe { (functions.end)() }))
+    }
+
     /// Sums this rank's part of `from`, `count` elements, over ranks. Collective.
     ///
     /// # Errors
@@ -210,38 +258,30 @@ impl Nccl {
         (count, world): (u64, u32),
         dtype: Dtype,
     ) -> Result<(), Error> {
-        self.gpu.bind()?;
-        let functions = self.functions;
         let part = count * u64::from(dtype.bytes());
         let stream = self.stream.cu_stream().cast();
-        // SAFETY: it takes nothing.
-        check(functions, "exchange with NCCL", unsafe {
-            (functions.begin)()
-        })?;
-        let mut told = Ok(());
-        for peer in 0..world {
-            let at = u64::from(peer) * part;
-            for (call, address) in [(functions.send, from), (functions.receive, to)] {
-                // SAFETY: the caller's memory holds `count` elements for each rank, and the stream is of the GPU that the
-                // communicator was made for.
-                let status = unsafe {
-                    call(
-                        address.plus(at).get() as *mut c_void,
-                        count as usize,
-                        elements::nccl(dtype),
-                        peer as c_int,
-                        self.comm,
-                        stream,
-                    )
-                };
-                told = told.and(check(functions, "exchange with NCCL", status));
+        self.together("exchange with NCCL", || {
+            let mut told = Ok(());
+            for peer in 0..world {
+                let at = u64::from(peer) * part;
+                for (call, address) in [(self.functions.send, from), (self.functions.receive, to)] {
+                    // SAFETY: the caller's memory holds `count` elements for each rank, and the stream is of the GPU that the
+                    // communicator was made for.
+                    let status = unsafe {
+                        call(
+                            address.plus(at).get() as *mut c_void,
+                            count as usize,
+                            elements::nccl(dtype),
+                            peer as c_int,
+                            self.comm,
+                            stream,
+                        )
+                    };
+                    told = told.and(check(self.functions, "exchange with NCCL", status));
+                }
             }
-        }
-        // SAFETY: it takes nothing. What was begun is ended, whatever came between.
-        let ended = check(functions, "exchange with NCCL", unsafe {
-            (functions.end)()
-        });
-        told.and(ended)
+            told
+        })
     }
 
     fn sum(

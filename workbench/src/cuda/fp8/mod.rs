@@ -1,5 +1,7 @@
 //! Operands of FP8: random numbers quantised by the usual recipe, and the exact products that results are compared with.
 
+mod mistakes;
+
 use super::elements;
 use super::numbers::{Difference, GRID};
 use counterflow_codegen::dtype::Dtype;
@@ -8,7 +10,7 @@ use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 
-const TEXT: &str = concat!(include_str!("numbers.cu"), include_str!("fp8.cu"));
+const TEXT: &str = concat!(include_str!("../numbers.cu"), include_str!("fp8.cu"));
 
 /// Rows and columns of a CTA of `exact`.
 const TILE: u32 = 64;
@@ -51,12 +53,35 @@ pub(crate) struct Exactly {
     pub allowed: Address,
 }
 
+/// What a result is the sum of: exact products, and how they were added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Terms {
+    /// The first.
+    pub exact: Exactly,
+    /// Bytes from one to the next.
+    pub stride: u64,
+    /// How many.
+    pub parts: u32,
+    /// How often sums of them were rounded to the result's type before the last time, at most.
+    pub rounded: u32,
+}
+
+/// The rows of an operand that a rank has: a chunk of so many, the one with its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Share {
+    pub rows: u32,
+    pub rank: u32,
+}
+
 /// What makes and checks them on one GPU.
 #[derive(Debug)]
 pub(crate) struct Fp8 {
     amaxes: Function,
     quantise: Function,
     settle: Function,
+    share_codes: Function,
+    share_scales: Function,
+    join_chunks: Function,
     exact: Function,
     differ: Function,
     stream: Stream,
@@ -116,11 +141,15 @@ impl Fp8 {
             amaxes: module.function("amaxes", 0)?,
             quantise: module.function("quantise", 0)?,
             settle: module.function("settle", 0)?,
+            share_codes: module.function("share_codes", 0)?,
+            share_scales: module.function("share_scales", 0)?,
+            join_chunks: module.function("join_chunks", 0)?,
             exact: module.function("exact", 0)?,
             differ: module.function("differ_exact", 0)?,
             stream: stream.clone(),
         };
         fp8.see_mistakes()?;
+        fp8.see_missing_terms()?;
         Ok(fp8)
     }
 
@@ -165,6 +194,65 @@ impl Fp8 {
         unsafe { self.settle.launch(stream, GRID, &arguments) }
     }
 
+    /// A rank's share of codes in memory for all of them, and NaN where its peers' come.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn share_codes(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        share: Share,
+    ) -> Result<(), Error> {
+        let arguments = shared((to, from), of, share);
+        // SAFETY: it reads and writes an element for each code, which the caller's memory holds.
+        unsafe {
+            self.share_codes
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+
+    /// The same of a plane, into `count` numbers. Each chunk has those of 1×128 to itself there, as schedules gather them.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn share_scales(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        (share, count): (Share, u64),
+    ) -> Result<(), Error> {
+        let mut arguments = shared((to, from), of, share);
+        arguments.bytes(&count.to_le_bytes());
+        // SAFETY: it reads the plane of all rows and writes `count` numbers, which the caller's memory holds.
+        unsafe {
+            self.share_scales
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+
+    /// Scales of 1×128, gathered chunk by chunk, as a plane of all rows.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn join_chunks(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        rows: u32,
+    ) -> Result<(), Error> {
+        let mut arguments = Arguments::new();
+        arguments.address(to);
+        arguments.address(from);
+        of.give(&mut arguments);
+        arguments.number(rows);
+        // SAFETY: it reads as many numbers as the chunks have and writes some of the plane, which the caller's memory holds.
+        unsafe {
+            self.join_chunks
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+
     /// The product of the first operand and the transpose of the second, of the numbers that codes and scales stand for.
     ///
     /// # Errors
@@ -189,14 +277,15 @@ impl Fp8 {
         unsafe { self.exact.launch(self.stream.cuda()?, grid, &arguments) }
     }
 
-    /// Compares a result of so many elements with an exact product on top of what was there before, once the stream is done.
+    /// Compares a result of so many elements with the sum of exact products on top of what was there before, once the stream
+    /// is done.
     ///
     /// # Errors
     /// What the kernels before ended with.
     pub(crate) fn differ_exactly(
         &self,
         (got, dtype): (Address, Dtype),
-        exact: Exactly,
+        terms: Terms,
         before: Option<Address>,
         count: u64,
     ) -> Result<Difference, Error> {
@@ -204,121 +293,56 @@ impl Fp8 {
         let mut arguments = Arguments::new();
         arguments.address(got);
         arguments.number(elements::ours(dtype));
-        for address in [exact.value, exact.allowed, before.unwrap_or_default()] {
+        for address in [terms.exact.value, terms.exact.allowed] {
             arguments.address(address);
         }
+        arguments.bytes(&terms.stride.to_le_bytes());
+        arguments.number(terms.parts);
+        arguments.address(before.unwrap_or_default());
         arguments.bytes(&count.to_le_bytes());
-        // One rounding to the type, and a hundredth for the quotient in f32.
-        let relative = 1.01 * dtype.unit_roundoff() as f32;
-        arguments.bytes(&relative.to_le_bytes());
+        for bound in terms.bounds(dtype) {
+            arguments.bytes(&bound.to_le_bytes());
+        }
         arguments.address(found.address());
         // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
         unsafe { self.differ.launch(self.stream.cuda()?, GRID, &arguments) }?;
         Difference::read(&found)
     }
+}
 
-    /// Tests the comparison on a product by cuBLASLt's layout of planes, computed here, and on one with a scale of another
-    /// piece: a comparison that cannot fail says nothing.
-    fn see_mistakes(&self) -> Result<(), Error> {
-        let of = |rows, pieces| Matrix {
-            rows,
-            depth: 384,
-            dtype: Dtype::E4M3,
-            pieces,
-        };
-        let mut told = Vec::new();
-        for pieces in [
-            Pieces::Whole,
-            Pieces::Rows,
-            Pieces::OneBy128,
-            Pieces::Square,
-        ] {
-            let (x, w) = (of(96, pieces), of(160, Pieces::Square));
-            let [codes_x, codes_w] =
-                [x, w].map(|of| Local::<u8>::zeros(&self.stream, of.count() as usize));
-            let [plane_x, plane_w] =
-                [x, w].map(|of| Local::<f32>::zeros(&self.stream, of.scales() as usize));
-            let (codes_x, codes_w, plane_x, plane_w) = (codes_x?, codes_w?, plane_x?, plane_w?);
-            let coded = |codes: &Local<u8>, plane: &Local<f32>| Coded {
-                codes: codes.address(),
-                plane: plane.address(),
-            };
-            let (at_x, at_w) = (coded(&codes_x, &plane_x), coded(&codes_w, &plane_w));
-            self.quantised(x, at_x, 1)?;
-            self.quantised(w, at_w, 2)?;
-            let count = x.rows as usize * w.rows as usize;
-            let value: Local<u64> = Local::zeros(&self.stream, count)?;
-            let allowed: Local<f32> = Local::zeros(&self.stream, count)?;
-            let exact = Exactly {
-                value: value.address(),
-                allowed: allowed.address(),
-            };
-            self.exactly((x, at_x), (w, at_w), exact)?;
-            let both = [
-                (x, codes_x.read()?, plane_x.read()?),
-                (w, codes_w.read()?, plane_w.read()?),
-            ];
-            let wrong = |moved: bool| -> Result<u64, Error> {
-                let numbers = both
-                    .each_ref()
-                    .map(|(of, codes, plane)| dequantised(*of, codes, plane, moved));
-                let got = Local::of(&self.stream, &product(&numbers[0], &numbers[1], 384))?;
-                let found =
-                    self.differ_exactly((got.address(), Dtype::F32), exact, None, count as u64)?;
-                Ok(u64::from(found.wrong))
-            };
-            let (right, moved) = (wrong(false)?, wrong(true)?);
-            let got = Local::of(&self.stream, &vec![f32::NAN; count])?;
-            let nan =
-                self.differ_exactly((got.address(), Dtype::F32), exact, None, count as u64)?;
-            if right != 0 || moved < count as u64 / 10 || u64::from(nan.wrong) != count as u64 {
-                told.push(format!(
-                    "scales of {pieces:?}: of {count} elements {right} right ones, {moved} with scales of other pieces and {} NaNs are wrong",
-                    nan.wrong
-                ));
-            }
+impl Exactly {
+    /// One product.
+    pub(crate) fn alone(self) -> Terms {
+        Terms {
+            exact: self,
+            stride: 0,
+            parts: 1,
+            rounded: 0,
         }
-        if told.is_empty() {
-            return Ok(());
-        }
-        Err(Error::Wrong {
-            what: told.join("; "),
-            help: "report it with the GPU and the driver: no result can be trusted here".into(),
-        })
     }
 }
 
-/// The numbers of an operand, or what they would be with the scales of the next pieces.
-fn dequantised(of: Matrix, codes: &[u8], plane: &[f32], moved: bool) -> Vec<f64> {
-    let [rows, depth] = [of.rows, of.depth].map(|size| size as usize);
-    let by = usize::from(moved);
-    let element = |at: usize| {
-        let (row, column) = (at / depth, at % depth);
-        let place = match of.pieces {
-            Pieces::Nothing => return f64::from(of.dtype.read(&codes[at..=at])),
-            Pieces::Whole => 0,
-            Pieces::Rows => (row + by) % rows,
-            Pieces::OneBy128 => {
-                (column / 128 + by) % depth.div_ceil(128) * rows.next_multiple_of(4) + row
-            }
-            Pieces::Square => {
-                let across = depth.div_ceil(128);
-                row / 128 * across.next_multiple_of(4) + (column / 128 + by) % across
-            }
-        };
-        f64::from(of.dtype.read(&codes[at..=at])) * f64::from(plane[place])
-    };
-    (0..codes.len()).map(element).collect()
+impl Terms {
+    /// What roundings may change: the last one, of the result's size, and those before, of the sizes of all terms together.
+    fn bounds(&self, dtype: Dtype) -> [f32; 2] {
+        // A hundredth more, for the quotient in f32.
+        let last = 1.01 * dtype.unit_roundoff() as f32;
+        // Sums in f32 are rounded, too. What is rounded again is larger by what it was rounded before.
+        let of_f32 = self.parts.saturating_sub(1) as f32 * Dtype::F32.unit_roundoff() as f32;
+        let between = 1.02 * (self.rounded as f32 * dtype.unit_roundoff() as f32 + of_f32);
+        [last, between]
+    }
 }
 
-fn product(x: &[f64], w: &[f64], depth: usize) -> Vec<f32> {
-    let rows = x.chunks(depth);
-    let row = |x: &[f64]| -> Vec<f32> {
-        let columns = w.chunks(depth);
-        let dot = |w: &[f64]| x.iter().zip(w).map(|(a, b)| a * b).sum::<f64>() as f32;
-        columns.map(dot).collect()
-    };
-    rows.flat_map(row).collect()
+/// The arguments of what shares something out.
+fn shared((to, from): (Address, Address), of: Matrix, share: Share) -> Arguments {
+    let mut arguments = Arguments::new();
+    arguments.address(to);
+    arguments.address(from);
+    of.give(&mut arguments);
+    arguments.number(share.rows);
+    arguments.number(share.rank);
+    arguments
 }
 
 #[cfg(test)]
@@ -335,8 +359,42 @@ mod tests {
             let found = facts.find(|facts| facts.name == name);
             found.map(|facts| (facts.frame, facts.parameter_count))
         };
-        let all = ["amaxes", "differ_exact", "exact", "quantise", "settle"].map(frames);
-        assert_eq!(all, [3, 8, 8, 4, 3].map(|parameters| Some((0, parameters))));
+        let kernels = [
+            ("amaxes", 3),
+            ("differ_exact", 11),
+            ("exact", 8),
+            ("join_chunks", 4),
+            ("quantise", 4),
+            ("settle", 3),
+            ("share_codes", 5),
+            ("share_scales", 6),
+        ];
+        for (name, parameters) in kernels {
+            assert_eq!(frames(name), Some((0, parameters)), "{name}");
+        }
+    }
+
+    /// A lost term is larger than what is allowed for all of them, in worlds as large as are measured.
+    #[test]
+    fn what_sums_are_allowed_hides_no_term() {
+        let exact = Exactly {
+            value: Address::default(),
+            allowed: Address::default(),
+        };
+        let terms = |parts, rounded| Terms {
+            parts,
+            rounded,
+            ..exact.alone()
+        };
+        let unit = Dtype::Bf16.unit_roundoff() as f32;
+        let [last, between] = exact.alone().bounds(Dtype::Bf16);
+        assert!(last > unit && last < 1.02 * unit && between == 0.0);
+        for parts in 2..=8 {
+            let [_, once] = terms(parts, 1).bounds(Dtype::Bf16);
+            let [_, each] = terms(parts, parts).bounds(Dtype::Bf16);
+            assert!(once > unit && once < 1.03 * unit, "{parts}: {once}");
+            assert!(each > parts as f32 * unit && parts as f32 * each < 0.5);
+        }
     }
 
     #[test]
@@ -356,25 +414,5 @@ mod tests {
         ];
         let scales = all.map(|pieces| of(pieces).scales());
         assert_eq!(scales, [1, 1, 130, 3 * 132, 2 * 4]);
-    }
-
-    #[test]
-    fn scales_of_other_pieces_make_other_numbers() {
-        let of = Matrix {
-            rows: 2,
-            depth: 256,
-            dtype: Dtype::E4M3,
-            pieces: Pieces::OneBy128,
-        };
-        // A code of 1 everywhere; scales 1 and 3 for the first 128 columns, 2 and 4 for the others.
-        let (codes, plane) = ([0x38; 512], [1.0, 3.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0]);
-        let numbers = dequantised(of, &codes, &plane, false);
-        assert_eq!(
-            [numbers[0], numbers[128], numbers[256], numbers[511]],
-            [1.0, 2.0, 3.0, 4.0]
-        );
-        assert_eq!(product(&numbers, &numbers, 256)[1], 128.0 * (3.0 + 8.0));
-        let moved = dequantised(of, &codes, &plane, true);
-        assert_eq!([moved[0], moved[128], moved[256]], [2.0, 1.0, 4.0]);
     }
 }

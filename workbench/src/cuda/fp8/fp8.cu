@@ -143,15 +143,58 @@ exact(const u8* x, const float* of_x, Matrix left, const u8* w, const float* of_
     }
 }
 
-// `got` beside an exact product on top of `before`, if there is one. NaN is wrong.
-extern "C" __global__ void differ_exact(const void* got, u32 type, const double* value, const float* allowed, const void* before,
-                                        u64 count, float relative, Found* found) {
+// Where a rank has rows of its own, and its peers the others: the codes of its chunk of `of`, and NaN elsewhere.
+extern "C" __global__ void share_codes(u8* to, const u8* codes, Matrix of, u32 chunk, u32 rank) {
+    u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        to[i] = (u32)(i / of.columns) / chunk == rank ? codes[i] : 0xff;
+    }
+}
+// Where the scale of a row's 128 columns is, if each chunk of rows has a plane of its own.
+__device__ u64 place_in_chunk(Matrix of, u32 chunk, u32 row, u32 line) {
+    return ((u64)(row / chunk) * ((of.columns + 127) / 128) + line) * chunk + row % chunk;
+}
+// The same of a plane, `count` numbers. Those of 1×128 lie chunk by chunk, the others as in a plane of all rows.
+extern "C" __global__ void share_scales(float* to, const float* plane, Matrix of, u32 chunk, u32 rank, u64 count) {
+    const u32 lines = (of.columns + 127) / 128;
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        u32 row = (u32)i;
+        u64 from = i;
+        if (of.pieces == ONE_BY_128) {
+            row = (u32)(i / ((u64)lines * chunk)) * chunk + (u32)(i % chunk);
+            from = place(of, row, (u32)(i / chunk % lines) * 128);
+        } else if (of.pieces == SQUARE) {
+            row = (u32)(i / ((lines + 3) / 4 * 4)) * 128;
+        }
+        float value = row < of.rows ? plane[from] : 0;
+        to[i] = row / chunk == rank ? value : __uint_as_float(~0u);
+    }
+}
+// Scales of 1×128 that lie chunk by chunk, as a plane of all rows has them.
+extern "C" __global__ void join_chunks(float* plane, const float* chunks, Matrix of, u32 chunk) {
+    u64 count = (u64)of.rows * ((of.columns + 127) / 128), step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        u32 row = (u32)(i % of.rows), line = (u32)(i / of.rows);
+        plane[place(of, row, line * 128)] = chunks[place_in_chunk(of, chunk, row, line)];
+    }
+}
+
+// `got` beside the sum of exact products, `parts` that lie `stride` bytes apart, on top of `before`, if there is one. Sums of
+// them were rounded besides, by `between` of their size at most. NaN is wrong.
+extern "C" __global__ void differ_exact(const void* got, u32 type, const char* value, const char* allowed, u64 stride, u32 parts,
+                                        const void* before, u64 count, float relative, float between, Found* found) {
     u64 step = (u64)gridDim.x * blockDim.x;
     u32 wrong = 0;
     float worst = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        double want = value[i] + (before ? get(before, i, type) : 0);
-        double most = allowed[i] + relative * (fabs(want) + allowed[i]) + 1e-30;
+        double want = before ? get(before, i, type) : 0, size = 0, most = 0;
+        for (u32 part = 0; part < parts; ++part) {
+            double term = ((const double*)(value + part * stride))[i], off = ((const float*)(allowed + part * stride))[i];
+            want += term, most += off, size += fabs(term) + off;
+        }
+        most += between * size;
+        most += relative * (fabs(want) + most) + 1e-30;
         float off = (float)(fabs(get(got, i, type) - want) / most);
         wrong += !(off <= 1.0f);
         worst = fmaxf(worst, off);

@@ -1,0 +1,170 @@
+//! FP8 products beside cuBLASLt: with our kind of scales, and with every other kind that it has. Every element of each is
+//! compared with the exact product of the numbers that codes and scales stand for.
+
+mod check;
+mod operands;
+mod peers;
+#[cfg(test)]
+pub(super) mod tests;
+mod theirs;
+
+use super::contenders::{Holds, Written, rounded};
+use super::interleaved::Contender;
+use super::task::{Measured, Task};
+use super::worker::{MOST_SETS, ROTATED, Worker, timed};
+use crate::cuda::{Fp8, Pieces, Scaled};
+use check::Check;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::variant::Scales;
+use counterflow_runtime::{Communicator, Error};
+use operands::{Both, draw, own_sets};
+use peers::Joined;
+use std::time::Instant;
+use theirs::Theirs;
+
+impl Task<'_> {
+    /// The kind that our kernels have.
+    fn own_kind(&self) -> Scaled {
+        let variant = &self.ours[0].built.kernel.variant;
+        let pieces = match variant.scales {
+            None => [Pieces::Nothing; 2],
+            Some(Scales::Whole) => [Pieces::Whole; 2],
+            Some(Scales::Rows) => [Pieces::Rows; 2],
+            Some(Scales::Blocks1d2d) => [Pieces::OneBy128, Pieces::Square],
+            Some(Scales::Blocks2d1d) => [Pieces::Square, Pieces::OneBy128],
+            Some(Scales::Blocks1d1d) => [Pieces::OneBy128; 2],
+        };
+        let fast = !variant.promotes();
+        Scaled { pieces, fast }
+    }
+
+    /// The types of both operands.
+    fn dtypes(&self) -> [Dtype; 2] {
+        let built = self.ours[0].built;
+        (built.operands()).map(|tensor| built.kernel.buffers[tensor.index()].dtype)
+    }
+}
+
+impl Worker {
+    /// As [`Worker::measure`], of FP8 operands.
+    pub(super) fn measure_fp8(
+        &self,
+        rank: &Communicator,
+        fp8: &Fp8,
+        task: &Task<'_>,
+        begin: Instant,
+    ) -> Result<Measured, Error> {
+        let own = task.own_kind();
+        let [m, n, k] = task.case.size.map(u64::from);
+        let bytes = m * k + n * k + m * n * u64::from(task.result().bytes());
+        let count = (ROTATED.div_ceil(bytes) + 1).min(MOST_SETS);
+        let terms = Holds::of(&task.ours[0]) != Holds::Own;
+        // Exact products of all ranks are added.
+        let exact = if terms { m * n * 12 + 4096 } else { 0 };
+        rank.reserve(task.heap(count, 0) + exact)?;
+        let count = count as usize;
+        let mut both = Both::new();
+        draw((rank, fp8), task, own, count, &mut both)?;
+        let sets = own_sets((rank, fp8), task, own, &mut both)?;
+
+        let mut absent = Vec::new();
+        let mut theirs = Vec::new();
+        let whole = Scaled {
+            pieces: [Pieces::Whole; 2],
+            fast: true,
+        };
+        // Where the library has not our kind, its fastest one is the baseline.
+        for kind in [own, whole] {
+            theirs.extend(self.theirs((rank, fp8), task, kind, &sets, &mut both)?);
+            if !theirs.is_empty() {
+                break;
+            }
+            absent.push(kind.name());
+        }
+        let Some(baseline) = theirs.first().map(|first| first.kind) else {
+            return Err(Error::Toolkit {
+                what: format!(
+                    "cuBLASLt has no algorithm for FP8 products of {}",
+                    task.case
+                ),
+                help: "give another shape".into(),
+            });
+        };
+        // Where ranks communicate, their scales do, too: other kinds are no peers.
+        let every = task.every_scale && rank.world() == 1;
+        let more = Scaled::ALL.into_iter().filter(|_| every);
+        for kind in more {
+            if kind == baseline || kind == own {
+                continue;
+            }
+            match self.theirs((rank, fp8), task, kind, &sets, &mut both)? {
+                Some(found) => theirs.push(found),
+                None => absent.push(kind.name()),
+            }
+        }
+        let kernels = task.kernels(rank, &sets)?;
+        let joined = Joined::new(rank, task, &both, own)?;
+        let peers = self.peers((rank, fp8), task, (own, &sets, &joined), &theirs)?;
+
+        // cuBLASLt with our kind, our product alone, ours, those with NCCL, cuBLASLt with other kinds.
+        let set = &sets[0];
+        let mut contenders = Vec::new();
+        let mut checks = Vec::new();
+        let of_theirs = |one: &Theirs<'_>| Check {
+            pieces: one.kind.pieces,
+            written: Written::all(&set.product, task.case.size[0]),
+            rounded: 0,
+        };
+        let (first, rest) = theirs.split_at(1);
+        for one in first {
+            contenders.push(contender(rank, |set| one.product.run(&one.operands[set])));
+            checks.push(of_theirs(one));
+        }
+        for ready in &kernels {
+            contenders.push(contender(rank, |set| ready.launch(rank, set)));
+            checks.push(Check {
+                pieces: own.pieces,
+                written: ready.result(rank, set),
+                rounded: rounded(&task.ours[0].built.kernel, rank.world()),
+            });
+        }
+        for (peer, _) in &peers {
+            contenders.push(contender(rank, |set| peer.launch(set)));
+            checks.push(Check {
+                pieces: own.pieces,
+                written: peer.result(rank, set),
+                // It adds what it received, and passes that on.
+                rounded: rank.world(),
+            });
+        }
+        for one in rest {
+            contenders.push(contender(rank, |set| one.product.run(&one.operands[set])));
+            checks.push(of_theirs(one));
+        }
+        rank.barrier()?;
+        let differences =
+            self.differences((rank, fp8), task, (set, &both), (&contenders, &checks))?;
+        let name = |one: &Theirs<'_>| format!("cuBLASLt {}", one.kind.name());
+        let measured = Measured {
+            differences,
+            algorithms: first[0].product.tried(),
+            baseline: name(&first[0]),
+            products: 1,
+            peers: peers.iter().map(|(_, name)| name.clone()).collect(),
+            beside: rest.iter().map(name).collect(),
+            absent,
+            ..Measured::default()
+        };
+        timed(rank, task, (begin, sets.len()), &contenders, measured)
+    }
+}
+
+fn contender<'a>(
+    rank: &Communicator,
+    launch: impl Fn(usize) -> Result<(), Error> + 'a,
+) -> Contender<'a> {
+    Contender {
+        launch: Box::new(launch),
+        together: rank.world() > 1,
+    }
+}
