@@ -5,6 +5,7 @@ mod builder;
 mod library;
 mod macros;
 mod negative;
+mod no_rows;
 mod outsiders;
 mod tuned;
 #[path = "../../codegen/tests/fixtures/wide.rs"]

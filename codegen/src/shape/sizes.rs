@@ -18,6 +18,8 @@ use std::fmt;
 /// assert_eq!(shape.to_string(), "4096x2560x8192 z.rows=1024 ld.w=8256 up to 8192 rows");
 /// let kernel = lower(&example::ag_gemm(), &Variant::new(2))?;
 /// assert_eq!(shape.most(&kernel).m, 8192);
+/// let mut sizes = kernel.dims.iter().map(|dim| (&dim.name[..], shape.size(dim)));
+/// assert!(sizes.any(|size| size == ("m", 4096)));
 /// assert_eq!(Shape::new(64, 32, 16).covering(&Shape::new(32, 64, 16)), Shape::new(64, 64, 16));
 /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
 /// ```
@@ -95,7 +97,7 @@ impl Shape {
     }
 
     /// The size of a dimension of some kernel.
-    pub(crate) fn size(&self, dim: &Dim) -> u32 {
+    pub fn size(&self, dim: &Dim) -> u32 {
         match dim.blocks.as_deref() {
             Some(of) => self.named_size(of).div_ceil(BLOCK),
             None if dim.unit => 1,

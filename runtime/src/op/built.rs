@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::launch::Loaded;
 use crate::proof::Proof;
 use counterflow_codegen::kernel::{DimId, Kernel};
+use counterflow_codegen::program::TensorKind;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::Checked;
@@ -79,6 +80,15 @@ impl Bucket {
     /// The most rows of a launch.
     fn most(&self) -> u32 {
         self.proof.series.most().m
+    }
+
+    /// A launch of so many rows.
+    fn shape(&self, m: u32) -> Shape {
+        Shape {
+            m,
+            most_m: None,
+            ..self.proof.shape.clone()
+        }
     }
 }
 
@@ -172,17 +182,18 @@ impl Inner {
         self.largest().kernel()
     }
 
-    /// Whether a launch of no rows has no output, and no peer that waits for it.
+    /// Whether a launch of no rows has nothing to do: no output, and nothing that ranks gather.
     pub fn has_only_rows(&self) -> bool {
-        let (kernel, waits) = (self.kernel(), self.largest().loaded.waits(&self.rank));
-        let rows = |dim: DimId| kernel.dims[usize::from(dim.0)].name == "m";
-        let mut outputs = kernel.buffers.iter();
-        let of_rows = outputs.all(|buffer| {
+        let kernel = self.kernel();
+        let shape = self.largest().shape(0);
+        let rows = |dim: DimId| shape.size(&kernel.dims[usize::from(dim.0)]) == 0;
+        kernel.buffers.iter().all(|buffer| {
+            let gathered = buffer.kind == TensorKind::Gathered;
+            let read = buffer.kind.is_input() && !gathered;
             // An amax is of an output that has them.
-            let none = buffer.is_scratch() || buffer.kind.is_input() || buffer.kind.is_number();
+            let none = buffer.is_scratch() || read || buffer.kind.is_number();
             none || rows(buffer.rows) || rows(buffer.columns)
-        });
-        of_rows && !waits
+        })
     }
 
     /// The bucket of a launch: the first that has so many rows.
@@ -203,12 +214,7 @@ impl Inner {
         }
         let at = self.bucket(m as usize);
         let bucket = &self.buckets[at];
-        let shape = Shape {
-            m,
-            most_m: None,
-            ..bucket.proof.shape.clone()
-        };
-        let plan = bucket.proof.series.plan(&shape)?;
+        let plan = bucket.proof.series.plan(&bucket.shape(m))?;
         let planned = Arc::new(Planned::new(bucket.kernel(), at, plan));
         let mut plans = lock();
         if plans.len() >= PLANS {

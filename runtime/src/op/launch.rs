@@ -4,7 +4,6 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
-use crate::communicator::Communicator;
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
@@ -64,8 +63,8 @@ impl<'a> Launch<'a> {
     }
 
     /// The rows of this launch over all ranks, at most those that the op was built for. All ranks give the same. If it
-    /// is not called: as many as the op was built for. A launch of no rows does nothing, where all outputs have those rows
-    /// and ranks do not wait for each other; elsewhere it is refused.
+    /// is not called: as many as the op was built for. A launch of no rows enqueues no kernel, and counts as one where ranks
+    /// wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
     pub fn rows(mut self, m: usize) -> Self {
         self.rows = Some(m);
         self
@@ -118,7 +117,7 @@ impl<'a> Launch<'a> {
             None => op.largest().proof.series.most().m,
         };
         if m == 0 && op.has_only_rows() {
-            return nothing(rank, current, place);
+            return nothing(op, current, place);
         }
         let _range = range(|| {
             let name = &op.kernel().name;
@@ -222,19 +221,28 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// A launch that has nothing to do: it takes its place in the caller's order.
-fn nothing(
-    rank: &Arc<Communicator>,
-    current: Current<'_>,
-    place: Place<'_>,
-) -> Result<Pending, Error> {
+/// A launch that has nothing to do: it takes its place in the caller's order, and among the launches that ranks compare. No
+/// rank's counters move, so the next launch waits for what it would have waited for.
+fn nothing(op: &Inner, current: Current<'_>, place: Place<'_>) -> Result<Pending, Error> {
+    let rank = &op.rank;
+    let entry = op.largest().loaded.entry_of_no_rows(rank);
     let outside = match place {
-        Place::Recording(_) => return Ok(Pending::recorded(rank)),
+        Place::Recording(recording) => {
+            recording.add((entry, 0), []);
+            return Ok(Pending::recorded(rank));
+        }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
     };
     let _turn = rank.turn(current)?;
     let streams = std::iter::once(rank.own_stream()).chain(outside);
+    // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
-    in_order(rank, current, passage, outside, &[], || Ok(()))
+    in_order(rank, current, passage, outside, &[], || {
+        if let Some(entry) = entry {
+            rank.write(entry)?;
+            rank.launches()?;
+        }
+        Ok(())
+    })
 }

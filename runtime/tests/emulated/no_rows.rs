@@ -83,9 +83,8 @@ fn outputs_without_those_rows_are_not_left_out() -> Result<(), Error> {
     Ok(())
 }
 
-/// Peers would wait for what a rank does not send.
-#[test]
-fn ranks_that_wait_for_each_other_have_rows() -> Result<(), Error> {
+/// A gather of x, whose rows are those of the launch.
+fn gather() -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let x = s.gathered("x", Dtype::Bf16);
     let pieces = s.pieces("pieces", x, 64);
@@ -101,13 +100,126 @@ fn ranks_that_wait_for_each_other_have_rows() -> Result<(), Error> {
             s.for_items("p", pieces.of(&from), |s, p| s.wait(arrived.at(p)));
         });
     });
-    let program = s.finish();
+    s.finish()
+}
+
+/// What each of two ranks launches, in rows, and how that ends for them.
+fn both(rows: [&[usize]; 2]) -> Result<[Result<(), Error>; 2], Error> {
+    let program = gather();
+    let ended = Communicator::each(&Communicator::emulated(2)?, |rank| {
+        rank.reserve(1 << 20)?;
+        let op = rank.op(&program).up_to(64, 64, 64).build()?;
+        let x = rank.allocate::<bf16>("x", [64, 64])?;
+        rank.barrier()?;
+        let launch = |rows: &usize| op.on(rank).tensor("x", &x).rows(*rows).launch().map(drop);
+        let launched = rows[rank.rank() as usize].iter().try_for_each(launch);
+        Ok(launched.and_then(|()| rank.synchronize()))
+    })?;
+    Ok(<[_; 2]>::try_from(ended).expect("two ranks"))
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_all_launch_no_rows() -> Result<(), Error> {
+    for rows in [&[0][..], &[0, 64, 0, 0, 3, 64, 0]] {
+        let ended = both([rows; 2])?;
+        assert!(ended.iter().all(Result::is_ok), "{rows:?}: {ended:?}");
+    }
+    Ok(())
+}
+
+/// A rank that leaves a launch of no rows out, or makes one where its peer has rows, is told at once, and so is its peer.
+#[test]
+fn a_launch_of_no_rows_is_compared_with_the_peers_launch() -> Result<(), Error> {
+    for rows in [[&[0, 64][..], &[64]], [&[64], &[0]], [&[64, 0], &[64, 64]]] {
+        for error in both(rows)?.map(|ended| ended.expect_err("they differ")) {
+            assert_eq!(error.kind(), "mismatch", "{rows:?}: {error}");
+            assert!(error.to_string().contains("of 0 rows"), "{error}");
+        }
+    }
+    Ok(())
+}
+
+/// By itself and in a graph it counts as a launch, so one rank may replay what the other launches.
+#[test]
+fn a_graph_has_launches_of_no_rows() -> Result<(), Error> {
+    let program = gather();
     Communicator::each(&Communicator::emulated(2)?, |rank| {
         rank.reserve(1 << 20)?;
         let op = rank.op(&program).up_to(64, 64, 64).build()?;
         let x = rank.allocate::<bf16>("x", [64, 64])?;
-        let error = op.on(rank).tensor("x", &x).rows(0).launch();
-        assert!(error.is_err());
+        let rows = [0, 64, 0];
+        let graph = rank.capture(|s| {
+            let launch = |rows| op.on(s).tensor("x", &x).rows(rows).launch().map(drop);
+            rows.into_iter().try_for_each(launch)
+        })?;
+        assert_eq!(graph.len(), 3);
+        let nothing = rank.capture(|s| op.on(s).tensor("x", &x).rows(0).launch().map(drop))?;
+        let chunk = rank.rank() as usize * 32 * 64..(rank.rank() as usize + 1) * 32 * 64;
+        for round in 0..4usize {
+            let own = |at: usize| match chunk.contains(&at) {
+                true => bf16::from_f32((round + 1) as f32),
+                false => bf16::NAN,
+            };
+            x.write(&(0..64 * 64).map(own).collect::<Vec<_>>())?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            if round % 2 == rank.rank() as usize {
+                graph.launch(rank)?;
+                nothing.launch(rank)?;
+            } else {
+                for rows in [0, 64, 0, 0] {
+                    op.on(rank).tensor("x", &x).rows(rows).launch()?;
+                }
+            }
+            rank.synchronize()?;
+            let wanted = bf16::from_f32((round + 1) as f32);
+            assert!(x.read()?.into_iter().all(|got| got == wanted), "{round}");
+            rank.barrier()?;
+        }
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// What is gathered whatever the rows are must come.
+#[test]
+fn a_gather_of_other_rows_is_not_left_out() -> Result<(), Error> {
+    let mut s = ScheduleBuilder::new("beside");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.gathered("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let pieces = s.pieces("pieces", w, 64);
+    let tiles = s.tiles("tiles", y, (128, 64));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(w.on(&peer).at(p), w.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("shard", ranks().from_me(), |s, shard| {
+            s.for_items("t", tiles.of(&shard), |s, t| {
+                s.wait(arrived.at(t.columns()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    let program = s.finish();
+    Communicator::each(&Communicator::emulated(2)?, |rank| {
+        rank.reserve(1 << 20)?;
+        let op = rank.op(&program).up_to(64, 64, 64).build()?;
+        let (x, w) = (
+            rank.zeros::<bf16>([64, 64])?,
+            rank.allocate::<bf16>("w", [64, 64])?,
+        );
+        let mut y = rank.zeros::<bf16>([64, 64])?;
+        let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+        let error = launch.tensor("y", &mut y).rows(0).launch();
+        let error = error.map(drop).expect_err("w has rows of its own");
+        assert!(error.to_string().contains("m is 0"), "{error}");
         Ok(())
     })
     .map(drop)
