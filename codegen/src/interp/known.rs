@@ -5,6 +5,7 @@ use crate::program::{Side, TensorKind};
 use crate::value::{AccId, Binary, Compare, Unary, Value};
 use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
+use std::ops::Range;
 
 /// A matrix with an error bound for each element. A single row or column is repeated as needed.
 #[derive(Clone, Debug)]
@@ -113,16 +114,8 @@ impl Known {
         let mut size = self.value.mapv(f64::abs);
         times(&size_a.view(), &size_b.view(), &mut size);
         if a.1.is_some() || b.1.is_some() {
-            let most = |size: Array2<f64>, off: &Option<ArrayView2<'_, f64>>| match off {
-                Some(off) => size + off,
-                None => size,
-            };
             let mut more = self.value.mapv(f64::abs);
-            times(
-                &most(size_a, &a.1).view(),
-                &most(size_b, &b.1).view(),
-                &mut more,
-            );
+            times(&largest(a).view(), &largest(b).view(), &mut more);
             self.off += &(&more - &size);
             size = more;
         }
@@ -139,17 +132,32 @@ impl Known {
         let depth = a.0.ncols();
         for start in (0..depth).step_by(SHORT_STEP) {
             let step = start..(start + SHORT_STEP).min(depth);
-            let part = |of: &Operand<'_>| {
-                of.0.slice_axis(Axis(1), Slice::from(step.clone()))
-                    .to_owned()
-            };
-            let (a, b) = (part(a), part(b));
-            let magnitudes = a.mapv(f64::abs).dot(&b.mapv(f64::abs).t());
+            let (a, b) = (part(a, &step), part(b, &step));
+            let magnitudes = largest(&a).dot(&largest(&b).t());
+            if a.1.is_some() || b.1.is_some() {
+                let exact = a.0.mapv(f64::abs).dot(&b.0.mapv(f64::abs).t());
+                self.off += &(&magnitudes - &exact);
+            }
             let off = (&most * 2.0 + &magnitudes + &self.off) * (SHORT_TERMS * SHORT_BIT);
             self.off += &off;
-            self.value += &a.dot(&b.t());
+            self.value += &a.0.dot(&b.0.t());
             most.zip_mut_with(&self.value, |most, value| *most = most.max(value.abs()));
         }
+    }
+}
+
+/// Those columns of an operand.
+fn part<'a>(of: &'a Operand<'_>, columns: &Range<usize>) -> Operand<'a> {
+    let cut = |all: &'a ArrayView2<'_, f64>| all.slice_axis(Axis(1), Slice::from(columns.clone()));
+    (cut(&of.0), of.1.as_ref().map(cut))
+}
+
+/// The largest that an operand's magnitudes may be.
+fn largest((value, off): &Operand<'_>) -> Array2<f64> {
+    let size = value.mapv(f64::abs);
+    match off {
+        Some(off) => size + off,
+        None => size,
     }
 }
 
@@ -167,13 +175,9 @@ impl Known {
         let mut size = self.value.mapv(f64::abs);
         for start in (0..depth).step_by(BLOCK as usize) {
             let columns = start..(start + BLOCK as usize).min(depth);
-            let part = |of: &Operand<'_>| {
-                of.0.slice_axis(Axis(1), Slice::from(columns.clone()))
-                    .to_owned()
-            };
-            let (a, b) = (part(a), part(b));
-            let mut block = Known::zero(a.nrows(), b.nrows());
-            block.add_short_product(&(a.view(), None), &(b.view(), None));
+            let (a, b) = (part(a, &columns), part(b, &columns));
+            let mut block = Known::zero(a.0.nrows(), b.0.nrows());
+            block.add_short_product(&a, &b);
             let step = start / BLOCK as usize;
             let factor = |side: usize, row: usize| {
                 (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])

@@ -321,8 +321,13 @@ fn name_dims(
                 .or_insert_with(|| name.into());
         }
     }
-    let all = || (0..program.tensors.len()).map(|index| TensorId(index as u16));
-    let column = |class: usize| all().find(|tensor| classes.of(*tensor, Side::Columns) == class);
+    // Scales are laid out by what they are of, whose sizes have its names.
+    let column = |class: usize| {
+        let tensors = program.tensors.iter().zip(0..);
+        let mut tensors = tensors.filter(|(tensor, _)| !tensor.kind.is_scale());
+        let found = tensors.find(|(_, id)| classes.of(TensorId(*id), Side::Columns) == class);
+        found.map(|(tensor, _)| &tensor.name)
+    };
     let (mut dims, mut ids): (Vec<Dim>, HashMap<usize, DimId>) = (Vec::new(), HashMap::new());
     for (index, tensor) in program.tensors.iter().enumerate() {
         for side in Side::ALL {
@@ -338,9 +343,7 @@ fn name_dims(
                         .cloned()
                         .unwrap_or_else(|| match (&of, column(class)) {
                             (Some(of), _) => format!("{of}.blocks"),
-                            (None, Some(of)) => {
-                                format!("{}.columns", program.tensors[of.index()].name)
-                            }
+                            (None, Some(of)) => format!("{of}.columns"),
                             (None, None) => format!("{}.{suffix}", tensor.name),
                         });
                 dims.push(Dim {
