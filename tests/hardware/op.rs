@@ -127,7 +127,7 @@ fn launches_take_the_place_of_their_callers_stream() {
             let streams: Vec<Stream> = (0..2)
                 .map(|_| rank.gpu().stream())
                 .collect::<Result<_, _>>()?;
-            for (launch, m) in [SIZE[0], 7, 640, 1].into_iter().enumerate() {
+            for (launch, m) in [SIZE[0], 0, 7, 0, 640, 0, 0, 1].into_iter().enumerate() {
                 x.write(&Operands::given(rank, m))?;
                 y.fill(0xff)?;
                 rank.synchronize()?;
