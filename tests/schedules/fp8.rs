@@ -129,7 +129,7 @@ fn refused(program: &Program, world: u32, scales: Option<Scales>) -> Result<(), 
 /// The same table in every world. What is refused is so before anything is said of its sizes.
 #[test]
 fn every_schedule_takes_every_kind_of_scales_or_says_why_not() {
-    let worlds = if wide() { 1..=8 } else { 3..=3 };
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 8] } else { &[3] };
     for world in worlds {
         let mut table = format!("{:19}", "schedule");
         for scales in KINDS {
@@ -141,7 +141,7 @@ fn every_schedule_takes_every_kind_of_scales_or_says_why_not() {
         for program in schedules::ALL.map(|schedule| schedule()) {
             let _ = write!(table, "{:19}", program.name);
             for scales in KINDS {
-                let cell = match refused(&program, world, scales) {
+                let cell = match refused(&program, *world, scales) {
                     Ok(()) => "yes".to_owned(),
                     Err(why) => {
                         let known = reasons.iter().position(|reason| *reason == why);

@@ -4,8 +4,10 @@ use counterflow_codegen::interp::Numbers;
 
 /// Ranks of every sequence.
 pub const WORLD: u32 = 2;
-/// Rows that may be launched; the last is the most.
-pub const ROWS: [usize; 3] = [4, 8, 12];
+/// Rows that may be launched.
+pub const ROWS: [usize; 4] = [0, 4, 8, MOST];
+/// The most of them.
+pub const MOST: usize = 12;
 /// Columns, which are the depth as well.
 pub const SIDE: usize = 8;
 

@@ -1,6 +1,6 @@
 //! One rank's part of a sequence, and what its launches must compute.
 
-use super::plan::{Call, Fault, Other, ROWS, SIDE, STREAMS, WORLD};
+use super::plan::{Call, Fault, MOST, Other, ROWS, SIDE, STREAMS, WORLD};
 use crate::communicator::Communicator;
 use crate::driver::Stream;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use counterflow_codegen::program::Program;
 use half::bf16;
 
 /// Rows of the tensor that is gathered: more than a launch has, so that it may begin at one of them.
-const GATHERED: usize = ROWS[2] + 2;
+const GATHERED: usize = MOST + 2;
 
 /// Why a sequence is wrong, or an error of a call.
 pub enum Wrong {
@@ -122,7 +122,7 @@ impl<'a> Rank<'a> {
             w,
             x: Some(memory(launches, GATHERED)?),
             results: (0..launches)
-                .map(|at| memory(at, ROWS[2]))
+                .map(|at| memory(at, MOST))
                 .collect::<Result<_, _>>()?,
             launched: Vec::new(),
             recorded: None,
@@ -182,7 +182,7 @@ impl<'a> Rank<'a> {
             }
             Call::Forget => {
                 self.launched.clear();
-                self.comm.zeros::<bf16>([ROWS[2], SIDE])?.fill(0xff)?;
+                self.comm.zeros::<bf16>([MOST, SIDE])?.fill(0xff)?;
             }
             Call::Rebuild { op } => {
                 drop(self.ops[op].take());
@@ -212,7 +212,9 @@ impl<'a> Rank<'a> {
         larger.rows(SIDE..SIDE + rows)
     }
 
+    /// At least one row: no tensor has none.
     fn operand(&self, rows: usize, view: bool, input: u64) -> Result<Tensor<bf16>, Error> {
+        let rows = rows.max(1);
         let (x, me) = (self.own(rows, view)?, self.comm.rank() as usize);
         x.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
         Ok(x)
@@ -236,9 +238,9 @@ impl<'a> Rank<'a> {
         let op = self.ops[op].as_ref().expect("built");
         let y = if kind == Kind::Gathers {
             let gathered = self.x.as_ref().expect("one at any time");
-            let gathered = gathered.rows(if view { 2..GATHERED } else { 0..ROWS[2] })?;
+            let gathered = gathered.rows(if view { 2..GATHERED } else { 0..MOST })?;
             gathered.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
-            let mut y = self.own(ROWS[2], view)?;
+            let mut y = self.own(MOST, view)?;
             let launch = op.on(caller).rows(rows).tensor("x", &gathered);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Own(y)
@@ -261,7 +263,7 @@ impl<'a> Rank<'a> {
     /// Each rank does so by itself, so the ranks make different numbers of launches.
     fn launch_alone(&mut self, rows: usize, input: u64) -> Result<(), Wrong> {
         let x = self.operand(rows, true, input)?;
-        let mut y = self.own(rows, true)?;
+        let mut y = self.own(rows.max(1), true)?;
         let launch = self.alone.on(self.comm).rows(rows).tensor("x", &x);
         launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
         self.launched.push(Launched {
@@ -276,7 +278,7 @@ impl<'a> Rank<'a> {
     /// Nothing of it runs. The gathered tensor may be dropped and replaced under the graph.
     fn record(&mut self, rows: usize, others: [Option<Other>; 2]) -> Result<(), Wrong> {
         let x = self.x.as_ref().expect("one at any time").clone();
-        let own = self.own(ROWS[2], true)?;
+        let own = self.own(MOST, true)?;
         let kinds = others.into_iter().flatten().map(|other| match other {
             Other::Gathers => Kind::Gathers,
             Other::Scatters => Kind::Scatters,
@@ -285,7 +287,7 @@ impl<'a> Rank<'a> {
         let mut launches = Vec::new();
         for kind in std::iter::once(Kind::Gathers).chain(kinds) {
             let y = match (kind, &mut self.scattered) {
-                (Kind::Gathers | Kind::Alone, _) => Output::Own(self.own(ROWS[2], true)?),
+                (Kind::Gathers | Kind::Alone, _) => Output::Own(self.own(MOST, true)?),
                 (Kind::Scatters, Some(y)) => Output::Heap(y.clone()),
                 (Kind::Scatters, none) => {
                     let y = self.results.pop().expect("one for each launch");
@@ -338,13 +340,13 @@ impl<'a> Rank<'a> {
         let me = self.comm.rank() as usize;
         let values = |rows| matrix(rows, |row, column| number(input, me, row, column));
         x.write(&values(*rows))?;
-        own.write(&values(ROWS[2]))?;
+        own.write(&values(MOST))?;
         match stream {
             Some(stream) => graph.launch(&self.streams[stream])?,
             None => graph.launch(self.comm)?,
         };
         for (kind, y) in launches {
-            let copied = self.comm.zeros([ROWS[2], SIDE])?;
+            let copied = self.comm.zeros([MOST, SIDE])?;
             match y {
                 Output::Own(y) => copied.copy_from(y)?,
                 Output::Heap(y) => y.copy_to(&copied)?,
@@ -368,7 +370,7 @@ impl<'a> Rank<'a> {
         let (rank, undone) = (&*self, crate::undo::now());
         let one = || {
             crate::undo::undo(undone);
-            let mut y = rank.own(ROWS[2], false)?;
+            let mut y = rank.own(MOST, false)?;
             let launch = op.on(rank.comm).rows(rows).tensor("x", gathered);
             launch.tensor("w", &rank.w).tensor("y", &mut y).launch()?;
             Ok::<_, Error>(y)
@@ -389,8 +391,9 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What is refused: the result is an operand, too.
+    /// What is refused: the result is an operand, too. A launch of no rows has neither.
     fn overlap(&mut self, op: usize, rows: usize) -> Result<(), Wrong> {
+        let rows = rows.max(ROWS[1]);
         let op = self.ops[op].as_ref().expect("built");
         let (x, w) = (self.x.as_ref().expect("one at any time"), &self.w);
         let launch = op.on(self.comm).rows(rows).tensor("x", x);
@@ -463,6 +466,6 @@ impl<'a> Rank<'a> {
 }
 
 fn build(comm: &Communicator, program: &Program) -> Result<Op, Error> {
-    let builder = comm.op(program).up_to(ROWS[2], SIDE, SIDE);
+    let builder = comm.op(program).up_to(MOST, SIDE, SIDE);
     builder.first_options().build()
 }
