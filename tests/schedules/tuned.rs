@@ -21,7 +21,6 @@ fn measured(program: &Program, world: u32, choices: &[(&str, &str)]) -> Tuned {
         p10: 99.0,
         p90: 101.0,
         cublaslt: 90.0,
-        among: tuned::offered(program),
         choices: choices
             .iter()
             .map(|(name, setting)| ((*name).to_owned(), (*setting).to_owned()))
@@ -110,11 +109,17 @@ fn what_is_no_longer_legal_is_not_taken() {
         let choice = select(&[stale], &program, &Variant::new(1), 2048);
         assert!(!choice.measured, "{choices:?}");
     }
-    // Measured when there was less to choose from.
+}
+
+#[test]
+fn what_was_measured_among_fewer_options_counts() {
+    let program = schedules::gemm();
     let mut fewer = program.clone();
     fewer.tunables[0].options.pop();
-    let stale = measured(&fewer, 1, &[("tiles", "128x128")]);
-    assert!(!select(&[stale], &program, &Variant::new(1), 2048).measured);
+    let older = measured(&fewer, 1, &[("tiles", "128x128")]);
+    let choice = select(&[older], &program, &Variant::new(1), 2048);
+    assert!(choice.measured);
+    assert_eq!(choice.variant.choices["tiles"].to_string(), "128x128");
 }
 
 #[test]
@@ -321,7 +326,6 @@ fn won([m, n, k]: [u32; 3], choices: &BTreeMap<String, Setting>) -> Tuned {
         p10: 87.0,
         p90: 89.0,
         cublaslt: 88.0,
-        among: tuned::offered(&program),
         choices: choices
             .iter()
             .map(|(name, setting)| (name.clone(), setting.to_string()))

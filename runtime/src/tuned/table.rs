@@ -1,6 +1,6 @@
 //! Tables of measured winners: the package's and the user's.
 
-use super::choices::{choices, moves, offered};
+use super::choices::{choices, moves};
 use crate::draft;
 use crate::error::Error;
 use crate::jit::Cache;
@@ -67,7 +67,7 @@ pub struct Key {
 /// use counterflow::{Program, Variant};
 ///
 /// fn variant(winner: &Winner, program: &Program) -> Option<Variant> {
-///     let choices = winner.settings(program)?; // none if the schedule's options have changed
+///     let choices = winner.settings(program)?; // none if the schedule no longer offers them
 ///     Some(Variant { choices, ..Variant::new(winner.key.world) })
 /// }
 /// ```
@@ -90,10 +90,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// How many variants the schedule had then. If it has others now, this winner no longer counts. Only a new choice
-    /// that it does not name is allowed: its first option is what there was before.
-    pub among: usize,
-    /// The choices, as `--set` takes them.
+    /// The choices, as `--set` takes them. The winner counts as long as the schedule offers them. Of a choice that came
+    /// later the first option is what there was before.
     pub choices: BTreeMap<String, String>,
 }
 
@@ -205,17 +203,9 @@ impl Key {
 }
 
 impl Winner {
-    /// Its choices, if the schedule's options are unchanged.
+    /// Its choices, if the schedule offers them all, and the first option of those that it does not name.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
-        let offers = offered(program);
         let offered = choices(program);
-        let named = offered
-            .iter()
-            .filter(|(name, _)| self.choices.contains_key(**name));
-        let named: usize = named.map(|(_, options)| options.len()).product();
-        if self.among != offers && self.among != named {
-            return None;
-        }
         let offers = |name: &str, setting: &Setting| {
             let options = offered.get(name);
             options.is_some_and(|options| options.contains(setting))
@@ -375,7 +365,6 @@ mod tests {
             p10: 99.0,
             p90: 102.0,
             cublaslt: 101.0,
-            among: 9,
             choices: BTreeMap::from([("tiles".into(), tiles.into())]),
         }
     }

@@ -105,8 +105,7 @@ impl Setup {
         };
         let key = Key::new(self.gpu(), &request.program, &variant);
         let mut tuned = Tuned::read(&path)?;
-        let among = tuned::offered(&request.program);
-        let winners = results.iter().filter_map(|result| result.kept(&key, among));
+        let winners = results.iter().filter_map(|result| result.kept(&key));
         winners.for_each(|winner| tuned.put(winner));
         tuned.write(&path)?;
         Ok(format!(

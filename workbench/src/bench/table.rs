@@ -151,7 +151,7 @@ impl Result {
     }
 
     /// The kernel to record.
-    pub(super) fn kept(&self, key: &Key, among: usize) -> Option<Winner> {
+    pub(super) fn kept(&self, key: &Key) -> Option<Winner> {
         let [m, n, k] = self.case.size;
         let row = self.winner()?;
         let micros = |seconds: f64| (seconds * 1e7).round() / 10.0;
@@ -165,7 +165,6 @@ impl Result {
             p10: micros(row.seconds.low),
             p90: micros(row.seconds.high),
             cublaslt: micros(self.cublas()),
-            among,
             choices: choices
                 .map(|(name, setting)| (name.clone(), setting.to_string()))
                 .collect(),
