@@ -3,7 +3,7 @@
 use crate::fine;
 use crate::gpus::{World, dawdle};
 use crate::halves;
-use crate::memory::{Heap, Memory, Words};
+use crate::memory::{self, Heap, Memory, Raw, Words};
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
@@ -215,17 +215,68 @@ impl Case {
         fill: Fill,
         late: u64,
     ) -> Result<Vec<Output>, Error> {
+        let words = in_parallel(self.plans.len(), |launch| {
+            self.words(rank.rank(), launch, fill)
+        });
+        let left = self.launches(rank, compiler, &words, fill, late)?;
+        Ok(self.outputs(rank.rank(), &left))
+    }
+
+    /// What each rank's memory holds before each launch.
+    pub fn filled(&self, fill: Fill) -> Vec<Vec<Words>> {
+        let (ranks, launches) = (self.kernel.variant.world as usize, self.plans.len());
+        let words = in_parallel(ranks * launches, |index| {
+            self.words((index / launches) as u32, index % launches, fill)
+        });
+        let mut words = words.into_iter();
+        let of_rank = |_| words.by_ref().take(launches).collect();
+        (0..ranks).map(of_rank).collect()
+    }
+
+    /// What is left of what was filled so, on each rank after each launch. Only this needs the GPUs.
+    pub fn launched(
+        &self,
+        world: &World,
+        compiler: &Compiler,
+        (filled, fill): (&[Vec<Words>], Fill),
+        late: u64,
+    ) -> Vec<Vec<Raw>> {
+        let on_rank = |rank: &Communicator| {
+            let words = &filled[rank.rank() as usize];
+            self.launches(rank, Some(compiler), words, fill, late)
+        };
+        fine(Communicator::each(&world.ranks, on_rank))
+    }
+
+    /// That as numbers.
+    pub fn outcome(&self, left: &[Vec<Raw>]) -> Outcome {
+        let outputs = in_parallel(left.len(), |rank| self.outputs(rank as u32, &left[rank]));
+        Outcome {
+            outputs: outputs.into_iter().flatten().collect(),
+            steps: 0,
+            policy: Policy::of_seed(0, 1, 1),
+        }
+    }
+
+    fn words(&self, rank: u32, launch: usize, fill: Fill) -> Words {
+        Words::new(&self.kernel, &self.plans[launch], rank, launch, fill)
+    }
+
+    fn launches(
+        &self,
+        rank: &Communicator,
+        compiler: Option<&Compiler>,
+        words: &[Words],
+        fill: Fill,
+        late: u64,
+    ) -> Result<Vec<Raw>, Error> {
         let plans: Vec<_> = self.plans.iter().collect();
         let heap = Heap::new(rank, &self.kernel, &plans)?;
         let loaded = Loaded::load(rank, compiler, &self.pipeline, &self.series)?
             .early_after_foreign_kernels();
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
-        let mut outputs = Vec::new();
-        // All at once, since no other test has the GPUs meanwhile.
-        let words = in_parallel(plans.len(), |launch| {
-            Words::new(&self.kernel, plans[launch], rank.rank(), launch, fill)
-        });
-        for (launch, (plan, words)) in plans.iter().zip(&words).enumerate() {
+        let mut left = Vec::new();
+        for (plan, words) in plans.iter().zip(words) {
             let memory = Memory::new(rank, &heap, words)?;
             // Nobody's kernel runs: nothing that a launch before left can pass for a result of this one.
             loaded.fill_scratch(rank, 0xff)?;
@@ -237,9 +288,17 @@ impl Case {
             memory.after()?;
             rank.synchronize()?;
             rank.barrier()?;
-            outputs.extend(memory.outputs(rank, plan, launch)?);
+            left.push(memory.raw()?);
         }
-        Ok(outputs)
+        Ok(left)
+    }
+
+    fn outputs(&self, rank: u32, left: &[Raw]) -> Vec<Output> {
+        let of_launch = |(launch, raw): (usize, &Raw)| {
+            let plan: &Plan = &self.plans[launch];
+            memory::outputs(&self.kernel, plan, rank, launch, raw)
+        };
+        left.iter().enumerate().flat_map(of_launch).collect()
     }
 
     /// Whether a product multiplies what another one made. Its sums are no small integers any more, whatever the inputs.

@@ -169,7 +169,7 @@ impl<'a> Memory<'a> {
     }
 
     /// What is compared, as it is on the GPU: the outputs, and what was gathered.
-    pub fn raw(&self) -> Result<Vec<(TensorId, Vec<u8>)>, Error> {
+    pub fn raw(&self) -> Result<Raw, Error> {
         let kernel = self.heap.kernel;
         let all = ids(kernel).zip(&self.own);
         let all = all.filter(|(id, _)| shown(&kernel.buffers[id.index()]));
@@ -185,36 +185,45 @@ impl<'a> Memory<'a> {
         plan: &Plan,
         launch: usize,
     ) -> Result<Vec<Output>, Error> {
-        let output = |(tensor, bits): (TensorId, Vec<u8>)| {
-            let buffer = &self.heap.kernel.buffers[tensor.index()];
-            let rows = plan.geometry.held(buffer, rank.rank());
-            let values = match buffer.kind.is_scale() {
-                // Lines may be padded, and chunks planes of their own.
-                true => {
-                    let columns = plan.geometry.size(buffer.columns) as usize;
-                    let all = numbers(&bits, buffer.dtype);
-                    let line = |row| (0..columns).map(move |column| (row, column));
-                    let each = rows.range().flat_map(line);
-                    each.map(|(row, column)| all[at(plan, buffer, row, column)])
-                        .collect()
-                }
-                false => {
-                    let slots = slots_of(plan, buffer, rank.rank());
-                    slots
-                        .flat_map(|words| numbers(&bits[words], buffer.dtype))
-                        .collect()
-                }
-            };
-            Output {
-                launch,
-                rank: rank.rank(),
-                tensor,
-                rows,
-                values,
+        let raw = self.raw()?;
+        Ok(outputs(self.heap.kernel, plan, rank.rank(), launch, &raw))
+    }
+}
+
+/// What is compared, as bytes.
+pub type Raw = Vec<(TensorId, Vec<u8>)>;
+
+/// The same as numbers.
+pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw) -> Vec<Output> {
+    let output = |(tensor, bits): &(TensorId, Vec<u8>)| {
+        let buffer = &kernel.buffers[tensor.index()];
+        let rows = plan.geometry.held(buffer, rank);
+        let values = match buffer.kind.is_scale() {
+            // Lines may be padded, and chunks planes of their own.
+            true => {
+                let columns = plan.geometry.size(buffer.columns) as usize;
+                let all = numbers(bits, buffer.dtype);
+                let line = |row| (0..columns).map(move |column| (row, column));
+                let each = rows.range().flat_map(line);
+                each.map(|(row, column)| all[at(plan, buffer, row, column)])
+                    .collect()
+            }
+            false => {
+                let slots = slots_of(plan, buffer, rank);
+                slots
+                    .flat_map(|words| numbers(&bits[words], buffer.dtype))
+                    .collect()
             }
         };
-        Ok(self.raw()?.into_iter().map(output).collect())
-    }
+        Output {
+            launch,
+            rank,
+            tensor: *tensor,
+            rows,
+            values,
+        }
+    };
+    raw.iter().map(output).collect()
 }
 
 /// The bytes that a rank holds of a tensor, slot by slot: each begins a whole chunk after the one before it.

@@ -8,12 +8,14 @@ mod outsiders;
 mod strangers;
 
 use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
+use crate::fine;
 use crate::gpus;
 use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
-use counterflow::jit::Probes;
+use counterflow::jit::{Compiler, Probes};
 use counterflow::{Dtype, Layout, Program, Scales, Shape, Variant, schedules};
+use std::time::Instant;
 pub use strangers::{of_strangers, strangers};
 
 type Schedule = fn() -> Program;
@@ -148,14 +150,25 @@ impl Matrix {
     ) {
         for ranks in worlds.iter().copied() {
             let Some(gpus) = gpus::here() else { return };
-            // Before the world, which keeps other tests from the GPUs.
+            // Before and behind the world, which keeps other tests from the GPUs, is what needs none.
             let cases = self.cases(schedule, ranks, ranks.div_ceil(gpus));
+            let filled: Vec<_> = (cases.iter().map(|(case, fill)| case.filled(*fill))).collect();
+            let compiler = fine(Compiler::find()).with_probes(probes);
             let Some(world) = gpus::world(ranks) else {
                 return;
             };
-            let device = Device::gpus(&world, probes, late);
-            let (ran, told) = (run(cases, &device), world.told());
-            drop(world);
+            let began = Instant::now();
+            let left: Vec<_> = (cases.iter().zip(&filled))
+                .map(|((case, fill), words)| case.launched(&world, &compiler, (words, *fill), late))
+                .collect();
+            let told = format!("{}, {:.1} s", world.told(), began.elapsed().as_secs_f64());
+            drop((world, filled));
+            let ran: Vec<_> = (cases.into_iter().zip(&left))
+                .map(|((case, fill), left)| {
+                    let outcome = case.outcome(left);
+                    (case, fill, outcome)
+                })
+                .collect();
             self.compare(&ran, &format!("{told}, {what}"));
             in_parallel(ran.len(), |index| {
                 let (case, fill, outcome) = &ran[index];

@@ -15,7 +15,7 @@ use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::jit::Compiler;
-use counterflow_runtime::tuned::{self, Key, Tuned};
+use counterflow_runtime::tuned::{Key, Tuned};
 use counterflow_runtime::{Communicator, Error, communicator, gpus, launch};
 
 /// GPUs, compiler and libraries, for all products.
