@@ -123,6 +123,8 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
             .codes(&mut own_codes)
             .scales(&mut own_scales)
             .launch()?;
+        // What allocates, or launches a kernel for the first time, may wait for all kernels on its GPU, and so for one that waits.
+        rank.barrier()?;
         let launch = op
             .on(rank)
             .tensor("x", &codes)
@@ -217,6 +219,8 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         let quantiser = Quantiser::build(rank, recipe(of_w), [N, K])?;
         let launch = quantiser.on(rank, [N, K]).x(&source);
         launch.codes(&mut w).scales(&mut w_scale).launch()?;
+        // As above: ranks share a GPU.
+        rank.barrier()?;
         let launch = op.on(rank).tensor("x", &codes).tensor("w", &w);
         let launch = launch.tensor("y", &mut y);
         let launch = launch
