@@ -1,7 +1,13 @@
 //! Epilogue expressions: the value of a store, element by element, in f32.
 
+mod foreign;
+pub(crate) mod names;
+mod operations;
+mod pure;
+
 use crate::dtype::Dtype;
-use std::cmp::Ordering;
+pub use foreign::Foreign;
+pub use operations::{Binary, Compare, Unary};
 use std::fmt;
 use std::ops::{Add, Mul, Sub};
 
@@ -26,175 +32,44 @@ pub enum Value {
     Select(Compare, Box<[Value; 4]>),
     /// Rounded to an element type and back.
     Cast(Dtype, Box<Value>),
-    /// A user's `#[epilogue]` function applied to arguments.
+    /// A user's function applied to arguments.
     Call(ScalarFn, Vec<Value>),
 }
 
-/// Functions of one number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unary {
-    /// `-x`
-    Neg,
-    /// `|x|`
-    Abs,
-    /// `e^x`
-    Exp,
-    /// natural logarithm
-    Ln,
-    /// square root
-    Sqrt,
-    /// hyperbolic tangent
-    Tanh,
-    /// the error function
-    Erf,
-    /// `1 / (1 + e^-x)`
-    Sigmoid,
-    /// `x · Φ(x)` by the error function
-    Gelu,
-    /// GELU by its tanh approximation
-    GeluTanh,
-    /// `x · sigmoid(x)`
-    Silu,
-    /// `max(x, 0)`
-    Relu,
-}
-
-/// Functions of two numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Binary {
-    /// `a + b`
-    Add,
-    /// `a - b`
-    Sub,
-    /// `a * b`
-    Mul,
-    /// `a / b`
-    Div,
-    /// the smaller; if one is NaN, the other
-    Min,
-    /// the larger; if one is NaN, the other
-    Max,
-}
-
-/// The comparison of a [`Value::Select`]: `[a, b, then, otherwise]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Compare {
-    /// `a < b`
-    Lt,
-    /// `a <= b`
-    Le,
-    /// `a == b`
-    Eq,
-}
-
-/// A user's `#[epilogue]` function: scalar code that stays callable in Rust as its own reference.
+/// A user's function of numbers: scalar code that stays callable in Rust as its own reference.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ScalarFn {
     /// Its name in the user's program.
     pub name: &'static str,
     /// The names of its arguments.
     pub params: &'static [&'static str],
-    /// Its body over [`Value::Arg`].
-    pub body: Box<Value>,
+    /// What it computes.
+    pub body: Body,
 }
 
-impl Unary {
-    /// Its value, computed in f64 (the emulator rounds the whole expression's result to f32).
-    pub fn eval(self, x: f64) -> f64 {
-        match self {
-            Unary::Neg => -x,
-            Unary::Abs => x.abs(),
-            Unary::Exp => x.exp(),
-            Unary::Ln => x.ln(),
-            Unary::Sqrt => x.sqrt(),
-            Unary::Tanh => x.tanh(),
-            Unary::Erf => erf(x),
-            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Unary::Gelu => 0.5 * x * erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
-            Unary::GeluTanh => {
-                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                // 0.5 * (1 + tanh(u)) as sigmoid(2u), which keeps the digits of a small tail.
-                x / (1.0 + (-2.0 * inner).exp())
-            }
-            Unary::Silu => x / (1.0 + (-x).exp()),
-            Unary::Relu => x.max(0.0),
-        }
-    }
-
-    /// Its name in a schedule.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unary::Neg => "neg",
-            Unary::Abs => "abs",
-            Unary::Exp => "exp",
-            Unary::Ln => "ln",
-            Unary::Sqrt => "sqrt",
-            Unary::Tanh => "tanh",
-            Unary::Erf => "erf",
-            Unary::Sigmoid => "sigmoid",
-            Unary::Gelu => "gelu",
-            Unary::GeluTanh => "gelu_tanh",
-            Unary::Silu => "silu",
-            Unary::Relu => "relu",
-        }
-    }
+/// What a [`ScalarFn`] computes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Body {
+    /// An `#[epilogue]` function: an expression over [`Value::Arg`].
+    Value(Box<Value>),
+    /// A function of another language.
+    Foreign(Foreign),
 }
 
-/// The error function to within 1e-15: its Maclaurin series near zero, a continued fraction in the tail.
-fn erf(x: f64) -> f64 {
-    let a = x.abs();
-    let value = if a < 2.5 {
-        let (mut term, mut sum, mut n) = (a, a, 0.0);
-        while term.abs() > 1e-17 * sum.abs() {
-            n += 1.0;
-            term *= -a * a / n;
-            sum += term / (2.0 * n + 1.0);
-        }
-        sum * 2.0 / std::f64::consts::PI.sqrt()
-    } else if a.is_nan() {
-        a
-    } else {
-        1.0 - erfc(a)
-    };
-    value.copysign(x)
-}
-
-/// One minus the error function, accurate also far below one's last place.
-fn erfc(x: f64) -> f64 {
-    // Also for NaN.
-    if !matches!(
-        x.partial_cmp(&2.5),
-        Some(Ordering::Greater | Ordering::Equal)
-    ) {
-        return 1.0 - erf(x);
-    }
-    let fraction = (1..=60)
-        .rev()
-        .fold(0.0, |tail, n| f64::from(n) / 2.0 / (x + tail));
-    (-x * x).exp() / (std::f64::consts::PI.sqrt() * (x + fraction))
-}
-
-impl Binary {
+impl ScalarFn {
     /// Its value.
-    pub fn eval(self, a: f64, b: f64) -> f64 {
-        match self {
-            Binary::Add => a + b,
-            Binary::Sub => a - b,
-            Binary::Mul => a * b,
-            Binary::Div => a / b,
-            Binary::Min => a.min(b),
-            Binary::Max => a.max(b),
+    pub fn eval(&self, args: &[f64]) -> f64 {
+        match &self.body {
+            Body::Value(value) => value.eval(&|_| f64::NAN, args),
+            Body::Foreign(foreign) => foreign.eval(args),
         }
     }
-}
 
-impl Compare {
-    /// Whether it holds.
-    pub fn eval(self, a: f64, b: f64) -> bool {
-        match self {
-            Compare::Lt => a < b,
-            Compare::Le => a <= b,
-            Compare::Eq => a == b,
+    /// Why it cannot be called in a kernel, if it cannot: a foreign function is arithmetic on its arguments, and no more.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        match &self.body {
+            Body::Value(_) => None,
+            Body::Foreign(foreign) => pure::refusal(self.name, self.params, &foreign.cuda),
         }
     }
 }
@@ -224,7 +99,7 @@ impl Value {
             Value::Cast(dtype, a) => f64::from(dtype.round(a.eval(acc, args) as f32)),
             Value::Call(function, values) => {
                 let args: Vec<f64> = values.iter().map(|value| value.eval(acc, args)).collect();
-                function.body.eval(acc, &args)
+                function.eval(&args)
             }
         }
     }
@@ -322,7 +197,7 @@ impl Value {
     }
 
     /// Calls `f` on this and every part of it, except functions' bodies.
-    pub fn visit(&self, f: &mut impl FnMut(&Value)) {
+    pub fn visit<'a>(&'a self, f: &mut impl FnMut(&'a Value)) {
         f(self);
         match self {
             Value::Acc(_) | Value::Arg(_) | Value::Const(_) => {}
@@ -334,6 +209,20 @@ impl Value {
             Value::Select(_, parts) => parts.iter().for_each(|part| part.visit(f)),
             Value::Call(_, values) => values.iter().for_each(|value| value.visit(f)),
         }
+    }
+
+    /// The functions that it calls, each once, and before each those that it calls itself.
+    pub(crate) fn functions<'a>(&'a self, found: &mut Vec<&'a ScalarFn>) {
+        self.visit(&mut |part| {
+            if let Value::Call(function, _) = part
+                && !found.contains(&function)
+            {
+                if let Body::Value(body) = &function.body {
+                    body.functions(found);
+                }
+                found.push(function);
+            }
+        });
     }
 
     /// Its text, with accumulators under the names `name` gives them.
@@ -447,7 +336,7 @@ impl Value {
     pub fn cast(self, dtype: Dtype) -> Value {
         Value::Cast(dtype, Box::new(self))
     }
-    /// A user's `#[epilogue]` function of this value and `others`.
+    /// A user's function of this value and `others`.
     #[must_use]
     pub fn call(self, function: ScalarFn, others: impl IntoIterator<Item = Value>) -> Value {
         Value::Call(function, std::iter::once(self).chain(others).collect())
@@ -455,6 +344,18 @@ impl Value {
     /// `then` where `a compare b`, otherwise `otherwise`.
     pub fn select(compare: Compare, a: Value, b: Value, then: Value, otherwise: Value) -> Value {
         Value::Select(compare, Box::new([a, b, then, otherwise]))
+    }
+}
+
+impl From<Value> for Body {
+    fn from(value: Value) -> Body {
+        Body::Value(Box::new(value))
+    }
+}
+
+impl From<Foreign> for Body {
+    fn from(foreign: Foreign) -> Body {
+        Body::Foreign(foreign)
     }
 }
 

@@ -61,7 +61,7 @@ fn scalar_fn(item: &ItemFn, params: &[Ident], body: &TokenStream) -> TokenStream
         #function {
             name: #text,
             params: &[#(#names),*],
-            body: ::std::boxed::Box::new(#body),
+            body: ::core::convert::Into::into(#body),
         }
     }
 }

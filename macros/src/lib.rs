@@ -347,10 +347,11 @@ pub fn schedule(
 ///         ScalarFn {
 ///             name: "leaky",
 ///             params: &["x"],
-///             body: Box::new(Value::select(
+///             body: Value::select(
 ///                 Compare::Lt, Value::from(0.0), x.clone(),
 ///                 x.clone(), Value::from(0.1).combine(Binary::Mul, x.clone()),
-///             )),
+///             )
+///             .into(),
 ///         }
 ///     }
 /// }
@@ -360,6 +361,9 @@ pub fn schedule(
 /// Parameters and result are `f32`. Allowed in the body: `let`, `+ - * /`, unary `-`, `if … else …` on comparisons
 /// (joined by `&&`, `||`, `!`), float literals, constants in capitals, calls of other epilogues, and the methods
 /// `exp`, `ln`, `sqrt`, `tanh`, `abs`, `max`, `min` and `clamp`.
+///
+/// `.map(..)` also takes what has a `scalar()` that is another language's: the crate `counterflow-cube` makes those from cubecl's
+/// `#[cube]` functions.
 #[proc_macro_attribute]
 pub fn epilogue(
     arguments: proc_macro::TokenStream,

@@ -1,6 +1,7 @@
 //! Schedules that differ in the math after the dot: between them, every word the language has for it.
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
+use counterflow::codegen::value::{Foreign, ScalarFn};
 use counterflow::prelude::*;
 
 /// y = silu(x · wᵀ + bias), the bias in f32.
@@ -83,6 +84,33 @@ pub fn waved(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// A function whose text cubecl printed: `cube/` makes both from a `#[cube]` function.
+pub fn soft_cap(x: f32, limit: f32) -> f32 {
+    limit * (x / limit).tanh()
+}
+#[allow(non_camel_case_types)]
+pub enum soft_cap {}
+impl soft_cap {
+    pub fn scalar() -> ScalarFn {
+        let text = include_str!("../../cube/tests/soft_cap.cuh");
+        ScalarFn {
+            name: "soft_cap",
+            params: &["x", "limit"],
+            body: Foreign::new(text, |x| soft_cap(x[0], x[1])).into(),
+        }
+    }
+}
+
+/// A soft bound for each column.
+#[schedule]
+pub fn capped(x: Local<bf16>, w: Local<bf16>, limit: Vector<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
+    #[gemm]
+    for t in tiles.grouped() {
+        y[t] = dot(x[t], w[t]).map(soft_cap, limit.abs() + 1.0);
+    }
+}
+
 /// The sum over ranks goes through its epilogue where it is complete: at its owner.
 #[schedule]
 pub fn gemm_rs_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
@@ -123,12 +151,13 @@ pub fn both_types(
     }
 }
 
-pub const ALL: [fn() -> counterflow::Program; 7] = [
+pub const ALL: [fn() -> counterflow::Program; 8] = [
     linear_silu,
     gelu_tanh_mul,
     gated,
     mapped,
     waved,
+    capped,
     gemm_rs_gelu,
     both_types,
 ];

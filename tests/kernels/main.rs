@@ -4,6 +4,9 @@ mod amaxes;
 mod blocks;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
+mod foreign;
+#[path = "../../codegen/tests/fixtures/foreign.rs"]
+mod foreign_functions;
 #[path = "../common/gathered.rs"]
 mod gathered;
 #[path = "../../codegen/tests/tile/generator/mod.rs"]

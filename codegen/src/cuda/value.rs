@@ -1,16 +1,17 @@
-//! The math after the dot as functions: the user's `#[epilogue]`s, then one for each value that is stored.
+//! The math after the dot as functions: the user's own, then one for each value that is stored.
 
 use super::Text;
 use crate::dtype::Dtype;
-use crate::value::{Binary, Compare, ScalarFn, Unary, Value};
+use crate::value::names::identifier;
+use crate::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
 use crate::warp::{Epilogue, Source};
 
 impl Text<'_> {
     pub(super) fn epilogue_functions(&mut self) {
         let pipeline = self.pipeline;
-        let mut functions: Vec<ScalarFn> = Vec::new();
+        let mut functions = Vec::new();
         for epilogue in &pipeline.epilogues {
-            calls(&epilogue.value, &mut functions);
+            epilogue.value.functions(&mut functions);
         }
         if !functions.is_empty() {
             self.line("// The schedule's #[epilogue] functions.");
@@ -23,7 +24,10 @@ impl Text<'_> {
                     .collect();
                 let params = distinct(params);
                 let name = function_name(&functions, index);
-                self.function(&name, &params, &function.body, &functions);
+                match &function.body {
+                    Body::Value(body) => self.function(&name, &params, body, &functions),
+                    Body::Foreign(foreign) => self.foreign(&name, &params, &foreign.cuda),
+                }
             }
             self.line("}  // namespace epilogue");
             self.line("");
@@ -41,26 +45,35 @@ impl Text<'_> {
         }
     }
 
-    fn function(&mut self, name: &str, params: &[String], body: &Value, functions: &[ScalarFn]) {
-        let list = params.iter().map(|param| format!("float {param}"));
-        let list = list.collect::<Vec<_>>().join(", ");
-        self.block(
-            format!("__device__ __forceinline__ float {name}({list})"),
-            |text| {
-                let mut printer = Printer {
-                    params,
-                    functions,
-                    parts: Vec::new(),
-                    uses: Vec::new(),
-                    names: Vec::new(),
-                    lines: Vec::new(),
-                };
-                printer.count(body);
-                let result = printer.text(body, 0, true);
-                printer.lines.iter().for_each(|line| text.line(line));
-                text.line(format!("return {result};"));
-            },
-        );
+    fn function(&mut self, name: &str, params: &[String], body: &Value, functions: &[&ScalarFn]) {
+        self.block(signature(name, params), |text| {
+            let mut printer = Printer {
+                params,
+                functions,
+                parts: Vec::new(),
+                uses: Vec::new(),
+                names: Vec::new(),
+                lines: Vec::new(),
+            };
+            printer.count(body);
+            let result = printer.text(body, 0, true);
+            printer.lines.iter().for_each(|line| text.line(line));
+            text.line(format!("return {result};"));
+        });
+    }
+
+    /// A function whose text is given, laid out by its braces.
+    fn foreign(&mut self, name: &str, params: &[String], text: &str) {
+        self.line("// In another language: this is what its compiler made of it.");
+        self.line(format!("{} {{", signature(name, params)));
+        self.depth += 1;
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            self.depth -= usize::from(line.starts_with('}'));
+            self.line(line);
+            self.depth += usize::from(line.ends_with('{'));
+        }
+        self.depth -= 1;
+        self.line("}");
     }
 
     /// Between this warp's share of a subtile of some type and registers: an array, of each of its blocks if it has
@@ -274,21 +287,15 @@ pub(super) fn results(epilogue: &Epilogue) -> String {
     format!("{}s", identifier(&epilogue.name))
 }
 
-/// Functions that a value calls, those they call before them.
-fn calls(value: &Value, functions: &mut Vec<ScalarFn>) {
-    value.visit(&mut |part| {
-        if let Value::Call(function, _) = part
-            && !functions.contains(function)
-        {
-            calls(&function.body, functions);
-            functions.push(function.clone());
-        }
-    });
+fn signature(name: &str, params: &[String]) -> String {
+    let list = params.iter().map(|param| format!("float {param}"));
+    let list = list.collect::<Vec<_>>().join(", ");
+    format!("__device__ __forceinline__ float {name}({list})")
 }
 
 /// A function's name; the second of that name is numbered.
-fn function_name(functions: &[ScalarFn], index: usize) -> String {
-    let same = |other: &&ScalarFn| other.name == functions[index].name;
+fn function_name(functions: &[&ScalarFn], index: usize) -> String {
+    let same = |other: &&&ScalarFn| other.name == functions[index].name;
     match functions[..index].iter().filter(same).count() {
         0 => identifier(functions[index].name),
         before => format!("{}_{}", functions[index].name, before + 1),
@@ -321,7 +328,7 @@ fn named(epilogue: &Epilogue) -> Value {
 /// Prints a value; what it uses more than once gets a name.
 struct Printer<'a> {
     params: &'a [String],
-    functions: &'a [ScalarFn],
+    functions: &'a [&'a ScalarFn],
     parts: Vec<&'a Value>,
     /// In how many different places each part stands.
     uses: Vec<u32>,
@@ -417,7 +424,7 @@ impl<'a> Printer<'a> {
                 bracketed(format!("{a} {sign} {b} ? {then} : {otherwise}"), outer > 0)
             }
             Value::Call(function, values) => {
-                let index = self.functions.iter().position(|known| known == function);
+                let index = self.functions.iter().position(|known| *known == function);
                 let name =
                     index.map_or_else(String::new, |index| function_name(self.functions, index));
                 self.call(&format!("epilogue::{name}"), values)
@@ -462,21 +469,5 @@ fn literal(number: f32) -> String {
         format!("{number:?}f")
     } else {
         format!("__uint_as_float(0x{:08x})", number.to_bits())
-    }
-}
-
-/// A name of the user's as C++ takes it.
-fn identifier(name: &str) -> String {
-    const WORDS: &str = "alignas alignof and and_eq asm auto bitand bitor bool case catch char class compl const \
-        constexpr const_cast decltype default delete double do dynamic_cast explicit export extern float friend goto \
-        inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public \
-        register reinterpret_cast short signed sizeof static_assert static_cast switch template this thread_local \
-        throw typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq main \
-        acc i rounded bf16 f16 e4m3 e5m2 epilogue fminf fmaxf fabsf expf logf sqrtf tanhf erff sigmoid gelu gelu_tanh silu \
-        relu";
-    if WORDS.split_whitespace().any(|word| word == name) {
-        format!("{name}_")
-    } else {
-        name.into()
     }
 }

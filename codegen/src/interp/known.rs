@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::program::{Side, TensorKind};
-use crate::value::{AccId, Binary, Compare, Unary, Value};
+use crate::value::{AccId, Binary, Body, Compare, Foreign, Unary, Value};
 use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
 use std::ops::Range;
@@ -229,7 +229,10 @@ pub(super) fn apply(value: &Value, acc: &impl Fn(AccId) -> Known, args: &[Known]
         Value::Cast(dtype, a) => of(a).stored(*dtype),
         Value::Call(function, values) => {
             let args: Vec<Known> = values.iter().map(of).collect();
-            apply(&function.body, acc, &args)
+            match &function.body {
+                Body::Value(body) => apply(body, acc, &args),
+                Body::Foreign(function) => foreign(function, &args),
+            }
         }
     }
 }
@@ -307,4 +310,38 @@ fn binary(function: Binary, a: Number, b: Number) -> Number {
         }
         Binary::Min | Binary::Max => (value, a.1.max(b.1)),
     }
+}
+
+/// What a function says of known arguments. Only its values are known: an argument's error has at most twice the effect of its
+/// two ends, as for our own functions.
+fn foreign(function: &Foreign, args: &[Known]) -> Known {
+    // Only its shape matters here.
+    let none = Known::zero(1, 1);
+    let shape = args
+        .iter()
+        .fold(none, |shape, arg| shape.zip(arg, |a, _| a));
+    let shape = shape.value.dim();
+    let args: Vec<Known> = args.iter().map(|arg| arg.widened(shape)).collect();
+    let mut result = Known::zero(shape.0, shape.1);
+    let mut at = Vec::with_capacity(args.len());
+    for (place, value) in result.value.indexed_iter_mut() {
+        at.clear();
+        at.extend(args.iter().map(|arg| arg.value[place]));
+        *value = function.eval(&at);
+        let size = at.iter().fold(value.abs(), |size, arg| size.max(arg.abs()));
+        let mut off = f64::from(function.ulps) * 2.0 * F32.unit_roundoff() * size;
+        for (index, arg) in args.iter().enumerate() {
+            let ends = [-arg.off[place], arg.off[place]].map(|off| {
+                let mut at = at.clone();
+                at[index] += off;
+                (function.eval(&at) - *value).abs()
+            });
+            off += match ends.iter().any(|end| end.is_nan()) {
+                true => f64::INFINITY,
+                false => 2.0 * ends[0].max(ends[1]),
+            };
+        }
+        result.off[place] = off;
+    }
+    result
 }

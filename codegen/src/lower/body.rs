@@ -27,6 +27,7 @@ pub(super) fn place(
         found,
         scope: Vec::new(),
         filled: HashSet::new(),
+        functions: Vec::new(),
         signalled: vec![None; program.counters.len()],
         waited: vec![None; program.counters.len()],
         kind: RoleKind::SpareWarps,
@@ -501,6 +502,7 @@ impl<'a> Placer<'a> {
             | Value::Cast(..)
             | Value::Call(..) => {}
         });
+        self.functions(value, at);
         let id = ValueId(u16::try_from(self.placed.values.len()).unwrap_or(u16::MAX));
         self.placed.values.push(value.clone());
         id

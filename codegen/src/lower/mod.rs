@@ -6,6 +6,7 @@ mod body;
 mod choices;
 mod credits;
 mod dims;
+mod functions;
 mod mistake;
 mod placer;
 mod places;

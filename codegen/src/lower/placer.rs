@@ -7,7 +7,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::{Role, RoleKind};
 use crate::program::{Loc, PartitionId, Program, StoreMode, Var};
 use crate::rank::RankExpr;
-use crate::value::{AccId, Value};
+use crate::value::{AccId, ScalarFn, Value};
 use std::collections::HashSet;
 
 /// How several `#[comm]` loops become roles.
@@ -42,6 +42,8 @@ pub(super) struct Placer<'a> {
     pub(super) scope: Vec<(Var, Bound)>,
     /// Accumulators that something has been added to in the current item.
     pub(super) filled: HashSet<AccId>,
+    /// Functions that values called so far.
+    pub(super) functions: Vec<ScalarFn>,
     pub(super) signalled: Vec<Option<Loc>>,
     pub(super) waited: Vec<Option<Loc>>,
     pub(super) kind: RoleKind,

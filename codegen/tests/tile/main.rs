@@ -9,6 +9,7 @@ mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
+mod foreign;
 mod generator;
 mod geometry;
 mod machine;

@@ -62,7 +62,7 @@ fn values_read_as_math() {
     let clip = ScalarFn {
         name: "clip",
         params: &["x", "most"],
-        body: Box::new(Value::Arg(0).combine(Binary::Min, Value::Arg(1))),
+        body: Value::Arg(0).combine(Binary::Min, Value::Arg(1)).into(),
     };
     value(g.call(clip, [u]), "clip(g, u)");
 }

@@ -1,6 +1,6 @@
 //! The math after the dot at the warp level: what is emitted, and what the verifier says when an operand is missing.
 
-use crate::fixtures::features as schedules;
+use crate::fixtures::{features as schedules, foreign};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
@@ -20,13 +20,14 @@ fn gated(gate_type: Dtype) -> Program {
     let leaky = ScalarFn {
         name: "leaky",
         params: &["x"],
-        body: Box::new(Value::select(
+        body: Value::select(
             Compare::Lt,
             0.0.into(),
             Value::Arg(0),
             Value::Arg(0),
             Value::from(0.1).combine(Binary::Mul, Value::Arg(0)),
-        )),
+        )
+        .into(),
     };
     let mut s = ScheduleBuilder::new("gated");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
@@ -68,6 +69,16 @@ fn values_are_functions_and_operands_come_by_subtiles() {
     let kernel = text.find("extern \"C\"").expect("a kernel");
     let subtiles = text.rfind("// before[t]").expect("the stores");
     insta::assert_snapshot!(format!("{}{}", &text[functions..kernel], &text[subtiles..]));
+}
+
+#[test]
+fn a_foreign_functions_text_is_a_function_of_the_kernel() {
+    let program = foreign::gemm(&foreign::soft_cap(), (128, 256));
+    let pipeline = verify::pipeline(good(&program)).unwrap_or_else(|error| panic!("{error}"));
+    let text = cuda::emit(&pipeline).text;
+    let functions = text.find("// The schedule's").expect("functions");
+    let kernel = text.find("extern \"C\"").expect("a kernel");
+    insta::assert_snapshot!(&text[functions..kernel]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The emulator on whole schedules: right ones agree with their reference in every order, broken ones are caught.
 
 mod broken;
+mod foreign;
 mod meaning;
 mod planes;
 mod whole;

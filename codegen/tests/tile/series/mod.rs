@@ -156,7 +156,7 @@ fn capping(body: Value) -> Program {
     let capped = ScalarFn {
         name: "capped",
         params: &["x"],
-        body: Box::new(body),
+        body: body.into(),
     };
     let mut s = ScheduleBuilder::new("capping");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
