@@ -11,17 +11,19 @@ __device__ __forceinline__ float scale_of_block(u32 at) {
 // Scales that run along the instruction's M side: a lane's two of its warp's 16, from `first` on. That of accumulator i
 // is d[vector_index_transposed(i)].
 __device__ __forceinline__ void scales_on_m(float (&d)[2], u32 scales, u32 first, u32 lane) {
-    d[0] = scale_of_block(scales + (first + lane / 4) * 4);
-    d[1] = scale_of_block(scales + (first + 8 + lane / 4) * 4);
+    const u32 at = scales + first * 4 + lane / 4 * 4;
+    d[0] = scale_of_block(at);
+    d[1] = scale_of_block(at + 8 * 4);
 }
 
-// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)].
+// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)]. The lane's part
+// of the address comes first, so that all reads have it in one register.
 template <u32 n>
 __device__ __forceinline__ void scales_on_n(float (&d)[n / 4], u32 scales, u32 lane) {
 #pragma unroll
     for (u32 i = 0; i < n / 8; ++i)
         asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(d[2 * i]), "=f"(d[2 * i + 1]) : "r"(scales + (i * 8 + lane % 4 * 2) * 4) : "memory");
+                     : "=f"(d[2 * i]), "=f"(d[2 * i + 1]) : "r"(scales + lane % 4 * 8 + i * 32) : "memory");
 }
 
 // The product of the scales is rounded, and then the sum once: in this order, whatever the compiler contracts.
