@@ -16,8 +16,8 @@ __device__ __forceinline__ void scales_on_m(float (&d)[2], u32 scales, u32 first
     d[1] = scale_of_block(at + 8 * 4);
 }
 
-// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)]. The lane's part
-// of the address comes first, so that all reads have it in one register.
+// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)]. The lane's
+// part of the address comes first, so that all reads have it in one register.
 template <u32 n>
 __device__ __forceinline__ void scales_on_n(float (&d)[n / 4], u32 scales, u32 lane) {
 #pragma unroll
