@@ -81,6 +81,17 @@ impl Dtype {
         }
     }
 
+    /// Its largest finite number.
+    pub const fn largest(self) -> f32 {
+        match self {
+            Dtype::Bf16 => f32::from_bits(0x7f7f_0000),
+            Dtype::F16 => 65504.0,
+            Dtype::F32 => f32::MAX,
+            Dtype::E4M3 => 448.0,
+            Dtype::E5M2 => 57344.0,
+        }
+    }
+
     /// The largest relative error one rounding makes (half a unit in the last place).
     pub fn unit_roundoff(self) -> f64 {
         match self {

@@ -134,6 +134,7 @@ impl Buffer {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => 1,
@@ -447,6 +448,8 @@ pub enum OpKind {
         value: ValueId,
         /// What is measured of it.
         amax: Option<Amax>,
+        /// Where the scales stand that are made of it; as of [`crate::program::StmtKind::Store`].
+        scales: Option<TensorId>,
     },
 }
 

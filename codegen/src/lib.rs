@@ -48,6 +48,7 @@ pub mod plan;
 mod print;
 pub mod program;
 pub mod rank;
+pub mod rule;
 mod scales;
 pub mod shape;
 pub mod sm90;

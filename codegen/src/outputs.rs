@@ -2,7 +2,7 @@
 //!
 //! As with scales of operands, a schedule says nothing about them; its variant does, and what it becomes is an ordinary
 //! program: an output has a scale beside it, which each item that stores there loads. If it has an amax, too, each store measures
-//! what it computed before it multiplies.
+//! what it computed before it multiplies. Or it has a plane beside it, of scales that each store makes of what it computed.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
@@ -20,14 +20,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
     program: Cow<'p, Program>,
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {
-    if variant.amax && variant.output.is_none_or(|output| !output.is_fp8()) {
-        let outputs = variant
-            .output
-            .map_or("the schedule's type".into(), |it| it.to_string());
-        let message = format!("amaxes of outputs of {outputs} in {}", program.name);
-        return Err(Diagnostic::new(Rule::Shape, program.at, message)
-            .hint("outputs of e4m3 or e5m2, which have a scale: an amax is for the next one"));
-    }
+    asked_for(&program, variant)?;
     let Some(output) = variant.output else {
         return Ok(program);
     };
@@ -40,8 +33,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
         return Err(Diagnostic::new(Rule::Shape, program.at, message)
             .hint("an `Out` of the type of the first parameter, or no type for outputs"));
     };
-    let known =
-        |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { of, .. } if of == *first);
+    let known = |tensor: &Tensor| tensor.kind.plane_of() == Some(*first);
     if !output.is_fp8() || program.tensors.iter().any(known) {
         return Ok(program);
     }
@@ -49,32 +41,39 @@ pub(crate) fn with_scales_of_outputs<'p>(
     let mut results = Results {
         scales: BTreeMap::new(),
         amaxes: BTreeMap::new(),
+        made: BTreeMap::new(),
         accs: std::mem::take(&mut made.accs),
     };
     for of in outputs {
-        let scale = Tensor {
-            name: format!("{}.scale", made.tensors[of.index()].name),
-            kind: TensorKind::Scale {
-                of,
-                along: Along::All,
-                gathered: false,
-            },
+        let (name, at) = (&made.tensors[of.index()].name, made.tensors[of.index()].at);
+        let beside = |what: &str, kind: TensorKind| Tensor {
+            name: format!("{name}.{what}"),
+            kind,
             dtype: Dtype::F32,
-            at: made.tensors[of.index()].at,
+            at,
         };
-        let id = TensorId(made.tensors.len() as u16);
-        results.scales.insert(of, (id, scale.name.clone()));
+        let next = TensorId(made.tensors.len() as u16);
+        if variant.output_scales.is_some() {
+            let plane = beside("scale", TensorKind::MadeScale { of });
+            results.made.insert(of, next);
+            made.tensors.push(plane);
+            continue;
+        }
+        let along = Along::All;
+        let gathered = false;
+        let scale = beside(
+            "scale",
+            TensorKind::Scale {
+                of,
+                along,
+                gathered,
+            },
+        );
+        let amax = beside("amax", TensorKind::Amax { of });
+        results.scales.insert(of, (next, scale.name.clone()));
         made.tensors.push(scale);
         if variant.amax {
-            let amax = Tensor {
-                name: format!("{}.amax", made.tensors[of.index()].name),
-                kind: TensorKind::Amax { of },
-                dtype: Dtype::F32,
-                at: made.tensors[of.index()].at,
-            };
-            results
-                .amaxes
-                .insert(of, TensorId(made.tensors.len() as u16));
+            results.amaxes.insert(of, TensorId(next.0 + 1));
             made.tensors.push(amax);
         }
     }
@@ -85,6 +84,30 @@ pub(crate) fn with_scales_of_outputs<'p>(
     // It knows nothing of scales.
     made.reference = None;
     Ok(Cow::Owned(made))
+}
+
+/// Refuses numbers beside outputs that have no use for them.
+fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
+    let outputs = || match variant.output {
+        Some(output) => output.to_string(),
+        None => "the schedule's type".into(),
+    };
+    let (message, hint) = match variant.output_scales {
+        Some(rule) if variant.output != Some(rule.to.dtype()) => (
+            format!("scales of {} for outputs of {} in {}", rule.to.dtype(), outputs(), program.name),
+            "outputs of the type that the rule of their scales is of",
+        ),
+        Some(_) if variant.amax => (
+            format!("amaxes beside scales that a launch makes in {}", program.name),
+            "one of them: an amax is for the next scale, and here every launch makes its own",
+        ),
+        None if variant.amax && variant.output.is_none_or(|output| !output.is_fp8()) => (
+            format!("amaxes of outputs of {} in {}", outputs(), program.name),
+            "outputs of e4m3 or e5m2, which have a scale: an amax is for the next one",
+        ),
+        Some(_) | None => return Ok(()),
+    };
+    Err(Diagnostic::new(Rule::Shape, program.at, message).hint(hint))
 }
 
 /// The outputs whose type the variant replaces.
@@ -101,6 +124,8 @@ struct Results {
     scales: BTreeMap<TensorId, (TensorId, String)>,
     /// Amaxes of outputs, where they are asked for.
     amaxes: BTreeMap<TensorId, TensorId>,
+    /// Planes of outputs, where launches make their scales.
+    made: BTreeMap<TensorId, TensorId>,
     accs: Vec<AccDecl>,
 }
 
@@ -137,13 +162,18 @@ impl Results {
         }
     }
 
-    /// Multiplies what an item stores.
+    /// Multiplies what an item stores, or lets it make the scales.
     fn multiply(&mut self, body: &mut [Stmt], loads: &mut Loads) {
         for stmt in body {
             match &mut stmt.kind {
                 StmtKind::Store {
-                    dst, value, amax, ..
+                    dst,
+                    value,
+                    amax,
+                    scales,
+                    ..
                 } => {
+                    *scales = self.made.get(&dst.tensor).copied();
                     let Some((scale, name)) = self.scales.get(&dst.tensor) else {
                         continue;
                     };

@@ -134,6 +134,13 @@ pub enum TensorKind {
         /// The output that it is of.
         of: TensorId,
     },
+    /// Output: scales of the 1×128 blocks of another output, made of what a rank computes of it, in the layout of a
+    /// [`TensorKind::Scale`] of an operand with [`ScaleBlock::Line`]. No schedule declares it:
+    /// [`Variant::output_scales`](crate::variant::Variant::output_scales) does.
+    MadeScale {
+        /// The output that it is of.
+        of: TensorId,
+    },
     /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
     Scattered,
     /// Output: the sum over ranks, whole on every rank.
@@ -480,6 +487,9 @@ pub enum StmtKind {
         value: Value,
         /// What is measured of it.
         amax: Option<Amax>,
+        /// Where the scales stand that are made of it, a number for each 128 columns of a row, if they are: then what is stored is
+        /// multiplied before it is rounded.
+        scales: Option<TensorId>,
     },
 }
 

@@ -2,6 +2,7 @@
 
 mod sizes;
 
+use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
@@ -529,12 +530,19 @@ impl Geometry {
         }
     }
 
-    /// This geometry with at most `size` of a dimension that is not divided into chunks.
+    /// This geometry with at most `size` of a dimension that is not divided into chunks, and as many blocks as that has.
     pub(crate) fn resized(&self, kernel: &Kernel, dim: DimId, size: u32) -> Geometry {
         let mut geometry = self.clone();
-        let dim = &mut geometry.dims[usize::from(dim.0)];
-        (dim.size, dim.chunk, dim.most) =
-            (size.min(dim.size), size.min(dim.chunk), size.min(dim.most));
+        let name = Some(&kernel.dims[usize::from(dim.0)].name);
+        for (at, own) in geometry.dims.iter_mut().enumerate() {
+            let size = match at == usize::from(dim.0) {
+                true => size,
+                false if kernel.dims[at].blocks.as_ref() == name => size.div_ceil(BLOCK),
+                false => continue,
+            };
+            (own.size, own.chunk, own.most) =
+                (size.min(own.size), size.min(own.chunk), size.min(own.most));
+        }
         geometry.counters = kernel
             .counters
             .iter()

@@ -4,6 +4,7 @@ pub use crate::block::BLOCK;
 use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
 use crate::program::Setting;
+use crate::rule::Rule;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -40,6 +41,11 @@ pub struct Variant {
     /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
     /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
     pub output: Option<Dtype>,
+    /// The rule by which a launch makes scales of 1×128 for those outputs, whose type is the rule's then, from what it computes: a
+    /// plane of f32 `[⌈N/128⌉][M padded to 4]` that it writes, called `y.scale` for the output `y`, with what each 128 columns of
+    /// a row are to be multiplied by. So a product reads scales of its first operand ([`Scales::Blocks1d2d`],
+    /// [`Scales::Blocks1d1d`]). `None`: the number by which an FP8 output is multiplied is given.
+    pub output_scales: Option<Rule>,
     /// Whether each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for the output
     /// `y`. A launch makes it as large as the largest absolute value of what it computes there, taken before the scale and before
     /// anything is rounded to FP8. Where that is NaN, so is the amax. What it held before counts, unless its sign bit is set: then
@@ -213,6 +219,7 @@ impl Variant {
             second: None,
             scales: None,
             output: None,
+            output_scales: None,
             amax: false,
             promote: false,
             layout: Layout::Nt,
@@ -259,6 +266,24 @@ impl Variant {
     #[must_use]
     pub fn output(mut self, dtype: Dtype) -> Self {
         self.output = Some(dtype);
+        self
+    }
+
+    /// With outputs of FP8 that have scales of 1×128, which a launch makes by that rule.
+    ///
+    /// ```
+    /// use counterflow_codegen::rule::{Fp8, Rule};
+    /// use counterflow_codegen::{dtype::Dtype, variant::Variant};
+    ///
+    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let variant = Variant::new(1).output_scales(rule);
+    /// assert_eq!(variant.output, Some(Dtype::E4M3));
+    /// assert_eq!(variant.to_string(), "sm90 world 1 nt output=e4m3 output-scales=te+pow2");
+    /// ```
+    #[must_use]
+    pub fn output_scales(mut self, rule: Rule) -> Self {
+        self.output = Some(rule.to.dtype());
+        self.output_scales = Some(rule);
         self
     }
 
@@ -324,6 +349,9 @@ impl fmt::Display for Variant {
         }
         if let Some(output) = self.output {
             write!(f, " output={output}")?;
+        }
+        if let Some(rule) = self.output_scales {
+            write!(f, " output-scales={rule}")?;
         }
         if self.amax {
             f.write_str(" amax")?;

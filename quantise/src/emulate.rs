@@ -3,7 +3,7 @@
 use crate::history::{Delayed, History};
 use crate::job::{Job, Steps, Words};
 use crate::kernels::Scaling;
-use crate::rule::{Fp8, Scale};
+use counterflow_codegen::rule::{Fp8, Scale};
 use crate::twin::{self, Matrix, Pieces, Quantised};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;

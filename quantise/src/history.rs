@@ -1,6 +1,6 @@
 //! Delayed scaling: the scale of a tensor from the amaxes of earlier calls.
 
-use crate::rule::{Fp8, Scale};
+use counterflow_codegen::rule::{Fp8, Scale};
 
 /// Which of the amaxes counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

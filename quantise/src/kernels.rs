@@ -1,11 +1,12 @@
 //! The quantisers' CUDA: what the JIT compiles.
 
-use crate::rule::{Convention, Fp8, Rule, largest_of};
+use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use crate::twin::Pieces;
 use counterflow_codegen::dtype::Dtype;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 3] = [
+pub const HEADERS: [(&str, &str); 4] = [
+    ("scale.cuh", counterflow_codegen::cuda::SCALE),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("tiles.cuh", include_str!("kernels/tiles.cuh")),
     ("whole.cuh", include_str!("kernels/whole.cuh")),
@@ -162,7 +163,7 @@ impl Recipe {
             ("EPS", bits(rule.eps)),
             ("LARGEST", bits(to.largest())),
             ("ONE_OVER_LARGEST", bits(1.0 / to.largest())),
-            ("MOST", bits(largest_of(self.from))),
+            ("MOST", bits(self.from.largest())),
         ];
         let line = |(name, value): (&str, String)| format!("#define {name} {value}\n");
         lines.into_iter().map(line).collect()

@@ -30,10 +30,10 @@ mod kernels;
 mod launch;
 mod plane;
 mod quantiser;
-mod rule;
 pub mod twin;
 
 pub use builder::Quantise;
+pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, Recipe, Scaling};
 pub use plane::{
@@ -41,5 +41,4 @@ pub use plane::{
     SquarePadded,
 };
 pub use quantiser::{DeviceHistory, Quantiser};
-pub use rule::{Convention, Fp8, Rule, Scale};
 pub use twin::{Matrix, Pieces, Quantised};

@@ -4,7 +4,7 @@ use crate::history::{Delayed, History};
 use crate::job::sizes;
 use crate::kernels::{Recipe, Scaling};
 use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
-use crate::rule::Scale;
+use counterflow_codegen::rule::Scale;
 use crate::twin::Pieces;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::op::{Caller, Part};

@@ -1,7 +1,7 @@
 //! Quantisers on the host, in plain Rust: what GPUs must equal bit for bit, and what emulated ranks run.
 
 use crate::plane::{Block, Layout, Plane};
-use crate::rule::{Fp8, Rule, Scale};
+use counterflow_codegen::rule::{Fp8, Rule, Scale};
 use counterflow_codegen::dtype::Dtype;
 
 /// Which elements of a matrix share a scale.
@@ -153,14 +153,6 @@ impl Quantised {
     }
 }
 
-/// The larger of an amax and the absolute value of an element. NaN is not seen, or stays.
-pub(crate) fn larger(amax: f32, value: f32, keeps_nan: bool) -> f32 {
-    match keeps_nan && (amax.is_nan() || value.is_nan()) {
-        true => f32::NAN,
-        false => amax.max(value.abs()),
-    }
-}
-
 /// The largest absolute value of all elements, as the rule sees it. Of none: 0.
 ///
 /// ```
@@ -173,7 +165,7 @@ pub(crate) fn larger(amax: f32, value: f32, keeps_nan: bool) -> f32 {
 /// ```
 pub fn amax(of: &Matrix<'_>, rule: &Rule) -> f32 {
     let values = of.values.iter();
-    values.fold(0.0, |amax, value| larger(amax, *value, rule.keeps_nan()))
+    values.fold(0.0, |amax, value| rule.larger(amax, *value))
 }
 
 /// Codes by a scale that is known.
@@ -199,7 +191,7 @@ pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Pieces) -> Quantised {
     let mut amaxes = vec![0.0; rows_of_pieces * columns_of_pieces];
     for (at, value) in of.values.iter().enumerate() {
         let amax = &mut amaxes[place(at)];
-        *amax = larger(*amax, *value, rule.keeps_nan());
+        *amax = rule.larger(*amax, *value);
     }
     let scale = |amax: &f32| -> Scale {
         match pieces {

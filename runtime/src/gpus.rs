@@ -357,6 +357,7 @@ fn prepare(
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced

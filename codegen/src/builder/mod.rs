@@ -491,6 +491,7 @@ impl ScheduleBuilder {
             mode: StoreMode::Write,
             value: value.into(),
             amax: None,
+            scales: None,
         });
     }
 
@@ -502,6 +503,7 @@ impl ScheduleBuilder {
             mode: StoreMode::Add,
             value: value.into(),
             amax: None,
+            scales: None,
         });
     }
 }

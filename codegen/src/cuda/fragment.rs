@@ -6,7 +6,7 @@ use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 
 impl Text<'_> {
     /// The registers that a subtile's elements are in: the array, and where in it they begin.
-    fn elements(&mut self, elements: Elements, part: &Expr) -> (String, String) {
+    pub(super) fn elements(&mut self, elements: Elements, part: &Expr) -> (String, String) {
         match elements {
             Elements::Applied(index) => (results(&self.pipeline.epilogues[index]), String::new()),
             Elements::Product(product) => {
@@ -82,12 +82,24 @@ impl Text<'_> {
                 part,
                 elements,
                 dtype,
+                scaled,
             } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let element = self.element(*dtype);
                 let (from, at) = self.elements(*elements, part);
-                self.subtile("subtile_store", &element, (&from, &at), &shared);
+                if !scaled {
+                    return self.subtile("subtile_store", &element, (&from, &at), &shared);
+                }
+                let multipliers = self.multipliers(*elements);
+                let shared = format!("{multipliers}, {shared}");
+                self.subtile("subtile_store_scaled", &element, (&from, &at), &shared);
             }
+            FragmentOp::MakeScales {
+                elements,
+                part,
+                columns,
+            } => self.make_scales((*elements, part), columns),
+            FragmentOp::WriteScales { .. } => self.write_scales(op),
             FragmentOp::TakeAmax {
                 tensor,
                 elements,

@@ -69,6 +69,7 @@ impl Text<'_> {
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
+        self.constants_of_rule();
         if symbols_block {
             self.line(format!(
                 "constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * {};",
@@ -158,6 +159,11 @@ impl Text<'_> {
                             "{element}* {};  // one number, which grows",
                             at.name
                         ));
+                        continue;
+                    }
+                    if let TensorKind::MadeScale { .. } = buffer.kind {
+                        let what = "numbers of rows, a line for each 128 columns";
+                        self.line(format!("{element}* {};  // {what}", at.name));
                         continue;
                     }
                     let same = Side::ALL.map(|side| buffer.kind.is_same_in(side));

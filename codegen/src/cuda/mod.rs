@@ -7,6 +7,7 @@ mod expr;
 mod fragment;
 mod head;
 mod lines;
+mod made;
 mod node;
 mod params;
 mod promotion;
@@ -29,6 +30,9 @@ use crate::warp::{Field, Pipeline, RunBy};
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
 
+/// From an amax to a scale, as [`Rule`](crate::rule::Rule) says: device functions that quantisers share. They need `u32`.
+pub const SCALE: &str = include_str!("prelude/scale.cuh");
+
 /// Device functions that every kernel's text uses: the only place with PTX.
 pub fn prelude() -> String {
     let files = [
@@ -43,6 +47,8 @@ pub fn prelude() -> String {
         include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        SCALE,
+        include_str!("prelude/made.cuh"),
         include_str!("prelude/promotion.cuh"),
         include_str!("prelude/partials.cuh"),
         include_str!("prelude/math.cuh"),

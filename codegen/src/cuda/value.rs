@@ -149,7 +149,7 @@ impl Text<'_> {
         format!("({rows} * SUBTILE_N * {widest})")
     }
 
-    fn of_blocks(&self) -> String {
+    pub(super) fn of_blocks(&self) -> String {
         self.blocks().map_or(String::new(), |it| format!("[{it}]"))
     }
 
@@ -464,7 +464,7 @@ const fn name_of(unary: Unary) -> &'static str {
 }
 
 /// The shortest decimal that reads back as this number.
-fn literal(number: f32) -> String {
+pub(super) fn literal(number: f32) -> String {
     if number.is_finite() {
         format!("{number:?}f")
     } else {

@@ -149,6 +149,10 @@ pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
             "rows of {} in a chunk, each with its cells",
             pipeline.kernel.partitions[id.index()].name
         ),
+        Field::Line(tensor) => format!(
+            "from a line of {} to the next",
+            pipeline.kernel.buffers[tensor.index()].name
+        ),
         Field::LateJoin => "waves of items before the first blocks take part".into(),
         Field::Order(_) => "the ranks that this one visits, step by step".into(),
         Field::Heap

@@ -29,6 +29,10 @@ impl Pipeline {
             Field::World => geometry.world.into(),
             Field::First(counter) => first_cell(plan, counter).into(),
             Field::CellRows(partition) => geometry.cell_rows(partition).into(),
+            Field::Line(tensor) => {
+                let element = self.kernel.buffers[tensor.index()].dtype.bytes();
+                plan.pitch(&self.kernel, tensor) / u64::from(element)
+            }
             Field::LateJoin => self.late_join(plan, machine).into(),
             Field::Order(_)
             | Field::Heap
@@ -225,6 +229,7 @@ impl Values for Numbers<'_> {
             | Field::Me
             | Field::First(_)
             | Field::CellRows(_)
+            | Field::Line(_)
             | Field::LateJoin
             | Field::Order(_)
             | Field::Heap

@@ -102,6 +102,7 @@ impl Data {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Amax { .. }
+                | TensorKind::MadeScale { .. }
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced

@@ -355,6 +355,7 @@ impl<'a> Emulator<'a> {
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Amax { .. }
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced

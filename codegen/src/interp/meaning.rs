@@ -9,6 +9,7 @@
 //! Every number has a bound on its rounding error: from stores, from adds to memory, and from every product and sum in
 //! f32.
 
+mod made;
 mod memory;
 pub(super) mod walk;
 
@@ -25,7 +26,7 @@ use crate::program::{Amax, Program, StoreMode, TensorId, TensorKind};
 use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
-use crate::variant::Variant;
+use crate::variant::{BLOCK, Variant};
 use memory::Plane;
 use ndarray::Array2;
 use std::collections::HashMap;
@@ -259,8 +260,20 @@ impl Memory for Ranks<'_> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
-                let known = self.value(agent, value, dst);
+                let mut known = self.value(agent, value, dst);
+                if let (Some(plane), Some(rule)) = (scales, self.sizes.output_scales()) {
+                    let (scaled, made) = made::scaled(&rule, &known);
+                    let to = Rect {
+                        tensor: plane.index(),
+                        rows: dst.columns.start / BLOCK..dst.columns.end.div_ceil(BLOCK),
+                        columns: dst.rows.clone(),
+                        ..dst.clone()
+                    };
+                    self.store(&to, StoreMode::Write, &made)?;
+                    known = scaled;
+                }
                 self.store(dst, *mode, &known)?;
                 if let Some(Amax { of, to }) = amax {
                     let known = self.value(agent, of, dst);
@@ -442,6 +455,7 @@ impl<'a> Ranks<'a> {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Amax { .. }
+                | TensorKind::MadeScale { .. }
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced

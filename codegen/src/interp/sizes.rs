@@ -7,6 +7,7 @@ use crate::program::{
     Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
     StmtKind, TensorId, TensorKind, Var,
 };
+use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::variant::{BLOCK, Variant};
 use std::collections::HashMap;
@@ -92,7 +93,7 @@ impl<'p> Sizes<'p> {
         let tensors = 0..program.tensors.len();
         let sides = |tensor: usize| {
             let kind = program.tensors[tensor].kind;
-            let (Some(block), TensorKind::Scale { of, .. }) = (kind.blocks(), kind) else {
+            let (Some(block), Some(of)) = (kind.blocks(), kind.plane_of()) else {
                 return [size(tensor, ROWS), size(tensor, COLUMNS)];
             };
             let [rows, depth] = [ROWS, COLUMNS].map(|side| size(of.index(), side));
@@ -108,15 +109,19 @@ impl<'p> Sizes<'p> {
             alike.any(|other| program.tensors[other].kind.chunked())
         };
         let dtypes = elements(program, variant);
-        // A chunk of rows that have scales of blocks is whole multiples of what those ask for.
+        // A chunk of rows that have scales of blocks is whole multiples of what those ask for, and one of columns of which a
+        // launch makes scales is of blocks.
         let of_scales = |tensor: usize, side: usize| {
             let units = program.tensors.iter().filter_map(|scale| {
-                let (Some(block), TensorKind::Scale { of, .. }) = (scale.kind.blocks(), scale.kind)
-                else {
-                    return None;
+                let label = |of: TensorId, own: usize| same.label(of.index(), own);
+                let (has, unit) = match scale.kind {
+                    TensorKind::MadeScale { of } => (label(of, COLUMNS), BLOCK),
+                    kind => (
+                        label(kind.plane_of()?, ROWS),
+                        kind.blocks()?.chunk_unit(),
+                    ),
                 };
-                let has = same.label(of.index(), ROWS) == same.label(tensor, side);
-                has.then_some(block.chunk_unit())
+                (has == same.label(tensor, side)).then_some(unit)
             });
             units.max().unwrap_or(1)
         };
@@ -213,6 +218,7 @@ impl<'p> Sizes<'p> {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => false,
         };
@@ -234,6 +240,7 @@ impl<'p> Sizes<'p> {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => 1,
@@ -307,6 +314,11 @@ impl<'p> Sizes<'p> {
     /// Whether sums of FP8 products are promoted.
     pub fn promotes(&self) -> bool {
         self.variant.promotes()
+    }
+
+    /// The rule by which stores make scales of outputs, if they do.
+    pub fn output_scales(&self) -> Option<Rule> {
+        self.variant.output_scales
     }
 
     /// A tensor's element type in this variant.

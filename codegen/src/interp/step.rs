@@ -128,8 +128,9 @@ impl Emulator<'_> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
-                self.store(&who, &accs, &dst, mode, value)?;
+                self.store(&who, &accs, (&dst, scales.as_ref()), mode, value)?;
                 if let Some(amax) = amax.filter(|_| self.data.wanted()) {
                     let values = self.evaluated(&accs, &dst, amax.of);
                     self.data.measure(at.rank, amax.to, &values);
@@ -160,7 +161,7 @@ impl Emulator<'_> {
         &mut self,
         who: &Who<'_>,
         accs: &[Acc],
-        dst: &Span,
+        (dst, made): (&Span, Option<&Span>),
         mode: StoreMode,
         id: ValueId,
     ) -> Check<()> {
@@ -173,10 +174,17 @@ impl Emulator<'_> {
             StoreMode::Write => Mode::Write,
             StoreMode::Add => Mode::Add,
         };
-        let values = match self.data.wanted() {
+        let mut values = match self.data.wanted() {
             true => self.evaluated(accs, dst, id),
             false => Vec::new(),
         };
+        if let (Some(made), Some(rule)) = (made, setup.kernel.variant.output_scales) {
+            let scales = rule.scale_lines(&mut values, dst.columns.len() as usize);
+            self.touch(who, made, made.home, Mode::Write, &Tags::NOTHING)?;
+            if self.data.wanted() {
+                self.data.write(made.home, made, &scales, false);
+            }
+        }
         for home in homes(dst, setup.world) {
             self.touch(who, dst, home, how, &tags)?;
             if self.data.wanted() {

@@ -1,6 +1,7 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
+use crate::block::BLOCK;
 use crate::program::{PartitionId, Side, TensorKind, Var};
 use crate::tiling::Tile;
 
@@ -103,18 +104,19 @@ impl Kernel {
     }
 
     /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for.
+    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for; and
+    /// where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of = |buffer: &&super::Buffer| buffer.columns == dim && !buffer.kind.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         let scales = self.buffers.iter().filter_map(|buffer| {
-            let TensorKind::Scale { of, .. } = buffer.kind else {
-                return None;
+            let of = &self.buffers[buffer.kind.plane_of()?.index()];
+            let (has, unit) = match buffer.kind {
+                TensorKind::MadeScale { .. } => (of.columns == dim, BLOCK),
+                kind => (of.rows == dim, kind.blocks()?.chunk_unit()),
             };
-            let has = self.buffers[of.index()].rows == dim;
-            let block = buffer.kind.blocks().filter(|_| has)?;
-            Some(block.chunk_unit())
+            has.then_some(unit)
         });
         units.chain(scales).max().unwrap_or(1)
     }

@@ -404,6 +404,7 @@ impl<'a> Placer<'a> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
                 self.not_copy_engine("a store", at);
                 let region = self.region(dst, at, Use::of(*mode))?;
@@ -418,6 +419,7 @@ impl<'a> Placer<'a> {
                     mode: *mode,
                     value,
                     amax,
+                    scales: *scales,
                 }
             }
         };

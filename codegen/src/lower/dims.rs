@@ -269,7 +269,7 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
 fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> {
     let mut blocks: Vec<((TensorId, Side), (TensorId, Side))> = Vec::new();
     for (tensor, id) in program.tensors.iter().zip(0..) {
-        let (id, TensorKind::Scale { of, .. }) = (TensorId(id), tensor.kind) else {
+        let (id, Some(of)) = (TensorId(id), tensor.kind.plane_of()) else {
             continue;
         };
         let (Some(block), Some(rows)) = (tensor.kind.blocks(), tensor.kind.operand_rows()) else {

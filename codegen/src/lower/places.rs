@@ -310,6 +310,7 @@ impl<'a> Placer<'a> {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => None,

@@ -184,6 +184,7 @@ impl Volume {
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Amax { .. }
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::Scratch { .. } => (false, false),
                 };
                 if sum {
@@ -277,6 +278,7 @@ impl Volume {
                     | TensorKind::Out
                     | TensorKind::Accumulated
                     | TensorKind::Amax { .. }
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced

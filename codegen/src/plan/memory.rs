@@ -55,7 +55,8 @@ impl Plan {
             }
             | TensorKind::Out
             | TensorKind::Accumulated
-            | TensorKind::Amax { .. } => u64::from(geometry.size(buffer.rows)),
+            | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. } => u64::from(geometry.size(buffer.rows)),
         };
         lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }

@@ -155,6 +155,7 @@ impl Printer<'_> {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => {}
         }
@@ -322,6 +323,7 @@ impl Printer<'_> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
@@ -338,7 +340,11 @@ impl Printer<'_> {
                     let to = &self.kernel.buffers[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(amax.of))
                 });
-                format!("{} {sign} {}{measured}", self.region(dst), text(*value))
+                let made = scales.map_or(String::new(), |plane| {
+                    let plane = &self.kernel.buffers[plane.index()].name;
+                    format!(" / {plane}; {plane} = scales of |{}|", text(*value))
+                });
+                format!("{} {sign} {}{measured}{made}", self.region(dst), text(*value))
             }
         };
         self.page.line(format!("{line}{why}"));

@@ -72,6 +72,7 @@ impl Printer<'_> {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Amax { .. }
+                | TensorKind::MadeScale { .. }
                 | TensorKind::Scattered
                 | TensorKind::Reduced
                 | TensorKind::GatheredOutput
@@ -225,6 +226,7 @@ impl Printer<'_> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
@@ -235,7 +237,11 @@ impl Printer<'_> {
                     let to = &self.program.tensors[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(&amax.of))
                 });
-                format!("{} {sign} {}{measured}", self.place(dst), text(value))
+                let made = scales.map_or(String::new(), |plane| {
+                    let plane = &self.program.tensors[plane.index()].name;
+                    format!(" / {plane}; {plane} = scales of |{}|", text(value))
+                });
+                format!("{} {sign} {}{measured}{made}", self.place(dst), text(value))
             }
         };
         self.page.line(line);

@@ -1,6 +1,6 @@
 //! What follows from a tensor's kind.
 
-use super::{Along, ScaleBlock, Side, TensorKind};
+use super::{Along, ScaleBlock, Side, TensorId, TensorKind};
 
 impl TensorKind {
     /// Whether its rows are chunked over ranks.
@@ -57,7 +57,8 @@ impl TensorKind {
                 TensorKind::Scale {
                     along: Along::Blocks(_),
                     ..
-                },
+                }
+                | TensorKind::MadeScale { .. },
                 own,
             ) => Some(own),
             (TensorKind::Scale { along, .. }, Side::Rows) => match along {
@@ -103,7 +104,8 @@ impl TensorKind {
             (
                 TensorKind::Scale {
                     gathered: false, ..
-                },
+                }
+                | TensorKind::MadeScale { .. },
                 Some(ScaleBlock::Line),
             ) => Some(Side::Columns),
             (_, Some(ScaleBlock::Line | ScaleBlock::Square)) => Some(Side::Rows),
@@ -136,11 +138,30 @@ impl TensorKind {
                 along: Along::Blocks(block),
                 ..
             } => Some(block),
+            TensorKind::MadeScale { .. } => Some(ScaleBlock::Line),
             TensorKind::Scale {
                 along: Along::All | Along::Rows | Along::Columns,
                 ..
             }
             | TensorKind::Gathered
+            | TensorKind::GatheredOutput
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Exchanged
+            | TensorKind::Scratch { .. } => None,
+        }
+    }
+
+    /// The tensor that it has the scales of, if it is such a plane: an operand's, or an output's.
+    pub const fn plane_of(self) -> Option<TensorId> {
+        match self {
+            TensorKind::Scale { of, .. } | TensorKind::MadeScale { of } => Some(of),
+            TensorKind::Gathered
             | TensorKind::GatheredOutput
             | TensorKind::Local
             | TensorKind::Vector
@@ -174,7 +195,10 @@ impl TensorKind {
     pub const fn is_repeated(self) -> bool {
         matches!(
             self,
-            TensorKind::Vector | TensorKind::Scale { .. } | TensorKind::Amax { .. }
+            TensorKind::Vector
+                | TensorKind::Scale { .. }
+                | TensorKind::Amax { .. }
+                | TensorKind::MadeScale { .. }
         )
     }
 
@@ -196,6 +220,7 @@ impl TensorKind {
                 | TensorKind::Out
                 | TensorKind::Accumulated
                 | TensorKind::Amax { .. }
+                | TensorKind::MadeScale { .. }
         )
     }
 
@@ -209,6 +234,7 @@ impl TensorKind {
             TensorKind::Out => "Out",
             TensorKind::Accumulated => "Accumulated",
             TensorKind::Amax { .. } => "Amax",
+            TensorKind::MadeScale { .. } => "MadeScale",
             TensorKind::Scattered => "Scattered",
             TensorKind::Reduced => "Reduced",
             TensorKind::Exchanged => "Exchanged",

@@ -6,6 +6,7 @@
 
 use super::builder::refuse;
 use super::item::Leaf;
+use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;
 use super::rings::{STAGES, SUBTILES};
@@ -305,12 +306,17 @@ impl Walk<'_, '_> {
                 takes.extend(self.measure(leaf, *of, var));
             }
             self.apply(elements, &mut part, (&mut tiles, &mut vectors));
+            let scaled = stores.iter().any(|leaf| plane(leaf).is_some());
+            if scaled {
+                self.make_scales(elements, var, &mut part);
+            }
             part.extend([
                 Node::Fragment(FragmentOp::WriteSubtile {
                     ring: SUBTILES,
                     part: Expr::var("part"),
                     elements,
                     dtype,
+                    scaled,
                 }),
                 Node::FenceShared,
                 Node::SyncWarp,
@@ -325,6 +331,9 @@ impl Walk<'_, '_> {
             ]);
             // What is measured while a subtile is on its way takes no registers from what is written.
             part.append(&mut takes);
+            for leaf in stores {
+                part.extend(self.write_scales(leaf, elements, var));
+            }
         }
         // A tile that no value uses is in the stages all the same.
         part.append(&mut tiles);
@@ -575,7 +584,11 @@ pub(super) fn groups<'s, 'a>(walk: &Walk<'_, '_>, pass: &'s Pass<'a>) -> Vec<Gro
     for at in 1..=pass.stores.len() {
         let refused = Elements::Product(0);
         let of = |at: usize| pass.elements.get(at).copied().flatten().unwrap_or(refused);
-        let stored = |at: usize| walk.stored(&pass.stores[at]);
+        // Scales are made of a subtile once for all of its stores, of which each then makes some.
+        let stored = |at: usize| {
+            let leaf = &pass.stores[at];
+            (walk.stored(leaf), plane(leaf).is_some())
+        };
         if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
             groups.push((of(from), &pass.stores[from..at], &pass.measured[from..at]));
             from = at;

@@ -15,9 +15,22 @@ impl Walk<'_, '_> {
         else {
             return Vec::new();
         };
-        let Some((partition, chunk, row, column)) = self.item(var) else {
+        let Some([rows, columns]) = self.extents(var) else {
             return Vec::new();
         };
+        let op = FragmentOp::TakeAmax {
+            tensor: amax.to,
+            elements,
+            part: Expr::var("part"),
+            rows,
+            columns,
+        };
+        self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
+    }
+
+    /// Of a subtile's rows and of its columns the first among all, and one past the last that there is.
+    pub(super) fn extents(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
+        let (partition, chunk, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));
         let in_all = |walk: &Self, side: Side, at: Expr| {
             let kernel = walk.b.kernel;
@@ -31,13 +44,9 @@ impl Walk<'_, '_> {
             let end = walk.span(partition, side, chunk.as_ref());
             [first, end].map(|at| in_all(walk, side, at))
         };
-        let op = FragmentOp::TakeAmax {
-            tensor: amax.to,
-            elements,
-            part: Expr::var("part"),
-            rows: side(self, Side::Rows, row),
-            columns: side(self, Side::Columns, column),
-        };
-        self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
+        Some([
+            side(self, Side::Rows, row),
+            side(self, Side::Columns, column),
+        ])
     }
 }

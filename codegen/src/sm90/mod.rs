@@ -14,6 +14,7 @@ mod epilogue;
 mod in_order;
 mod item;
 mod loads;
+mod made;
 mod measure;
 mod mma;
 mod moves;

@@ -483,7 +483,8 @@ impl Builder<'_> {
             | TensorKind::Scale {
                 gathered: false, ..
             }
-            | TensorKind::Amax { .. } => View::Flat,
+            | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. } => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,

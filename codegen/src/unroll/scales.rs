@@ -1,4 +1,4 @@
-//! What products read of scales of blocks.
+//! What products read of scales of blocks, and what stores write.
 
 use super::step::Span;
 use crate::block::{BLOCK, ScaleBlock};
@@ -16,6 +16,18 @@ impl Kernel {
             home: operand.home,
             ..span
         })
+    }
+}
+
+impl Kernel {
+    /// What a store of an item writes of the scales of its 1×128 blocks.
+    pub(crate) fn scales_made(&self, plane: TensorId, item: &Span) -> Span {
+        Span {
+            buffer: plane,
+            rows: item.columns.in_blocks(BLOCK),
+            columns: item.rows,
+            ..*item
+        }
     }
 }
 

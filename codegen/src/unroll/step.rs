@@ -104,6 +104,8 @@ pub enum StepKind {
         value: ValueId,
         /// What is measured of it.
         amax: Option<Amax>,
+        /// The scales that are made of it: their plane's part.
+        scales: Option<Span>,
     },
 }
 

@@ -213,6 +213,7 @@ impl Walker<'_> {
                     mode,
                     value,
                     amax,
+                    scales,
                 } => {
                     let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
                     let dst = self.span(op.id, dst, slot)?;
@@ -223,6 +224,7 @@ impl Walker<'_> {
                             mode: *mode,
                             value: *value,
                             amax: *amax,
+                            scales: scales.map(|plane| self.kernel.scales_made(plane, &dst)),
                         },
                     );
                 }

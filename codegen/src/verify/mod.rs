@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | 1 progress | [`Rule::Progress`](crate::diag::Rule::Progress) | | one greedy run |
 //! | 2 no race | [`Rule::Race`](crate::diag::Rule::Race) | | every conflicting pair of accesses |
-//! | 3 coverage | [`Rule::Coverage`](crate::diag::Rule::Coverage) | | every block of every output |
+//! | 3 coverage | [`Rule::Coverage`](crate::diag::Rule::Coverage) | every store that makes scales of its output | every block of every output |
 //! | 4 reuse | [`Rule::Reuse`](crate::diag::Rule::Reuse) | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches; every access of scratch, against the credit of the next |
 //! | 4 reuse | [`Rule::Attribution`](crate::diag::Rule::Attribution) | | every cell that several ranks signal, also in different launches of the series |
 //! | 5 bounds | [`Rule::Bounds`](crate::diag::Rule::Bounds) | | every rank, slot and row range |

@@ -90,6 +90,8 @@ pub enum Field {
     Finished,
     /// Address, in this rank's own memory, of a vector or a scale (64 bits).
     Vector(TensorId),
+    /// Elements from a line of a plane of scales to the next.
+    Line(TensorId),
 }
 
 /// Steps of an order that the host passes as a table: as many as there may be ranks.
@@ -111,6 +113,7 @@ impl Field {
             | Field::World
             | Field::First(_)
             | Field::CellRows(_)
+            | Field::Line(_)
             | Field::LateJoin => 4,
             Field::Order(_) => MOST_STEPS,
             Field::Heap

@@ -117,6 +117,35 @@ pub enum FragmentOp {
         elements: Elements,
         /// What it is rounded to.
         dtype: Dtype,
+        /// Whether its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
+        scaled: bool,
+    },
+    /// Makes the scales of a subtile's rows, of those of its 128 columns that exist, by the rule of the variant.
+    ///
+    /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
+    MakeScales {
+        /// What its elements are.
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: Expr,
+        /// Its first column among all, and one past the last that there is.
+        columns: [Expr; 2],
+    },
+    /// Writes the scales of a subtile's rows to their plane, of those that exist; behind the last of all rows zeros, to the end of
+    /// the line. Ordinary stores of memory that nobody reads during the launch.
+    WriteScales {
+        /// The plane.
+        tensor: TensorId,
+        /// What the subtile's elements are.
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: Expr,
+        /// The subtile's first row among all, and one past the last that there is.
+        rows: [Expr; 2],
+        /// All rows, and how long a line is.
+        all: [Expr; 2],
+        /// The subtile's first column among all.
+        column: Expr,
     },
     /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
     ///
@@ -185,6 +214,19 @@ impl FragmentOp {
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
             FragmentOp::ReadBlocks { number, .. } => vec![number],
+            FragmentOp::MakeScales { part, columns, .. } => {
+                [part].into_iter().chain(columns).collect()
+            }
+            FragmentOp::WriteScales {
+                part,
+                rows,
+                all,
+                column,
+                ..
+            } => {
+                let sides = rows.iter().chain(all);
+                [part].into_iter().chain(sides).chain([column]).collect()
+            }
             FragmentOp::TakeAmax {
                 part,
                 rows,
@@ -217,6 +259,8 @@ impl FragmentOp {
             | FragmentOp::StartSum { .. }
             | FragmentOp::Promote { .. }
             | FragmentOp::TakeAmax { .. }
+            | FragmentOp::MakeScales { .. }
+            | FragmentOp::WriteScales { .. }
             | FragmentOp::Apply { .. } => None,
         }
     }
@@ -227,12 +271,14 @@ impl FragmentOp {
             FragmentOp::ReadVector { tensor, .. }
             | FragmentOp::ReadScale { tensor, .. }
             | FragmentOp::ReadRows { tensor, .. }
+            | FragmentOp::WriteScales { tensor, .. }
             | FragmentOp::TakeAmax { tensor, .. } => vec![Field::Vector(*tensor)],
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }
             | FragmentOp::ReadBlocks { .. }
             | FragmentOp::Promote { .. }
+            | FragmentOp::MakeScales { .. }
             | FragmentOp::Apply { .. }
             | FragmentOp::WriteSubtile { .. }
             | FragmentOp::AddSubtile { .. }

@@ -1,7 +1,5 @@
 // What all quantisers share: 8 elements at a time, amaxes, scales, codes. The text before says FROM, TO, KEEPS_NAN,
 // CONVENTION, POWER_OF_TWO and the numbers of the rule. No CUDA header is needed.
-//
-// The compiler's options allow approximate quotients, so each one here is asked for with its rounding.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -13,11 +11,8 @@ typedef unsigned long long u64;
 #define F32 2
 #define E4M3 0
 #define E5M2 1
-#define TRANSFORMER_ENGINE 0
-#define DEEP_GEMM 1
-#define DEEP_GEMM_ON_GPU 2
 
-#define LARGEST_F32 __uint_as_float(0x7f7fffffu)
+#include "scale.cuh"
 
 #if FROM == F32
 constexpr u32 BYTES = 4;
@@ -90,38 +85,9 @@ __device__ __forceinline__ float largest_of_cta(float amax) {
     return amax;
 }
 
-__device__ __forceinline__ float same_nan(float value) {
-    return value == value ? value : __uint_as_float(0x7fc00000u);
-}
-
-struct Scale {
-    float multiplier, stored;
-};
-
 // `most`: what a quotient beyond f32 becomes.
 __device__ __forceinline__ Scale scale_of(float amax, float most) {
-    amax = amax < EPS ? EPS : amax;
-#if CONVENTION == TRANSFORMER_ENGINE
-    if (amax == 0.f || !(amax <= LARGEST_F32)) return {1.f, 1.f};
-    float exact = __fdiv_rn(LARGEST, amax);
-    exact = exact <= LARGEST_F32 ? exact : most;
-#if POWER_OF_TWO
-    exact = __uint_as_float(__float_as_uint(exact) & 0xff800000u);
-#endif
-    return {exact, __frcp_rn(exact)};
-#else
-#if CONVENTION == DEEP_GEMM
-    float stored = __fdiv_rn(amax, LARGEST);
-#else
-    float stored = __fmul_rn(amax, ONE_OVER_LARGEST);
-#endif
-#if POWER_OF_TWO
-    const u32 bits = __float_as_uint(stored) & 0x7fffffffu;
-    const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
-    stored = __uint_as_float(min(max(exponent, 1u), 254u) << 23);
-#endif
-    return {__frcp_rn(stored), same_nan(stored)};
-#endif
+    return scale_of<CONVENTION, POWER_OF_TWO>(amax, {EPS, LARGEST, ONE_OVER_LARGEST, most});
 }
 
 // Two codes, the first one in the low byte.

@@ -446,6 +446,7 @@ impl Loaded {
                             | Field::Me
                             | Field::World
                             | Field::CellRows(_)
+                            | Field::Line(_)
                             | Field::LateJoin => {
                                 let value =
                                     self.pipeline

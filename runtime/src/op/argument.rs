@@ -116,6 +116,7 @@ fn written(buffer: &Buffer) -> bool {
         | TensorKind::Out
         | TensorKind::Accumulated
         | TensorKind::Amax { .. }
+        | TensorKind::MadeScale { .. }
         | TensorKind::Scattered
         | TensorKind::Exchanged
         | TensorKind::Reduced

@@ -149,6 +149,7 @@ impl Key {
             | TensorKind::Gathered
             | TensorKind::Scale { .. }
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scratch { .. } => false,
         };
         let mut tensors = program.tensors.iter().zip(&elements);

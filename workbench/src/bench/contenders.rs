@@ -48,6 +48,7 @@ impl Holds {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => Holds::Own,
         }

@@ -154,6 +154,7 @@ impl FusedEpilogue {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced

@@ -50,6 +50,7 @@ impl How {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::GatheredOutput
             | TensorKind::Scratch { .. } => How::Gather,
         }

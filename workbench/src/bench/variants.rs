@@ -158,6 +158,7 @@ impl Built {
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Exchanged
             | TensorKind::Reduced

@@ -4,7 +4,7 @@ use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
     Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
-    StmtKind, StoreMode, TensorKind, Var,
+    StmtKind, StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -56,6 +56,7 @@ pub(in crate::interp) enum Act<'p> {
         mode: StoreMode,
         value: &'p Value,
         amax: Option<&'p Amax>,
+        scales: Option<TensorId>,
     },
 }
 
@@ -212,6 +213,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
                 let dst = self.place(dst)?;
                 self.acts.push(Act::Store {
@@ -219,6 +221,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                     mode: *mode,
                     value,
                     amax: amax.as_ref(),
+                    scales: *scales,
                 });
             }
         }

@@ -30,6 +30,7 @@ impl Memory {
                 | TensorKind::Accumulated
                 | TensorKind::Amax { .. } => setup.held(launch, rank, id),
                 TensorKind::Out
+                | TensorKind::MadeScale { .. }
                 | TensorKind::Scattered
                 | TensorKind::Exchanged
                 | TensorKind::Reduced
@@ -136,6 +137,7 @@ impl Memory {
                     }
                     | TensorKind::Out
                     | TensorKind::Amax { .. }
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::Scratch { .. } => Ok(()),
                 };
                 if let Err((missing, twice)) = promised {

@@ -163,6 +163,19 @@ impl Lines {
         Ok(())
     }
 
+    /// Makes what its lines have behind it in memory zero.
+    pub fn clear_rest(&self, memory: &mut impl Memory) -> Result<(), Fault> {
+        let Bytes { offset, pitch, .. } = self.lines;
+        for line in 0..self.lines.lines {
+            let (start, bytes) = self.at(line);
+            let rest = pitch - offset % pitch - bytes;
+            if rest > 0 {
+                memory.write(start + bytes, &vec![0; rest as usize])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Moves the bytes of a rectangle of the same size and type.
     pub fn copy(&self, from: &Lines, memory: &mut impl Memory) -> Result<(), Fault> {
         if self.is_empty() {

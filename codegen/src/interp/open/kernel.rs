@@ -393,6 +393,7 @@ impl Running {
                 mode,
                 value,
                 amax,
+                scales,
             } => {
                 let (rows, columns) = (dst.rows.len() as usize, dst.columns.len() as usize);
                 let mut values = Vec::new();
@@ -409,6 +410,15 @@ impl Running {
                     })?;
                 }
                 evaluated(*value, &mut values);
+                if let (Some(made), Some(rule)) = (scales, kernel.variant.output_scales) {
+                    let scales = rule.scale_lines(&mut values, columns);
+                    let lines = self.lines(made, made.home)?;
+                    lines.write(memory, &scales, false)?;
+                    let all = kernel.buffers[made.buffer.index()].columns;
+                    if made.columns.end == self.launch.plan.geometry.size(all) {
+                        lines.clear_rest(memory)?;
+                    }
+                }
                 for home in homes(dst, world) {
                     let lines = self.lines(dst, home)?;
                     lines.write(memory, &values, *mode == StoreMode::Add)?;

@@ -50,6 +50,7 @@ impl<'a> Held<'a> {
                     TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
                     TensorKind::Out
                     | TensorKind::Amax { .. }
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::Scattered
                     | TensorKind::Exchanged
                     | TensorKind::Reduced

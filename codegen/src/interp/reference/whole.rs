@@ -101,6 +101,7 @@ impl<'a> Wholes<'a> {
             }
             | TensorKind::Out
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scratch { .. } => return None,
         };
         let parts = every.iter().map(|part| self.promised(tensor, part));

@@ -35,7 +35,7 @@ fn spans(kernel: &Kernel, kind: &StepKind) -> [Option<Span>; 4] {
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
             [Some(*from), None, None, None]
         }
-        StepKind::Store { dst, .. } => [Some(*dst), None, None, None],
+        StepKind::Store { dst, scales, .. } => [Some(*dst), *scales, None, None],
     }
 }
 

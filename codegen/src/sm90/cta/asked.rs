@@ -60,6 +60,8 @@ pub(super) struct Item {
     pub narrow: Option<(TensorId, Loc)>,
     /// The first store of FP8.
     pub bytes: Option<Loc>,
+    /// The first store that makes scales.
+    pub made: Option<Loc>,
 }
 
 impl Item {
@@ -74,6 +76,12 @@ impl Item {
             | OpKind::Reduce { from: tile, .. } = &op.kind
             {
                 item.tensors.push((tile.buffer, at));
+            }
+            if let OpKind::Store {
+                scales: Some(_), ..
+            } = &op.kind
+            {
+                item.made.get_or_insert(at);
             }
             match &op.kind {
                 OpKind::Store {
@@ -429,20 +437,26 @@ pub(super) fn takes_tiles_between_products(kernel: &Kernel) -> bool {
 /// subtiles.
 pub(super) fn results(kernel: &Kernel) -> Results {
     let mut results = Results {
-        widest: 2,
+        widest: 1,
         stores: 0,
         inputs: 0,
         apart: false,
         computed: false,
         measured: false,
+        made: false,
     };
     let mut each = |op: &Op| {
         let through = match &op.kind {
             OpKind::Store {
-                dst, value, amax, ..
+                dst,
+                value,
+                amax,
+                scales,
+                ..
             } => {
                 results.stores += 1;
                 results.measured |= amax.is_some();
+                results.made |= scales.is_some();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst
@@ -477,6 +491,8 @@ pub(super) fn results(kernel: &Kernel) -> Results {
             results.apart |= loops.any(|each| sums_apart(kernel, each.body));
         }
     }
+    // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
+    results.widest = results.widest.max(if results.made { 1 } else { 2 });
     results
 }
 

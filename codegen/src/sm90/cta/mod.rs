@@ -5,6 +5,7 @@
 
 mod asked;
 pub mod dependent_launch;
+mod made;
 mod promoted;
 mod registers;
 mod rules;

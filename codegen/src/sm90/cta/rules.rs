@@ -4,6 +4,7 @@
 //! this version: it does not *run*.
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
+use super::made::{bytes_beside_scales, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
@@ -79,12 +80,15 @@ const RULES: [Rule; 19] = [
 ];
 
 /// What comes after the division of shared memory: of what an item stores, and reads beside its product.
-const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 5] = [
+const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 8] = [
     shared_with_inputs,
     alone_with_inputs,
     whole_lines,
     whole_lines_of_bytes,
     inputs_fit,
+    scales_of_rows,
+    bytes_beside_scales,
+    registers_beside_scales,
 ];
 
 /// What the rules for items find.

@@ -2,6 +2,7 @@
 //! place that decides.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
+use crate::block::BLOCK;
 use crate::kernel::GemmKind;
 use crate::tiling::{Subtile, Tile};
 
@@ -44,6 +45,8 @@ pub(super) struct Results {
     pub computed: bool,
     /// Whether amaxes are made of what is stored: then it is in registers before its scale, too.
     pub measured: bool,
+    /// Whether scales of 1×128 are made of what is stored: then a subtile has whole blocks.
+    pub made: bool,
 }
 
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
@@ -127,7 +130,7 @@ const ENOUGH_ROWS: u32 = 24;
 /// of twice that, two leave no room for a third stage.
 const LARGEST: u32 = 32 << 10;
 /// Registers of a thread for accumulators and for what a subtile of them becomes.
-const VALUES: u32 = 192;
+pub(super) const VALUES: u32 = 192;
 
 /// Staging buffers of a CTA that moves data, at most.
 const MOST_STAGING: u32 = 12;
@@ -178,8 +181,11 @@ impl Needs {
     /// Columns of a subtile: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
     /// tile would overwrite its neighbour's columns. In ping-pong, half of the widest: room for one more stage is worth
     /// more than fewer stores. CTAs that split a tile's K store as many of its subtiles each, where a
-    /// width allows it, and otherwise narrow ones, which differ least.
+    /// width allows it, and otherwise narrow ones, which differ least. Where scales are made of a subtile, it has their blocks.
     fn subtile_columns(&self) -> u32 {
+        if self.results.made {
+            return BLOCK;
+        }
         let widths = match self.wgmma.mode {
             Mode::PingPong => &[64, 32][..],
             Mode::Cooperative => &[128, 64, 32][..],

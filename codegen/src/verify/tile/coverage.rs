@@ -8,6 +8,7 @@
 //! - [`TensorKind::GatheredOutput`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
 //! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
 //! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
+//! - [`TensorKind::MadeScale`]: of its output's blocks, each by the store that writes them ([`super::made`]).
 //! - [`TensorKind::Amax`]: every element of its output, before the scale, and nothing else ([`measured`]).
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
@@ -344,7 +345,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     | TensorKind::Scattered
                     | TensorKind::Reduced
                     | TensorKind::Exchanged
-                    | TensorKind::Out => self.written(area, block),
+                    | TensorKind::Out
+                    | TensorKind::MadeScale { .. } => self.written(area, block),
                     TensorKind::Accumulated => self.accumulates(area, block),
                     TensorKind::Local
                     | TensorKind::Vector
@@ -369,6 +371,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .find_map(|(index, buffer)| {
                 let wanted = match buffer.kind {
                     TensorKind::Out
+                    | TensorKind::MadeScale { .. }
                     | TensorKind::GatheredOutput
                     | TensorKind::Accumulated
                     | TensorKind::Scattered
@@ -463,6 +466,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             }
             TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Scale {

@@ -485,14 +485,16 @@ pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl Fn
             each(from, Access::Read, None)
         }
         StepKind::Store {
-            dst,
-            mode: StoreMode::Write,
-            ..
-        } => each(dst, Access::Write, None),
-        StepKind::Store {
-            dst,
-            mode: StoreMode::Add,
-            ..
-        } => each(dst, Access::Add, None),
+            dst, mode, scales, ..
+        } => {
+            let access = match mode {
+                StoreMode::Write => Access::Write,
+                StoreMode::Add => Access::Add,
+            };
+            each(dst, access, None);
+            if let Some(made) = scales {
+                each(made, Access::Write, None);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ mod credits;
 mod facts;
 mod happens;
 mod launches;
+mod made;
 mod order;
 mod progress;
 mod race;
@@ -36,7 +37,9 @@ pub(super) use order::{Accessor, Before, before};
 /// assert!(pulled(series.kernel()).is_empty(), "it has no scratch");
 /// ```
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
-    credits::check(kernel)
+    let mut found = credits::check(kernel);
+    found.extend(made::check(kernel));
+    found
 }
 
 /// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table of [`crate::verify`].

@@ -72,6 +72,7 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
             mine.overlaps(facts.rectangle(area, block).0)
         }
         TensorKind::Out
+        | TensorKind::MadeScale { .. }
         | TensorKind::Scattered
         | TensorKind::Exchanged
         | TensorKind::Reduced
@@ -103,6 +104,7 @@ fn too_early(
             | TensorKind::Out
             | TensorKind::Accumulated
             | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged

@@ -456,6 +456,9 @@ impl Values for Env<'_> {
             Field::World => self.case.world,
             Field::First(counter) => self.case.first(counter),
             Field::CellRows(partition) => geometry.cell_rows(partition),
+            Field::Line(tensor) => {
+                geometry.contiguous(&self.case.pipeline.kernel.buffers[tensor.index()])
+            }
             Field::LateJoin => 1,
             Field::Order(_)
             | Field::Heap

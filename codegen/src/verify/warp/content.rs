@@ -286,14 +286,17 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         area: Area,
-        part: u32,
-        elements: Elements,
+        (part, elements): (u32, Elements),
+        scaled: bool,
     ) -> Verdict {
+        self.is_there(index, elements, part)?;
+        if scaled {
+            self.scales_of(index, elements, part)?;
+        }
         let Agent {
             cta, ref fragment, ..
         } = self.agents[index];
-        self.is_there(index, elements, part)?;
-        let content = Content::Subtile(fragment.clone(), part, elements);
+        let content = Content::Subtile(fragment.clone(), part, elements, scaled);
         self.put(cta, area, content);
         Ok(())
     }
@@ -360,7 +363,10 @@ impl Simulator<'_> {
                     }
                 }
                 Content::Partial(..) => return wrong("another CTA's partials lie there"),
-                Content::Subtile(fragment, part, elements) => {
+                Content::Subtile(fragment, part, elements, scaled) => {
+                    if let Some(what) = self.unlike_scales(to.tensor, *scaled) {
+                        return wrong(what);
+                    }
                     if !self.is_what_is_stored(to.tensor, fragment, *elements) {
                         return wrong("the schedule stores another value there");
                     }
@@ -561,7 +567,7 @@ impl Simulator<'_> {
                     | TensorKind::Vector
                     | TensorKind::Scale { .. }
                     | TensorKind::Scratch { .. } => continue,
-                    TensorKind::Amax { of } => {
+                    TensorKind::Amax { of } | TensorKind::MadeScale { of } => {
                         self.measured_all((TensorId(tensor as u16), of), (rank, launch))?;
                         continue;
                     }

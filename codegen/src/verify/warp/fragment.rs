@@ -5,7 +5,8 @@ use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
 use super::trace;
 use crate::program::Side;
-use crate::warp::{Elements, FragmentOp, Node, Slot, Source};
+use crate::tiling::Subtile;
+use crate::warp::{Elements, Expr, FragmentOp, Node, Slot, Source};
 
 impl<'a> Flattener<'a> {
     /// An operation with its numbers.
@@ -98,14 +99,40 @@ impl<'a> Flattener<'a> {
                 part,
                 elements,
                 dtype,
+                scaled,
             } => {
                 let (area, _) = self.subtile(*ring, 0, &0.into(), *dtype);
                 FragmentStep::WriteSubtile {
                     area,
                     part: self.subtile_number(part),
                     elements: *elements,
+                    scaled: *scaled,
                 }
             }
+            FragmentOp::MakeScales {
+                elements,
+                part,
+                columns,
+            } => FragmentStep::MakeScales {
+                elements: *elements,
+                part: self.subtile_number(part),
+                columns: self.extent(columns, self.of_subtile().columns),
+            },
+            FragmentOp::WriteScales {
+                tensor,
+                elements,
+                part,
+                rows,
+                all,
+                column,
+            } => FragmentStep::WriteScales {
+                tensor: *tensor,
+                elements: *elements,
+                part: self.subtile_number(part),
+                rows: self.extent(rows, self.of_subtile().rows),
+                all: (self.value(&all[0]), self.value(&all[1])),
+                column: self.value(column),
+            },
             FragmentOp::TakeAmax {
                 tensor,
                 elements,
@@ -113,17 +140,13 @@ impl<'a> Flattener<'a> {
                 rows,
                 columns,
             } => {
-                let [rows, columns] = [rows, columns].map(|side| {
-                    let [first, end] = [&side[0], &side[1]].map(|at| self.value(at));
-                    (first, end)
-                });
-                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
+                let subtile = self.of_subtile();
                 FragmentStep::TakeAmax {
                     tensor: *tensor,
                     elements: *elements,
                     part: self.subtile_number(part),
-                    rows: (rows.0, (rows.0 + subtile.rows).min(rows.1)),
-                    columns: (columns.0, (columns.0 + subtile.columns).min(columns.1)),
+                    rows: self.extent(rows, subtile.rows),
+                    columns: self.extent(columns, subtile.columns),
                 }
             }
             FragmentOp::AddSubtile {
@@ -163,6 +186,16 @@ impl<'a> Flattener<'a> {
         };
         self.push(node, Kind::Fragment(step));
     }
+
+    fn of_subtile(&self) -> Subtile {
+        self.case.pipeline.tiling_of(self.tiling).subtile()
+    }
+
+    /// What there is of a side of a subtile.
+    fn extent(&mut self, [first, end]: &[Expr; 2], most: u32) -> (u32, u32) {
+        let [first, end] = [first, end].map(|at| self.value(at));
+        (first, (first + most).min(end))
+    }
 }
 
 impl Simulator<'_> {
@@ -175,11 +208,18 @@ impl Simulator<'_> {
                 area,
                 part,
                 elements,
+                scaled,
             } => {
                 let id = self.touch_shared(index, cta, area, true, false)?;
                 self.agents[index].accessed(id);
-                self.written_subtile(index, area, part, elements)?;
+                self.written_subtile(index, area, (part, elements), scaled)?;
             }
+            FragmentStep::MakeScales {
+                elements,
+                part,
+                columns,
+            } => self.make_scales(index, (part, elements), columns)?,
+            FragmentStep::WriteScales { .. } => self.write_scales(index, step)?,
             FragmentStep::TakeAmax {
                 tensor,
                 elements,
@@ -257,6 +297,7 @@ impl Simulator<'_> {
     fn may_name(&self, index: usize, step: &FragmentStep) -> Verdict {
         let named = |product: usize| match *step {
             FragmentStep::WriteSubtile { elements, .. }
+            | FragmentStep::MakeScales { elements, .. }
             | FragmentStep::TakeAmax { elements, .. } => elements == Elements::Product(product),
             FragmentStep::Apply { epilogue, .. } => {
                 let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
@@ -270,6 +311,7 @@ impl Simulator<'_> {
             | FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
+            | FragmentStep::WriteScales { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }
@@ -291,6 +333,11 @@ impl Simulator<'_> {
             }
             FragmentStep::TakeAmax { tensor, part, .. } => format!(
                 "measures subtile {part} for {}",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            FragmentStep::MakeScales { part, .. } => format!("makes the scales of subtile {part}"),
+            FragmentStep::WriteScales { tensor, part, .. } => format!(
+                "writes the scales of subtile {part} to {}",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::StartSum { .. } => "begins a sum".into(),

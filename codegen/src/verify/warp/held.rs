@@ -17,6 +17,8 @@ pub(super) struct Fragment {
     pub summed: Vec<(AccId, Vec<u32>)>,
     /// Epilogues applied to the subtile at hand.
     pub applied: Vec<Applied>,
+    /// Scales made of the subtile at hand.
+    pub made: Vec<Made>,
     /// What tensor cores summed of a product's piece and no thread has added to the promoted sums.
     pub short: Option<(usize, Piece, TileProduct)>,
     /// Scales of blocks that were read: which of the tiling's, of which rows, and of which block of K.
@@ -33,6 +35,17 @@ pub(super) struct Applied {
     pub part: u32,
     /// Where what it reads is from, if it reads no product.
     pub at: Option<Place>,
+}
+
+/// Scales that were made of a subtile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Made {
+    pub elements: Elements,
+    pub part: u32,
+    /// Which columns of the output count.
+    pub columns: (u32, u32),
+    /// The item's products when they were made.
+    pub products: Vec<TileProduct>,
 }
 
 impl Fragment {
@@ -116,8 +129,8 @@ impl TileProduct {
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
     Box(Box4, Phase),
-    /// A subtile of a product, or of what became of several.
-    Subtile(Fragment, u32, Elements),
+    /// A subtile of a product, or of what became of several, and whether it is multiplied by the scales that were made of it.
+    Subtile(Fragment, u32, Elements, bool),
     /// What another CTA has of a product, and which subtile of it.
     Partial(TileProduct, u32),
 }

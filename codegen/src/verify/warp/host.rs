@@ -102,6 +102,7 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
         | TensorKind::Out
         | TensorKind::Accumulated
         | TensorKind::Amax { .. }
+        | TensorKind::MadeScale { .. }
         | TensorKind::Gathered
         | TensorKind::Reduced
         | TensorKind::GatheredOutput

@@ -1,4 +1,4 @@
-//! Amaxes: that each is made of what the schedule measures, of every element once.
+//! What is taken of an output's elements beside it, an amax or scales: that it is of what the schedule says, of every element once.
 
 use super::simulator::{Simulator, Verdict};
 use super::step::Box4;
@@ -18,7 +18,7 @@ impl Simulator<'_> {
         (rows, columns): ((u32, u32), (u32, u32)),
     ) -> Verdict {
         self.is_there(index, elements, part)?;
-        let (who, fragment) = (self.agents[index].who, &self.agents[index].fragment);
+        let fragment = &self.agents[index].fragment;
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         if !self.is_what_is_measured(tensor, fragment, elements) {
             return wrong("the schedule measures another value");
@@ -27,6 +27,19 @@ impl Simulator<'_> {
         let TensorKind::Amax { of } = kind else {
             return wrong("it is no amax");
         };
+        self.taken(index, (tensor, of), (part, elements), (rows, columns))
+    }
+
+    /// An amax, or scales, are of those elements of an output.
+    pub(super) fn taken(
+        &mut self,
+        index: usize,
+        (tensor, of): (TensorId, TensorId),
+        (part, elements): (u32, Elements),
+        (rows, columns): ((u32, u32), (u32, u32)),
+    ) -> Verdict {
+        let (who, fragment) = (self.agents[index].who, &self.agents[index].fragment);
+        let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         if rows.0 >= rows.1 || columns.0 >= columns.1 {
             return Ok(());
         }
@@ -69,7 +82,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// A rank's amax was made of all of its output: by all groups that share subtiles.
+    /// A rank's amax, or its scales, were made of all of its output: by all groups that share subtiles.
     pub(super) fn measured_all(
         &self,
         (tensor, of): (TensorId, TensorId),

@@ -40,6 +40,7 @@ mod fragment;
 mod held;
 mod host;
 mod launches;
+mod made;
 mod measured;
 mod memory;
 #[cfg(feature = "undo")]

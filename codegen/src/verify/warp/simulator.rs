@@ -257,6 +257,7 @@ fn is_output(kind: TensorKind) -> bool {
         | TensorKind::Vector
         | TensorKind::Scale { .. }
         | TensorKind::Amax { .. }
+        | TensorKind::MadeScale { .. }
         | TensorKind::Gathered
         | TensorKind::Scratch { .. } => false,
     }

@@ -157,6 +157,8 @@ pub(super) enum FragmentStep {
         part: u32,
         /// What is written.
         elements: Elements,
+        /// Whether it is multiplied by its scales.
+        scaled: bool,
     },
     /// Ordinary loads from shared memory, added to accumulators.
     AddSubtile {
@@ -230,6 +232,24 @@ pub(super) enum FragmentStep {
         rows: (u32, u32),
         columns: (u32, u32),
     },
+    /// Scales are made of a subtile's elements that exist, in those columns.
+    MakeScales {
+        elements: Elements,
+        part: u32,
+        columns: (u32, u32),
+    },
+    /// They are written to their plane.
+    WriteScales {
+        tensor: TensorId,
+        elements: Elements,
+        part: u32,
+        /// Rows of the output, those that exist.
+        rows: (u32, u32),
+        /// All rows, and how long a line is.
+        all: (u32, u32),
+        /// The first column of the output.
+        column: u32,
+    },
     /// Promoted sums begin.
     StartProducts,
     /// Ordinary loads of a step's scales.
@@ -253,6 +273,7 @@ impl FragmentStep {
             FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
+            | FragmentStep::WriteScales { .. }
             | FragmentStep::TakeAmax { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
@@ -261,6 +282,7 @@ impl FragmentStep {
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }
             | FragmentStep::Promote { .. }
+            | FragmentStep::MakeScales { .. }
             | FragmentStep::WriteSubtile { .. }
             | FragmentStep::AddSubtile { .. }
             | FragmentStep::SendPartial { .. }

@@ -109,15 +109,43 @@ impl Printer<'_> {
                 part,
                 elements,
                 dtype,
+                scaled,
                 ..
             } => {
                 let from = self.elements(*elements, part);
+                let by = if *scaled { " by its scales" } else { "" };
                 let to = if *dtype == self.pipeline.dtype() {
                     String::new()
                 } else {
                     format!(" as {dtype}")
                 };
-                format!("write {} <- {from}{to}", self.ring(*ring))
+                format!("write {} <- {from}{by}{to}", self.ring(*ring))
+            }
+            FragmentOp::MakeScales {
+                elements,
+                part,
+                columns,
+            } => {
+                let from = self.elements(*elements, part);
+                let [column, columns] = columns.each_ref().map(number);
+                format!("make scales of |{from}| of [{column}..{columns}]")
+            }
+            FragmentOp::WriteScales {
+                tensor,
+                elements,
+                part,
+                rows,
+                all,
+                column,
+            } => {
+                let from = self.elements(*elements, part);
+                let to = &self.pipeline.kernel.buffers[tensor.index()].name;
+                let [row, rows] = rows.each_ref().map(number);
+                let [all, line] = all.each_ref().map(number);
+                let column = number(column);
+                format!(
+                    "{to}[{column} / 128, {row}..{rows}] <- scales of |{from}|, zeros in {all}..{line}"
+                )
             }
             FragmentOp::TakeAmax {
                 tensor,

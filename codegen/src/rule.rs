@@ -1,18 +1,23 @@
-//! From the largest absolute value of some elements to the scale that they share.
+//! From the largest absolute value of some elements to the scale that they share: as quantisers make it, and launches that
+//! write FP8 with scales of their own.
 
-use counterflow_codegen::dtype::Dtype;
+use crate::block::BLOCK;
+use crate::dtype::Dtype;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// One of the two types of one byte.
 ///
 /// ```
-/// use counterflow_quantise::Fp8;
+/// use counterflow_codegen::rule::Fp8;
 ///
 /// assert_eq!((Fp8::E4M3.largest(), Fp8::E5M2.largest()), (448.0, 57344.0));
 /// assert_eq!(Fp8::E4M3.code(1000.0), Fp8::E4M3.code(448.0)); // too large: the largest
 /// assert_eq!((Fp8::E4M3.code(1.0), Fp8::E4M3.value(0x38)), (0x38, 1.0));
 /// assert_eq!(Fp8::E5M2.dtype().name(), "e5m2");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Fp8 {
     /// 4 exponent bits, 3 of mantissa.
     E4M3,
@@ -21,6 +26,21 @@ pub enum Fp8 {
 }
 
 impl Fp8 {
+    /// Which of them an element type is, if it is one.
+    ///
+    /// ```
+    /// use counterflow_codegen::{dtype::Dtype, rule::Fp8};
+    ///
+    /// assert_eq!([Dtype::E5M2, Dtype::F16].map(Fp8::of), [Some(Fp8::E5M2), None]);
+    /// ```
+    pub const fn of(dtype: Dtype) -> Option<Fp8> {
+        match dtype {
+            Dtype::E4M3 => Some(Fp8::E4M3),
+            Dtype::E5M2 => Some(Fp8::E5M2),
+            Dtype::Bf16 | Dtype::F16 | Dtype::F32 => None,
+        }
+    }
+
     /// The element type of a tensor of it.
     pub const fn dtype(self) -> Dtype {
         match self {
@@ -31,10 +51,7 @@ impl Fp8 {
 
     /// Its largest number.
     pub const fn largest(self) -> f32 {
-        match self {
-            Fp8::E4M3 => 448.0,
-            Fp8::E5M2 => 57344.0,
-        }
+        self.dtype().largest()
     }
 
     /// The code of a number: to nearest, ties to even. What is too large, infinities included, becomes the largest; every
@@ -52,7 +69,7 @@ impl Fp8 {
 }
 
 /// Whose arithmetic makes a scale of an amax.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Convention {
     /// TransformerEngine's. The elements are multiplied by `s = largest / max(amax, eps)`, and `1 / s` is stored. An amax
     /// of 0 or infinity makes `s` 1, a quotient beyond f32 becomes the largest number of f32, or, in blocks, of the type
@@ -66,11 +83,37 @@ pub enum Convention {
     DeepGemmOnGpu,
 }
 
-/// How an amax becomes a scale.
+impl Convention {
+    /// Every one.
+    pub const ALL: [Convention; 3] = [
+        Convention::TransformerEngine,
+        Convention::DeepGemm,
+        Convention::DeepGemmOnGpu,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Convention::TransformerEngine => "te",
+            Convention::DeepGemm => "deepgemm",
+            Convention::DeepGemmOnGpu => "deepgemm-on-gpu",
+        }
+    }
+
+    /// What an amax is at least, unless a rule says otherwise.
+    const fn eps(self) -> f32 {
+        match self {
+            Convention::TransformerEngine => 0.0,
+            Convention::DeepGemm | Convention::DeepGemmOnGpu => 1e-4,
+        }
+    }
+}
+
+/// How an amax becomes a scale. Its text has all but the type of the codes.
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Convention, Fp8, Rule};
+/// use counterflow_codegen::rule::{Convention, Fp8, Rule};
 ///
 /// let theirs = Rule::transformer_engine(Fp8::E4M3);
 /// let exact = theirs.of_tensor(3.0);
@@ -82,8 +125,13 @@ pub enum Convention {
 /// assert_eq!(deep.of_block(0.0, Dtype::Bf16).stored, 1e-4 / 448.0); // its eps
 /// assert_eq!(deep.powers_of_two().of_block(3.0, Dtype::Bf16).stored, 1.0 / 128.0); // rounded up
 /// assert_eq!(theirs.with_eps(1e-4).of_tensor(0.0).multiplier, 448.0 / 1e-4);
+///
+/// for (text, rule) in [("te+pow2", theirs.powers_of_two()), ("deepgemm+eps=0.5", deep.with_eps(0.5))] {
+///     assert_eq!((rule.to_string(), Rule::parse(text, Fp8::E4M3)), (text.to_owned(), Some(rule)));
+/// }
+/// assert_eq!(Rule::parse("te+eps=-1", Fp8::E4M3), None);
 /// ```
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The type of the codes.
     pub to: Fp8,
@@ -98,7 +146,7 @@ pub struct Rule {
 /// A scale, as it is used and as it is stored.
 ///
 /// ```
-/// use counterflow_quantise::{Fp8, Rule, Scale};
+/// use counterflow_codegen::rule::{Fp8, Rule, Scale};
 ///
 /// let scale: Scale = Rule::transformer_engine(Fp8::E5M2).powers_of_two().of_tensor(1.0);
 /// assert_eq!(scale.multiplier * scale.stored, 1.0);
@@ -118,7 +166,7 @@ impl Rule {
             to,
             convention: Convention::TransformerEngine,
             power_of_two: false,
-            eps: 0.0,
+            eps: Convention::TransformerEngine.eps(),
         }
     }
 
@@ -128,7 +176,7 @@ impl Rule {
             to: Fp8::E4M3,
             convention: Convention::DeepGemm,
             power_of_two: false,
-            eps: 1e-4,
+            eps: Convention::DeepGemm.eps(),
         }
     }
 
@@ -147,6 +195,60 @@ impl Rule {
         Rule { eps, ..self }
     }
 
+    /// The rule that a text says: a convention, and what differs from its defaults, `te`, `deepgemm+pow2`, `te+pow2+eps=1e-6`.
+    pub fn parse(text: &str, to: Fp8) -> Option<Rule> {
+        let mut words = text.split('+');
+        let first = words.next()?;
+        let mut all = Convention::ALL.into_iter();
+        let convention = all.find(|convention| convention.name() == first)?;
+        let rule = Rule {
+            to,
+            convention,
+            power_of_two: false,
+            eps: convention.eps(),
+        };
+        words.try_fold(rule, |rule, word| match word.strip_prefix("eps=") {
+            Some(eps) => {
+                let eps: f32 = eps.parse().ok()?;
+                (eps >= 0.0 && eps.is_finite()).then(|| rule.with_eps(eps))
+            }
+            None => (word == "pow2").then(|| rule.powers_of_two()),
+        })
+    }
+
+    /// The larger of an amax and the absolute value of an element. NaN is not seen, or stays.
+    pub fn larger(&self, amax: f32, value: f32) -> f32 {
+        match self.keeps_nan() && (amax.is_nan() || value.is_nan()) {
+            true => f32::NAN,
+            false => amax.max(value.abs()),
+        }
+    }
+
+    /// Multiplies rows of f32, one after another, so that only rounding is left to be done: 128 next to each other in a row, or as
+    /// many as are left, by their scale. Gives what is stored of these: for each 128 columns a line with a number a row.
+    ///
+    /// ```
+    /// use counterflow_codegen::rule::{Fp8, Rule};
+    ///
+    /// let mut values = [[2.0; 128], [7.0; 128]].concat();
+    /// let scales = Rule::transformer_engine(Fp8::E4M3).scale_lines(&mut values, 256);
+    /// assert_eq!((values[0], values[255], scales), (448.0, 448.0, vec![1.0 / 224.0, 1.0 / 64.0]));
+    /// ```
+    pub fn scale_lines(&self, values: &mut [f32], columns: usize) -> Vec<f32> {
+        let (columns, block) = (columns.max(1), BLOCK as usize);
+        let rows = values.len() / columns;
+        let mut scales = vec![0.0; columns.div_ceil(block) * rows];
+        for (row, values) in values.chunks_mut(columns).enumerate() {
+            for (line, values) in values.chunks_mut(block).enumerate() {
+                let larger = |amax, value: &f32| self.larger(amax, *value);
+                let scale = self.of_block(values.iter().fold(0.0, larger), Dtype::F32);
+                values.iter_mut().for_each(|value| *value *= scale.multiplier);
+                scales[line * rows + row] = scale.stored;
+            }
+        }
+        scales
+    }
+
     /// Whether an amax keeps NaN.
     pub const fn keeps_nan(&self) -> bool {
         match self.convention {
@@ -162,7 +264,7 @@ impl Rule {
 
     /// The scale of a block of 128 or 128×128 elements of that type.
     pub fn of_block(&self, amax: f32, from: Dtype) -> Scale {
-        self.of(amax, largest_of(from))
+        self.of(amax, from.largest())
     }
 
     fn of(&self, amax: f32, most: f32) -> Scale {
@@ -222,13 +324,54 @@ fn power_above(value: f32) -> f32 {
     f32::from_bits(exponent.clamp(1, 254) << 23)
 }
 
-/// The largest number of a type that is quantised.
-pub(crate) fn largest_of(from: Dtype) -> f32 {
-    match from {
-        Dtype::Bf16 => f32::from_bits(0x7f7f_0000),
-        Dtype::F16 => 65504.0,
-        Dtype::F32 => f32::MAX,
-        Dtype::E4M3 => Fp8::E4M3.largest(),
-        Dtype::E5M2 => Fp8::E5M2.largest(),
+impl Rule {
+    /// What makes two of them differ: eps by its bits.
+    const fn key(&self) -> (Fp8, Convention, bool, u32) {
+        let Rule {
+            to,
+            convention,
+            power_of_two,
+            eps,
+        } = *self;
+        (to, convention, power_of_two, eps.to_bits())
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Rule {}
+
+impl Hash for Rule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PartialOrd for Rule {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Rule {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.convention.name())?;
+        if self.power_of_two {
+            f.write_str("+pow2")?;
+        }
+        match self.eps.to_bits() == self.convention.eps().to_bits() {
+            true => Ok(()),
+            false => write!(f, "+eps={}", self.eps),
+        }
     }
 }

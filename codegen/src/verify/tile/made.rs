@@ -1,0 +1,110 @@
+//! The part of guarantee 3 that scales which stores make of an output need, whatever the shape: every store of it makes them, of
+//! whole blocks, and nobody else is at them or at what they are of.
+//!
+//! That each is written once is coverage, as of other outputs: a store writes the scales of its item's blocks.
+
+use crate::block::BLOCK;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{Block, Kernel, Op, OpKind, visit, visit_ops};
+use crate::program::{PartitionId, StoreMode, TensorId, TensorKind};
+
+/// Finds statements that leave out, divide or use scales that a launch makes.
+pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| found.extend(misused(kernel, op)));
+        divided(kernel, &role.body, &mut found);
+    }
+    found
+}
+
+/// The plane of scales that a launch makes of a tensor.
+fn made_of(kernel: &Kernel, tensor: TensorId) -> Option<TensorId> {
+    let of = TensorKind::MadeScale { of: tensor };
+    let mut buffers = kernel.buffers.iter().zip(0..);
+    let (_, at) = buffers.find(|(buffer, _)| buffer.kind == of)?;
+    Some(TensorId(at))
+}
+
+fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
+    let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
+    let used: Vec<TensorId> = match &op.kind {
+        OpKind::Store {
+            dst, mode, scales, ..
+        } => {
+            let own = made_of(kernel, dst.buffer);
+            let (message, hint) = match (own, scales) {
+                (own, made) if own != *made => (
+                    format!("a store of `{}` without its scales, or with others", name(dst.buffer)),
+                    "every store of an output that has scales of its own makes them",
+                ),
+                (Some(_), _) if *mode == StoreMode::Add => (
+                    format!("`{}` is added to, but its scales are of what is stored at once", name(dst.buffer)),
+                    "one sum in what is stored: `y[t] = dot(..) + ..`; or an output of another type",
+                ),
+                (Some(_), _) if kernel.variant.output_scales.is_none() => (
+                    format!("no rule for the scales of `{}`", name(dst.buffer)),
+                    "a variant with the rule of its outputs' scales",
+                ),
+                _ => return None,
+            };
+            return Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint));
+        }
+        OpKind::Copy { dst, src } => vec![dst.buffer, src.buffer],
+        OpKind::Dot { a, b, .. } => vec![a.buffer, b.buffer],
+        OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => vec![from.buffer],
+        OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => return None,
+    };
+    let made = |tensor: &TensorId| {
+        let plane = matches!(kernel.buffers[tensor.index()].kind, TensorKind::MadeScale { .. });
+        plane || made_of(kernel, *tensor).is_some()
+    };
+    let tensor = used.into_iter().find(made)?;
+    let message = format!("`{}` is used in the launch that makes its scales", name(tensor));
+    let hint = "a launch after this one reads it, with its scales; or an output of another type";
+    Some(Diagnostic::new(Rule::Race, kernel.loc(op.id), message).hint(hint))
+}
+
+/// Items that begin or end within a block.
+fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => divided(kernel, body, found),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                divided(kernel, then, found);
+                divided(kernel, otherwise, found);
+            }
+            Block::Items {
+                partition, body, ..
+            } => visit_ops(body, &mut |op| found.extend(divides(kernel, *partition, op))),
+            Block::Once { .. } | Block::Join => {}
+        }
+    }
+}
+
+fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
+    let OpKind::Store {
+        dst,
+        scales: Some(_),
+        ..
+    } = &op.kind
+    else {
+        return None;
+    };
+    let partition = &kernel.partitions[partition.index()];
+    let columns = partition.column_block?;
+    if columns.is_multiple_of(BLOCK) {
+        return None;
+    }
+    let message = format!(
+        "`{}` has scales of 1×{BLOCK}, and tiles of {columns} columns",
+        kernel.buffers[dst.buffer.index()].name
+    );
+    let hint = format!("a multiple of {BLOCK} columns: a tile makes the scales of whole blocks");
+    Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint))
+}
