@@ -14,6 +14,7 @@ mod generator;
 #[path = "../common/halves.rs"]
 mod halves;
 mod kinds;
+mod made;
 #[path = "../common/newcomers.rs"]
 mod newcomers;
 #[path = "../common/outsiders.rs"]

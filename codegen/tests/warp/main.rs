@@ -23,6 +23,7 @@ mod generator;
 mod hand_over;
 mod host_copies;
 mod layers;
+mod made;
 mod memory_order;
 mod mn_major;
 mod names;

@@ -1,0 +1,63 @@
+//! Kernels that make scales of what they store: no spill in any sort of tile.
+
+use crate::sass::all_pass;
+use counterflow::codegen::rule::{Fp8, Rule};
+use counterflow::{Dtype, Program, Scales, Variant, schedules};
+
+fn made(tile: (u32, u32), ping_pong: bool) -> Variant {
+    let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    let variant = Variant::new(4).output_scales(rule);
+    variant.set("tiles", tile).set("gemm.ping_pong", ping_pong)
+}
+
+#[test]
+fn scales_that_are_made_pass_the_sass_checks() {
+    all_pass(&[(schedules::gemm(), made((128, 256), false))]);
+}
+
+#[test]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
+fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
+    let kinds = [
+        ((128, 256), false),
+        ((128, 128), false),
+        ((256, 128), false),
+        ((64, 256), true),
+        ((128, 128), true),
+    ];
+    let mut cases: Vec<(Program, Variant)> = Vec::new();
+    for (tile, ping_pong) in kinds {
+        let plain = made(tile, ping_pong);
+        let of_fp8 = plain.clone().dtype(Dtype::E4M3);
+        let scaled = of_fp8.clone().scales(Scales::Rows);
+        let blocks = of_fp8.clone().scales(Scales::Blocks1d2d);
+        let mut all = vec![plain, of_fp8];
+        // Of two blocks of rows the values have no registers beside the accumulators.
+        if ![((256, 128), false), ((128, 128), true)].contains(&(tile, ping_pong)) {
+            all.push(scaled);
+        }
+        if !ping_pong {
+            all.push(blocks);
+        }
+        cases.extend(all.into_iter().map(|variant| (schedules::gemm(), variant)));
+    }
+    let conventions = [
+        Rule::transformer_engine(Fp8::E5M2).with_eps(1e-6),
+        Rule::deep_gemm(),
+        Rule::deep_gemm().powers_of_two(),
+    ];
+    for rule in conventions {
+        let variant = Variant::new(4).output_scales(rule).set("tiles", (128, 256));
+        cases.push((schedules::ag_gemm(), variant));
+    }
+    let square = made((128, 128), false);
+    cases.push((schedules::linear_gelu(), square.clone()));
+    cases.push((schedules::linear_gelu(), made((128, 256), false)));
+    cases.push((schedules::swiglu(), square.clone()));
+    cases.push((schedules::ag_swiglu(), square));
+    cases.push((
+        schedules::gemm(),
+        made((128, 256), false).set("gemm.split", 2),
+    ));
+    all_pass(&cases);
+}
