@@ -135,6 +135,7 @@ fn run_takes_types_of_fp8_with_their_scales() {
         "--dtype e4m3 --scales whole --output e5m2",
         "--output e4m3",
         "--output e5m2 --amax",
+        "--output e5m2 --output-scales te+pow2",
     ] {
         let told = good(tell(GEMM, &format!("run {SMALL} {words} --launches 1")));
         let settled = words.replace("--dtype ", "").replace("--", "");

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 #[test]
 fn every_bad_input_names_the_value_and_what_is_legal() {
-    let usage: [(&str, &[&str]); 20] = [
+    let usage: [(&str, &[&str]); 21] = [
         ("chek", &["`chek`", "did you mean `check`"]),
         ("check run", &["check", "run", "one verb"]),
         ("check --world many", &["'many'", "--world", "whole number"]),
@@ -24,6 +24,10 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --dtype bf17", &["'bf17'", "bf16, f16, f32"]),
         ("check --scales row", &["'row'", "whole, rows"]),
         ("check --output fp8", &["'fp8'", "e4m3, e5m2"]),
+        (
+            "check --output-scales ours",
+            &["'ours'", "te, deepgemm, deepgemm-on-gpu", "te+pow2"],
+        ),
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),
         ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
         ("run --device tpu", &["'tpu'", "cpu, cuda"]),
@@ -35,11 +39,19 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
     for (words, wanted) in usage {
         bad(&tell(AG, words), USAGE, wanted);
     }
-    let rejected: [(&str, &[&str]); 14] = [
+    let rejected: [(&str, &[&str]); 16] = [
         ("check --m 0", &["m is 0", "from 1"]),
         (
             "check --output e4m3 --n 1048",
             &["1048 e4m3 = 1048 bytes", "multiple of 16"],
+        ),
+        (
+            "check --output-scales te --output bf16",
+            &["scales of e4m3 for outputs of bf16"],
+        ),
+        (
+            "check --output-scales te --set tiles=128x192",
+            &["tiles of 192 columns", "multiple of 128"],
         ),
         ("check --amax", &["amaxes", "e4m3 or e5m2"]),
         (
@@ -130,6 +142,8 @@ fn word() -> impl Strategy<Value = String> {
         "--second",
         "--scales",
         "--output",
+        "--output-scales",
+        "te+pow2",
         "--amax",
         "--layout",
         "--arch",

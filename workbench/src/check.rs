@@ -165,8 +165,11 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
         .scales
         .map(|scales| format!("scales={}", scales.name()));
     let output = variant.output.map(|dtype| format!("output={dtype}"));
+    let made = variant
+        .output_scales
+        .map(|rule| format!("output-scales={rule}"));
     let amax = variant.amax.then(|| "amax".into());
-    words.extend([second, scales, output, amax].into_iter().flatten());
+    words.extend([second, scales, output, made, amax].into_iter().flatten());
     words.push(kernel.variant.layout.name().into());
     words.push(kernel.variant.arch.name().into());
     words.join(" ")

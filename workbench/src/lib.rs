@@ -160,6 +160,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "second": variant.second.map(|dtype| dtype.name()),
             "scales": variant.scales.map(|scales| scales.name()),
             "output": variant.output.map(|dtype| dtype.name()),
+            "output_scales": variant.output_scales.map(|rule| rule.to_string()),
             "amax": variant.amax,
             "promote": variant.promote,
             "layout": variant.layout.name(),

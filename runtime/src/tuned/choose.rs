@@ -40,7 +40,8 @@ pub struct Choice {
 /// 3. otherwise of the model's favourite.
 ///
 /// Of several winners those of the same type come before those of the other 16-bit type, and those of the same kind of scales
-/// before those of others that come after the product; those without amaxes come after all that have them, if `base` has them;
+/// before those of others that come after the product; those without amaxes come after all that have them, if `base` has them, and
+/// so do those that make no scales of outputs;
 /// then those of the first of `tables`, then the nearest. Illegal ones are skipped, and the chosen one was verified on both levels.
 ///
 /// ```

@@ -53,6 +53,9 @@ pub struct Key {
     /// Whether sums of FP8 products are promoted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
+    /// Whether launches make scales of outputs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_scales: bool,
     /// Whether outputs have amaxes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub amax: bool,
@@ -165,6 +168,7 @@ impl Key {
             output: output.filter(|output| *output != dtype).map(Into::into),
             scales: variant.scales.map(|scales| scales.name().into()),
             promote: variant.promotes(),
+            output_scales: variant.output_scales.is_some(),
             amax: variant.amax,
             layout: variant.layout.name().into(),
         }
@@ -173,7 +177,7 @@ impl Key {
     /// Those that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose scales come after
     /// the product, too, or that have none. Measured on an H200: with winners of scales of the whole, scales of rows reached
     /// 0.97 of cuBLASLt's speed with the same in nine large products.
-    /// Last of those with amaxes: the same without them, which is measured more often.
+    /// Last of those with amaxes, or whose launches make scales: the same without, which is measured more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let after = [Some(Scales::Whole), Some(Scales::Rows), None];
@@ -191,9 +195,10 @@ impl Key {
             ..self.clone()
         });
         let mut twins: Vec<_> = halves.chain(scaled.filter(|key| key != self)).collect();
-        if self.amax {
+        if self.amax || self.output_scales {
             let all = std::iter::once(self).chain(&twins);
             let without = all.map(|key| Key {
+                output_scales: false,
                 amax: false,
                 ..key.clone()
             });
@@ -356,6 +361,7 @@ mod tests {
                 output: None,
                 scales: None,
                 promote: false,
+                output_scales: false,
                 amax: false,
                 layout: "nt".into(),
             },
@@ -424,6 +430,15 @@ mod tests {
         assert_eq!(key.twins().len(), 1, "f16");
         assert!(other(|key| key.promote = true));
         assert!(other(|key| key.amax = true));
+        assert!(other(|key| key.output_scales = true));
+        let made = Key {
+            output_scales: true,
+            ..key.clone()
+        };
+        let twins = made.twins().into_iter().map(|twin| (twin.dtype, twin.output_scales));
+        let twins: Vec<_> = twins.collect();
+        let each = [("f16", true), ("bf16", false), ("f16", false)];
+        assert_eq!(twins, each.map(|(dtype, made)| (dtype.to_owned(), made)));
         let measured = Key {
             dtype: "e4m3".into(),
             scales: Some("rows".into()),

@@ -14,6 +14,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_runtime::{Device, Error};
@@ -84,6 +85,9 @@ struct Args {
     /// Type of outputs that have the first parameter's: bf16, f16, f32, e4m3, e5m2
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     output: Option<Dtype>,
+    /// Make scales of 1x128 of what such outputs get, of e4m3 or the FP8 type that --output says: te or deepgemm, with +pow2, +eps=X
+    #[arg(long, value_name = "RULE", value_parser = values::rule)]
+    output_scales: Option<Rule>,
     /// Write the largest absolute value of each output that has a scale, before it, beside the output
     #[arg(long)]
     amax: bool,
@@ -217,6 +221,11 @@ pub(crate) fn parse(
     variant.second = args.second;
     variant.scales = args.scales;
     variant.output = args.output;
+    if let Some(rule) = args.output_scales {
+        let to = args.output.and_then(Fp8::of).unwrap_or(rule.to);
+        variant = variant.output_scales(Rule { to, ..rule });
+        variant.output = args.output.or(variant.output);
+    }
     variant.amax = args.amax;
     variant.promote = args.promote;
     variant.choices = once(set, "--set")?;

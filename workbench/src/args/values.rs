@@ -4,6 +4,7 @@ use super::request::Numbers;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Setting;
+use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use counterflow_codegen::shape::MAX_WORLD;
 use counterflow_codegen::variant::{Arch, Layout, Scales};
 use counterflow_runtime::Device;
@@ -89,6 +90,13 @@ pub(super) fn scales(text: &str) -> Result<Scales, String> {
         return Err("of two operands one has scales of 1x128: 1d2d, 2d1d or 1d1d".into());
     }
     one_of(Scales::from_name(text), &Scales::ALL.map(Scales::name))
+}
+
+/// Of e4m3.
+pub(super) fn rule(text: &str) -> Result<Rule, String> {
+    let words = Convention::ALL.map(Convention::name).join(", ");
+    Rule::parse(text, Fp8::E4M3)
+        .ok_or_else(|| format!("expected one of {words}, such as te+pow2 or te+eps=1e-6"))
 }
 
 pub(super) fn layout(text: &str) -> Result<Layout, String> {

@@ -3,6 +3,7 @@
 use super::OpBuilder;
 use crate::op::typed::Launcher;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::rule::Rule;
 use counterflow_codegen::variant::{Layout, Scales};
 
 impl<S: Launcher> OpBuilder<'_, S> {
@@ -139,6 +140,43 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// ```
     pub fn output(mut self, dtype: Dtype) -> Self {
         self.variant.output = Some(dtype);
+        self
+    }
+
+    /// Makes outputs ([`OpBuilder::output`]) FP8 with scales of 1×128, which each launch makes by that rule of what it computes: of 128
+    /// columns of a row next to each other the amax becomes a scale, by which they are multiplied before they are rounded. Launches
+    /// write them to a tensor of its own, `y.scale` for `y`: a plane `[⌈N/128⌉][M padded to 4]`, padding zero, as a quantiser writes
+    /// it and as the next product reads it ([`Scales::Blocks1d2d`], [`Scales::Blocks1d1d`]). Codes and scales have the bits that
+    /// quantising the f32 results would give. Tiles have a multiple of 128 columns.
+    ///
+    /// ```
+    /// use counterflow::codegen::rule::{Fp8, Rule};
+    /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let up = rank.op_of::<GemmOp>().output_scales(rule).first_options().up_to(64, 256, 64).build()?;
+    /// let down = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
+    /// let down = down.first_options().up_to(64, 64, 256).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([256, 64])?);
+    /// let (mut y, mut scales) = (rank.zeros::<e4m3>([64, 256])?, rank.zeros::<f32>(up.needs("y.scale")?.shape)?);
+    /// x.write(&[bf16::ONE; 64 * 64])?;
+    /// w.write(&[[bf16::ONE; 128 * 64], [bf16::from_f32(0.25); 128 * 64]].concat())?;
+    /// up.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &mut scales).launch()?.wait()?;
+    /// assert_eq!(scales.read()?, [[0.25; 64], [0.0625; 64]].concat()); // 64 and 16 as 256
+    /// assert_eq!(y.read()?, [e4m3::from_f32(256.0); 64 * 256]);
+    ///
+    /// let (v, mut z) = (rank.zeros::<e4m3>([64, 256])?, rank.zeros::<bf16>([64, 64])?);
+    /// let of_v = rank.zeros::<f32>([1, 4])?;
+    /// v.write(&[e4m3::ONE; 64 * 256])?;
+    /// of_v.write(&[1.0, 2.0, 0.0, 0.0])?;
+    /// let launch = down.on(rank).x(&y).w(&v).y(&mut z);
+    /// launch.tensor("x.scale", &scales).tensor("w.scale", &of_v).launch()?.wait()?;
+    /// assert_eq!(z.read()?, [bf16::from_f32(128.0 * (64.0 + 2.0 * 16.0)); 64 * 64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn output_scales(mut self, rule: Rule) -> Self {
+        self.variant = self.variant.output_scales(rule);
         self
     }
 
