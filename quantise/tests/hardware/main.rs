@@ -10,6 +10,7 @@ mod nvidia;
 
 mod cases;
 mod chunks;
+mod made;
 mod prebuilt;
 mod refused;
 mod right;

@@ -12,7 +12,7 @@ use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::{sm90, verify};
 use counterflow_quantise::{Delayed, Fp8, History, Matrix, Quantiser, Recipe, Rule, Scaling, twin};
-use counterflow_runtime::op::Op;
+use counterflow_runtime::op::{Launch, Op};
 use counterflow_runtime::{Communicator, Error, Tensor};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
@@ -61,20 +61,28 @@ pub fn kernels() -> Vec<CudaSource> {
 }
 
 /// The results of a product, of either type.
-enum Codes {
+pub enum Codes {
     E4M3(Tensor<F8E4M3>),
     E5M2(Tensor<F8E5M2>),
 }
 
 impl Codes {
-    fn new(rank: &Communicator, to: Fp8) -> Result<Codes, Error> {
+    pub fn new(rank: &Communicator, to: Fp8, shape: [usize; 2]) -> Result<Codes, Error> {
         Ok(match to {
-            Fp8::E4M3 => Codes::E4M3(rank.zeros(SHAPE)?),
-            Fp8::E5M2 => Codes::E5M2(rank.zeros(SHAPE)?),
+            Fp8::E4M3 => Codes::E4M3(rank.zeros(shape)?),
+            Fp8::E5M2 => Codes::E5M2(rank.zeros(shape)?),
         })
     }
 
-    fn read(&self) -> Result<Vec<u8>, Error> {
+    /// As an output of a launch.
+    pub fn given<'a>(&'a mut self, launch: Launch<'a>, name: &str) -> Launch<'a> {
+        match self {
+            Codes::E4M3(codes) => launch.tensor(name, codes),
+            Codes::E5M2(codes) => launch.tensor(name, codes),
+        }
+    }
+
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
         Ok(match self {
             Codes::E4M3(codes) => codes.read()?.iter().map(F8E4M3::to_bits).collect(),
             Codes::E5M2(codes) => codes.read()?.iter().map(F8E5M2::to_bits).collect(),
@@ -99,10 +107,7 @@ impl Step<'_> {
     ) -> Result<(), Error> {
         let launch = op.on(rank).tensor("x", self.x).tensor("w", self.w);
         let launch = launch.tensor("b", self.b).tensor("y.scale", scale);
-        let launch = match codes {
-            Codes::E4M3(codes) => launch.tensor("y", codes),
-            Codes::E5M2(codes) => launch.tensor("y", codes),
-        };
+        let launch = codes.given(launch, "y");
         launch.tensor("y.amax", amax).launch().map(drop)
     }
 
@@ -153,7 +158,7 @@ fn trained(rank: &Communicator) -> Result<(), Error> {
             w: &w,
             b: &b,
         };
-        let mut codes = Codes::new(rank, to)?;
+        let mut codes = Codes::new(rank, to, SHAPE)?;
         for number in 0..6 {
             let what = format!("{to:?}, tiles of {tile:?}, step {number}");
             x.write(&numbers(number, m * K))?;
