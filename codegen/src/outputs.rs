@@ -94,11 +94,19 @@ fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
     };
     let (message, hint) = match variant.output_scales {
         Some(rule) if variant.output != Some(rule.to.dtype()) => (
-            format!("scales of {} for outputs of {} in {}", rule.to.dtype(), outputs(), program.name),
+            format!(
+                "scales of {} for outputs of {} in {}",
+                rule.to.dtype(),
+                outputs(),
+                program.name
+            ),
             "outputs of the type that the rule of their scales is of",
         ),
         Some(_) if variant.amax => (
-            format!("amaxes beside scales that a launch makes in {}", program.name),
+            format!(
+                "amaxes beside scales that a launch makes in {}",
+                program.name
+            ),
             "one of them: an amax is for the next scale, and here every launch makes its own",
         ),
         None if variant.amax && variant.output.is_none_or(|output| !output.is_fp8()) => (

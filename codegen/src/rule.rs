@@ -242,7 +242,9 @@ impl Rule {
             for (line, values) in values.chunks_mut(block).enumerate() {
                 let larger = |amax, value: &f32| self.larger(amax, *value);
                 let scale = self.of_block(values.iter().fold(0.0, larger), Dtype::F32);
-                values.iter_mut().for_each(|value| *value *= scale.multiplier);
+                values
+                    .iter_mut()
+                    .for_each(|value| *value *= scale.multiplier);
                 scales[line * rows + row] = scale.stored;
             }
         }

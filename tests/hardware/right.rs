@@ -13,6 +13,7 @@ use crate::gpus;
 use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
+use counterflow::codegen::rule::Rule;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::{Dtype, Layout, Program, Scales, Shape, Variant, schedules};
 use std::time::Instant;
@@ -93,6 +94,8 @@ struct Matrix {
     output: Option<Dtype>,
     /// Whether these are measured.
     amax: bool,
+    /// The rule by which launches make scales of them.
+    made: Option<Rule>,
 }
 
 impl Matrix {
@@ -104,6 +107,7 @@ impl Matrix {
             second: self.second,
             output: self.output,
             amax: self.amax,
+            output_scales: self.made,
             ..variant_of(&program, ranks, *kind)
         };
         let variants: Vec<_> = self.kinds.iter().map(of_kind).collect();
@@ -196,6 +200,7 @@ fn agrees(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -225,6 +230,7 @@ fn ragged(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -243,6 +249,7 @@ fn layout_nn(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -261,6 +268,7 @@ const FP8_MATRIX: Matrix = Matrix {
     second: None,
     output: None,
     amax: false,
+    made: None,
 };
 
 fn fp8(schedule: Schedule) {
@@ -417,6 +425,7 @@ fn layout_tn(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -436,6 +445,7 @@ fn same_bits(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -455,6 +465,7 @@ fn jitter(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -474,6 +485,7 @@ fn small(schedule: Schedule) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -504,6 +516,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

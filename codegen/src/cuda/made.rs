@@ -37,11 +37,7 @@ impl Text<'_> {
     }
 
     /// Makes the scales of a subtile's rows.
-    pub(super) fn make_scales(
-        &mut self,
-        (elements, part): (Elements, &Expr),
-        columns: &[Expr; 2],
-    ) {
+    pub(super) fn make_scales(&mut self, (elements, part): (Elements, &Expr), columns: &[Expr; 2]) {
         let Some(rule) = self.pipeline.kernel.variant.output_scales else {
             return;
         };
@@ -73,7 +69,7 @@ impl Text<'_> {
             elements,
             rows,
             all,
-            column,
+            columns,
             ..
         } = op
         else {
@@ -81,13 +77,17 @@ impl Text<'_> {
         };
         let plane = self.field(Field::Vector(*tensor));
         let [[row, end], [all, line]] = [rows, all].map(|of| of.each_ref().map(|at| self.expr(at)));
-        let (column, subtile) = (self.factor(column), self.subtile_n());
+        let (column, subtile) = (self.factor(&columns[0]), self.subtile_n());
+        let exists = columns.each_ref().map(|at| self.expr(at)).join(" < ");
         let (name, first) = (self.scales_of(*elements), self.first_on_m());
-        self.each_block(|below, block| {
+        // A subtile beyond the last column has no line of the plane.
+        self.block(format!("if ({exists})"), |text| {
+            text.each_block(|below, block| {
             format!(
                 "scales_write({plane} + static_cast<u64>({column} / {subtile}) * {line}, {name}_scales{block}, \
                  {row} + {first}{below}, {end}, {all}, {line}, lane);"
             )
+            });
         });
     }
 

@@ -116,10 +116,7 @@ impl<'p> Sizes<'p> {
                 let label = |of: TensorId, own: usize| same.label(of.index(), own);
                 let (has, unit) = match scale.kind {
                     TensorKind::MadeScale { of } => (label(of, COLUMNS), BLOCK),
-                    kind => (
-                        label(kind.plane_of()?, ROWS),
-                        kind.blocks()?.chunk_unit(),
-                    ),
+                    kind => (label(kind.plane_of()?, ROWS), kind.blocks()?.chunk_unit()),
                 };
                 (has == same.label(tensor, side)).then_some(unit)
             });

@@ -344,7 +344,11 @@ impl Printer<'_> {
                     let plane = &self.kernel.buffers[plane.index()].name;
                     format!(" / {plane}; {plane} = scales of |{}|", text(*value))
                 });
-                format!("{} {sign} {}{measured}{made}", self.region(dst), text(*value))
+                format!(
+                    "{} {sign} {}{measured}{made}",
+                    self.region(dst),
+                    text(*value)
+                )
             }
         };
         self.page.line(format!("{line}{why}"));

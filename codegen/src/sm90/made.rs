@@ -30,7 +30,7 @@ impl Walk<'_, '_> {
         elements: Elements,
         var: Var,
     ) -> Vec<Node> {
-        let (Some(tensor), Some([rows, [column, _]])) = (plane(leaf), self.extents(var)) else {
+        let (Some(tensor), Some([rows, columns])) = (plane(leaf), self.extents(var)) else {
             return Vec::new();
         };
         let all = Field::Size(self.b.kernel.buffers[tensor.index()].columns);
@@ -40,7 +40,7 @@ impl Walk<'_, '_> {
             part: Expr::var("part"),
             rows,
             all: [all, Field::Line(tensor)].map(Expr::Field),
-            column,
+            columns,
         };
         self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
     }

@@ -144,8 +144,8 @@ pub enum FragmentOp {
         rows: [Expr; 2],
         /// All rows, and how long a line is.
         all: [Expr; 2],
-        /// The subtile's first column among all.
-        column: Expr,
+        /// The subtile's first column among all, and one past the last that there is: beyond it are no scales.
+        columns: [Expr; 2],
     },
     /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
     ///
@@ -221,11 +221,11 @@ impl FragmentOp {
                 part,
                 rows,
                 all,
-                column,
+                columns,
                 ..
             } => {
-                let sides = rows.iter().chain(all);
-                [part].into_iter().chain(sides).chain([column]).collect()
+                let sides = rows.iter().chain(all).chain(columns);
+                [part].into_iter().chain(sides).collect()
             }
             FragmentOp::TakeAmax {
                 part,

@@ -94,7 +94,10 @@ fn each_subtile_is_multiplied_by_its_scales() {
     let operands = [
         Variant::new(2).output_scales(theirs),
         Variant::new(2).output_scales(deep).dtype(E4M3),
-        Variant::new(2).output_scales(theirs).dtype(E4M3).scales(Scales::Blocks1d2d),
+        Variant::new(2)
+            .output_scales(theirs)
+            .dtype(E4M3)
+            .scales(Scales::Blocks1d2d),
     ];
     let all = operands.iter().flat_map(|variant| {
         let tiles = tiles.map(|tile| variant.clone().set("tiles", tile));
@@ -135,7 +138,7 @@ fn a_kernel_makes_scales() {
     let pipeline = built(&gemm, &variant).unwrap_or_else(|error| panic!("{error}"));
     let text = pipeline.text();
     insta::assert_snapshot!(find(&text, "make scales"), @"make scales of |acc[part]| of [t.column * TILE_N + part * SUBTILE_N..n]");
-    insta::assert_snapshot!(find(&text, "<- scales"), @"y.scale[t.column * TILE_N + part * SUBTILE_N / 128, t.row * TILE_M..m] <- scales of |acc[part]|, zeros in m..y_scale_line");
+    insta::assert_snapshot!(find(&text, "<- scales"), @"y.scale[t.column * TILE_N + part * SUBTILE_N / 128, t.row * TILE_M..m] <- scales of |acc[part]| of [..n], zeros in m..y_scale_line");
     insta::assert_snapshot!(find(&text, "by its scales"), @"write subtile <- acc[part] by its scales as e4m3");
     let text = cuda::emit(&verify::pipeline(pipeline).expect("it is right")).text;
     insta::assert_snapshot!(find(&text, "RuleNumbers"), @"constexpr RuleNumbers RULE = {0.5f, 448.0f, 0.002232143f, 3.4028235e38f};  // of scales of e4m3: te+eps=0.5");
@@ -183,7 +186,13 @@ fn rules() -> Vec<Rule> {
         ..Rule::deep_gemm()
     };
     let theirs = Rule::transformer_engine(Fp8::E5M2);
-    vec![THEIRS, THEIRS.powers_of_two(), Rule::deep_gemm(), on_gpu, theirs.with_eps(8.0)]
+    vec![
+        THEIRS,
+        THEIRS.powers_of_two(),
+        Rule::deep_gemm(),
+        on_gpu,
+        theirs.with_eps(8.0),
+    ]
 }
 
 /// Worlds of 1 to 8, with chunks that are short or empty, columns that are no whole blocks, and chunks of columns: the emulator
@@ -225,7 +234,12 @@ fn scales_and_codes_of_every_rank_equal_the_reference() {
             });
             let plane = plane.expect("scales");
             assert_eq!(plane.values.len(), (m * n.div_ceil(128)) as usize);
-            assert!(plane.values.iter().all(|scale| scale.is_finite() && *scale > 0.0));
+            assert!(
+                plane
+                    .values
+                    .iter()
+                    .all(|scale| scale.is_finite() && *scale > 0.0)
+            );
             plane.values[0] *= 3.0;
             assert!(interp::compare(&ran, &known).is_err(), "{of}");
         }
@@ -245,7 +259,9 @@ fn the_next_product_has_the_same_plane() {
             let kernel = series.kernel();
             let plan = series.plan(shape).unwrap_or_else(|error| panic!("{error}"));
             let mut buffers = kernel.buffers.iter().zip(0..);
-            let (buffer, at) = buffers.find(|(buffer, _)| buffer.name == name).expect("there");
+            let (buffer, at) = buffers
+                .find(|(buffer, _)| buffer.name == name)
+                .expect("there");
             let id = counterflow_codegen::program::TensorId(at);
             let sides = [buffer.rows, buffer.columns].map(|dim| plan.geometry.size(dim));
             (sides, plan.pitch(kernel, id), plan.bytes(kernel, id))

@@ -1,7 +1,8 @@
-//! Results of FP8, with amaxes and without.
+//! Results of FP8: by a scale that is given, with amaxes and without, and by scales that launches make.
 
-use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule};
-use crate::case::{Kind, variant_of};
+use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
+use crate::case::{Device, Kind, variant_of};
+use counterflow::codegen::rule::{Fp8, Rule};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
@@ -31,6 +32,58 @@ fn narrow(schedule: Schedule, amax: bool) {
     }
 }
 
+/// With a scale for each 1×128 that the launch makes.
+fn fp8_made_scales(schedule: Schedule) {
+    for of in made_scales() {
+        let (matrix, what) = making(of);
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
+}
+
+fn making((kinds, scales, rule): Making) -> (Matrix, String) {
+    let matrix = Matrix {
+        kinds,
+        scales,
+        output: Some(rule.to.dtype()),
+        made: Some(rule),
+        sizes: &[(272, 1104), (576, 144), (2112, 272)],
+        ..FP8_MATRIX
+    };
+    let what = format!("{} -> {} by {rule}", kinds[0].0, rule.to.dtype());
+    (matrix, what)
+}
+
+/// The same on emulated ranks.
+#[test]
+fn emulated_ranks_make_scales() {
+    for (schedule, ranks) in MAKERS.into_iter().zip([1, 3, 4]) {
+        for of in made_scales() {
+            let (matrix, what) = making(of);
+            let matrix = Matrix {
+                sizes: &[(272, 144)],
+                rows: &[300, 1],
+                ..matrix
+            };
+            let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
+            matrix.compare(&ran, &format!("world {ranks} emulated, {what}"));
+        }
+    }
+}
+
+const MAKERS: [Schedule; 3] = [schedules::gemm, schedules::ag_gemm, schedules::fsdp_gemm];
+
+/// Operands, their scales, and the rule of those of results.
+type Making = (&'static [Kind], Option<Scales>, Rule);
+
+fn made_scales() -> [Making; 3] {
+    let theirs = Rule::transformer_engine(Fp8::E4M3);
+    [
+        (&KINDS[..2], None, theirs),
+        (&FP8, Some(Scales::Rows), Rule::deep_gemm()),
+        (&FP8, Some(Scales::Blocks1d2d), theirs.powers_of_two()),
+    ]
+}
+
 /// Operands, their scales, and results.
 const FP8_OUTPUTS: [(&[Kind], Option<Scales>, Dtype); 3] = [
     (&[KINDS[0], KINDS[1]], None, Dtype::E4M3),
@@ -46,8 +99,32 @@ mod fp8_amaxes {
     crate::each_schedule!(super::fp8_amaxes: gemm, ag_gemm);
 }
 
+mod fp8_made_scales {
+    crate::each_schedule!(super::fp8_made_scales: gemm, ag_gemm, fsdp_gemm);
+}
+
+fn of_made_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let kinds = MAKERS
+        .into_iter()
+        .flat_map(|schedule| made_scales().map(|of| (schedule, of)));
+    kinds.flat_map(|(schedule, (kinds, scales, rule))| {
+        let worlds = kinds
+            .iter()
+            .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
+        worlds.map(move |(kind, world)| {
+            let program = schedule();
+            let variant = variant_of(&program, world, *kind).output_scales(rule);
+            (Probes::default(), program, Variant { scales, ..variant })
+        })
+    })
+}
+
 /// The same for what compiles them ahead.
 pub(super) fn of_fp8_outputs() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    of_given_scales().chain(of_made_scales())
+}
+
+fn of_given_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let all = [schedules::gemm, schedules::ag_gemm].into_iter();
     let kinds = all.flat_map(|schedule: Schedule| {
         FP8_OUTPUTS.map(|(kinds, scales, output)| (schedule, kinds, scales, output))

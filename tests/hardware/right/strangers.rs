@@ -17,6 +17,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         second: None,
         output: None,
         amax: false,
+        made: None,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

@@ -40,13 +40,22 @@ struct Made {
 impl Made {
     /// That of numbers with their error bounds. A scale grows with its amax, or falls, but for an amax of zero.
     fn of(rule: &Rule, numbers: impl Iterator<Item = (f64, f64)> + Clone) -> Made {
-        let most = |amax: f64, next: f64| match rule.keeps_nan() && (amax.is_nan() || next.is_nan()) {
+        let most = |amax: f64, next: f64| match rule.keeps_nan() && (amax.is_nan() || next.is_nan())
+        {
             true => f64::NAN,
             false => amax.max(next),
         };
-        let amax = numbers.clone().map(|(value, _)| value.abs()).fold(0.0, most);
-        let least = numbers.clone().map(|(value, off)| value.abs() - off).fold(0.0, most);
-        let largest = numbers.map(|(value, off)| value.abs() + off).fold(0.0, most);
+        let amax = numbers
+            .clone()
+            .map(|(value, _)| value.abs())
+            .fold(0.0, most);
+        let least = numbers
+            .clone()
+            .map(|(value, off)| value.abs() - off)
+            .fold(0.0, most);
+        let largest = numbers
+            .map(|(value, off)| value.abs() + off)
+            .fold(0.0, most);
         #[expect(clippy::cast_possible_truncation, reason = "an amax is rounded to f32")]
         let scale = |amax: f64| rule.of_block(amax as f32, Dtype::F32);
         let made = scale(amax);

@@ -43,6 +43,7 @@ pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<D
         return None;
     }
     let message = format!("{values} registers for {} and their values", asked.tiles());
-    let hint = "128 rows, of which a thread has half as many: scales are made of 128 columns at a time";
+    let hint =
+        "128 rows, of which a thread has half as many: scales are made of 128 columns at a time";
     Some(refuse(at, message, hint))
 }

@@ -35,11 +35,17 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
             let own = made_of(kernel, dst.buffer);
             let (message, hint) = match (own, scales) {
                 (own, made) if own != *made => (
-                    format!("a store of `{}` without its scales, or with others", name(dst.buffer)),
+                    format!(
+                        "a store of `{}` without its scales, or with others",
+                        name(dst.buffer)
+                    ),
                     "every store of an output that has scales of its own makes them",
                 ),
                 (Some(_), _) if *mode == StoreMode::Add => (
-                    format!("`{}` is added to, but its scales are of what is stored at once", name(dst.buffer)),
+                    format!(
+                        "`{}` is added to, but its scales are of what is stored at once",
+                        name(dst.buffer)
+                    ),
                     "one sum in what is stored: `y[t] = dot(..) + ..`; or an output of another type",
                 ),
                 (Some(_), _) if kernel.variant.output_scales.is_none() => (
@@ -59,11 +65,17 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
         | OpKind::If { .. } => return None,
     };
     let made = |tensor: &TensorId| {
-        let plane = matches!(kernel.buffers[tensor.index()].kind, TensorKind::MadeScale { .. });
+        let plane = matches!(
+            kernel.buffers[tensor.index()].kind,
+            TensorKind::MadeScale { .. }
+        );
         plane || made_of(kernel, *tensor).is_some()
     };
     let tensor = used.into_iter().find(made)?;
-    let message = format!("`{}` is used in the launch that makes its scales", name(tensor));
+    let message = format!(
+        "`{}` is used in the launch that makes its scales",
+        name(tensor)
+    );
     let hint = "a launch after this one reads it, with its scales; or an output of another type";
     Some(Diagnostic::new(Rule::Race, kernel.loc(op.id), message).hint(hint))
 }
@@ -81,7 +93,9 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
             }
             Block::Items {
                 partition, body, ..
-            } => visit_ops(body, &mut |op| found.extend(divides(kernel, *partition, op))),
+            } => visit_ops(body, &mut |op| {
+                found.extend(divides(kernel, *partition, op))
+            }),
             Block::Once { .. } | Block::Join => {}
         }
     }

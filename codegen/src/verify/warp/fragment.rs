@@ -124,14 +124,14 @@ impl<'a> Flattener<'a> {
                 part,
                 rows,
                 all,
-                column,
+                columns,
             } => FragmentStep::WriteScales {
                 tensor: *tensor,
                 elements: *elements,
                 part: self.subtile_number(part),
                 rows: self.extent(rows, self.of_subtile().rows),
                 all: (self.value(&all[0]), self.value(&all[1])),
-                column: self.value(column),
+                columns: self.extent(columns, self.of_subtile().columns),
             },
             FragmentOp::TakeAmax {
                 tensor,

@@ -68,12 +68,12 @@ impl Simulator<'_> {
             part,
             rows,
             all,
-            column,
+            columns,
         } = step
         else {
             return Ok(());
         };
-        let columns = self.scales_of(index, elements, part)?;
+        let made = self.scales_of(index, elements, part)?;
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         let buffers = &self.case.pipeline.kernel.buffers;
         let plane = &buffers[tensor.index()];
@@ -83,15 +83,20 @@ impl Simulator<'_> {
         if !self.is_what_is_stored(of, &self.agents[index].fragment, elements) {
             return wrong("the schedule stores another value there");
         }
-        let geometry = self.case.geometry(self.case.plan_of(self.agents[index].who.launch));
+        let geometry = self
+            .case
+            .geometry(self.case.plan_of(self.agents[index].who.launch));
         if all != (geometry.size(plane.columns), geometry.contiguous(plane)) {
             return wrong("its lines have other rows, or another padding");
         }
         let end = geometry.size(buffers[of.index()].columns);
-        let block = (column, (column + BLOCK).min(end));
-        if !column.is_multiple_of(BLOCK) || block != columns && rows.0 < rows.1 {
+        if made != columns {
+            return wrong("they were made of other columns");
+        }
+        let whole = columns.1 == (columns.0 + BLOCK).min(end);
+        if columns.0 < columns.1 && !(whole && columns.0.is_multiple_of(BLOCK)) {
             return wrong("they are not of a whole block");
         }
-        self.taken(index, (tensor, of), (part, elements), (rows, block))
+        self.taken(index, (tensor, of), (part, elements), (rows, columns))
     }
 }

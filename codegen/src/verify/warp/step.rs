@@ -247,8 +247,7 @@ pub(super) enum FragmentStep {
         rows: (u32, u32),
         /// All rows, and how long a line is.
         all: (u32, u32),
-        /// The first column of the output.
-        column: u32,
+        columns: (u32, u32),
     },
     /// Promoted sums begin.
     StartProducts,

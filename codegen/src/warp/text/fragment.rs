@@ -136,15 +136,15 @@ impl Printer<'_> {
                 part,
                 rows,
                 all,
-                column,
+                columns,
             } => {
                 let from = self.elements(*elements, part);
                 let to = &self.pipeline.kernel.buffers[tensor.index()].name;
                 let [row, rows] = rows.each_ref().map(number);
                 let [all, line] = all.each_ref().map(number);
-                let column = number(column);
+                let [column, columns] = columns.each_ref().map(number);
                 format!(
-                    "{to}[{column} / 128, {row}..{rows}] <- scales of |{from}|, zeros in {all}..{line}"
+                    "{to}[{column} / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}"
                 )
             }
             FragmentOp::TakeAmax {

@@ -102,7 +102,10 @@ fn outputs_that_are_used_in_their_launch() {
         }
         let program = s.finish();
         let kernel = lower(&program, &square(&program, 1, THEIRS));
-        let found = kernel.and_then(verify::kernel).map(|_| ()).expect_err("refused");
+        let found = kernel
+            .and_then(verify::kernel)
+            .map(|_| ())
+            .expect_err("refused");
         found.first().text(&|_| String::new())
     };
     insta::assert_snapshot!(uses(false), @"
@@ -273,7 +276,7 @@ fn scales_that_warps_do_not_make_as_they_should() {
     });
     insta::assert_snapshot!(broken(&gemm, "make", of_fewer), @"
     error[coverage]: multiply of block 1 on rank 0 writes the scales of subtile 0 to y.scale for tile (0, 1)
-      = they are not of a whole block
+      = they were made of other columns
     ");
     let elsewhere = with(|op| {
         if let FragmentOp::WriteScales { rows, .. } = op {
@@ -285,13 +288,22 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = the subtile is of another place
     ");
     let another_block = with(|op| {
-        if let FragmentOp::WriteScales { column, .. } = op {
-            *column = column.clone() + 128;
+        if let FragmentOp::WriteScales { columns, .. } = op {
+            columns[0] = columns[0].clone() + 128;
         }
     });
     insta::assert_snapshot!(broken(&gemm, "write", another_block), @"
     error[coverage]: multiply of block 0 on rank 0 writes the scales of subtile 0 to y.scale for tile (0, 0)
-      = they are not of a whole block
+      = they were made of other columns
+    ");
+    let beyond = with(|op| {
+        if let FragmentOp::WriteScales { columns, .. } = op {
+            columns[1] = Expr::from(1 << 20);
+        }
+    });
+    insta::assert_snapshot!(broken(&gemm, "write", beyond), @"
+    error[coverage]: multiply of block 1 on rank 0 writes the scales of subtile 0 to y.scale for tile (0, 1)
+      = they were made of other columns
     ");
     let unpadded = with(|op| {
         if let FragmentOp::WriteScales { all, .. } = op {
@@ -336,7 +348,8 @@ fn scales_that_warps_do_not_make_as_they_should() {
 fn scales_of_sums_that_are_not_complete() {
     let moved = |split: u32, to: fn(&Node) -> bool| {
         let program = shared((128, 256), false, split);
-        let mut pipeline = built(&program, &square(&program, 1, THEIRS)).unwrap_or_else(|error| panic!("{error}"));
+        let mut pipeline =
+            built(&program, &square(&program, 1, THEIRS)).unwrap_or_else(|error| panic!("{error}"));
         let mut make = None;
         pipeline.lists(&mut |list| {
             let is = |node: &Node| matches!(node, Node::Fragment(FragmentOp::MakeScales { .. }));
@@ -351,7 +364,10 @@ fn scales_of_sums_that_are_not_complete() {
         let mut before = Some(make);
         pipeline.lists(&mut |list| {
             if let Some(at) = list.iter().position(to) {
-                before.take().into_iter().for_each(|make| list.insert(at, make));
+                before
+                    .take()
+                    .into_iter()
+                    .for_each(|make| list.insert(at, make));
             }
         });
         assert!(before.is_none());
