@@ -11,6 +11,7 @@ use counterflow::codegen;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
+use counterflow::codegen::rule::{Fp8, Rule};
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
 use counterflow::codegen::warp::Pipeline;
@@ -33,11 +34,7 @@ fn pipeline(
         .scales
         .into_iter()
         .fold(variant, |variant, scales| variant.scales(scales));
-    let variant = match knobs.measured {
-        true => variant.output(Dtype::E4M3).amax(true),
-        false => variant,
-    };
-    let kernel = lower(program, &variant).and_then(verify::kernel);
+    let kernel = lower(program, &(knobs.results)(variant)).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| sm90::build(&kernel))
         .and_then(verify::pipeline);
@@ -48,8 +45,8 @@ fn pipeline(
 struct Knobs {
     choices: &'static [(&'static str, Setting)],
     scales: Option<Scales>,
-    /// Whether results are e4m3, with an amax.
-    measured: bool,
+    /// What results are.
+    results: fn(Variant) -> Variant,
     name: &'static str,
 }
 
@@ -57,7 +54,7 @@ const fn choices(choices: &'static [(&'static str, Setting)], name: &'static str
     Knobs {
         choices,
         scales: None,
-        measured: false,
+        results: |variant| variant,
         name,
     }
 }
@@ -66,7 +63,7 @@ const fn scales(scales: Scales, name: &'static str) -> Knobs {
     Knobs {
         choices: &[],
         scales: Some(scales),
-        measured: false,
+        results: |variant| variant,
         name,
     }
 }
@@ -75,8 +72,12 @@ type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knobs);
 
 const NONE: Knobs = choices(&[], "");
 const MEASURED: Knobs = Knobs {
-    measured: true,
+    results: |variant| variant.output(Dtype::E4M3).amax(true),
     ..choices(&[], "-to-e4m3-amax")
+};
+const MADE: Knobs = Knobs {
+    results: |variant| variant.output_scales(Rule::transformer_engine(Fp8::E4M3).powers_of_two()),
+    ..choices(&[], "-to-e4m3-1x128")
 };
 const PING_PONG: Knobs = choices(&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");
 const CLUSTER: Knobs = choices(&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
@@ -96,7 +97,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 26] = [
+const KERNELS: [Kind; 27] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -110,6 +111,7 @@ const KERNELS: [Kind; 26] = [
     (schedules::linear_gelu, Bf16, (128, 128), Nt, MEASURED),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
     (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
+    (schedules::swiglu, Bf16, (128, 128), Nt, MADE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm, E4M3, (128, 256), Nt, ROWS),
     (schedules::ag_gemm, E4M3, (128, 256), Nt, BLOCKS),

@@ -3,9 +3,9 @@
 use crate::history::{Delayed, History};
 use crate::job::{Job, Steps, Words};
 use crate::kernels::Scaling;
-use counterflow_codegen::rule::{Fp8, Scale};
 use crate::twin::{self, Matrix, Pieces, Quantised};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::rule::{Fp8, Scale};
 use counterflow_runtime::Error;
 use counterflow_runtime::driver::Element;
 use counterflow_runtime::op::Running;

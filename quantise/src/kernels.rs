@@ -1,8 +1,8 @@
 //! The quantisers' CUDA: what the JIT compiles.
 
-use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use crate::twin::Pieces;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::rule::{Convention, Fp8, Rule};
 
 /// Texts that kernels include.
 pub const HEADERS: [(&str, &str); 4] = [

@@ -1,8 +1,8 @@
 //! Quantisers on the host, in plain Rust: what GPUs must equal bit for bit, and what emulated ranks run.
 
 use crate::plane::{Block, Layout, Plane};
-use counterflow_codegen::rule::{Fp8, Rule, Scale};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::rule::{Fp8, Rule, Scale};
 
 /// Which elements of a matrix share a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

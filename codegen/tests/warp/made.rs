@@ -138,7 +138,7 @@ fn a_kernel_makes_scales() {
     let pipeline = built(&gemm, &variant).unwrap_or_else(|error| panic!("{error}"));
     let text = pipeline.text();
     insta::assert_snapshot!(find(&text, "make scales"), @"make scales of |acc[part]| of [t.column * TILE_N + part * SUBTILE_N..n]");
-    insta::assert_snapshot!(find(&text, "<- scales"), @"y.scale[t.column * TILE_N + part * SUBTILE_N / 128, t.row * TILE_M..m] <- scales of |acc[part]| of [..n], zeros in m..y_scale_line");
+    insta::assert_snapshot!(find(&text, "<- scales"), @"y.scale[(t.column * TILE_N + part * SUBTILE_N) / 128, t.row * TILE_M..m] <- scales of |acc[part]| of [..n], zeros in m..y_scale_line");
     insta::assert_snapshot!(find(&text, "by its scales"), @"write subtile <- acc[part] by its scales as e4m3");
     let text = cuda::emit(&verify::pipeline(pipeline).expect("it is right")).text;
     insta::assert_snapshot!(find(&text, "RuleNumbers"), @"constexpr RuleNumbers RULE = {0.5f, 448.0f, 0.002232143f, 3.4028235e38f};  // of scales of e4m3: te+eps=0.5");

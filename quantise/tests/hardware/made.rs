@@ -142,9 +142,15 @@ pub fn kernels() -> Vec<CudaSource> {
         let variant = Variant::new(world);
         let (bf16, blocks) = (Dtype::Bf16, Scales::Blocks1d2d);
         [
-            (gather(bf16, bf16), variant.clone().output_scales(chained_rule())),
+            (
+                gather(bf16, bf16),
+                variant.clone().output_scales(chained_rule()),
+            ),
             (gather(bf16, Dtype::F32), variant.clone()),
-            (product(bf16, (128, 128), false), variant.clone().output_scales(chained_rule())),
+            (
+                product(bf16, (128, 128), false),
+                variant.clone().output_scales(chained_rule()),
+            ),
             (gather(Dtype::E4M3, bf16), variant.clone().scales(blocks)),
             (next(), variant.scales(blocks)),
         ]
@@ -216,23 +222,38 @@ fn made(rank: &Communicator) -> Result<(), Error> {
         let plain = rank.op(&wide).up_to(most, n, K).build()?;
         for (at, rule) in rules().iter().enumerate() {
             let narrow = product(Dtype::Bf16, tile, computed);
-            let op = rank.op(&narrow).output_scales(*rule).up_to(most, n, K).build()?;
+            let op = rank
+                .op(&narrow)
+                .output_scales(*rule)
+                .up_to(most, n, K)
+                .build()?;
             let (x, w) = (rank.zeros::<bf16>([most, K])?, rank.zeros::<bf16>([n, K])?);
             let b = rank.zeros::<f32>([n])?;
             x.write(&numbers(most, at as u64 + 1))?;
             w.write(&self::plain(n * K, 9))?;
-            b.write(&self::plain(n, 10).into_iter().map(bf16::to_f32).collect::<Vec<_>>())?;
+            b.write(
+                &self::plain(n, 10)
+                    .into_iter()
+                    .map(bf16::to_f32)
+                    .collect::<Vec<_>>(),
+            )?;
             let (operands, b) = ([&x, &w], computed.then_some(&b));
             for m in [most, 130, 1] {
                 let what = format!("{rule} of {m} rows in tiles of {tile:?}");
                 let mut y = rank.zeros::<f32>([m, n])?;
-                given(plain.on(rank), operands, b).tensor("y", &mut y).rows(m).launch()?.wait()?;
+                given(plain.on(rank), operands, b)
+                    .tensor("y", &mut y)
+                    .rows(m)
+                    .launch()?
+                    .wait()?;
                 let mut codes = Codes::new(rank, rule.to, [m, n])?;
                 let [lines, padded] = op.needs_at("y.scale", m)?.shape;
                 // With a line more, which nobody may write.
                 let mut scales = rank.zeros::<f32>([lines + 1, padded])?;
                 scales.fill(0xff)?;
-                let launch = codes.given(given(op.on(rank), operands, b), "y").tensor("y.scale", &mut scales);
+                let launch = codes
+                    .given(given(op.on(rank), operands, b), "y")
+                    .tensor("y.scale", &mut scales);
                 launch.rows(m).launch()?.wait()?;
                 let y = y.read()?;
                 let wild = y.iter().any(|value| value.is_nan()) && y.contains(&f32::INFINITY);
@@ -262,7 +283,10 @@ struct Second {
 impl Second {
     /// Of so much depth.
     fn new(rank: &Communicator, depth: usize) -> Result<Second, Error> {
-        let v: Vec<f32> = plain(NEXT * depth, 11).into_iter().map(bf16::to_f32).collect();
+        let v: Vec<f32> = plain(NEXT * depth, 11)
+            .into_iter()
+            .map(bf16::to_f32)
+            .collect();
         let v = Matrix::new(&v, [NEXT, depth], Dtype::F32);
         let v = twin::quantise(&v, &chained_rule(), Pieces::Square);
         let plane = v.plane::<SquarePadded>();
@@ -289,9 +313,17 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
     let second = next();
     Communicator::each(all, |rank| {
         rank.reserve(4 << 20)?;
-        let op = rank.op(&narrow).output_scales(rule).up_to(m, n, K).build()?;
+        let op = rank
+            .op(&narrow)
+            .output_scales(rule)
+            .up_to(m, n, K)
+            .build()?;
         let plain = rank.op(&wide).up_to(m, n, K).build()?;
-        let next = rank.op(&second).scales(Scales::Blocks1d2d).up_to(m, NEXT, n).build()?;
+        let next = rank
+            .op(&second)
+            .scales(Scales::Blocks1d2d)
+            .up_to(m, NEXT, n)
+            .build()?;
         let [full, _] = op.needs("x")?.shape;
         let chunk = full / all.len();
         let x = rank.allocate::<bf16>("x", [full, K])?;
@@ -299,7 +331,8 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         w.write(&all_w)?;
         let me = rank.rank() as usize;
         let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
-        x.rows(mine.clone())?.write(&all_x[mine.start * K..mine.end * K])?;
+        x.rows(mine.clone())?
+            .write(&all_x[mine.start * K..mine.end * K])?;
         rank.barrier()?;
 
         let mut wanted = rank.zeros::<f32>([m, n])?;
@@ -310,7 +343,9 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         let mut scales = rank.zeros::<f32>(op.needs("y.scale")?.shape)?;
         scales.fill(0xff)?;
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-        let launch = launch.tensor("y", &mut codes).tensor("y.scale", &mut scales);
+        let launch = launch
+            .tensor("y", &mut codes)
+            .tensor("y.scale", &mut scales);
         launch.launch()?.wait()?;
         let read: Vec<u8> = codes.read()?.iter().map(F8E4M3::to_bits).collect();
         holds(&format!("{m} rows of {n}"), &read, &scales.read()?, &wanted);
@@ -319,7 +354,9 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         let after = |codes: &Tensor<F8E4M3>, scales: &Tensor<f32>| -> Result<Vec<u16>, Error> {
             let mut z = rank.zeros::<bf16>([m, NEXT])?;
             let launch = next.on(rank).tensor("x", codes).tensor("w", &second.codes);
-            let launch = launch.tensor("x.scale", scales).tensor("w.scale", &second.scales);
+            let launch = launch
+                .tensor("x.scale", scales)
+                .tensor("w.scale", &second.scales);
             launch.tensor("y", &mut z).launch()?.wait()?;
             Ok(z.read()?.iter().map(|value| value.to_bits()).collect())
         };
@@ -350,12 +387,27 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
     let second = next();
     Communicator::each(all, |rank| {
         rank.reserve(8 << 20)?;
-        let op = rank.op(&narrow).output_scales(rule).up_to(rows, n, K).build()?;
-        let gather = rank.op(&wide).scales(Scales::Blocks1d2d).up_to(m, NEXT, n).build()?;
-        let whole = rank.op(&second).scales(Scales::Blocks1d2d).up_to(m, NEXT, n).build()?;
+        let op = rank
+            .op(&narrow)
+            .output_scales(rule)
+            .up_to(rows, n, K)
+            .build()?;
+        let gather = rank
+            .op(&wide)
+            .scales(Scales::Blocks1d2d)
+            .up_to(m, NEXT, n)
+            .build()?;
+        let whole = rank
+            .op(&second)
+            .scales(Scales::Blocks1d2d)
+            .up_to(m, NEXT, n)
+            .build()?;
         let codes = rank.allocate::<F8E4M3>("x", gather.needs("x")?.shape)?;
         let [lines, chunk] = gather.needs("x.scale")?.shape;
-        let (planes, lines) = (rank.allocate::<f32>("x.scale", [lines, chunk])?, lines / all.len());
+        let (planes, lines) = (
+            rank.allocate::<f32>("x.scale", [lines, chunk])?,
+            lines / all.len(),
+        );
         let me = rank.rank() as usize;
         let (x, w) = (rank.zeros::<bf16>([rows, K])?, rank.zeros::<bf16>([n, K])?);
         x.write(&all_x[me * rows * K..(me + 1) * rows * K])?;
@@ -363,11 +415,20 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
         let mut own = codes.rows(me * rows..(me + 1) * rows)?;
         let mut own_scales = planes.rows(me * lines..(me + 1) * lines)?;
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-        launch.tensor("y", &mut own).tensor("y.scale", &mut own_scales).launch()?.wait()?;
+        launch
+            .tensor("y", &mut own)
+            .tensor("y.scale", &mut own_scales)
+            .launch()?
+            .wait()?;
         let second = Second::new(rank, n)?;
         let mut z = rank.zeros::<bf16>([m, NEXT])?;
-        let launch = gather.on(rank).tensor("x", &codes).tensor("w", &second.codes);
-        let launch = launch.tensor("x.scale", &planes).tensor("w.scale", &second.scales);
+        let launch = gather
+            .on(rank)
+            .tensor("x", &codes)
+            .tensor("w", &second.codes);
+        let launch = launch
+            .tensor("x.scale", &planes)
+            .tensor("w.scale", &second.scales);
         launch.tensor("y", &mut z).launch()?.wait()?;
 
         // All rows on one rank, with the same codes and scales in one plane.
@@ -383,12 +444,20 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
         }
         scales.write(&together)?;
         let mut wanted = rank.zeros::<bf16>([m, NEXT])?;
-        let launch = whole.on(rank).tensor("x", &local).tensor("w", &second.codes);
-        let launch = launch.tensor("x.scale", &scales).tensor("w.scale", &second.scales);
+        let launch = whole
+            .on(rank)
+            .tensor("x", &local)
+            .tensor("w", &second.codes);
+        let launch = launch
+            .tensor("x.scale", &scales)
+            .tensor("w.scale", &second.scales);
         launch.tensor("y", &mut wanted).launch()?.wait()?;
         let of = |y: Vec<bf16>| y.into_iter().map(bf16::to_bits).collect::<Vec<_>>();
         let (z, wanted) = (of(z.read()?), of(wanted.read()?));
-        assert!(z == wanted && z.iter().any(|bits| *bits != 0), "{m} rows of {n}");
+        assert!(
+            z == wanted && z.iter().any(|bits| *bits != 0),
+            "{m} rows of {n}"
+        );
         rank.barrier()
     })?;
     Ok(())

@@ -435,7 +435,10 @@ mod tests {
             output_scales: true,
             ..key.clone()
         };
-        let twins = made.twins().into_iter().map(|twin| (twin.dtype, twin.output_scales));
+        let twins = made
+            .twins()
+            .into_iter()
+            .map(|twin| (twin.dtype, twin.output_scales));
         let twins: Vec<_> = twins.collect();
         let each = [("f16", true), ("bf16", false), ("f16", false)];
         assert_eq!(twins, each.map(|(dtype, made)| (dtype.to_owned(), made)));

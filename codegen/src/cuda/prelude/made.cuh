@@ -1,5 +1,5 @@
-// Scales of 1x128 that a tile makes of its own results, a subtile of 128 columns at a time. The four lanes of a quad have
-// a row of it: of accumulator i, row lane/4 of a warp's 16, or the one eight below if i / 2 is odd.
+// Scales of 1x128 that a tile makes of its own results, a subtile of 128 columns at a time. The four lanes of a quad
+// have a row of it: of accumulator i, row lane/4 of a warp's 16, or the one eight below if i / 2 is odd.
 
 // The larger of an amax and an absolute value; NaN stays, or is not seen. In one asm, as larger_magnitude.
 template <bool keeps_nan>
@@ -36,7 +36,8 @@ __device__ __forceinline__ void scales_make(float* multipliers, float* stored, c
     }
 }
 
-// Writes those of a warp's rows that exist to the line of their block. The last of all rows has the line's padding, too.
+// Writes those of a warp's rows that exist to the line of their block. The last of all rows has the line's padding,
+// too.
 __device__ __forceinline__ void scales_write(float* line, const float* stored, u32 row, u32 end, u32 rows, u32 padded,
                                              u32 lane) {
     if (lane % 4 != 0) return;

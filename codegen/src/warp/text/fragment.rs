@@ -144,7 +144,7 @@ impl Printer<'_> {
                 let [all, line] = all.each_ref().map(number);
                 let [column, columns] = columns.each_ref().map(number);
                 format!(
-                    "{to}[{column} / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}"
+                    "{to}[({column}) / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}"
                 )
             }
             FragmentOp::TakeAmax {

@@ -8,7 +8,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::{Program, StoreMode};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node};
+use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline};
 
 /// The ops of a kernel's items.
 fn stores(kernel: &mut Kernel, edit: &mut dyn FnMut(&mut Op)) {
@@ -340,6 +340,71 @@ fn scales_that_warps_do_not_make_as_they_should() {
     insta::assert_snapshot!(broken(&three_outputs(), "make", of_nothing), @"
     error[coverage]: multiply of block 0 on rank 0 makes the scales of subtile 0 for tile (0, 0)
       = its epilogue was not applied to this subtile
+    ");
+}
+
+/// Of fewer columns than a block has, to a tensor that is no plane, or for an output that has no scales.
+#[test]
+fn scales_of_other_blocks_and_tensors() {
+    let said = |mut pipeline: Pipeline, edit: &dyn Fn(&mut Vec<Node>)| {
+        pipeline.lists(&mut |list| edit(list));
+        let found = verify::pipeline(pipeline).map(|_| ()).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    let gemm = program("gemm");
+    let pipeline =
+        |variant: &Variant| built(&gemm, variant).unwrap_or_else(|error| panic!("{error}"));
+    let part_of_a_block = said(pipeline(&square(&gemm, 2, THEIRS)), &|list| {
+        for node in list {
+            if let Node::Fragment(
+                FragmentOp::MakeScales { columns, .. } | FragmentOp::WriteScales { columns, .. },
+            ) = node
+            {
+                columns[1] = columns[1].clone() - 8;
+            }
+        }
+    });
+    insta::assert_snapshot!(part_of_a_block, @"
+    error[coverage]: multiply of block 1 on rank 0 writes the scales of subtile 0 to y.scale for tile (0, 1)
+      = they are not of a whole block
+    ");
+    let to_no_plane = said(pipeline(&square(&gemm, 2, THEIRS)), &|list| {
+        for node in list {
+            if let Node::Fragment(FragmentOp::WriteScales { tensor, .. }) = node {
+                tensor.0 -= 1;
+            }
+        }
+    });
+    insta::assert_snapshot!(to_no_plane, @"
+    error[coverage]: multiply of block 0 on rank 0 writes the scales of subtile 0 to y for tile (0, 0)
+      = it is no plane of scales that a launch makes
+    ");
+    let given = Variant::new(2).output(E4M3).set("tiles", (128, 128));
+    let for_no_plane = said(pipeline(&given), &|list| {
+        let is = |node: &Node| matches!(node, Node::Fragment(FragmentOp::WriteSubtile { .. }));
+        let Some(at) = list.iter().position(is) else {
+            return;
+        };
+        let Node::Fragment(FragmentOp::WriteSubtile {
+            elements,
+            part,
+            scaled,
+            ..
+        }) = &mut list[at]
+        else {
+            return;
+        };
+        *scaled = true;
+        let make = FragmentOp::MakeScales {
+            elements: *elements,
+            part: part.clone(),
+            columns: [0.into(), 128.into()],
+        };
+        list.insert(at, Node::Fragment(make));
+    });
+    insta::assert_snapshot!(for_no_plane, @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = it is multiplied by scales that the tensor does not have
     ");
 }
 
