@@ -41,6 +41,7 @@ extern crate self as counterflow;
 
 pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
+pub use counterflow_codegen::rule;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,

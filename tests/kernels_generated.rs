@@ -11,7 +11,7 @@ use counterflow::codegen;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
-use counterflow::codegen::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, Rule};
 use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
 use counterflow::codegen::warp::Pipeline;

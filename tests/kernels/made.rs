@@ -1,7 +1,7 @@
 //! Kernels that make scales of what they store: no spill in any sort of tile.
 
 use crate::sass::all_pass;
-use counterflow::codegen::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, Rule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
 fn made(tile: (u32, u32), ping_pong: bool) -> Variant {

@@ -2,7 +2,7 @@
 
 use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
 use crate::case::{Device, Kind, variant_of};
-use counterflow::codegen::rule::{Fp8, Rule};
+use counterflow::rule::{Fp8, Rule};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 

@@ -150,7 +150,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// quantising the f32 results would give. Tiles have a multiple of 128 columns.
     ///
     /// ```
-    /// use counterflow::codegen::rule::{Fp8, Rule};
+    /// use counterflow::rule::{Fp8, Rule};
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
