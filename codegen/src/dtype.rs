@@ -15,6 +15,7 @@ const FP8_NAN: u8 = 0x7f;
 /// let dtype = Dtype::from_name("bf16").expect("a type");
 /// assert_eq!((dtype.name(), dtype.bytes()), ("bf16", 2));
 /// assert_eq!(dtype.round(1.001), 1.0);
+/// assert_eq!((Dtype::F16.largest(), Dtype::E4M3.largest()), (65504.0, 448.0));
 /// assert!(f64::from(1.001 - dtype.round(1.001)) < dtype.unit_roundoff() + dtype.half_subnormal());
 /// let mut memory = [0; 2];
 /// dtype.write(1.001, &mut memory);

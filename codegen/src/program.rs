@@ -5,6 +5,7 @@
 
 mod kinds;
 mod side;
+mod stored;
 
 pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
@@ -15,6 +16,7 @@ use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
 pub use side::Side;
 use std::panic::Location;
+pub use stored::StoreMode;
 
 /// Where in the user's source something was written.
 pub type Loc = &'static Location<'static>;
@@ -500,15 +502,6 @@ pub struct Amax {
     pub of: Value,
     /// The number that becomes as large as it, if it is smaller.
     pub to: TensorId,
-}
-
-/// Whether a store replaces or adds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum StoreMode {
-    /// `=`
-    Write,
-    /// `+=`: an atomic reduce-add, rounding at the destination.
-    Add,
 }
 
 /// The items a loop visits.

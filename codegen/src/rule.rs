@@ -217,6 +217,15 @@ impl Rule {
     }
 
     /// The larger of an amax and the absolute value of an element. NaN is not seen, or stays.
+    ///
+    /// ```
+    /// use counterflow_codegen::rule::{Fp8, Rule};
+    ///
+    /// let theirs = Rule::transformer_engine(Fp8::E4M3);
+    /// assert_eq!((theirs.larger(2.0, -3.0), theirs.larger(2.0, f32::NAN)), (3.0, 2.0));
+    /// let deep = Rule::deep_gemm();
+    /// assert!(deep.keeps_nan() && deep.larger(2.0, f32::NAN).is_nan());
+    /// ```
     pub fn larger(&self, amax: f32, value: f32) -> f32 {
         match self.keeps_nan() && (amax.is_nan() || value.is_nan()) {
             true => f32::NAN,

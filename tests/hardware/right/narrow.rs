@@ -2,8 +2,8 @@
 
 use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
 use crate::case::{Device, Kind, variant_of};
-use counterflow::rule::{Fp8, Rule};
 use counterflow::jit::Probes;
+use counterflow::rule::{Fp8, Rule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
 /// Results of FP8, by a scale of each rank's own: of 16-bit operands, and of FP8 with scales.

@@ -32,27 +32,25 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
         OpKind::Store {
             dst, mode, scales, ..
         } => {
+            let name = name(dst.buffer);
             let own = made_of(kernel, dst.buffer);
-            let (message, hint) = match (own, scales) {
-                (own, made) if own != *made => (
-                    format!(
-                        "a store of `{}` without its scales, or with others",
-                        name(dst.buffer)
-                    ),
+            let (message, hint) = if own != *scales {
+                (
+                    format!("a store of `{name}` without its scales, or with others"),
                     "every store of an output that has scales of its own makes them",
-                ),
-                (Some(_), _) if *mode == StoreMode::Add => (
-                    format!(
-                        "`{}` is added to, but its scales are of what is stored at once",
-                        name(dst.buffer)
-                    ),
+                )
+            } else if own.is_some() && *mode == StoreMode::Add {
+                (
+                    format!("`{name}` is added to, but its scales are of what is stored at once"),
                     "one sum in what is stored: `y[t] = dot(..) + ..`; or an output of another type",
-                ),
-                (Some(_), _) if kernel.variant.output_scales.is_none() => (
-                    format!("no rule for the scales of `{}`", name(dst.buffer)),
+                )
+            } else if own.is_some() && kernel.variant.output_scales.is_none() {
+                (
+                    format!("no rule for the scales of `{name}`"),
                     "a variant with the rule of its outputs' scales",
-                ),
-                _ => return None,
+                )
+            } else {
+                return None;
             };
             return Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint));
         }

@@ -296,7 +296,7 @@ impl Simulator<'_> {
         let Agent {
             cta, ref fragment, ..
         } = self.agents[index];
-        let content = Content::Subtile(fragment.clone(), part, elements, scaled);
+        let content = Content::Subtile(Box::new(fragment.clone()), part, elements, scaled);
         self.put(cta, area, content);
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Simulator<'_> {
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let before = self.columns_before(area, buffer.dtype);
-                    let of = (fragment, *elements);
+                    let of = (&**fragment, *elements);
                     if let Some(what) = self.elsewhere(index, of, (*part, before), (row, to)) {
                         return wrong(what);
                     }

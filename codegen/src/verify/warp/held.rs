@@ -130,7 +130,7 @@ pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
     Box(Box4, Phase),
     /// A subtile of a product, or of what became of several, and whether it is multiplied by the scales that were made of it.
-    Subtile(Fragment, u32, Elements, bool),
+    Subtile(Box<Fragment>, u32, Elements, bool),
     /// What another CTA has of a product, and which subtile of it.
     Partial(TileProduct, u32),
 }

@@ -1,0 +1,10 @@
+//! How a store stores.
+
+/// Whether a store replaces or adds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreMode {
+    /// `=`
+    Write,
+    /// `+=`: an atomic reduce-add, rounding at the destination.
+    Add,
+}
