@@ -1,6 +1,10 @@
 //! Kernels that make scales of what they store: no spill in any sort of tile.
 
+use crate::halves;
 use crate::sass::all_pass;
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::program::{Tensor, TensorKind};
+use counterflow::codegen::{sm90, verify};
 use counterflow::rule::{Fp8, Rule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
 
@@ -60,4 +64,37 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
         made((128, 256), false).set("gemm.split", 2),
     ));
     all_pass(&cases);
+}
+
+/// Every schedule of the library with outputs of its first type, but for those whose items store or read 16-bit tiles, too.
+#[test]
+fn schedules_of_the_library_make_scales() {
+    let rule = Rule::transformer_engine(Fp8::E4M3);
+    let mut refused = Vec::new();
+    for schedule in schedules::ALL {
+        let program = schedule();
+        let first = program.tensors[0].dtype;
+        let is_output = |tensor: &Tensor| (tensor.kind, tensor.dtype) == (TensorKind::Out, first);
+        if !program.tensors.iter().any(is_output) {
+            continue;
+        }
+        let tile = halves::tile(&program, (128, 256));
+        let kernel = lower(
+            &program,
+            &Variant::new(4).output_scales(rule).set("tiles", tile),
+        )
+        .and_then(verify::kernel);
+        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+        match pipeline.and_then(verify::pipeline) {
+            Ok(_) => {}
+            Err(found) => refused.push((program.name, found.first().message.clone())),
+        }
+    }
+    let wider =
+        |what: &str| format!("tiles of `{what}` of bf16, in a kernel that makes scales of 1×128");
+    let wanted = [("linear_residual", "residual"), ("bulk_rs", "g")];
+    assert_eq!(
+        refused,
+        wanted.map(|(name, what)| (name.to_owned(), wider(what)))
+    );
 }
