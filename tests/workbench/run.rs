@@ -135,13 +135,27 @@ fn run_takes_types_of_fp8_with_their_scales() {
         "--dtype e4m3 --scales whole --output e5m2",
         "--output e4m3",
         "--output e5m2 --amax",
-        "--output e5m2 --output-scales te+pow2",
     ] {
         let told = good(tell(GEMM, &format!("run {SMALL} {words} --launches 1")));
         let settled = words.replace("--dtype ", "").replace("--", "");
         for word in settled.replace("scales ", "scales=").split(' ') {
             has(&told.out, &[word]);
         }
+    }
+}
+
+#[test]
+fn run_makes_scales_of_outputs() {
+    let shape = "--m 40 --n 144 --k 32 --arch cpu --set tiles=16x128";
+    for (words, settled) in [
+        ("--output-scales te", "output=e4m3 output-scales=te"),
+        (
+            "--output e5m2 --output-scales te+pow2",
+            "output=e5m2 output-scales=te+pow2",
+        ),
+    ] {
+        let told = good(tell(GEMM, &format!("run {shape} {words} --launches 1")));
+        has(&told.out, &[settled]);
     }
 }
 
