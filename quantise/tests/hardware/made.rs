@@ -305,6 +305,14 @@ fn of_bits(codes: &[u8]) -> Vec<F8E4M3> {
     codes.iter().map(|code| F8E4M3::from_bits(*code)).collect()
 }
 
+/// A launch of ranks that wait for each other: beside it, none that shares the GPU allocates or copies, which may wait for all
+/// kernels there.
+fn alone(rank: &Communicator, launch: Launch<'_>) -> Result<(), Error> {
+    rank.barrier()?;
+    launch.launch()?.wait()?;
+    rank.barrier()
+}
+
 /// A product behind a gather makes scales, and each rank's next product reads them: the bits of quantising in between.
 fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
     let rule = chained_rule();
@@ -333,11 +341,9 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
         x.rows(mine.clone())?
             .write(&all_x[mine.start * K..mine.end * K])?;
-        rank.barrier()?;
-
         let mut wanted = rank.zeros::<f32>([m, n])?;
         let launch = plain.on(rank).tensor("x", &x).tensor("w", &w);
-        launch.tensor("y", &mut wanted).launch()?.wait()?;
+        alone(rank, launch.tensor("y", &mut wanted))?;
         let wanted = of_twin(&wanted.read()?, [m, n], &rule);
         let mut codes = rank.zeros::<F8E4M3>([m, n])?;
         let mut scales = rank.zeros::<f32>(op.needs("y.scale")?.shape)?;
@@ -346,7 +352,7 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         let launch = launch
             .tensor("y", &mut codes)
             .tensor("y.scale", &mut scales);
-        launch.launch()?.wait()?;
+        alone(rank, launch)?;
         let read: Vec<u8> = codes.read()?.iter().map(F8E4M3::to_bits).collect();
         holds(&format!("{m} rows of {n}"), &read, &scales.read()?, &wanted);
 
@@ -429,7 +435,7 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
         let launch = launch
             .tensor("x.scale", &planes)
             .tensor("w.scale", &second.scales);
-        launch.tensor("y", &mut z).launch()?.wait()?;
+        alone(rank, launch.tensor("y", &mut z))?;
 
         // All rows on one rank, with the same codes and scales in one plane.
         let local = rank.zeros::<F8E4M3>([m, n])?;
