@@ -102,6 +102,10 @@ fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
             ),
             "outputs of the type that the rule of their scales is of",
         ),
+        Some(rule) if !(0.0..f32::INFINITY).contains(&rule.eps) => (
+            format!("scales by an eps of {} in {}", rule.eps, program.name),
+            "a finite eps of 0 or more",
+        ),
         Some(_) if variant.amax => (
             format!(
                 "amaxes beside scales that a launch makes in {}",

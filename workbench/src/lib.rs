@@ -56,11 +56,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// NVIDIA's compiler, if tests can have it.
 #[cfg(test)]
 #[path = "../../codegen/tests/fixtures/library.rs"]
 #[allow(dead_code, reason = "tests of other crates have the others")]
 mod library;
+/// NVIDIA's compiler, if tests can have it.
 #[cfg(test)]
 #[path = "../../runtime/tests/common/mod.rs"]
 mod toolkit;

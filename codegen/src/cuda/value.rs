@@ -2,7 +2,7 @@
 
 use super::Text;
 use crate::dtype::Dtype;
-use crate::value::names::identifier;
+use crate::value::names::{function_identifier, identifier};
 use crate::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
 use crate::warp::{Epilogue, Source};
 
@@ -297,7 +297,7 @@ fn signature(name: &str, params: &[String]) -> String {
 fn function_name(functions: &[&ScalarFn], index: usize) -> String {
     let same = |other: &&&ScalarFn| other.name == functions[index].name;
     match functions[..index].iter().filter(same).count() {
-        0 => identifier(functions[index].name),
+        0 => function_identifier(functions[index].name),
         before => format!("{}_{}", functions[index].name, before + 1),
     }
 }

@@ -1,6 +1,6 @@
 //! Functions of other languages that a schedule calls after the product: text that another compiler made.
 
-use super::pure;
+use super::names;
 use std::fmt;
 
 /// A function that is text to this compiler. Lowering refuses text that is more than arithmetic on the arguments.
@@ -44,7 +44,7 @@ impl Foreign {
 
     /// The functions that a text may call: those of numbers that need neither a header nor memory.
     pub fn callable() -> impl Iterator<Item = &'static str> {
-        pure::FUNCTIONS.split_whitespace()
+        names::FUNCTIONS.split_whitespace()
     }
 
     /// What its twin says.

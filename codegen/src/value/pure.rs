@@ -3,22 +3,11 @@
 //!
 //! The text is read word by word. What is not known to be harmless is refused: this is no compiler of C++.
 
-use super::names::{is_identifier, is_taken};
+use super::names::{is_function, is_identifier, is_taken};
 
 /// What a value may be.
 const TYPES: [&str; 4] = ["float", "int", "unsigned", "bool"];
 const STATEMENTS: [&str; 6] = ["const", "if", "else", "return", "true", "false"];
-/// The functions that a text may call: NVIDIA's compiler knows them without a header, and they need no memory.
-pub(super) const FUNCTIONS: &str = "abs acos acosf acosh acoshf asin asinf asinh asinhf atan atan2 atan2f atanf atanh atanhf cbrt cbrtf ceil \
-    ceilf copysignf cos cosf cosh coshf erf erfc erfcf erff exp exp2f expf expm1 expm1f fabsf fdimf floor floorf \
-    fma fmaf fmax fmaxf fmin fminf hypot hypotf isfinite isinf isnan log log10f log1p log1pf log2f logf max min \
-    pow powf rhypot rhypotf rint rintf round roundf rsqrt rsqrtf sin sinf sinh sinhf sqrt sqrtf tan tanf tanh \
-    tanhf trunc truncf __cosf __expf __fdividef __frcp_rn __frsqrt_rn __fsqrt_rn __log2f __logf __powf __sinf \
-    __float_as_int __float_as_uint __int_as_float __uint_as_float __clz __brev __popc";
-
-fn is_function(word: &str) -> bool {
-    FUNCTIONS.split_whitespace().any(|known| known == word)
-}
 
 #[derive(Clone, Copy, PartialEq)]
 enum Token<'a> {
@@ -94,6 +83,9 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
                 own.truncate(blocks.pop().unwrap_or(0));
                 continue;
             }
+            Token::Sign('&' | '*') if is_of_memory(&tokens[..=index]) => {
+                return Some("it takes an address or reads at one: pass values".into());
+            }
             Token::Sign(sign) => match foreign_sign(*sign, tokens.get(index + 1)) {
                 Some(why) => return Some(why),
                 None => continue,
@@ -111,6 +103,11 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
                 ));
             }
         } else if declares && !is_function(word) {
+            if !has_value(&tokens[index..]) {
+                return Some(format!(
+                    "`{word}` has no value at first: assign one where it is declared"
+                ));
+            }
             own.push(word);
         } else if is_function(word) {
             if after != Some(Token::Sign('(')) {
@@ -129,11 +126,43 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
     None
 }
 
+/// Whether the last of these, a `&` or `*`, stands before a value instead of between two.
+fn is_of_memory(tokens: &[Token<'_>]) -> bool {
+    let [before @ .., sign] = tokens else {
+        return false;
+    };
+    match before {
+        // `&&`.
+        [first @ .., Token::Sign('&')] if *sign == Token::Sign('&') => {
+            first.last() == Some(&Token::Sign('&'))
+        }
+        // A conversion, `(float)`.
+        [.., Token::Sign('('), Token::Word(word), Token::Sign(')')] => TYPES.contains(word),
+        [.., Token::Word(word)] => ["else", "return"].contains(word),
+        [.., Token::Number | Token::Sign(')')] => false,
+        [.., Token::Sign(_)] | [] => true,
+    }
+}
+
+/// Whether a variable that these declare has a value there, or by the next statement.
+fn has_value(tokens: &[Token<'_>]) -> bool {
+    let assigned = |tokens: &[Token<'_>]| {
+        tokens.first() == Some(&Token::Sign('=')) && tokens.get(1) != Some(&Token::Sign('='))
+    };
+    match tokens {
+        [name, Token::Sign(';'), next, rest @ ..] if name == next => assigned(rest),
+        [_, rest @ ..] => assigned(rest),
+        [] => false,
+    }
+}
+
 /// Why that sign is none of arithmetic's, if it is not.
 fn foreign_sign(sign: char, after: Option<&Token<'_>>) -> Option<String> {
     let why = match (sign, after) {
         ('#' | '"' | '\\', _) => "its text needs a header or a macro: a function includes nothing",
-        ('[' | ']', _) => "it reads or writes memory: keep what that holds in variables",
+        ('[' | ']', _) | ('<', Some(Token::Sign(':'))) => {
+            "it reads or writes memory: keep what that holds in variables"
+        }
         ('%', _) => {
             "it has a remainder, which CUDA has for integers only: `x - y * (x / y).trunc()`"
         }

@@ -81,6 +81,21 @@ fn a_foreign_functions_text_is_a_function_of_the_kernel() {
     insta::assert_snapshot!(&text[functions..kernel]);
 }
 
+/// Texts call functions of CUDA by names that a user's function may have: the one does not call the other, nor itself.
+#[test]
+fn a_function_with_the_name_of_one_that_texts_call_has_another_in_cuda() {
+    let ours = ScalarFn {
+        name: "tanh",
+        ..foreign::soft_cap()
+    };
+    let program = foreign::gemm(&ours, (128, 256));
+    let pipeline = verify::pipeline(good(&program)).unwrap_or_else(|error| panic!("{error}"));
+    let text = cuda::emit(&pipeline).text;
+    assert!(text.contains("float tanh_(float x, float limit)"), "{text}");
+    assert!(text.contains("epilogue::tanh_("), "{text}");
+    assert!(text.contains("= tanh(v0);"), "{text}");
+}
+
 #[test]
 fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
     let pipeline = verify::pipeline(good(&schedules::slots_sum()));

@@ -5,7 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
 use crate::proof::Proof;
-use counterflow_codegen::kernel::{DimId, Kernel};
+use counterflow_codegen::kernel::{Buffer, DimId, Kernel};
 use counterflow_codegen::program::TensorKind;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
@@ -182,18 +182,20 @@ impl Inner {
         self.largest().kernel()
     }
 
-    /// Whether a launch of no rows has nothing to do: no output, and nothing that ranks gather.
-    pub fn has_only_rows(&self) -> bool {
+    /// The first output, or tensor that ranks gather, that has something in a launch of no rows.
+    pub fn beside_rows(&self) -> Option<&str> {
         let kernel = self.kernel();
         let shape = self.largest().shape(0);
         let rows = |dim: DimId| shape.size(&kernel.dims[usize::from(dim.0)]) == 0;
-        kernel.buffers.iter().all(|buffer| {
+        let has_more = |buffer: &&Buffer| {
             let gathered = buffer.kind == TensorKind::Gathered;
             let read = buffer.kind.is_input() && !gathered;
             // An amax is of an output that has them.
             let none = buffer.is_scratch() || read || buffer.kind.is_number();
-            none || rows(buffer.rows) || rows(buffer.columns)
-        })
+            !(none || rows(buffer.rows) || rows(buffer.columns))
+        };
+        let found = kernel.buffers.iter().find(has_more);
+        found.map(|buffer| &buffer.name[..])
     }
 
     /// The bucket of a launch: the first that has so many rows.

@@ -63,8 +63,8 @@ impl<'a> Launch<'a> {
     }
 
     /// The rows of this launch over all ranks, at most those that the op was built for. All ranks give the same. If it
-    /// is not called: as many as the op was built for. A launch of no rows enqueues no kernel, and counts as one where ranks
-    /// wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
+    /// is not called: as many as the op was built for. A launch of no rows looks at no tensor and enqueues no kernel, and counts
+    /// as one where ranks wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
     pub fn rows(mut self, m: usize) -> Self {
         self.rows = Some(m);
         self
@@ -116,8 +116,14 @@ impl<'a> Launch<'a> {
             })?,
             None => op.largest().proof.series.most().m,
         };
-        if m == 0 && op.has_only_rows() {
-            return nothing(op, current, place);
+        if m == 0 {
+            return match op.beside_rows() {
+                None => nothing(op, current, place),
+                Some(name) => Err(Error::Usage {
+                    what: format!("a launch of no rows, where {name} has others"),
+                    legal: "skip the launch on all ranks, or launch at least one row".into(),
+                }),
+            };
         }
         let _range = range(|| {
             let name = &op.kernel().name;

@@ -18,23 +18,13 @@ use std::collections::BTreeMap;
 /// let base = Variant::new(4).set("tiles", (128, 256));
 /// let open = BTreeMap::from([("comm.ctas".to_owned(), vec![8.into()])]);
 /// let variants = tuned::combinations(&program, &base, &open);
-/// assert!(variants.len() < tuned::offered(&program));
+/// assert!(variants.len() < tuned::combinations(&program, &Variant::new(4), &BTreeMap::new()).len());
 /// ```
 pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
     let tunables = program.tunables.iter().rev();
     tunables
         .map(|tunable| (&tunable.name[..], &tunable.options[..]))
         .collect()
-}
-
-/// How many variants a schedule has.
-///
-/// [`choices`] has an example.
-pub fn offered(program: &Program) -> usize {
-    choices(program)
-        .values()
-        .map(|options| options.len())
-        .product()
 }
 
 /// Every combination of the choices that `base` leaves open, the first options first. `open` replaces a choice's

@@ -8,7 +8,7 @@ mod choose;
 mod rank;
 mod table;
 
-pub use choices::{choices, combinations, offered};
+pub use choices::{choices, combinations};
 pub use choose::{Choice, select};
 pub use rank::{Ranked, Ranking, alike, predicted, reordered, worth_asking};
 pub use table::{Key, Tuned, Winner};

@@ -93,8 +93,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// The choices, as `--set` takes them. The winner counts as long as the schedule offers them. Of a choice that came
-    /// later the first option is what there was before.
+    /// The choices, as `--set` takes them. The winner counts as long as the schedule offers them; sweep again to have
+    /// options tried that came later. Of a choice that came later the first option is what there was before.
     pub choices: BTreeMap<String, String>,
 }
 

@@ -69,6 +69,12 @@ impl Roles {
             buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
         });
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
+        if let Some(option) = measured_beside(kernel) {
+            return Err(Error::NotYet {
+                what: format!("measuring {} with {option}", kernel.name),
+                help: format!("leave out {option}: `bench` compares and times one output"),
+            });
+        }
         // Products that other ranks add are still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
         let product = moves && FusedEpilogue::adds_only(kernel);
@@ -300,6 +306,14 @@ pub(super) fn contenders(
         refused = refused.or(ranking.refused());
     }
     (legal, refused)
+}
+
+/// The option by which a launch writes numbers beside its outputs.
+fn measured_beside(kernel: &Kernel) -> Option<&'static str> {
+    if kernel.variant.output_scales.is_some() {
+        return Some("--output-scales");
+    }
+    kernel.variant.amax.then_some("--amax")
 }
 
 #[cfg(test)]

@@ -75,10 +75,15 @@ impl Made {
             off(multiplier, ends.map(|end| end.multiplier)),
             off(stored, ends.map(|end| end.stored)),
         ];
-        // Where it may be zero or not, any scale is possible up to the largest.
-        let any = if least > 0.0 { 0.0 } else { f64::INFINITY };
+        if least > 0.0 {
+            return Made {
+                multiplier: (multiplier, both[0]),
+                stored: (stored, both[1]),
+            };
+        }
+        // The amax may be zero or not, so any scale is possible up to the largest.
         Made {
-            multiplier: (multiplier, both[0] + any),
+            multiplier: (multiplier, f64::INFINITY),
             stored: (stored, both[1].max(stored)),
         }
     }

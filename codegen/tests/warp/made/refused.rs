@@ -192,6 +192,10 @@ fn variants_that_make_no_scales() {
     error[shape]: scales of e4m3 for outputs of e5m2 in gemm
       help: outputs of the type that the rule of their scales is of
     ");
+    for eps in [-1.0, f32::INFINITY, f32::NAN] {
+        let told = said(Variant::new(1).output_scales(THEIRS.with_eps(eps)));
+        assert!(told.contains("a finite eps of 0 or more"), "{told}");
+    }
     insta::assert_snapshot!(said(made().amax(true)), @"
     error[shape]: amaxes beside scales that a launch makes in gemm
       help: one of them: an amax is for the next scale, and here every launch makes its own
