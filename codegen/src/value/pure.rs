@@ -103,7 +103,7 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
                 ));
             }
         } else if declares && !is_function(word) {
-            if !has_value(&tokens[index..]) {
+            if after != Some(Token::Sign('[')) && !has_value(&tokens[index..]) {
                 return Some(format!(
                     "`{word}` has no value at first: assign one where it is declared"
                 ));
