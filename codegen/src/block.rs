@@ -3,6 +3,9 @@
 /// How much of K is summed by tensor cores before it is promoted.
 pub const BLOCK: u32 = 128;
 
+/// A line of scales of blocks is padded to a multiple of so many: cuBLASLt and TransformerEngine have it so, and TMA wants it.
+pub(crate) const SCALES_LINE: u32 = 4;
+
 /// Which elements of an operand share a scale.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ScaleBlock {

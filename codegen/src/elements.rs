@@ -3,6 +3,7 @@
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::outputs::outputs;
+use crate::partial::partial_sums;
 use crate::program::{Program, Stmt, StmtKind, TensorId};
 use crate::variant::Variant;
 
@@ -16,6 +17,10 @@ pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     if let Some(output) = variant.output {
         let outputs = outputs(program).into_iter();
         outputs.for_each(|of| found[of.index()] = output);
+    }
+    if let Some(rule) = variant.partial_sums {
+        let sums = partial_sums(program).into_iter();
+        sums.for_each(|of| found[of.index()] = rule.to.dtype());
     }
     found
 }

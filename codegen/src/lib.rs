@@ -44,6 +44,7 @@ mod machine;
 pub mod model;
 pub mod order;
 mod outputs;
+mod partial;
 pub mod plan;
 mod print;
 pub mod program;

@@ -157,6 +157,9 @@ pub enum TensorKind {
         extent: ScratchRows,
         /// How many copies.
         slots: Slots,
+        /// The scratch of whose 1×128 blocks it has the scales, f32 beside each slot, if it is such a plane. No schedule declares
+        /// one: [`Variant::partial_sums`](crate::variant::Variant::partial_sums) does.
+        scales_of: Option<TensorId>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 mod sizes;
 
-use crate::block::BLOCK;
+use crate::block::{BLOCK, SCALES_LINE};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
@@ -82,9 +82,6 @@ pub struct Item {
     /// Which column.
     pub column: u32,
 }
-
-/// A line of scales of blocks is padded to a multiple of so many: cuBLASLt and TransformerEngine have it so, and TMA wants it.
-const SCALES_LINE: u32 = 4;
 
 /// The largest world a plan may have: ranks of one NVLink domain (GB200 NVL72), rounded up.
 pub const MAX_WORLD: u32 = 128;
@@ -317,7 +314,11 @@ impl Geometry {
 
     /// Elements of a buffer that are adjacent in memory.
     pub fn contiguous(&self, buffer: &Buffer) -> u32 {
-        if buffer.mn_major {
+        if buffer.mn_major && buffer.is_scratch() {
+            self.dims[usize::from(buffer.rows.0)]
+                .chunk
+                .next_multiple_of(SCALES_LINE)
+        } else if buffer.mn_major {
             self.dims[usize::from(buffer.rows.0)].chunk
         } else if buffer.kind.blocks().is_some() {
             self.size(buffer.columns).next_multiple_of(SCALES_LINE)

@@ -3,7 +3,7 @@
 pub use crate::block::BLOCK;
 use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
-use crate::program::Setting;
+use crate::program::{Setting, TensorKind};
 use crate::rule::Rule;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,6 +46,11 @@ pub struct Variant {
     /// a row are to be multiplied by. So a product reads scales of its first operand ([`Scales::Blocks1d2d`],
     /// [`Scales::Blocks1d1d`]). `None`: the number by which an FP8 output is multiplied is given.
     pub output_scales: Option<Rule>,
+    /// The rule by which partial sums of tiles become FP8 before they travel to the rank that adds them up: scratch of whose tiles
+    /// a schedule takes a sum is of the rule's type, with a plane of f32 beside each slot, called `partial.scale` for the scratch
+    /// `partial`, that has a number for each 128 columns of a row. Who stores a tile makes them; who adds it multiplies, and adds
+    /// in f32, in the same order as ever. `None`: the type that the schedule says.
+    pub partial_sums: Option<Rule>,
     /// Whether each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for the output
     /// `y`. A launch makes it as large as the largest absolute value of what it computes there, taken before the scale and before
     /// anything is rounded to FP8. Where that is NaN, so is the amax. What it held before counts, unless its sign bit is set: then
@@ -220,6 +225,7 @@ impl Variant {
             scales: None,
             output: None,
             output_scales: None,
+            partial_sums: None,
             amax: false,
             promote: false,
             layout: Layout::Nt,
@@ -287,6 +293,29 @@ impl Variant {
         self
     }
 
+    /// With partial sums that travel in FP8, with scales of 1×128 by that rule.
+    ///
+    /// ```
+    /// use counterflow_codegen::{rule::{Fp8, Rule}, variant::Variant};
+    ///
+    /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
+    /// let variant = Variant::new(2).partial_sums(rule);
+    /// assert_eq!(variant.to_string(), "sm90 world 2 nt partial-sums=e4m3 by te+pow2");
+    /// ```
+    #[must_use]
+    pub fn partial_sums(mut self, rule: Rule) -> Self {
+        self.partial_sums = Some(rule);
+        self
+    }
+
+    /// The rule by which stores make the scales of a plane of that kind.
+    pub(crate) fn rule_of(&self, plane: TensorKind) -> Option<Rule> {
+        match plane {
+            TensorKind::Scratch { .. } => self.partial_sums,
+            _ => self.output_scales,
+        }
+    }
+
     /// With amaxes of outputs that have a scale.
     ///
     /// ```
@@ -352,6 +381,9 @@ impl fmt::Display for Variant {
         }
         if let Some(rule) = self.output_scales {
             write!(f, " output-scales={rule}")?;
+        }
+        if let Some(rule) = self.partial_sums {
+            write!(f, " partial-sums={} by {rule}", rule.to.dtype())?;
         }
         if self.amax {
             f.write_str(" amax")?;

@@ -96,6 +96,7 @@ impl ScheduleBuilder {
                 like: Some(like.id),
                 extent,
                 slots: slots.into(),
+                scales_of: None,
             },
             dtype,
         )
@@ -134,6 +135,7 @@ impl ScheduleBuilder {
             like: None,
             extent: ScratchRows::Whole,
             slots: Slots::Count(1),
+            scales_of: None,
         };
         self.tensor(name, kind, dtype)
     }

@@ -239,8 +239,19 @@ impl Data {
     }
 
     /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
-    pub fn reduce(&self, tile: &mut Tile, homes: std::ops::Range<u16>, from: &Span) {
+    /// What has scales is multiplied by them first.
+    pub fn reduce(
+        &self,
+        tile: &mut Tile,
+        homes: std::ops::Range<u16>,
+        from: &Span,
+        scales: Option<&Span>,
+    ) {
         tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
+        if let Some(scales) = scales {
+            let (codes, scales) = (self.view(homes.start, from), self.view(homes.start, scales));
+            return tile.reduce_scaled(&codes, &scales);
+        }
         let dtype = self.store(homes.start, from.buffer).dtype;
         tile.reduce(homes.map(|home| self.view(home, from)), dtype);
     }

@@ -22,6 +22,7 @@ use super::known::{Known, apply};
 use super::outcome::Input;
 use super::sizes::Sizes;
 use crate::outputs::with_scales_of_outputs;
+use crate::partial::with_scales_of_partial_sums;
 use crate::program::{Amax, Program, StoreMode, TensorId, TensorKind};
 use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
@@ -56,6 +57,7 @@ pub fn meaning(
 ) -> Result<Expected, NoReference> {
     let scaled = with_scales(program, variant);
     let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
+    let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
     let scaled = scaled.map_err(|mistake| NoReference {
         of: program.name.clone(),
         why: mistake.message,
@@ -263,7 +265,11 @@ impl Memory for Ranks<'_> {
                 scales,
             } => {
                 let mut known = self.value(agent, value, dst);
-                if let (Some(plane), Some(rule)) = (scales, self.sizes.output_scales()) {
+                let rule = scales.and_then(|plane| self.sizes.rule_of(plane));
+                if let (Some(plane), Some(rule)) = (scales, rule) {
+                    if let TensorKind::Scratch { .. } = self.program.tensors[plane.index()].kind {
+                        return self.write(dst, &made::decoded(&rule, &known));
+                    }
                     let (scaled, made) = made::scaled(&rule, &known);
                     let to = Rect {
                         tensor: plane.index(),
@@ -422,6 +428,15 @@ impl<'a> Ranks<'a> {
             } else {
                 self.planes[to].write(dst, &known.stored(dtype))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Puts numbers there that are rounded already.
+    fn write(&mut self, dst: &Rect, known: &Known) -> Result<(), String> {
+        for home in dst.homes.clone() {
+            let at = self.index(home, dst.tensor);
+            self.planes[at].write(dst, known)?;
         }
         Ok(())
     }

@@ -44,7 +44,9 @@ impl<'p> Sizes<'p> {
         };
         for (index, tensor) in program.tensors.iter().enumerate() {
             if let TensorKind::Scratch {
-                like: Some(like), ..
+                like: Some(like),
+                scales_of: None,
+                ..
             } = tensor.kind
             {
                 same.join((index, ROWS), (like.index(), ROWS));
@@ -116,6 +118,8 @@ impl<'p> Sizes<'p> {
                 let label = |of: TensorId, own: usize| same.label(of.index(), own);
                 let (has, unit) = match scale.kind {
                     TensorKind::MadeScale { of } => (label(of, COLUMNS), BLOCK),
+                    // No box of TMA begins in a plane of scratch.
+                    TensorKind::Scratch { .. } => return None,
                     kind => (label(kind.plane_of()?, ROWS), kind.blocks()?.chunk_unit()),
                 };
                 (has == same.label(tensor, side)).then_some(unit)
@@ -313,9 +317,9 @@ impl<'p> Sizes<'p> {
         self.variant.promotes()
     }
 
-    /// The rule by which stores make scales of outputs, if they do.
-    pub fn output_scales(&self) -> Option<Rule> {
-        self.variant.output_scales
+    /// The rule by which stores make the scales of a plane.
+    pub fn rule_of(&self, plane: TensorId) -> Option<Rule> {
+        self.variant.rule_of(self.program.tensors[plane.index()].kind)
     }
 
     /// A tensor's element type in this variant.

@@ -12,7 +12,7 @@ use super::tags::{Tag, Tags};
 use crate::kernel::{Kernel, RoleKind, ValueId};
 use crate::program::StoreMode;
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::unroll::{EVERYWHERE, Span, StepKind, as_lines};
 use crate::value::AccId;
 use std::ops::Range;
 
@@ -107,9 +107,14 @@ impl Emulator<'_> {
                     let there = self.touch(&who, &from, home, Mode::Read, &Tags::NOTHING)?;
                     acc.tags = acc.tags.plus(&there, 1);
                 }
+                let scales = setup.kernel.scales_of_partial(&from);
+                if let Some(scales) = &scales {
+                    self.touch(&who, scales, scales.home, Mode::Read, &Tags::NOTHING)?;
+                }
                 if self.data.wanted() {
+                    let homes = homes(&from, setup.world);
                     self.data
-                        .reduce(&mut acc.tile, homes(&from, setup.world), &from);
+                        .reduce(&mut acc.tile, homes, &from, scales.as_ref());
                 }
             }
             StepKind::Load { acc, from } => {
@@ -178,8 +183,10 @@ impl Emulator<'_> {
             true => self.evaluated(accs, dst, id),
             false => Vec::new(),
         };
-        if let (Some(made), Some(rule)) = (made, setup.kernel.variant.output_scales) {
+        if let Some((made, rule)) = made.zip(made.and_then(|it| setup.kernel.rule_of(it.buffer))) {
             let scales = rule.scale_lines(&mut values, dst.columns.len() as usize);
+            let kind = setup.kernel.buffers[made.buffer.index()].kind;
+            let scales = as_lines(kind, scales, dst.rows.len() as usize);
             self.touch(who, made, made.home, Mode::Write, &Tags::NOTHING)?;
             if self.data.wanted() {
                 self.data.write(made.home, made, &scales, false);

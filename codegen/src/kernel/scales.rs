@@ -3,6 +3,7 @@
 use super::Kernel;
 use crate::block::ScaleBlock;
 use crate::program::{TensorId, TensorKind};
+use crate::rule::Rule;
 
 impl Kernel {
     /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
@@ -19,15 +20,30 @@ impl Kernel {
         Some((TensorId(at), buffer.kind.blocks()?))
     }
 
+    /// The plane of scales that stores make of a tensor: of an output, or of partial sums.
+    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
+        let made = |kind: TensorKind| !kind.is_scale() && kind.plane_of() == Some(tensor);
+        let mut buffers = self.buffers.iter().zip(0..);
+        let (_, at) = buffers.find(|(buffer, _)| made(buffer.kind))?;
+        Some(TensorId(at))
+    }
+
+    /// The rule by which stores make the scales of a plane.
+    pub(crate) fn rule_of(&self, plane: TensorId) -> Option<Rule> {
+        self.variant.rule_of(self.buffers[plane.index()].kind)
+    }
+
     /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
     pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
-        if let TensorKind::Scale {
-            of, gathered: true, ..
-        } = self.buffers[tensor.index()].kind
-        {
-            of
-        } else {
-            tensor
+        match self.buffers[tensor.index()].kind {
+            TensorKind::Scale {
+                of, gathered: true, ..
+            }
+            | TensorKind::Scratch {
+                scales_of: Some(of),
+                ..
+            } => of,
+            _ => tensor,
         }
     }
 }

@@ -114,6 +114,8 @@ impl Kernel {
             let of = &self.buffers[buffer.kind.plane_of()?.index()];
             let (has, unit) = match buffer.kind {
                 TensorKind::MadeScale { .. } => (of.columns == dim, BLOCK),
+                // No box of TMA begins in a plane of scratch.
+                TensorKind::Scratch { .. } => return None,
                 kind => (of.rows == dim, kind.blocks()?.chunk_unit()),
             };
             has.then_some(unit)

@@ -89,8 +89,9 @@ pub(super) fn match_dims(
                 );
             }
             let id = TensorId(index as u16);
-            for side in Side::ALL {
-                if let Some(like) = like {
+            // The sides of a plane of scales are those of its blocks.
+            if let Some(like) = like.filter(|_| tensor.kind.plane_of().is_none()) {
+                for side in Side::ALL {
                     classes.join((id, side), (like, side));
                 }
             }

@@ -15,6 +15,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::elements::distinct_operands;
 use crate::kernel::{Counter, Kernel, Purpose};
 use crate::outputs::with_scales_of_outputs;
+use crate::partial::with_scales_of_partial_sums;
 use crate::program::Program;
 use crate::scales::with_scales;
 use crate::shape::MAX_WORLD;
@@ -55,6 +56,7 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     Diagnostics::check(std::mem::take(&mut found), ())?;
     let scaled = with_scales(program, variant);
     let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
+    let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
     let scaled = scaled.unwrap_or_else(|mistake| {
         found.push(mistake);
         Cow::Borrowed(program)

@@ -1,5 +1,6 @@
 //! The heap layout of counters and tensors that peers address.
 
+use crate::block::SCALES_LINE;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
 use crate::shape::{Geometry, Shape};
@@ -49,7 +50,8 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
         );
         // If rows are contiguous, every chunk is a separate matrix.
         let (lines, contiguous) = if buffer.mn_major {
-            (columns, rows)
+            let padded = rows.next_multiple_of(SCALES_LINE);
+            (columns, if buffer.is_scratch() { padded } else { rows })
         } else {
             (rows, columns)
         };

@@ -81,6 +81,7 @@ impl Printer<'_> {
                     like,
                     extent,
                     slots,
+                    ..
                 } => {
                     let extent = match extent {
                         ScratchRows::Chunk => "chunk",

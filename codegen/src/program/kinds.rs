@@ -138,7 +138,10 @@ impl TensorKind {
                 along: Along::Blocks(block),
                 ..
             } => Some(block),
-            TensorKind::MadeScale { .. } => Some(ScaleBlock::Line),
+            TensorKind::MadeScale { .. }
+            | TensorKind::Scratch {
+                scales_of: Some(_), ..
+            } => Some(ScaleBlock::Line),
             TensorKind::Scale {
                 along: Along::All | Along::Rows | Along::Columns,
                 ..
@@ -153,14 +156,21 @@ impl TensorKind {
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged
-            | TensorKind::Scratch { .. } => None,
+            | TensorKind::Scratch {
+                scales_of: None, ..
+            } => None,
         }
     }
 
-    /// The tensor that it has the scales of, if it is such a plane: an operand's, or an output's.
+    /// The tensor that it has the scales of, if it is such a plane: an operand's, an output's, or that of partial sums.
     pub const fn plane_of(self) -> Option<TensorId> {
         match self {
-            TensorKind::Scale { of, .. } | TensorKind::MadeScale { of } => Some(of),
+            TensorKind::Scale { of, .. }
+            | TensorKind::MadeScale { of }
+            | TensorKind::Scratch {
+                scales_of: Some(of),
+                ..
+            } => Some(of),
             TensorKind::Gathered
             | TensorKind::GatheredOutput
             | TensorKind::Local
@@ -171,7 +181,9 @@ impl TensorKind {
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Exchanged
-            | TensorKind::Scratch { .. } => None,
+            | TensorKind::Scratch {
+                scales_of: None, ..
+            } => None,
         }
     }
 

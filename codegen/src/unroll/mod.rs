@@ -8,7 +8,7 @@ mod scales;
 mod step;
 mod walk;
 
-pub(crate) use scales::span_of;
+pub(crate) use scales::{as_lines, span_of};
 pub use step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 
 use crate::diag::Diagnostic;

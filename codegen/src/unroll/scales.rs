@@ -22,13 +22,33 @@ impl Kernel {
 impl Kernel {
     /// What a store of an item writes of the scales of its 1×128 blocks.
     pub(crate) fn scales_made(&self, plane: TensorId, item: &Span) -> Span {
+        let blocks = item.columns.in_blocks(BLOCK);
+        let (rows, columns) = match self.buffers[plane.index()].kind.operand_rows() {
+            Some(Side::Columns) => (blocks, item.rows),
+            Some(Side::Rows) | None => (item.rows, blocks),
+        };
         Span {
             buffer: plane,
-            rows: item.columns.in_blocks(BLOCK),
-            columns: item.rows,
+            rows,
+            columns,
             ..*item
         }
     }
+
+    /// What a sum reads of the scales of a tile, if it has some.
+    pub(crate) fn scales_of_partial(&self, tile: &Span) -> Option<Span> {
+        Some(self.scales_made(self.made_of(tile.buffer)?, tile))
+    }
+}
+
+/// Numbers of blocks, for each a number of each row, as the plane has them that is lines of them.
+pub(crate) fn as_lines<T: Copy>(kind: TensorKind, lines: Vec<T>, rows: usize) -> Vec<T> {
+    if kind.operand_rows() == Some(Side::Columns) || rows == 0 {
+        return lines;
+    }
+    let blocks = lines.len() / rows;
+    let of_row = |row: usize| (0..blocks).map(move |block| block * rows + row);
+    (0..rows).flat_map(of_row).map(|at| lines[at]).collect()
 }
 
 /// What a scale of blocks has of so many rows and so much of K of its operand, in this rank's memory.

@@ -27,6 +27,7 @@ mod made;
 mod memory_order;
 mod mn_major;
 mod names;
+mod partial;
 mod partial_tiles;
 mod passes;
 mod places;

@@ -121,6 +121,14 @@ impl Tile {
         }
     }
 
+    /// Adds codes, each times the scale of its 128 columns of a row, in f32.
+    pub fn reduce_scaled(&mut self, codes: &ArrayView2<'_, f32>, scales: &ArrayView2<'_, f32>) {
+        let mut c = self.view_mut();
+        for ((row, column), c) in c.indexed_iter_mut() {
+            *c += codes[(row, column)] * scales[(row, column / BLOCK as usize)];
+        }
+    }
+
     /// Adds the parts. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
     pub fn reduce<'v>(
         &mut self,

@@ -31,6 +31,33 @@ pub(super) fn scaled(rule: &Rule, known: &Known) -> (Known, Known) {
     (values, scales)
 }
 
+/// The rows of an item as who reads their codes and scales has them: partial sums that travel in FP8, which keep their number here.
+///
+/// A code is off by half a unit in its last place, or by half of the least one, as a number of its type is; that is as much of the
+/// number relatively, and the least code is times the scale. A number that is off is multiplied, rounded and multiplied back as one
+/// that is not: whichever scale its amax makes, the error is of that size, for the largest scale that it may make. The
+/// multiplier is the reciprocal of the scale but for a rounding, and each product is rounded in f32.
+pub(super) fn decoded(rule: &Rule, known: &Known) -> Known {
+    let (to, single) = (rule.to.dtype(), Dtype::F32.unit_roundoff());
+    let block = BLOCK as usize;
+    let mut decoded = known.clone();
+    let (rows, columns) = known.value.dim();
+    for row in 0..rows {
+        for first in (0..columns).step_by(block) {
+            let part = || (first..(first + block).min(columns)).map(|column| (row, column));
+            let made = Made::of(rule, part().map(|at| (known.value[at], known.off[at])));
+            let least = (made.stored.0 + made.stored.1) * to.half_subnormal();
+            for at in part() {
+                let off = known.off[at];
+                let most = known.value[at].abs() + off;
+                let roundings = (1.0 + to.unit_roundoff()) * (1.0 + single).powi(3) - 1.0;
+                decoded.off[at] = off + most * roundings + least;
+            }
+        }
+    }
+    decoded
+}
+
 /// A scale and its error bounds: what elements are multiplied by, and what is stored.
 struct Made {
     multiplier: (f64, f64),

@@ -10,7 +10,7 @@ use crate::interp::step::shares;
 use crate::kernel::{Amax, Kernel, ValueId};
 use crate::plan::COUNTER_LINE;
 use crate::program::{CounterId, StoreMode, TensorId};
-use crate::unroll::{Agent, EVERYWHERE, Span, StepKind};
+use crate::unroll::{Agent, EVERYWHERE, Span, StepKind, as_lines};
 
 /// One of a role's CTAs: it takes the steps of an item in order, then claims the next.
 #[derive(Debug, Default)]
@@ -381,6 +381,11 @@ impl Running {
                 let dtype = kernel.buffers[from.buffer.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
+                if let (Some(scales), [codes]) = (kernel.scales_of_partial(from), &*parts) {
+                    let scales = self.lines(&scales, scales.home)?.read(memory)?;
+                    tile.reduce_scaled(&codes.view(), &scales.view());
+                    return Ok(());
+                }
                 tile.reduce(parts.iter().map(Tile::view), dtype);
             }
             StepKind::Load { acc, from } => {
@@ -410,12 +415,14 @@ impl Running {
                     })?;
                 }
                 evaluated(*value, &mut values);
-                if let (Some(made), Some(rule)) = (scales, kernel.variant.output_scales) {
+                let rule = scales.and_then(|made| kernel.rule_of(made.buffer));
+                if let Some((made, rule)) = scales.zip(rule) {
+                    let plane = &kernel.buffers[made.buffer.index()];
                     let scales = rule.scale_lines(&mut values, columns);
-                    let lines = self.lines(made, made.home)?;
-                    lines.write(memory, &scales, false)?;
-                    let all = kernel.buffers[made.buffer.index()].columns;
-                    if made.columns.end == self.launch.plan.geometry.size(all) {
+                    let lines = self.lines(&made, made.home)?;
+                    lines.write(memory, &as_lines(plane.kind, scales, rows), false)?;
+                    let end = self.launch.plan.geometry.size(plane.columns);
+                    if !plane.is_scratch() && made.columns.end == end {
                         lines.clear_rest(memory)?;
                     }
                 }

@@ -141,6 +141,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let mut sum = NOTHING;
                 let mut of = Vec::new();
                 for_spans(self.facts.kernel, kind, u32::from(rank), |span, _| {
+                    // Its scales are written with it.
+                    if span.buffer != from.buffer {
+                        return;
+                    }
                     let there = self.read(rank, &span);
                     sum = self.sums.plus(sum, there);
                     of.push(self.content(&span));

@@ -481,9 +481,12 @@ pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl Fn
                 each(read, Access::Read, None);
             }
         }
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
-            each(from, Access::Read, None)
+        StepKind::Reduce { from, .. } => {
+            for read in std::iter::once(from).chain(kernel.scales_of_partial(&from)) {
+                each(read, Access::Read, None);
+            }
         }
+        StepKind::Load { from, .. } => each(from, Access::Read, None),
         StepKind::Store {
             dst, mode, scales, ..
         } => {

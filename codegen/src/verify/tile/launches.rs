@@ -66,7 +66,8 @@ fn check_scratch(
             grants.push(at);
         }
     });
-    let areas = || facts.areas().iter().filter(|area| area.buffer == scratch.0);
+    let lent = |area: &&Area| facts.kernel.lent_with(TensorId(area.buffer)) == scratch;
+    let areas = || facts.areas().iter().filter(lent);
     let from_afar = |home: u32, touch: &Touch| facts.rank(touch.at.agent) != home;
     // A writer of what others read there waits for all ranks' credits, otherwise only for the owner's.
     let pulled = credits::pulled(facts.kernel).contains(&scratch);

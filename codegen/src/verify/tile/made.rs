@@ -5,8 +5,8 @@
 
 use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::{Block, Kernel, Op, OpKind, visit, visit_ops};
-use crate::program::{PartitionId, StoreMode, TensorId, TensorKind};
+use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
+use crate::program::{Home, PartitionId, StoreMode, TensorId, TensorKind};
 
 /// Finds statements that leave out, divide or use scales that a launch makes.
 pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
@@ -18,14 +18,6 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-/// The plane of scales that a launch makes of a tensor.
-fn made_of(kernel: &Kernel, tensor: TensorId) -> Option<TensorId> {
-    let of = TensorKind::MadeScale { of: tensor };
-    let mut buffers = kernel.buffers.iter().zip(0..);
-    let (_, at) = buffers.find(|(buffer, _)| buffer.kind == of)?;
-    Some(TensorId(at))
-}
-
 fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
     let used: Vec<TensorId> = match &op.kind {
@@ -33,21 +25,21 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
             dst, mode, scales, ..
         } => {
             let name = name(dst.buffer);
-            let own = made_of(kernel, dst.buffer);
+            let own = kernel.made_of(dst.buffer);
             let (message, hint) = if own != *scales {
                 (
                     format!("a store of `{name}` without its scales, or with others"),
-                    "every store of an output that has scales of its own makes them",
+                    "every store of what has scales of its own makes them",
                 )
             } else if own.is_some() && *mode == StoreMode::Add {
                 (
                     format!("`{name}` is added to, but its scales are of what is stored at once"),
-                    "one sum in what is stored: `y[t] = dot(..) + ..`; or an output of another type",
+                    "one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it",
                 )
-            } else if own.is_some() && kernel.variant.output_scales.is_none() {
+            } else if own.is_some_and(|plane| kernel.rule_of(plane).is_none()) {
                 (
                     format!("no rule for the scales of `{name}`"),
-                    "a variant with the rule of its outputs' scales",
+                    "a variant with the rule of these scales",
                 )
             } else {
                 return None;
@@ -56,26 +48,37 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
         }
         OpKind::Copy { dst, src } => vec![dst.buffer, src.buffer],
         OpKind::Dot { a, b, .. } => vec![a.buffer, b.buffer],
+        // A sum of partial sums reads their scales, too.
+        OpKind::Reduce { from, .. } if is_partial(kernel, from) => return None,
         OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => vec![from.buffer],
         OpKind::Wait { .. }
         | OpKind::Signal { .. }
         | OpKind::ForRanks { .. }
         | OpKind::If { .. } => return None,
     };
+    let is_made = |kind: TensorKind| !kind.is_scale() && kind.plane_of().is_some();
     let made = |tensor: &TensorId| {
-        let plane = matches!(
-            kernel.buffers[tensor.index()].kind,
-            TensorKind::MadeScale { .. }
-        );
-        plane || made_of(kernel, *tensor).is_some()
+        is_made(kernel.buffers[tensor.index()].kind) || kernel.made_of(*tensor).is_some()
     };
     let tensor = used.into_iter().find(made)?;
-    let message = format!(
-        "`{}` is used in the launch that makes its scales",
-        name(tensor)
-    );
-    let hint = "a launch after this one reads it, with its scales; or an output of another type";
+    let (what, hint) = match kernel.buffers[tensor.index()].is_scratch() {
+        true => (
+            "is used without its scales",
+            "a sum of its slots, `partial[others()][t].sum()`, which reads them, too",
+        ),
+        false => (
+            "is used in the launch that makes its scales",
+            "a launch after this one reads it, with its scales; or an output of another type",
+        ),
+    };
+    let message = format!("`{}` {what}", name(tensor));
     Some(Diagnostic::new(Rule::Race, kernel.loc(op.id), message).hint(hint))
+}
+
+/// Whether a sum is of tiles that have scales, in one rank's memory at a time.
+fn is_partial(kernel: &Kernel, from: &Region) -> bool {
+    let scratch = kernel.buffers[from.buffer.index()].is_scratch();
+    scratch && kernel.made_of(from.buffer).is_some() && from.home != Home::Everywhere
 }
 
 /// Items that begin or end within a block.
@@ -100,13 +103,14 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
 }
 
 fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
-    let OpKind::Store {
-        dst,
-        scales: Some(_),
-        ..
-    } = &op.kind
-    else {
-        return None;
+    let tile = match &op.kind {
+        OpKind::Store {
+            dst,
+            scales: Some(_),
+            ..
+        } => dst,
+        OpKind::Reduce { from, .. } if is_partial(kernel, from) => from,
+        _ => return None,
     };
     let partition = &kernel.partitions[partition.index()];
     let columns = partition.column_block?;
@@ -115,7 +119,7 @@ fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnosti
     }
     let message = format!(
         "`{}` has scales of 1×{BLOCK}, and tiles of {columns} columns",
-        kernel.buffers[dst.buffer.index()].name
+        kernel.buffers[tile.buffer.index()].name
     );
     let hint = format!("a multiple of {BLOCK} columns: a tile makes the scales of whole blocks");
     Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint))

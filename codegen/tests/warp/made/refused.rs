@@ -44,7 +44,7 @@ fn stores_without_their_scales() {
     });
     insta::assert_snapshot!(left_out, @"
     error[coverage]: a store of `y` without its scales, or with others
-      help: every store of an output that has scales of its own makes them
+      help: every store of what has scales of its own makes them
     ");
     let mut first = None;
     let of_another = wrong(&three_outputs(), |op| {
@@ -54,7 +54,7 @@ fn stores_without_their_scales() {
     });
     insta::assert_snapshot!(of_another, @"
     error[coverage]: a store of `z` without its scales, or with others
-      help: every store of an output that has scales of its own makes them
+      help: every store of what has scales of its own makes them
     ");
     let added = wrong(&gemm, |op| {
         if let OpKind::Store { mode, .. } = op {
@@ -63,14 +63,14 @@ fn stores_without_their_scales() {
     });
     insta::assert_snapshot!(added, @"
     error[coverage]: `y` is added to, but its scales are of what is stored at once
-      help: one sum in what is stored: `y[t] = dot(..) + ..`; or an output of another type
+      help: one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it
     ");
     let mut without = lower(&gemm, &square(&gemm, 1, THEIRS)).expect("it is legal");
     without.variant.output_scales = None;
     let found = verify::kernel(without).map(|_| ()).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[coverage]: no rule for the scales of `y`
-      help: a variant with the rule of its outputs' scales
+      help: a variant with the rule of these scales
     ");
 }
 

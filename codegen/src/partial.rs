@@ -1,0 +1,167 @@
+//! Partial sums of tiles that travel in FP8: scratch of whose tiles a schedule takes a sum, with scales of 1×128 that each store
+//! makes of what it computed.
+//!
+//! As with scales of outputs, a schedule says nothing about them; its variant does, and what it becomes is an ordinary program: such
+//! scratch has a plane of scratch beside it, with as many slots. Who stores a tile writes both before it signals, and who adds one
+//! reads both behind its wait.
+
+use crate::diag::{Diagnostic, Rule};
+use crate::dtype::Dtype;
+use crate::program::{Loc, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind};
+use crate::variant::Variant;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// A program with scales of the partial sums that the variant makes FP8. One that has them is as it is.
+pub(crate) fn with_scales_of_partial_sums<'p>(
+    program: Cow<'p, Program>,
+    variant: &Variant,
+) -> Result<Cow<'p, Program>, Diagnostic> {
+    let Some(rule) = variant.partial_sums else {
+        return Ok(program);
+    };
+    let of = partial_sums(&program);
+    let known = |tensor: &Tensor| of.first().is_some() && tensor.kind.plane_of() == of.first().copied();
+    if program.tensors.iter().any(known) {
+        return Ok(program);
+    }
+    if of.is_empty() {
+        let (name, to) = (&program.name, rule.to.dtype());
+        let message = format!("partial sums of {to} for {name}, which adds up no tiles of scratch");
+        return Err(Diagnostic::new(Rule::Shape, program.at, message).hint(
+            "a schedule that sends tiles once and adds them by `partial[others()][t].sum()`; what adds on its way, or in memory, rounds at each addition",
+        ));
+    }
+    let mut made = program.into_owned();
+    let mut planes = BTreeMap::new();
+    for of in of {
+        let Tensor { name, kind, at, .. } = &made.tensors[of.index()];
+        let TensorKind::Scratch { extent, slots, .. } = *kind else {
+            continue;
+        };
+        let plane = Tensor {
+            name: format!("{name}.scale"),
+            kind: TensorKind::Scratch {
+                like: Some(of),
+                extent,
+                slots,
+                scales_of: Some(of),
+            },
+            dtype: Dtype::F32,
+            at,
+        };
+        planes.insert(of, TensorId(made.tensors.len() as u16));
+        made.tensors.push(plane);
+    }
+    let names = made.tensors.iter().map(|tensor| tensor.name.clone());
+    let names: Vec<String> = names.collect();
+    let mut found = None;
+    for role in &mut made.roles {
+        visit(&mut role.body, &mut |stmt| {
+            if let Some((tensor, does)) = stored(stmt, &planes) {
+                found.get_or_insert((tensor, does, stmt.at));
+            }
+        });
+    }
+    match found {
+        None => Ok(Cow::Owned(made)),
+        Some((tensor, does, at)) => Err(refused(&names[tensor.index()], does, at)),
+    }
+}
+
+/// The scratch of whose tiles a program takes a sum.
+pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
+    let mut found = Vec::new();
+    for role in &program.roles {
+        summed(&role.body, &mut found);
+    }
+    found.sort();
+    found.dedup();
+    let scratch = |of: &TensorId| {
+        let tensor = program.tensors.get(of.index());
+        tensor.is_some_and(|tensor| matches!(tensor.kind, TensorKind::Scratch { .. }))
+    };
+    found.into_iter().filter(scratch).collect()
+}
+
+fn summed(body: &[Stmt], found: &mut Vec<TensorId>) {
+    for stmt in body {
+        match &stmt.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => summed(body, found),
+            StmtKind::If {
+                then, otherwise, ..
+            } => {
+                summed(then, found);
+                summed(otherwise, found);
+            }
+            StmtKind::Sum { from, .. } => found.push(from.tensor),
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => {}
+        }
+    }
+}
+
+fn visit(body: &mut [Stmt], each: &mut impl FnMut(&mut Stmt)) {
+    for stmt in body {
+        each(stmt);
+        match &mut stmt.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => visit(body, each),
+            StmtKind::If {
+                then, otherwise, ..
+            } => {
+                visit(then, each);
+                visit(otherwise, each);
+            }
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => {}
+        }
+    }
+}
+
+/// Lets a store make its scales. Gives what a statement does that loses them.
+fn stored(
+    stmt: &mut Stmt,
+    planes: &BTreeMap<TensorId, TensorId>,
+) -> Option<(TensorId, &'static str)> {
+    let partial = |tensor: TensorId| planes.contains_key(&tensor).then_some(tensor);
+    match &mut stmt.kind {
+        StmtKind::Store {
+            dst, mode, scales, ..
+        } => {
+            *scales = planes.get(&dst.tensor).copied();
+            let adds = *mode == StoreMode::Add && scales.is_some();
+            adds.then_some((dst.tensor, "is added to"))
+        }
+        StmtKind::Copy { dst, src } => {
+            let of = partial(dst.tensor).or(partial(src.tensor))?;
+            Some((of, "is copied"))
+        }
+        StmtKind::Load { from, .. } => Some((partial(from.tensor)?, "is read by itself")),
+        StmtKind::Dot { a, b, .. } => {
+            let of = partial(a.tensor).or(partial(b.tensor))?;
+            Some((of, "is multiplied"))
+        }
+        StmtKind::Sum { .. }
+        | StmtKind::Wait { .. }
+        | StmtKind::Signal { .. }
+        | StmtKind::ForRanks { .. }
+        | StmtKind::ForItems { .. }
+        | StmtKind::If { .. } => None,
+    }
+}
+
+fn refused(name: &str, does: &str, at: Loc) -> Diagnostic {
+    let message = format!("`{name}` {does}, and its partial sums are to be FP8");
+    let hint = "tiles that are stored once, by who computed them, and then only added up: nothing else has their scales; or \
+                partial sums of the schedule's type";
+    Diagnostic::new(Rule::Shape, at, message).hint(hint)
+}
