@@ -7,7 +7,7 @@
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
-use crate::program::{Loc, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind};
+use crate::program::{Loc, Program, ScratchRows, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind};
 use crate::variant::Variant;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
             "a schedule that sends tiles once and adds them by `partial[others()][t].sum()`; what adds on its way, or in memory, rounds at each addition",
         ));
     }
+    if variant.output_scales.is_some() {
+        let message = format!("partial sums of FP8 in {}, beside outputs whose scales launches make", program.name);
+        return Err(Diagnostic::new(Rule::Shape, program.at, message).hint("one of them in a launch"));
+    }
     let mut made = program.into_owned();
     let mut planes = BTreeMap::new();
     for of in of {
@@ -39,6 +43,10 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         let TensorKind::Scratch { extent, slots, .. } = *kind else {
             continue;
         };
+        if extent == ScratchRows::Whole {
+            let message = format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
+            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
+        }
         let plane = Tensor {
             name: format!("{name}.scale"),
             kind: TensorKind::Scratch {
@@ -48,7 +56,7 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
                 scales_of: Some(of),
             },
             dtype: Dtype::F32,
-            at,
+            at: *at,
         };
         planes.insert(of, TensorId(made.tensors.len() as u16));
         made.tensors.push(plane);

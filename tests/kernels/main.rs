@@ -19,6 +19,7 @@ mod made;
 mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
+mod partial;
 mod random;
 mod sass;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]

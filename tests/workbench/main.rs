@@ -19,6 +19,7 @@ use counterflow_workbench::{GOOD, Schedule, Surroundings, run_with};
 use serde_json::Value as Json;
 
 const GEMM: &[Schedule] = &[schedules::gemm];
+const GEMM_RS: &[Schedule] = &[schedules::gemm_rs];
 const AG: &[Schedule] = &[schedules::ag_gemm];
 /// Small enough for an unoptimised emulator.
 const SMALL: &str = "--arch cpu --set tiles=16x16 --m 64 --n 32 --k 32";

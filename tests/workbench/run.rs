@@ -160,6 +160,13 @@ fn run_makes_scales_of_outputs() {
 }
 
 #[test]
+fn run_sends_partial_sums_in_fp8() {
+    let shape = "--m 40 --n 144 --k 32 --world 3 --arch cpu --set tiles=128x128";
+    let told = good(tell(GEMM_RS, &format!("run {shape} --partial e4m3 --launches 1")));
+    has(&told.out, &["partial=e4m3"]);
+}
+
+#[test]
 fn run_refuses_a_device_that_is_not_there() {
     if counterflow::cuda::Gpu::count().is_ok() {
         eprintln!("SKIPPED: this machine has a GPU");

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 #[test]
 fn every_bad_input_names_the_value_and_what_is_legal() {
-    let usage: [(&str, &[&str]); 21] = [
+    let usage: [(&str, &[&str]); 22] = [
         ("chek", &["`chek`", "did you mean `check`"]),
         ("check run", &["check", "run", "one verb"]),
         ("check --world many", &["'many'", "--world", "whole number"]),
@@ -28,6 +28,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
             "check --output-scales ours",
             &["'ours'", "te, deepgemm, deepgemm-on-gpu", "te+pow2"],
         ),
+        ("check --partial bf16", &["'bf16'", "e4m3, e5m2"]),
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),
         ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
         ("run --device tpu", &["'tpu'", "cpu, cuda"]),
@@ -39,7 +40,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
     for (words, wanted) in usage {
         bad(&tell(AG, words), USAGE, wanted);
     }
-    let rejected: [(&str, &[&str]); 16] = [
+    let rejected: [(&str, &[&str]); 17] = [
         ("check --m 0", &["m is 0", "from 1"]),
         (
             "check --output e4m3 --n 1048",
@@ -53,6 +54,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
             "check --output-scales te --set tiles=128x192",
             &["tiles of 192 columns", "multiple of 128"],
         ),
+        ("check --partial e4m3", &["adds up no tiles"]),
         ("check --amax", &["amaxes", "e4m3 or e5m2"]),
         (
             "check --n 7",
@@ -144,6 +146,7 @@ fn word() -> impl Strategy<Value = String> {
         "--output",
         "--output-scales",
         "te+pow2",
+        "--partial",
         "--amax",
         "--layout",
         "--arch",

@@ -168,8 +168,12 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
     let made = variant
         .output_scales
         .map(|rule| format!("output-scales={rule}"));
+    let partial = variant
+        .partial_sums
+        .map(|rule| format!("partial={}", rule.to.dtype()));
     let amax = variant.amax.then(|| "amax".into());
-    words.extend([second, scales, output, made, amax].into_iter().flatten());
+    let said = [second, scales, output, made, partial, amax];
+    words.extend(said.into_iter().flatten());
     words.push(kernel.variant.layout.name().into());
     words.push(kernel.variant.arch.name().into());
     words.join(" ")

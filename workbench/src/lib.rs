@@ -161,6 +161,7 @@ fn header(request: &Request) -> Map<String, Json> {
             "scales": variant.scales.map(|scales| scales.name()),
             "output": variant.output.map(|dtype| dtype.name()),
             "output_scales": variant.output_scales.map(|rule| rule.to_string()),
+            "partial": variant.partial_sums.map(|rule| rule.to.dtype().name()),
             "amax": variant.amax,
             "promote": variant.promote,
             "layout": variant.layout.name(),

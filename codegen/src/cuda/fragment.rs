@@ -2,6 +2,7 @@
 
 use super::Text;
 use super::value::results;
+use crate::block::BLOCK;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 
 impl Text<'_> {
@@ -100,6 +101,8 @@ impl Text<'_> {
                 columns,
             } => self.make_scales((*elements, part), columns),
             FragmentOp::WriteScales { .. } => self.write_scales(op),
+            FragmentOp::SendScales { .. } => self.send_scales(op),
+            FragmentOp::ReadTileScales { .. } => self.read_tile_scales(op),
             FragmentOp::TakeAmax {
                 tensor,
                 elements,
@@ -137,12 +140,19 @@ impl Text<'_> {
                 index,
                 part,
                 dtype,
+                scaled,
             } => {
-                let shared = self.shared(*ring, *slot_part, index, false);
+                let mut shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
                 let at = format!(" + {part} * {} / 2", self.subtile_n());
                 let element = self.element(*dtype);
-                self.subtile("subtile_add", &element, ("acc", &at), &shared);
+                let mut verb = "subtile_add";
+                if *scaled {
+                    let block = self.blocks().map_or("", |_| "[block]");
+                    verb = "subtile_add_scaled";
+                    shared = format!("scales{block}[{part} * SUBTILE_N / {BLOCK}], {shared}");
+                }
+                self.subtile(verb, &element, ("acc", &at), &shared);
             }
         }
     }

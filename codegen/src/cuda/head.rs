@@ -161,7 +161,7 @@ impl Text<'_> {
                         ));
                         continue;
                     }
-                    if let TensorKind::MadeScale { .. } = buffer.kind {
+                    if let TensorKind::MadeScale { .. } | TensorKind::Scratch { .. } = buffer.kind {
                         let what = "numbers of rows, a line for each 128 columns";
                         self.line(format!("{element}* {};  // {what}", at.name));
                         continue;

@@ -2,14 +2,17 @@
 
 use super::Text;
 use super::value::{literal, results};
+use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::program::TensorId;
 use crate::rule::Convention;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Spelling};
 
 impl Text<'_> {
     /// The numbers of the rule, if tiles make scales.
     pub(super) fn constants_of_rule(&mut self) {
-        let Some(rule) = self.pipeline.kernel.variant.output_scales else {
+        let variant = &self.pipeline.kernel.variant;
+        let Some(rule) = variant.output_scales.or(variant.partial_sums) else {
             return;
         };
         let largest = rule.to.largest();
@@ -38,7 +41,8 @@ impl Text<'_> {
 
     /// Makes the scales of a subtile's rows.
     pub(super) fn make_scales(&mut self, (elements, part): (Elements, &Expr), columns: &[Expr; 2]) {
-        let Some(rule) = self.pipeline.kernel.variant.output_scales else {
+        let variant = &self.pipeline.kernel.variant;
+        let Some(rule) = variant.output_scales.or(variant.partial_sums) else {
             return;
         };
         let convention = match rule.convention {
@@ -47,9 +51,14 @@ impl Text<'_> {
             Convention::DeepGemmOnGpu => "DEEP_GEMM_ON_GPU",
         };
         let name = self.scales_of(elements);
-        let (array, at) = self.elements(elements, part);
+        let (array, mut at) = self.elements(elements, part);
         let [column, end] = columns.each_ref().map(|at| self.expr(at));
-        let (subtile, of_blocks) = (self.subtile_n(), self.of_blocks());
+        let (mut subtile, of_blocks) = (self.subtile_n().to_string(), self.of_blocks());
+        if self.tiling().subtile().columns < BLOCK {
+            // The block's first accumulator.
+            at = format!("{at} / {} * {}", BLOCK / 2, BLOCK / 2);
+            subtile = BLOCK.to_string();
+        }
         self.line(format!(
             "float {name}_multipliers{of_blocks}[2], {name}_scales{of_blocks}[2];"
         ));
@@ -89,6 +98,75 @@ impl Text<'_> {
             )
             });
         });
+    }
+
+    /// Writes them beside a slot of partial sums.
+    pub(super) fn send_scales(&mut self, op: &FragmentOp) {
+        let FragmentOp::SendScales {
+            tensor,
+            elements,
+            to: [rank, slot],
+            rows,
+            columns,
+            ..
+        } = op
+        else {
+            return;
+        };
+        let mine = self.field(Field::Vector(*tensor));
+        let rank = self.expr(rank);
+        let plane = format!("scales_on({mine}, plan.cells, me, {rank})");
+        let line = self.line_of_plane(*tensor, (&plane, slot), &columns[0]);
+        let [row, end] = rows.each_ref().map(|at| self.expr(at));
+        let exists = columns.each_ref().map(|at| self.expr(at)).join(" < ");
+        let (name, first) = (self.scales_of(*elements), self.first_on_m());
+        self.block(format!("if ({exists})"), |text| {
+            text.each_block(|below, block| {
+                format!(
+                    "scales_write({line}, {name}_scales{block}, {row} + {first}{below}, {end}, {end}, {end}, lane);"
+                )
+            });
+        });
+    }
+
+    /// Reads those of a tile.
+    pub(super) fn read_tile_scales(&mut self, op: &FragmentOp) {
+        let FragmentOp::ReadTileScales {
+            tensor,
+            slot,
+            rows,
+            columns,
+        } = op
+        else {
+            return;
+        };
+        let plane = self.field(Field::Vector(*tensor));
+        let first_line = self.line_of_plane(*tensor, (&plane, slot), &columns[0]);
+        let step = self.field(Field::Line(*tensor));
+        let [row, end] = rows.each_ref().map(|at| self.expr(at));
+        let [column, columns] = columns.each_ref().map(|at| self.expr(at));
+        let blocks = format!("{} / {BLOCK}", self.tile_n());
+        let (of_blocks, first) = (self.of_blocks(), self.first_on_m());
+        self.line(format!("float scales{of_blocks}[{blocks}][2];"));
+        self.each_block(|below, block| {
+            format!(
+                "scales_read<{blocks}>(scales{block}, {first_line}, {step}, {column}, {columns}, {row} + {first}{below}, {end}, lane);"
+            )
+        });
+    }
+
+    /// Where the numbers of a block's columns begin in a slot of a plane.
+    fn line_of_plane(
+        &mut self,
+        tensor: TensorId,
+        (plane, slot): (&str, &Expr),
+        column: &Expr,
+    ) -> String {
+        let blocks = self.pipeline.kernel.buffers[tensor.index()].columns;
+        let blocks = self.field(Field::Size(blocks));
+        let line = self.field(Field::Line(tensor));
+        let (slot, column) = (self.factor(slot), self.factor(column));
+        format!("{plane} + (static_cast<u64>({slot}) * {blocks} + {column} / {BLOCK}) * {line}")
     }
 
     /// A line for each block of 64 rows that a warpgroup has: how far below its first it is, and its index.

@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
 pub(super) use crate::warp::field_name as name;
-use crate::warp::{Ctas, Expr, Field, MOST_STEPS, MapId, Node, Pipeline};
+use crate::warp::{Ctas, Expr, Field, FragmentOp, MOST_STEPS, MapId, Node, Pipeline};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -119,7 +119,14 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
-        Node::Fragment(op) => used.extend(op.fields()),
+        Node::Fragment(op) => {
+            used.extend(op.fields());
+            if let FragmentOp::SendScales { tensor, .. } | FragmentOp::ReadTileScales { tensor, .. } = op
+            {
+                let plane = &pipeline.kernel.buffers[tensor.index()];
+                used.insert(Field::Size(plane.columns));
+            }
+        }
         // Where they are on a rank is told as for counters.
         Node::CopyScales { tensor, .. } => used.extend([
             Field::Vector(*tensor),

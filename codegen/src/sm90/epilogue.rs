@@ -310,6 +310,9 @@ impl Walk<'_, '_> {
             if scaled {
                 self.make_scales(elements, var, &mut part);
             }
+            for leaf in stores {
+                part.extend(self.send_scales(leaf, elements, var));
+            }
             part.extend([
                 Node::Fragment(FragmentOp::WriteSubtile {
                     ring: SUBTILES,

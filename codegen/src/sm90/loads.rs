@@ -170,7 +170,11 @@ impl Walk<'_, '_> {
         let Some((map, at, dtype)) = self.term(sum, subtiles) else {
             return Vec::new();
         };
-        if dtype.bytes() != self.tiling().widest() {
+        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+            return Vec::new();
+        };
+        let scaled = self.b.kernel.made_of(from.buffer).is_some();
+        if dtype.bytes() != self.tiling().widest() && !scaled {
             self.b.found.push(refuse(
                 self.b.kernel.loc(sum.op.id).into(),
                 format!("a sum of stored tiles of {dtype} into f32"),
@@ -178,7 +182,10 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        let subtile = self.b.subtile_bytes(self.tiling);
+        let subtile = match scaled {
+            true => self.subtile_elements() * dtype.bytes(),
+            false => self.b.subtile_bytes(self.tiling),
+        };
         let (part, _) = self.tiling().reused_stage();
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,

@@ -1,10 +1,13 @@
 //! The scales that an item makes of what it stores, a subtile at a time: it has whole blocks of 1×128.
 
 use super::item::Leaf;
+use super::nodes::side;
+use super::rings::STAGES;
 use super::walk::Walk;
-use crate::kernel::OpKind;
-use crate::program::{TensorId, Var};
-use crate::warp::{Elements, Expr, Field, FragmentOp, Node};
+use crate::block::BLOCK;
+use crate::kernel::{OpKind, Region};
+use crate::program::{Pick, Side, TensorId, Var};
+use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, Test};
 
 impl Walk<'_, '_> {
     /// What makes the scales of these elements of a subtile, unless that was done.
@@ -14,13 +17,90 @@ impl Walk<'_, '_> {
             return;
         }
         let extents = self.extents(var).into_iter();
-        part.extend(extents.map(|[_, columns]| {
+        part.extend(extents.map(|[_, [column, end]]| {
+            let columns = [self.block_of(column), end];
             Node::Fragment(FragmentOp::MakeScales {
                 elements,
                 part: Expr::var("part"),
                 columns,
             })
         }));
+    }
+
+    /// The first column of the block that a subtile's is in: a tile begins with one.
+    fn block_of(&self, column: Expr) -> Expr {
+        match self.subtiles_of_block() {
+            1 => column,
+            _ => column / Expr::Const(BLOCK) * Expr::Const(BLOCK),
+        }
+    }
+
+    /// How many subtiles have a block.
+    fn subtiles_of_block(&self) -> u32 {
+        (BLOCK / self.tiling().subtile().columns).max(1)
+    }
+
+    /// What writes the scales of partial sums beside the slot that a store writes.
+    pub(super) fn send_scales(
+        &mut self,
+        leaf: &Leaf<'_>,
+        elements: Elements,
+        var: Var,
+    ) -> Vec<Node> {
+        let (Some(tensor), OpKind::Store { dst, .. }) = (plane(leaf), &leaf.op.kind) else {
+            return Vec::new();
+        };
+        if !self.b.kernel.buffers[tensor.index()].is_scratch() {
+            return Vec::new();
+        }
+        let Some([rows, columns]) = self.extents_in_chunk(var) else {
+            return Vec::new();
+        };
+        let per = self.subtiles_of_block();
+        self.inside(&leaf.around, &mut |walk| {
+            let slot = match &dst.slot {
+                Some(Pick::One(slot)) => walk.rank(slot),
+                Some(Pick::All | Pick::Others) | None => Expr::Const(0),
+            };
+            let send = Node::Fragment(FragmentOp::SendScales {
+                tensor,
+                elements,
+                part: Expr::var("part"),
+                to: [walk.home(&dst.home), slot],
+                rows: rows.clone(),
+                columns: columns.clone(),
+            });
+            match per {
+                1 => vec![send],
+                // Its first subtile does.
+                per => vec![Node::If {
+                    test: Test::Equal(Expr::var("part") % Expr::Const(per), 0.into()),
+                    body: vec![send],
+                }],
+            }
+        })
+    }
+
+    /// What reads the scales of a sum's term, that of the slot `from`, if it has some: once its first subtile is there.
+    pub(super) fn read_tile_scales(&mut self, from: &Region) -> Option<Vec<Node>> {
+        let tensor = self.b.kernel.made_of(from.buffer)?;
+        let (_, var) = side(from)?;
+        let (partition, chunk, row, column) = self.item(var)?;
+        let end = |side: Side| self.span(partition, side, chunk.as_ref());
+        let rows = [row * self.tile_rows(), end(Side::Rows)];
+        let columns = [column * self.tile_columns(), end(Side::Columns)];
+        Some(vec![
+            Node::Await {
+                barrier: STAGES.full(),
+                phase: Phase::ThisPhase,
+            },
+            Node::Fragment(FragmentOp::ReadTileScales {
+                tensor,
+                slot: Expr::var("from"),
+                rows,
+                columns,
+            }),
+        ])
     }
 
     /// What writes them for a store, where it is done.
@@ -33,6 +113,9 @@ impl Walk<'_, '_> {
         let (Some(tensor), Some([rows, columns])) = (plane(leaf), self.extents(var)) else {
             return Vec::new();
         };
+        if self.b.kernel.buffers[tensor.index()].is_scratch() {
+            return Vec::new();
+        }
         let all = Field::Size(self.b.kernel.buffers[tensor.index()].columns);
         let op = FragmentOp::WriteScales {
             tensor,

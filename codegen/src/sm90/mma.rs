@@ -38,12 +38,14 @@ impl Walk<'_, '_> {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
+            let scales = self.read_tile_scales(from);
             let add = Node::Fragment(FragmentOp::AddSubtile {
                 ring: STAGES,
                 slot_part: self.tiling().reused_stage().0,
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
+                scaled: scales.is_some(),
             });
             let part = vec![
                 Node::Await {
@@ -61,15 +63,17 @@ impl Walk<'_, '_> {
                 },
             ];
             nodes.push(self.note(sum.op));
+            let mut body = scales.unwrap_or_default();
+            body.push(count(
+                "part",
+                self.subtiles(),
+                self.stage_subtiles(),
+                true,
+                part,
+            ));
             nodes.push(Node::Others {
                 var: "from".into(),
-                body: vec![count(
-                    "part",
-                    self.subtiles(),
-                    self.stage_subtiles(),
-                    true,
-                    part,
-                )],
+                body,
             });
         }
         if self.b.cta.split() > 1 {

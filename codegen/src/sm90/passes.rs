@@ -7,6 +7,7 @@
 
 use super::builder::refuse;
 use super::item::{Around, Leaf};
+use super::made::plane;
 use super::walk::Walk;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region};
 use crate::program::Var;
@@ -30,6 +31,9 @@ pub(super) struct Pass<'a> {
     pub vectors: Vec<Leaf<'a>>,
     /// Waits of the storing warp.
     pub store_waits: Vec<Leaf<'a>>,
+    /// The same for warps that multiply, where they write scales beside what is stored: the loading warp waits, and they wait for
+    /// what it loads.
+    pub scale_waits: Vec<Leaf<'a>>,
     /// The stores.
     pub stores: Vec<Leaf<'a>>,
     /// What the elements of each are; `None` where it is refused.
@@ -178,6 +182,12 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
         let message = "a signal of an item that reads tiles and stores none";
         let hint = "signal behind a store: it says that what came before is done";
         walk.b.found.push(refuse(at, message, hint));
+    }
+    let beside = |leaf: &Leaf<'_>| {
+        plane(leaf).is_some_and(|it| walk.b.kernel.buffers[it.index()].is_scratch())
+    };
+    if pass.stores.iter().any(beside) {
+        pass.scale_waits.clone_from(&pass.store_waits);
     }
     // Where nothing is stored, as in a branch that was left out, stored tiles are not read; what they wait for is.
     if pass.stores.is_empty() {

@@ -72,6 +72,7 @@ impl Walk<'_, '_> {
         );
         let before = match self.which {
             Which::Store => self.hoisted_of_stores(&mut passes[0], &tiles),
+            Which::Load => self.hoisted(&mut passes[0].scale_waits, &tiles),
             _ => Vec::new(),
         };
         nodes.extend(before);
@@ -82,7 +83,11 @@ impl Walk<'_, '_> {
         let mut item = Vec::new();
         for pass in &passes {
             item.extend(match self.which {
-                Which::Load => self.load(pass),
+                Which::Load => {
+                    let mut nodes = self.waits(&pass.scale_waits);
+                    nodes.append(&mut self.load(pass));
+                    nodes
+                }
                 Which::Store => self.store(pass, lag),
                 Which::Multiply => self.multiply(pass, var, tiles.clone()),
                 Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),

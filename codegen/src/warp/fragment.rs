@@ -120,7 +120,8 @@ pub enum FragmentOp {
         /// Whether its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
         scaled: bool,
     },
-    /// Makes the scales of a subtile's rows, of those of its 128 columns that exist, by the rule of the variant.
+    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A block is the
+    /// subtile, or several subtiles of a product.
     ///
     /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
     MakeScales {
@@ -128,7 +129,7 @@ pub enum FragmentOp {
         elements: Elements,
         /// Which subtile of the tile.
         part: Expr,
-        /// Its first column among all, and one past the last that there is.
+        /// The block's first column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
     /// Writes the scales of a subtile's rows to their plane, of those that exist; behind the last of all rows zeros, to the end of
@@ -145,6 +146,34 @@ pub enum FragmentOp {
         /// All rows, and how long a line is.
         all: [Expr; 2],
         /// The subtile's first column among all, and one past the last that there is: beyond it are no scales.
+        columns: [Expr; 2],
+    },
+    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the arrival that
+    /// says that the subtile is written: what the storing thread announces comes after both.
+    SendScales {
+        /// The plane.
+        tensor: TensorId,
+        /// What the elements are.
+        elements: Elements,
+        /// The block's first subtile.
+        part: Expr,
+        /// The rank whose memory it is in, and the slot.
+        to: [Expr; 2],
+        /// The first row in the chunk, and one past the last that there is.
+        rows: [Expr; 2],
+        /// The block's first column among all, and one past the last that there is.
+        columns: [Expr; 2],
+    },
+    /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after a wait for
+    /// what the tile's codes completed on; what is not there reads as zero.
+    ReadTileScales {
+        /// The plane.
+        tensor: TensorId,
+        /// The slot.
+        slot: Expr,
+        /// The tile's first row in the chunk, and one past the last that there is.
+        rows: [Expr; 2],
+        /// Its first column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
     /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
@@ -186,7 +215,8 @@ pub enum FragmentOp {
         /// Which subtile of the tile.
         part: Expr,
     },
-    /// Adds a loaded subtile to accumulators, in f32 (ordinary loads).
+    /// Adds a loaded subtile to accumulators, in f32 (ordinary loads), each code times its scale, a product in f32, if
+    /// [`FragmentOp::ReadTileScales`] read some.
     AddSubtile {
         /// The ring.
         ring: RingId,
@@ -198,6 +228,8 @@ pub enum FragmentOp {
         part: Expr,
         /// The type it is stored in.
         dtype: Dtype,
+        /// Whether it has scales.
+        scaled: bool,
     },
 }
 
@@ -227,6 +259,22 @@ impl FragmentOp {
                 let sides = rows.iter().chain(all).chain(columns);
                 [part].into_iter().chain(sides).collect()
             }
+            FragmentOp::SendScales {
+                part,
+                to,
+                rows,
+                columns,
+                ..
+            } => {
+                let sides = to.iter().chain(rows).chain(columns);
+                [part].into_iter().chain(sides).collect()
+            }
+            FragmentOp::ReadTileScales {
+                slot,
+                rows,
+                columns,
+                ..
+            } => [slot].into_iter().chain(rows).chain(columns).collect(),
             FragmentOp::TakeAmax {
                 part,
                 rows,
@@ -261,6 +309,8 @@ impl FragmentOp {
             | FragmentOp::TakeAmax { .. }
             | FragmentOp::MakeScales { .. }
             | FragmentOp::WriteScales { .. }
+            | FragmentOp::SendScales { .. }
+            | FragmentOp::ReadTileScales { .. }
             | FragmentOp::Apply { .. } => None,
         }
     }
@@ -273,6 +323,9 @@ impl FragmentOp {
             | FragmentOp::ReadRows { tensor, .. }
             | FragmentOp::WriteScales { tensor, .. }
             | FragmentOp::TakeAmax { tensor, .. } => vec![Field::Vector(*tensor)],
+            FragmentOp::SendScales { tensor, .. } | FragmentOp::ReadTileScales { tensor, .. } => {
+                vec![Field::Vector(*tensor), Field::Line(*tensor), Field::Me]
+            }
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }

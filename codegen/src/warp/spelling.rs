@@ -159,7 +159,7 @@ const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers bas
     late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_rank multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
     partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
-    registers_take relaxed return role row row_major rows rows_of rule rulenumbers scales_make scales_write scheduler scope sending sent shared shared_address \
+    registers_take relaxed return role row row_major rows rows_of rule rulenumbers scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \
     shared_bytes slice slice_bytes slice_n smem_spare_staging smem_split_partial smem_staging smem_stored smem_subtile \
     spare_staging spare_staging_at spare_staging_bytes spare_staging_full spare_staging_full_at spare_staging_slots split split_partial \
     split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \
@@ -167,7 +167,7 @@ const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers bas
     stage_empty stage_empty_at stage_full stage_full_at stage_subtiles stages staging staging_at staging_bytes \
     staging_empty staging_empty_at staging_full staging_full_at staging_n staging_slots static_assert step steps \
     store stored stored_at stored_bytes struct subtile subtile_add subtile_at subtile_bytes subtile_empty subtile_empty_at subtile_full \
-    subtile_full_at subtile_m subtile_n subtile_read subtile_store subtile_store_scaled \
+    subtile_add_scaled subtile_full_at subtile_m subtile_n subtile_read subtile_store subtile_store_scaled \
     subtile_store_transposed subtiles sweep \
     tensormap threadidx tile tile_empty tile_empty_at tile_full tile_full_at tile_k tile_m tile_n tiles tiles_m \
     tiles_n tilescheduler tma_commit tma_load tma_load_multicast_partial tma_load_partial tma_prefetch_map \

@@ -1,15 +1,20 @@
 //! Partial sums that travel in FP8, with scales of 1×128 that the tile makes.
 
 use crate::fixtures::library;
-use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify::{self, Series};
+use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline};
+use counterflow_codegen::{cuda, sm90};
+
+mod refused;
 
 fn program(name: &str) -> Program {
     let mut all = library::all().into_iter();
@@ -23,6 +28,10 @@ fn variant(world: u32, rule: Rule) -> Variant {
     Variant::new(world)
         .partial_sums(rule)
         .set("tiles", (128, 128))
+}
+
+fn built(program: &Program, variant: &Variant) -> Result<Pipeline, Diagnostics> {
+    sm90::build(&lower(program, variant).and_then(verify::kernel)?)
 }
 
 fn series(program: &Program, variant: &Variant, shape: &Shape) -> Series {
@@ -117,7 +126,8 @@ fn sums_are_of_codes_times_scales_in_the_order_of_ranks() {
             for rank in 0..world {
                 let of = |ran: &interp::Outcome| {
                     let mut outputs = ran.outputs.iter();
-                    let y = outputs.find(|output| (output.rank, output.tensor) == (rank, TensorId(2)));
+                    let y =
+                        outputs.find(|output| (output.rank, output.tensor) == (rank, TensorId(2)));
                     y.expect("an output").values.clone()
                 };
                 assert_eq!(of(&ran), of(&again), "world {world} {rule}");
@@ -125,5 +135,112 @@ fn sums_are_of_codes_times_scales_in_the_order_of_ranks() {
                 assert!(of(&ran) == wanted, "rank {rank} of {world} {rule}");
             }
         }
+    }
+}
+
+/// In f64 with the bounds of its roundings, of integers and of other numbers; and the bounds are not so wide that a wrong scale fits.
+#[test]
+fn sums_are_within_the_bounds_of_their_roundings() {
+    for name in ["gemm_rs", "gemm_ar"] {
+        let program = program(name);
+        for (world, (m, n, k)) in [(1, (130, 144, 80)), (3, (130, 400, 48)), (8, (61, 144, 80))] {
+            let shape = Shape::new(m, n, k);
+            for rule in rules() {
+                let of = variant(world, rule);
+                let series = series(&program, &of, &shape);
+                let plan = series.plan(&shape);
+                let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+                let inputs = || interp::uniform(3);
+                let ran = interp::run(&series, &[&plan], &Options::seed(1), inputs());
+                let mut ran = ran.unwrap_or_else(|error| panic!("{name} {of}: {error}"));
+                let known = interp::reference(series.kernel(), &plan, 0, inputs());
+                let known = known.unwrap_or_else(|error| panic!("{name} {of}: {error}"));
+                interp::compare(&ran, &known)
+                    .unwrap_or_else(|error| panic!("{name} {of}: {error}"));
+                let y = ran
+                    .outputs
+                    .iter_mut()
+                    .find(|output| !output.values.is_empty());
+                let y = y.expect("an output");
+                let most = y
+                    .values
+                    .iter()
+                    .fold(0.0f32, |most, value| most.max(value.abs()));
+                for value in &mut y.values {
+                    *value += most;
+                }
+                assert!(interp::compare(&ran, &known).is_err(), "{name} {of}");
+            }
+        }
+    }
+}
+
+/// What is sent is rounded after its scales were made and written, and what is added is multiplied by them.
+#[test]
+fn each_tile_is_sent_and_added_with_its_scales() {
+    let operands = [
+        Variant::new(2).partial_sums(THEIRS),
+        Variant::new(2)
+            .partial_sums(Rule::deep_gemm())
+            .dtype(E4M3)
+            .scales(Scales::Blocks1d2d),
+    ];
+    for variant in operands {
+        for (name, tile) in [
+            ("gemm_rs", (128, 256)),
+            ("gemm_rs", (128, 128)),
+            ("gemm_ar", (128, 256)),
+        ] {
+            let variant = variant.clone().set("tiles", tile);
+            let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
+            let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
+            let (mut made, mut sent, mut read, mut added) = (Vec::new(), 0, 0, 0);
+            pipeline.visit(|node| match node {
+                Node::Fragment(FragmentOp::MakeScales { elements, .. }) => made.push(*elements),
+                Node::Fragment(FragmentOp::SendScales { .. }) => sent += 1,
+                Node::Fragment(FragmentOp::ReadTileScales { .. }) => read += 1,
+                Node::Fragment(FragmentOp::AddSubtile { scaled, .. }) => {
+                    added += u32::from(*scaled)
+                }
+                _ => {}
+            });
+            assert_eq!(made, [Elements::Product(0)], "{name} {variant}");
+            assert_eq!((sent, read, added), (1, 1, 1), "{name} {variant}");
+            let text = cuda::emit(&pipeline).text;
+            assert!(text.contains("float* partial_scale;"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_sends_scales() {
+    let gemm_rs = program("gemm_rs");
+    let of = variant(2, THEIRS);
+    let find = |text: &str, what: &str| -> String {
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.contains(what));
+        line.unwrap_or_else(|| panic!("{what} in {text}"))
+            .trim()
+            .into()
+    };
+    let kernel = lower(&gemm_rs, &of).expect("it is legal");
+    insta::assert_snapshot!(find(&kernel.text(), "partial.scale  symmetric"), @"partial.scale  symmetric<f32>          m×n.blocks  world slots, own chunk, rows contiguous");
+    insta::assert_snapshot!(find(&kernel.text(), "scales of |"), @"partial.on(owner)[me][t] = acc0 / partial.scale; partial.scale = scales of |acc0|");
+    let pipeline = built(&gemm_rs, &of).unwrap_or_else(|error| panic!("{error}"));
+    let text = pipeline.text();
+    insta::assert_snapshot!(find(&text, "make scales"), @"make scales of |acc[part]| of [(t.column * TILE_N + part * SUBTILE_N) / 128 * 128..n]");
+    insta::assert_snapshot!(find(&text, "<- scales of"), @"partial.scale on owner, slot me [t.row * TILE_M..rows(owner), (t.column * TILE_N + part * SUBTILE_N) / 128] <- scales of |acc[part]| of [..n]");
+    insta::assert_snapshot!(find(&text, "scales <-"), @"scales <- partial.scale, slot from [t.row * TILE_M..rows(me), t.column * TILE_N..n]");
+    insta::assert_snapshot!(find(&text, "] += "), @"acc[part + i] += w[i] by its scales");
+    let text = cuda::emit(&verify::pipeline(pipeline).expect("it is right")).text;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in [
+        "float* partial_scale; // numbers of rows, a line for each 128 columns",
+        "scales_make<128, TRANSFORMER_ENGINE, true>(acc_multipliers, acc_scales, acc + part * SUBTILE_N / 2 / 64 * 64,",
+        "scales_write(scales_on(plan.partial_scale, plan.cells, me, owner) + (static_cast<u64>(me) * plan.n_blocks +",
+        "float scales[TILE_N / 128][2]; scales_read<TILE_N / 128>(scales, plan.partial_scale + (static_cast<u64>(from) * plan.n_blocks +",
+        "subtile_add_scaled<e4m3, SUBTILE_N>(acc + (part + i) * SUBTILE_N / 2, scales[(part + i) * SUBTILE_N / 128],",
+    ] {
+        assert!(words.contains(line), "{line} in {text}");
     }
 }

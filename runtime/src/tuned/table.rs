@@ -56,6 +56,9 @@ pub struct Key {
     /// Whether launches make scales of outputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scales: bool,
+    /// Whether partial sums travel in FP8.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Whether outputs have amaxes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub amax: bool,
@@ -169,6 +172,7 @@ impl Key {
             scales: variant.scales.map(|scales| scales.name().into()),
             promote: variant.promotes(),
             output_scales: variant.output_scales.is_some(),
+            partial: variant.partial_sums.is_some(),
             amax: variant.amax,
             layout: variant.layout.name().into(),
         }
@@ -177,7 +181,7 @@ impl Key {
     /// Those that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose scales come after
     /// the product, too, or that have none. Measured on an H200: with winners of scales of the whole, scales of rows reached
     /// 0.97 of cuBLASLt's speed with the same in nine large products.
-    /// Last of those with amaxes, or whose launches make scales: the same without, which is measured more often.
+    /// Last of those with amaxes, or whose launches make scales or send partial sums in FP8: the same without, which is measured more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let after = [Some(Scales::Whole), Some(Scales::Rows), None];
@@ -195,10 +199,11 @@ impl Key {
             ..self.clone()
         });
         let mut twins: Vec<_> = halves.chain(scaled.filter(|key| key != self)).collect();
-        if self.amax || self.output_scales {
+        if self.amax || self.output_scales || self.partial {
             let all = std::iter::once(self).chain(&twins);
             let without = all.map(|key| Key {
                 output_scales: false,
+                partial: false,
                 amax: false,
                 ..key.clone()
             });
@@ -362,6 +367,7 @@ mod tests {
                 scales: None,
                 promote: false,
                 output_scales: false,
+                partial: false,
                 amax: false,
                 layout: "nt".into(),
             },
@@ -431,6 +437,7 @@ mod tests {
         assert!(other(|key| key.promote = true));
         assert!(other(|key| key.amax = true));
         assert!(other(|key| key.output_scales = true));
+        assert!(other(|key| key.partial = true));
         let made = Key {
             output_scales: true,
             ..key.clone()

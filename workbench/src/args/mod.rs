@@ -88,6 +88,9 @@ struct Args {
     /// Make scales of 1x128 of what such outputs get, of e4m3 or the FP8 type that --output says: te or deepgemm, with +pow2, +eps=X
     #[arg(long, value_name = "RULE", value_parser = values::rule)]
     output_scales: Option<Rule>,
+    /// Let partial sums travel in FP8, e4m3 or e5m2, with scales of 1x128 that are powers of two
+    #[arg(long, value_name = "TYPE", value_parser = values::fp8)]
+    partial: Option<Fp8>,
     /// Write the largest absolute value of each output that has a scale, before it, beside the output
     #[arg(long)]
     amax: bool,
@@ -226,6 +229,8 @@ pub(crate) fn parse(
         variant = variant.output_scales(Rule { to, ..rule });
         variant.output = args.output.or(variant.output);
     }
+    variant.partial_sums =
+        (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
     variant.amax = args.amax;
     variant.promote = args.promote;
     variant.choices = once(set, "--set")?;

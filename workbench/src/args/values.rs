@@ -92,6 +92,15 @@ pub(super) fn scales(text: &str) -> Result<Scales, String> {
     one_of(Scales::from_name(text), &Scales::ALL.map(Scales::name))
 }
 
+pub(super) fn fp8(text: &str) -> Result<Fp8, String> {
+    let all = [Fp8::E4M3, Fp8::E5M2];
+    let mut named = all.into_iter();
+    one_of(
+        named.find(|it| it.dtype().name() == text),
+        &all.map(|it| it.dtype().name()),
+    )
+}
+
 /// Of e4m3.
 pub(super) fn rule(text: &str) -> Result<Rule, String> {
     let words = Convention::ALL.map(Convention::name).join(", ");

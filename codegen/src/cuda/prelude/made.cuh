@@ -60,3 +60,44 @@ __device__ __forceinline__ void subtile_store_scaled(const float* d, const float
     for (u32 i = 0; i < columns / 2; ++i) scaled[i] = __fmul_rn(d[i], multipliers[i / 2 % 2]);
     subtile_store<T, columns>(scaled, subtile, row, lane);
 }
+
+// Of partial sums with scales: those of a lane's two rows for each 128 columns of a tile, whose first line is given. Loads that
+// the first cache never holds: another GPU wrote them during this launch. What is not there is zero.
+template <u32 blocks>
+__device__ __forceinline__ void scales_read(float (*scales)[2], const float* line, u32 step, u32 column, u32 columns,
+                                            u32 row, u32 end, u32 lane) {
+#pragma unroll
+    for (u32 block = 0; block < blocks; ++block) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 at = row + lane / 4 + half * 8;
+            scales[block][half] = 0.f;
+            if (at >= end || column + block * 128 >= columns) continue;
+            asm volatile("ld.relaxed.sys.global.f32 %0, [%1];"
+                         : "=f"(scales[block][half])
+                         : "l"(line + static_cast<u64>(block) * step + at)
+                         : "memory");
+        }
+    }
+}
+
+// Add a subtile of codes to a warp's accumulators, in f32, each times the scale of its row. The inverse walk of
+// subtile_store.
+template <typename T, u32 columns>
+__device__ __forceinline__ void subtile_add_scaled(float* d, const float* scales, u32 subtile, u32 row, u32 lane) {
+    // A lane reads four columns of every 16, and has two of every 8.
+    const u32 low = lane / 4 * 4 + lane % 4 / 2, odd = lane % 2 * 16;
+#pragma unroll
+    for (u32 block = 0; block < columns / 8; ++block) {
+        float* v = d + block / 2 * 8 + block % 2 * 2;
+        const u32 at = row + block % 2 * 8 + lane / 4;
+        u32 codes;
+        asm volatile("ld.shared.u32 %0, [%1];"
+                     : "=r"(codes) : "r"(subtile_address<columns / 2>(subtile, at, block / 2) + lane % 4 * 4) : "memory");
+        const u32 left = __shfl_sync(~0u, codes, low), right = __shfl_sync(~0u, codes, low + 2);
+        const float2 a = unpack(left >> odd, T()), b = unpack(right >> odd, T());
+        const float scale = scales[block % 2];
+        accumulate(v[0], __fmul_rn(a.x, scale)), accumulate(v[1], __fmul_rn(a.y, scale));
+        accumulate(v[4], __fmul_rn(b.x, scale)), accumulate(v[5], __fmul_rn(b.y, scale));
+    }
+}

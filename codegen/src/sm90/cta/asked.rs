@@ -60,8 +60,10 @@ pub(super) struct Item {
     pub narrow: Option<(TensorId, Loc)>,
     /// The first store of FP8.
     pub bytes: Option<Loc>,
-    /// The first store that makes scales.
+    /// The first store that makes scales of an output.
     pub made: Option<Loc>,
+    /// The first store or sum of partial sums that have scales, of a value that is computed if there is one.
+    pub partial: Option<(Loc, bool)>,
 }
 
 impl Item {
@@ -77,11 +79,26 @@ impl Item {
             {
                 item.tensors.push((tile.buffer, at));
             }
-            if let OpKind::Store {
-                scales: Some(_), ..
-            } = &op.kind
-            {
-                item.made.get_or_insert(at);
+            let partial = |buffer: TensorId| {
+                kernel.buffers[buffer.index()].is_scratch() && kernel.made_of(buffer).is_some()
+            };
+            match &op.kind {
+                OpKind::Store { dst, value, .. } if partial(dst.buffer) => {
+                    let value = &kernel.values[usize::from(value.0)];
+                    let computed = !matches!(value, Value::Acc(_));
+                    if computed || item.partial.is_none() {
+                        item.partial = Some((at, computed));
+                    }
+                }
+                OpKind::Reduce { from, .. } if partial(from.buffer) => {
+                    item.partial.get_or_insert((at, false));
+                }
+                OpKind::Store {
+                    scales: Some(_), ..
+                } => {
+                    item.made.get_or_insert(at);
+                }
+                _ => {}
             }
             match &op.kind {
                 OpKind::Store {
@@ -91,7 +108,7 @@ impl Item {
                 }
                 | OpKind::Load { from: tile, .. }
                 | OpKind::Reduce { from: tile, .. }
-                    if buffer(tile).dtype.is_fp8() =>
+                    if buffer(tile).dtype.is_fp8() && !partial(tile.buffer) =>
                 {
                     item.narrow.get_or_insert((tile.buffer, at));
                 }
@@ -456,7 +473,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
             } => {
                 results.stores += 1;
                 results.measured |= amax.is_some();
-                results.made |= scales.is_some();
+                results.made |= scales.is_some_and(|it| !kernel.buffers[it.index()].is_scratch());
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst

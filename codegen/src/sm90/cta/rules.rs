@@ -4,7 +4,7 @@
 //! this version: it does not *run*.
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
-use super::made::{bytes_beside_scales, registers_beside_scales, scales_of_rows};
+use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
@@ -80,7 +80,7 @@ const RULES: [Rule; 19] = [
 ];
 
 /// What comes after the division of shared memory: of what an item stores, and reads beside its product.
-const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 8] = [
+const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 9] = [
     shared_with_inputs,
     alone_with_inputs,
     whole_lines,
@@ -89,6 +89,7 @@ const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 8] = [
     scales_of_rows,
     bytes_beside_scales,
     registers_beside_scales,
+    partial_sums,
 ];
 
 /// What the rules for items find.

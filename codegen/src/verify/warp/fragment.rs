@@ -4,6 +4,7 @@ use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
 use super::trace;
+use crate::block::BLOCK;
 use crate::program::Side;
 use crate::tiling::Subtile;
 use crate::warp::{Elements, Expr, FragmentOp, Node, Slot, Source};
@@ -116,7 +117,7 @@ impl<'a> Flattener<'a> {
             } => FragmentStep::MakeScales {
                 elements: *elements,
                 part: self.subtile_number(part),
-                columns: self.extent(columns, self.of_subtile().columns),
+                columns: self.extent(columns, BLOCK),
             },
             FragmentOp::WriteScales {
                 tensor,
@@ -155,6 +156,7 @@ impl<'a> Flattener<'a> {
                 index,
                 part,
                 dtype,
+                scaled,
             } => {
                 let (area, subtile) = self.subtile(*ring, *slot_part, index, *dtype);
                 let part = self.value(part);
@@ -162,7 +164,39 @@ impl<'a> Flattener<'a> {
                     area,
                     subtile,
                     part,
+                    scaled: *scaled,
                 }
+            }
+            FragmentOp::SendScales {
+                tensor,
+                elements,
+                part,
+                to: [rank, slot],
+                rows,
+                columns,
+            } => {
+                let columns = self.extent(columns, BLOCK);
+                let place = (self.value(rank), self.value(slot));
+                let rows = self.extent_of_group(rows);
+                FragmentStep::SendScales {
+                    elements: *elements,
+                    part: self.subtile_number(part),
+                    to: self.beside_slot(*tensor, place, rows, columns),
+                    columns,
+                }
+            }
+            FragmentOp::ReadTileScales {
+                tensor,
+                slot,
+                rows,
+                columns,
+            } => {
+                let tile = self.case.pipeline.tiling_of(self.tiling).tile();
+                let columns = self.extent(columns, tile.columns);
+                let place = (self.rank_of_role(), self.value(slot));
+                let rows = self.extent_of_group(rows);
+                let from = self.beside_slot(*tensor, place, rows, columns);
+                FragmentStep::ReadTileScales { from }
             }
             FragmentOp::SendPartial {
                 ring,
@@ -189,6 +223,17 @@ impl<'a> Flattener<'a> {
 
     fn of_subtile(&self) -> Subtile {
         self.case.pipeline.tiling_of(self.tiling).subtile()
+    }
+
+    /// What there is of this group's rows of a tile.
+    fn extent_of_group(&mut self, rows: &[Expr; 2]) -> (u32, u32) {
+        let all = self.of_subtile().rows;
+        let (before, own) = match self.case.pipeline.cta.staggered() {
+            true => (0, all),
+            false => self.share(all),
+        };
+        let [first, end] = [&rows[0], &rows[1]].map(|at| self.value(at));
+        ((first + before).min(end), (first + before + own).min(end))
     }
 
     /// What there is of a side of a subtile.
@@ -231,11 +276,20 @@ impl Simulator<'_> {
                 area,
                 subtile,
                 part,
+                scaled,
             } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
+                self.has_its_scales(index, subtile, part, scaled)?;
                 self.added(index, subtile, part)?;
             }
+            FragmentStep::SendScales {
+                elements,
+                part,
+                to,
+                columns,
+            } => self.send_scales(index, (part, elements), &to, columns)?,
+            FragmentStep::ReadTileScales { from } => self.read_tile_scales(index, &from)?,
             FragmentStep::ReadSubtile { area, subtile, acc } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
@@ -312,6 +366,8 @@ impl Simulator<'_> {
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
             | FragmentStep::WriteScales { .. }
+            | FragmentStep::SendScales { .. }
+            | FragmentStep::ReadTileScales { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }
@@ -339,6 +395,15 @@ impl Simulator<'_> {
             FragmentStep::WriteScales { tensor, part, .. } => format!(
                 "writes the scales of subtile {part} to {}",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            FragmentStep::SendScales { part, to, .. } => format!(
+                "writes the scales of subtile {part} to {} on rank {}",
+                self.case.pipeline.kernel.buffers[to.tensor.index()].name,
+                to.rank
+            ),
+            FragmentStep::ReadTileScales { from } => format!(
+                "reads {}",
+                self.case.pipeline.kernel.buffers[from.tensor.index()].name
             ),
             FragmentStep::StartSum { .. } => "begins a sum".into(),
             FragmentStep::StartProducts => "begins its products".into(),

@@ -19,6 +19,8 @@ pub(super) struct Fragment {
     pub applied: Vec<Applied>,
     /// Scales made of the subtile at hand.
     pub made: Vec<Made>,
+    /// Scales read of a tile of partial sums: the slot, this group's first row among all, and the tile's first block.
+    pub of_tile: Option<(TensorId, u32, u32, u32)>,
     /// What tensor cores summed of a product's piece and no thread has added to the promoted sums.
     pub short: Option<(usize, Piece, TileProduct)>,
     /// Scales of blocks that were read: which of the tiling's, of which rows, and of which block of K.

@@ -3,7 +3,7 @@
 
 use super::held::Made;
 use super::simulator::{Simulator, Verdict};
-use super::step::FragmentStep;
+use super::step::{Area, Box4, FragmentStep};
 use super::trace;
 use crate::block::BLOCK;
 use crate::diag::Diagnostic;
@@ -51,13 +51,101 @@ impl Simulator<'_> {
 
     /// Why a tensor does not get a subtile that is multiplied by scales, or one that is not.
     pub(super) fn unlike_scales(&self, tensor: TensorId, scaled: bool) -> Option<&'static str> {
-        let made = TensorKind::MadeScale { of: tensor };
-        let mut buffers = self.case.pipeline.kernel.buffers.iter();
-        match (buffers.any(|buffer| buffer.kind == made), scaled) {
+        let made = self.case.pipeline.kernel.made_of(tensor);
+        match (made.is_some(), scaled) {
             (true, false) => Some("it is not multiplied by its scales"),
             (false, true) => Some("it is multiplied by scales that the tensor does not have"),
             (true, true) | (false, false) => None,
         }
+    }
+
+    /// The scales of a block are written beside the slot that its codes are stored to.
+    pub(super) fn send_scales(
+        &mut self,
+        index: usize,
+        (part, elements): (u32, Elements),
+        to: &Box4,
+        columns: (u32, u32),
+    ) -> Verdict {
+        let made = self.scales_of(index, elements, part)?;
+        let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
+        let buffers = &self.case.pipeline.kernel.buffers;
+        let kind = buffers[to.tensor.index()].kind;
+        let (true, Some(of)) = (buffers[to.tensor.index()].is_scratch(), kind.plane_of()) else {
+            return wrong("it is no plane of scales of partial sums");
+        };
+        if !self.is_what_is_stored(of, &self.agents[index].fragment, elements) {
+            return wrong("the schedule stores another value there");
+        }
+        let end = self.case.geometry(to.plan).size(buffers[of.index()].columns);
+        let whole = columns.1 == (columns.0 + BLOCK).min(end);
+        if made != columns || columns.0 < columns.1 && !(whole && columns.0.is_multiple_of(BLOCK)) {
+            return wrong("they are not of a whole block");
+        }
+        if to.rows.0 < to.rows.1 && columns.0 < columns.1 {
+            let codes = self.case.located(Box4 {
+                tensor: of,
+                columns,
+                origin: (to.rows.0, columns.0),
+                ..*to
+            });
+            let of_tile = (&self.agents[index].fragment, elements);
+            let first = self.row_in_all(&codes, to.rows.0) - self.rows_before(index);
+            if let Some(what) = self.elsewhere(index, of_tile, (part, 0), (first, &codes)) {
+                return wrong(what);
+            }
+        }
+        self.touch_ordinarily(index, *to, true)
+    }
+
+    /// How many of a subtile's rows come before those of this group.
+    fn rows_before(&self, index: usize) -> u32 {
+        let subtile = self.case.pipeline.tiling().subtile().rows;
+        match self.sharing() {
+            1 => 0,
+            groups => self.agents[index].runner * subtile / groups,
+        }
+    }
+
+    /// The scales of a tile of partial sums are read.
+    pub(super) fn read_tile_scales(&mut self, index: usize, from: &Box4) -> Verdict {
+        let (slot, row) = (self.case.slot(from), self.row_in_all(from, from.rows.0));
+        let of_tile = (from.tensor, slot, row, from.columns.0);
+        self.agents[index].fragment.of_tile = Some(of_tile);
+        self.touch_ordinarily(index, *from, false)
+    }
+
+    /// What is added is multiplied by its own scales, if it has some.
+    pub(super) fn has_its_scales(
+        &self,
+        index: usize,
+        subtile: Area,
+        part: u32,
+        scaled: bool,
+    ) -> Verdict {
+        let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
+        let agent = &self.agents[index];
+        let Some(from) = self.stored_subtile(agent.cta, subtile) else {
+            return Ok(());
+        };
+        let plane = self.case.pipeline.kernel.made_of(from.tensor);
+        let of_tile = agent.fragment.of_tile.filter(|_| scaled);
+        let (plane, of_tile) = match (plane, scaled, of_tile) {
+            (None, false, _) => return Ok(()),
+            (Some(plane), true, Some(of_tile)) => (plane, of_tile),
+            (Some(_), true, None) => return wrong("no scales were read for it"),
+            (Some(_), false, _) => return wrong("its codes are added without their scales"),
+            (None, true, _) => return wrong("it has no scales"),
+        };
+        let tile = self.case.pipeline.subtile_at(part);
+        let first = self.row_in_all(&from, from.origin.0);
+        let row = first + self.rows_before(index);
+        let block = (from.origin.1 - tile.1) / BLOCK;
+        let exists = from.rows.0 + self.rows_before(index) < from.rows.1 && from.columns.0 < from.columns.1;
+        if exists && of_tile != (plane, self.case.slot(&from), row, block) {
+            return wrong("the scales are of another tile");
+        }
+        Ok(())
     }
 
     /// The scales of a subtile's rows are written.

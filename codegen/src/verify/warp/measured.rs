@@ -74,7 +74,7 @@ impl Simulator<'_> {
     }
 
     /// How many warpgroups share each subtile: each measures its part of it.
-    fn sharing(&self) -> u32 {
+    pub(super) fn sharing(&self) -> u32 {
         let cta = &self.case.pipeline.cta;
         match cta.mode() {
             Mode::Cooperative if !cta.staggered() => CONSUMERS,

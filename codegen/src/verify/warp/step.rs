@@ -167,6 +167,8 @@ pub(super) enum FragmentStep {
         subtile: Area,
         /// Which subtile of the tile.
         part: u32,
+        /// Whether its codes have scales.
+        scaled: bool,
     },
     /// A subtile's accumulators, into the shared memory of a CTA of the cluster.
     SendPartial {
@@ -249,6 +251,18 @@ pub(super) enum FragmentStep {
         all: (u32, u32),
         columns: (u32, u32),
     },
+    /// The scales of a block are written beside a slot of partial sums: this group's rows.
+    SendScales {
+        elements: Elements,
+        part: u32,
+        to: Box4,
+        /// The block's columns that exist.
+        columns: (u32, u32),
+    },
+    /// Ordinary loads of the scales of a tile of partial sums: this group's rows.
+    ReadTileScales {
+        from: Box4,
+    },
     /// Promoted sums begin.
     StartProducts,
     /// Ordinary loads of a step's scales.
@@ -273,6 +287,8 @@ impl FragmentStep {
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
             | FragmentStep::WriteScales { .. }
+            | FragmentStep::SendScales { .. }
+            | FragmentStep::ReadTileScales { .. }
             | FragmentStep::TakeAmax { .. } => true,
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }

@@ -147,6 +147,35 @@ impl Printer<'_> {
                     "{to}[({column}) / 128, {row}..{rows}] <- scales of |{from}| of [..{columns}], zeros in {all}..{line}"
                 )
             }
+            FragmentOp::SendScales {
+                tensor,
+                elements,
+                part,
+                to,
+                rows,
+                columns,
+            } => {
+                let from = self.elements(*elements, part);
+                let plane = &self.pipeline.kernel.buffers[tensor.index()].name;
+                let [rank, slot] = to.each_ref().map(number);
+                let [row, rows] = rows.each_ref().map(number);
+                let [column, columns] = columns.each_ref().map(number);
+                format!(
+                    "{plane} on {rank}, slot {slot} [{row}..{rows}, ({column}) / 128] <- scales of |{from}| of [..{columns}]"
+                )
+            }
+            FragmentOp::ReadTileScales {
+                tensor,
+                slot,
+                rows,
+                columns,
+            } => {
+                let plane = &self.pipeline.kernel.buffers[tensor.index()].name;
+                let slot = number(slot);
+                let [row, rows] = rows.each_ref().map(number);
+                let [column, columns] = columns.each_ref().map(number);
+                format!("scales <- {plane}, slot {slot} [{row}..{rows}, {column}..{columns}]")
+            }
             FragmentOp::TakeAmax {
                 tensor,
                 elements,
@@ -165,11 +194,13 @@ impl Printer<'_> {
                 slot_part,
                 index,
                 part,
+                scaled,
                 ..
             } => format!(
-                "acc[{}] += {}",
+                "acc[{}] += {}{}",
                 number(part),
-                self.part(*ring, *slot_part, index)
+                self.part(*ring, *slot_part, index),
+                if *scaled { " by its scales" } else { "" }
             ),
             FragmentOp::SendPartial {
                 ring,

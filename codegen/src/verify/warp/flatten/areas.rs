@@ -2,6 +2,7 @@
 
 use super::super::step::{Area, Box4};
 use super::Flattener;
+use crate::block::BLOCK;
 use crate::dtype::Dtype;
 use crate::program::{Side, TensorId};
 use crate::sm90::cta::Mode;
@@ -38,7 +39,7 @@ impl Flattener<'_> {
     }
 
     /// This group's share of the rows of a part, or of the slices of a subtile: its offset and bytes.
-    pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
+    pub(in crate::verify::warp) fn share(&self, bytes: u32) -> (u32, u32) {
         match self.case.pipeline.cta.mode() {
             Mode::PingPong => (0, bytes),
             Mode::Cooperative => {
@@ -89,6 +90,39 @@ impl Flattener<'_> {
             self.case
                 .scales(self.env.plan, (tensor, self.env.rank), rows)
         })
+    }
+
+    /// The scales of those rows and columns of a tile, in a chunk's slot on a rank.
+    pub(in crate::verify::warp) fn beside_slot(
+        &self,
+        tensor: TensorId,
+        (rank, slot): (u32, u32),
+        rows: (u32, u32),
+        columns: (u32, u32),
+    ) -> Box4 {
+        let first = columns.0 / BLOCK;
+        let columns = match columns.0 < columns.1 {
+            true => (first, columns.1.div_ceil(BLOCK)),
+            false => (first, first),
+        };
+        self.case.located(Box4 {
+            plan: self.env.plan,
+            tensor,
+            rank,
+            chunk: slot,
+            rows,
+            columns,
+            origin: (rows.0, columns.0),
+            spills: None,
+            view: View::SharedSlots,
+            lines: (0, 0),
+            all: (0, 0),
+        })
+    }
+
+    /// The rank whose steps these are.
+    pub(in crate::verify::warp) const fn rank_of_role(&self) -> u32 {
+        self.env.rank
     }
 
     /// A place of a slot of sums.
