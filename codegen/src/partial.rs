@@ -7,7 +7,9 @@
 
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
-use crate::program::{Loc, Program, ScratchRows, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind};
+use crate::program::{
+    Loc, Program, ScratchRows, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind,
+};
 use crate::variant::Variant;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +23,8 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         return Ok(program);
     };
     let of = partial_sums(&program);
-    let known = |tensor: &Tensor| of.first().is_some() && tensor.kind.plane_of() == of.first().copied();
+    let known =
+        |tensor: &Tensor| of.first().is_some() && tensor.kind.plane_of() == of.first().copied();
     if program.tensors.iter().any(known) {
         return Ok(program);
     }
@@ -33,8 +36,13 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         ));
     }
     if variant.output_scales.is_some() {
-        let message = format!("partial sums of FP8 in {}, beside outputs whose scales launches make", program.name);
-        return Err(Diagnostic::new(Rule::Shape, program.at, message).hint("one of them in a launch"));
+        let message = format!(
+            "partial sums of FP8 in {}, beside outputs whose scales launches make",
+            program.name
+        );
+        return Err(
+            Diagnostic::new(Rule::Shape, program.at, message).hint("one of them in a launch")
+        );
     }
     let mut made = program.into_owned();
     let mut planes = BTreeMap::new();
@@ -44,7 +52,8 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
             continue;
         };
         if extent == ScratchRows::Whole {
-            let message = format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
+            let message =
+                format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
             return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
         }
         let plane = Tensor {
@@ -95,7 +104,9 @@ pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
 fn summed(body: &[Stmt], found: &mut Vec<TensorId>) {
     for stmt in body {
         match &stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => summed(body, found),
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
+                summed(body, found)
+            }
             StmtKind::If {
                 then, otherwise, ..
             } => {

@@ -314,7 +314,7 @@ impl Case {
         !stored.is_disjoint(&multiplied)
     }
 
-    /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them.
+    /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them, nor sums of rounded ones.
     pub fn is_exact(&self, fill: Fill) -> bool {
         let rounds = |value: &Value| {
             use Unary::{Erf, Exp, Gelu, GeluTanh, Ln, Sigmoid, Silu, Sqrt, Tanh};
@@ -327,7 +327,9 @@ impl Case {
                 _ => false,
             }
         };
-        let mut exact = matches!(fill, Fill::Integers(_)) && !self.multiplies_products();
+        let rounded = self.kernel.variant.partial_sums.is_some();
+        let mut exact =
+            matches!(fill, Fill::Integers(_)) && !self.multiplies_products() && !rounded;
         for value in &self.kernel.values {
             value.visit(&mut |part| exact &= !rounds(part));
         }

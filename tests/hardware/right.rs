@@ -5,6 +5,7 @@ pub mod fp8_blocks;
 mod narrow;
 mod newcomers;
 mod outsiders;
+mod partial;
 mod strangers;
 
 use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
@@ -96,6 +97,8 @@ struct Matrix {
     amax: bool,
     /// The rule by which launches make scales of them.
     made: Option<Rule>,
+    /// The rule by which partial sums travel in FP8.
+    partial: Option<Rule>,
 }
 
 impl Matrix {
@@ -108,6 +111,7 @@ impl Matrix {
             output: self.output,
             amax: self.amax,
             output_scales: self.made,
+            partial_sums: self.partial,
             ..variant_of(&program, ranks, *kind)
         };
         let variants: Vec<_> = self.kinds.iter().map(of_kind).collect();
@@ -201,6 +205,7 @@ fn agrees(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -231,6 +236,7 @@ fn ragged(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -250,6 +256,7 @@ fn layout_nn(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -269,6 +276,7 @@ const FP8_MATRIX: Matrix = Matrix {
     output: None,
     amax: false,
     made: None,
+    partial: None,
 };
 
 fn fp8(schedule: Schedule) {
@@ -373,6 +381,7 @@ pub fn of_fp8() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let bits = of_bits().map(|variant| (Probes::default(), schedules::gemm(), variant));
     of_fp8_operands()
         .chain(narrow::of_fp8_outputs())
+        .chain(partial::of_partial_sums())
         .chain(bits)
 }
 
@@ -426,6 +435,7 @@ fn layout_tn(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -446,6 +456,7 @@ fn same_bits(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -466,6 +477,7 @@ fn jitter(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -486,6 +498,7 @@ fn small(schedule: Schedule) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -517,6 +530,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

@@ -162,7 +162,10 @@ fn run_makes_scales_of_outputs() {
 #[test]
 fn run_sends_partial_sums_in_fp8() {
     let shape = "--m 40 --n 144 --k 32 --world 3 --arch cpu --set tiles=128x128";
-    let told = good(tell(GEMM_RS, &format!("run {shape} --partial e4m3 --launches 1")));
+    let told = good(tell(
+        GEMM_RS,
+        &format!("run {shape} --partial e4m3 --launches 1"),
+    ));
     has(&told.out, &["partial=e4m3"]);
 }
 

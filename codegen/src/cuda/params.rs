@@ -121,7 +121,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Fragment(op) => {
             used.extend(op.fields());
-            if let FragmentOp::SendScales { tensor, .. } | FragmentOp::ReadTileScales { tensor, .. } = op
+            if let FragmentOp::SendScales { tensor, .. }
+            | FragmentOp::ReadTileScales { tensor, .. } = op
             {
                 let plane = &pipeline.kernel.buffers[tensor.index()];
                 used.insert(Field::Size(plane.columns));

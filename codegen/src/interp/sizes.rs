@@ -319,7 +319,8 @@ impl<'p> Sizes<'p> {
 
     /// The rule by which stores make the scales of a plane.
     pub fn rule_of(&self, plane: TensorId) -> Option<Rule> {
-        self.variant.rule_of(self.program.tensors[plane.index()].kind)
+        self.variant
+            .rule_of(self.program.tensors[plane.index()].kind)
     }
 
     /// A tensor's element type in this variant.

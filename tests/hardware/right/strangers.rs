@@ -18,6 +18,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         output: None,
         amax: false,
         made: None,
+        partial: None,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

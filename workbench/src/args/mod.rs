@@ -229,8 +229,7 @@ pub(crate) fn parse(
         variant = variant.output_scales(Rule { to, ..rule });
         variant.output = args.output.or(variant.output);
     }
-    variant.partial_sums =
-        (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
+    variant.partial_sums = (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
     variant.amax = args.amax;
     variant.promote = args.promote;
     variant.choices = once(set, "--set")?;

@@ -20,19 +20,37 @@ pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagn
 pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let (at, computed) = asked.item.partial?;
     let (what, hint) = if tiling.swapped() {
-        ("in swapped tiles", "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp")
+        (
+            "in swapped tiles",
+            "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp",
+        )
     } else if !tiling.tile().columns.is_multiple_of(BLOCK) {
-        ("in tiles of no whole blocks", "a multiple of 128 columns: a tile makes the scales of whole blocks")
+        (
+            "in tiles of no whole blocks",
+            "a multiple of 128 columns: a tile makes the scales of whole blocks",
+        )
     } else if computed {
-        ("of values that are computed", "products as they are: of bf16 or f16, or of FP8 with scales of blocks, which go into the sum; or partial sums of the schedule's type")
+        (
+            "of values that are computed",
+            "products as they are: of bf16 or f16, or of FP8 with scales of blocks, which go into the sum; or partial sums of the schedule's type",
+        )
     } else if asked.results.apart || tiling.operands().is_empty() {
-        ("that are not added to one product", "`y[t] = dot(x[t], w[t]) + partial[others()][t].sum()`, or a function of it; or partial sums of the schedule's type")
+        (
+            "that are not added to one product",
+            "`y[t] = dot(x[t], w[t]) + partial[others()][t].sum()`, or a function of it; or partial sums of the schedule's type",
+        )
     } else if asked.kind.split > 1 {
-        ("of CTAs that share K", "no split: the whole product makes the scales")
+        (
+            "of CTAs that share K",
+            "no split: the whole product makes the scales",
+        )
     } else {
         return None;
     };
-    let message = format!("partial sums with scales of 1×{BLOCK} {what}, in {}", asked.tiles());
+    let message = format!(
+        "partial sums with scales of 1×{BLOCK} {what}, in {}",
+        asked.tiles()
+    );
     Some(refuse(at, message, hint))
 }
 

@@ -77,7 +77,10 @@ impl Simulator<'_> {
         if !self.is_what_is_stored(of, &self.agents[index].fragment, elements) {
             return wrong("the schedule stores another value there");
         }
-        let end = self.case.geometry(to.plan).size(buffers[of.index()].columns);
+        let end = self
+            .case
+            .geometry(to.plan)
+            .size(buffers[of.index()].columns);
         let whole = columns.1 == (columns.0 + BLOCK).min(end);
         if made != columns || columns.0 < columns.1 && !(whole && columns.0.is_multiple_of(BLOCK)) {
             return wrong("they are not of a whole block");
@@ -141,7 +144,8 @@ impl Simulator<'_> {
         let first = self.row_in_all(&from, from.origin.0);
         let row = first + self.rows_before(index);
         let block = (from.origin.1 - tile.1) / BLOCK;
-        let exists = from.rows.0 + self.rows_before(index) < from.rows.1 && from.columns.0 < from.columns.1;
+        let exists =
+            from.rows.0 + self.rows_before(index) < from.rows.1 && from.columns.0 < from.columns.1;
         if exists && of_tile != (plane, self.case.slot(&from), row, block) {
             return wrong("the scales are of another tile");
         }

@@ -1,0 +1,116 @@
+//! Partial sums that travel in FP8, with scales that the tile makes.
+
+use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
+use crate::case::{Device, Fill, Kind, variant_of};
+use crate::gpus;
+use counterflow::jit::Probes;
+use counterflow::rule::{Fp8, Rule};
+use counterflow::{Program, Scales, Variant, schedules};
+
+const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3);
+const SENDERS: [Schedule; 2] = [schedules::gemm_rs, schedules::gemm_ar];
+
+/// Operands, their scales, and the rule of those of partial sums.
+type Sending = (&'static [Kind], Option<Scales>, Rule);
+
+fn sendings() -> [Sending; 3] {
+    [
+        (&KINDS[..2], None, THEIRS.powers_of_two()),
+        (&KINDS[2..], None, Rule::transformer_engine(Fp8::E5M2)),
+        (&FP8, Some(Scales::Blocks1d2d), Rule::deep_gemm()),
+    ]
+}
+
+fn sending((kinds, scales, rule): Sending) -> (Matrix, String) {
+    let matrix = Matrix {
+        kinds,
+        scales,
+        partial: Some(rule),
+        ..FP8_MATRIX
+    };
+    let to = rule.to.dtype();
+    (
+        matrix,
+        format!("{}, partial sums {to} by {rule}", kinds[0].0),
+    )
+}
+
+/// Within the bounds of their roundings.
+fn fp8_partial_sums(schedule: Schedule) {
+    for of in sendings() {
+        let (matrix, what) = sending(of);
+        matrix.on_gpus(schedule, &what, (Probes::default(), 0));
+    }
+}
+
+mod fp8_partial_sums {
+    crate::each_schedule!(super::fp8_partial_sums: gemm_rs, gemm_ar);
+}
+
+/// The same on emulated ranks.
+#[test]
+fn emulated_ranks_send_partial_sums() {
+    for (schedule, ranks) in SENDERS.into_iter().zip([3, 4]) {
+        for of in sendings() {
+            let (matrix, what) = sending(of);
+            let matrix = Matrix {
+                sizes: &[(272, 144)],
+                rows: &[300, 1],
+                ..matrix
+            };
+            let ran = run(matrix.cases(schedule, ranks, 1), &Device::Cpu);
+            matrix.compare(&ran, &format!("world {ranks} emulated, {what}"));
+        }
+    }
+}
+
+/// Sums of integers, and of codes times powers of two, are exact in any order: codes and scales are the emulator's, and so are sums.
+#[test]
+fn fp8_partial_sums_have_the_bits_of_the_emulator() {
+    let mut launches = 0;
+    for (schedule, ranks) in SENDERS
+        .into_iter()
+        .flat_map(|of| (1..=4).map(move |ranks| (of, ranks)))
+    {
+        let Some(gpus) = gpus::here() else { return };
+        let (matrix, _) = sending(sendings()[0]);
+        let matrix = Matrix {
+            sizes: &[(272, 144)],
+            rows: &[1000, 1, 127],
+            fills: &[Fill::Integers],
+            ..matrix
+        };
+        let cases = matrix.cases(schedule, ranks, ranks.div_ceil(gpus));
+        let Some(world) = gpus::world(ranks) else {
+            return;
+        };
+        let ran = run(cases, &Device::gpus(&world, Probes::default(), 0));
+        drop(world);
+        for (case, fill, outcome) in &ran {
+            let emulated = case.run(&Device::Cpu, *fill);
+            for output in &outcome.outputs {
+                let same = emulated.output(output.launch, output.rank, output.tensor);
+                assert_eq!(same, Some(output), "{}", case.kernel.name);
+            }
+            launches += matrix.rows.len();
+        }
+    }
+    println!("  {launches} launches right: FP8 partial sums have the bits of the emulator");
+}
+
+/// The same for what compiles them ahead.
+pub(super) fn of_partial_sums() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let kinds = SENDERS
+        .into_iter()
+        .flat_map(|schedule| sendings().map(|of| (schedule, of)));
+    kinds.flat_map(|(schedule, (kinds, scales, rule))| {
+        let worlds = kinds
+            .iter()
+            .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
+        worlds.map(move |(kind, world)| {
+            let program = schedule();
+            let variant = variant_of(&program, world, *kind).partial_sums(rule);
+            (Probes::default(), program, Variant { scales, ..variant })
+        })
+    })
+}
