@@ -23,8 +23,7 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         return Ok(program);
     };
     let of = partial_sums(&program);
-    let known =
-        |tensor: &Tensor| of.first().is_some() && tensor.kind.plane_of() == of.first().copied();
+    let known = |tensor: &Tensor| tensor.kind.plane_of().is_some_and(|it| of.contains(&it));
     if program.tensors.iter().any(known) {
         return Ok(program);
     }
@@ -48,13 +47,14 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
     let mut planes = BTreeMap::new();
     for of in of {
         let Tensor { name, kind, at, .. } = &made.tensors[of.index()];
+        let at = *at;
         let TensorKind::Scratch { extent, slots, .. } = *kind else {
             continue;
         };
         if extent == ScratchRows::Whole {
             let message =
                 format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
-            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
+            return Err(Diagnostic::new(Rule::Shape, at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
         }
         let plane = Tensor {
             name: format!("{name}.scale"),
@@ -65,7 +65,7 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
                 scales_of: Some(of),
             },
             dtype: Dtype::F32,
-            at: *at,
+            at,
         };
         planes.insert(of, TensorId(made.tensors.len() as u16));
         made.tensors.push(plane);

@@ -310,9 +310,9 @@ impl Variant {
 
     /// The rule by which stores make the scales of a plane of that kind.
     pub(crate) fn rule_of(&self, plane: TensorKind) -> Option<Rule> {
-        match plane {
-            TensorKind::Scratch { .. } => self.partial_sums,
-            _ => self.output_scales,
+        match matches!(plane, TensorKind::Scratch { .. }) {
+            true => self.partial_sums,
+            false => self.output_scales,
         }
     }
 

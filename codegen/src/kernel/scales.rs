@@ -28,6 +28,11 @@ impl Kernel {
         Some(TensorId(at))
     }
 
+    /// Whether its tiles are partial sums that travel with scales.
+    pub(crate) fn sends_scales_of(&self, tensor: TensorId) -> bool {
+        self.buffers[tensor.index()].is_scratch() && self.made_of(tensor).is_some()
+    }
+
     /// The rule by which stores make the scales of a plane.
     pub(crate) fn rule_of(&self, plane: TensorId) -> Option<Rule> {
         self.variant.rule_of(self.buffers[plane.index()].kind)
@@ -35,15 +40,17 @@ impl Kernel {
 
     /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
     pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
-        match self.buffers[tensor.index()].kind {
-            TensorKind::Scale {
-                of, gathered: true, ..
-            }
-            | TensorKind::Scratch {
-                scales_of: Some(of),
-                ..
-            } => of,
-            _ => tensor,
+        if let TensorKind::Scale {
+            of, gathered: true, ..
+        }
+        | TensorKind::Scratch {
+            scales_of: Some(of),
+            ..
+        } = self.buffers[tensor.index()].kind
+        {
+            of
+        } else {
+            tensor
         }
     }
 }

@@ -79,26 +79,25 @@ impl Item {
             {
                 item.tensors.push((tile.buffer, at));
             }
-            let partial = |buffer: TensorId| {
-                kernel.buffers[buffer.index()].is_scratch() && kernel.made_of(buffer).is_some()
-            };
-            match &op.kind {
-                OpKind::Store { dst, value, .. } if partial(dst.buffer) => {
-                    let value = &kernel.values[usize::from(value.0)];
-                    let computed = !matches!(value, Value::Acc(_));
-                    if computed || item.partial.is_none() {
-                        item.partial = Some((at, computed));
-                    }
+            let partial = |buffer: TensorId| kernel.sends_scales_of(buffer);
+            if let OpKind::Store {
+                dst,
+                value,
+                scales: Some(_),
+                ..
+            } = &op.kind
+            {
+                let computed = !matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
+                match partial(dst.buffer) {
+                    true if computed => item.partial = Some((at, true)),
+                    true => _ = item.partial.get_or_insert((at, false)),
+                    false => _ = item.made.get_or_insert(at),
                 }
-                OpKind::Reduce { from, .. } if partial(from.buffer) => {
-                    item.partial.get_or_insert((at, false));
-                }
-                OpKind::Store {
-                    scales: Some(_), ..
-                } => {
-                    item.made.get_or_insert(at);
-                }
-                _ => {}
+            }
+            if let OpKind::Reduce { from, .. } = &op.kind
+                && partial(from.buffer)
+            {
+                item.partial.get_or_insert((at, false));
             }
             match &op.kind {
                 OpKind::Store {

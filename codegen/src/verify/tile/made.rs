@@ -77,8 +77,7 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
 
 /// Whether a sum is of tiles that have scales, in one rank's memory at a time.
 fn is_partial(kernel: &Kernel, from: &Region) -> bool {
-    let scratch = kernel.buffers[from.buffer.index()].is_scratch();
-    scratch && kernel.made_of(from.buffer).is_some() && from.home != Home::Everywhere
+    kernel.sends_scales_of(from.buffer) && from.home != Home::Everywhere
 }
 
 /// Items that begin or end within a block.
@@ -103,14 +102,19 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
 }
 
 fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
-    let tile = match &op.kind {
-        OpKind::Store {
-            dst,
-            scales: Some(_),
-            ..
-        } => dst,
-        OpKind::Reduce { from, .. } if is_partial(kernel, from) => from,
-        _ => return None,
+    let tile = if let OpKind::Store {
+        dst,
+        scales: Some(_),
+        ..
+    } = &op.kind
+    {
+        dst
+    } else if let OpKind::Reduce { from, .. } = &op.kind
+        && is_partial(kernel, from)
+    {
+        from
+    } else {
+        return None;
     };
     let partition = &kernel.partitions[partition.index()];
     let columns = partition.column_block?;
