@@ -122,7 +122,7 @@ fn run_takes_layouts_types_and_leading_dimensions() {
         for dtype in ["bf16", "f16", "f32"] {
             let words =
                 format!("run {SMALL} --layout {layout} --dtype {dtype} --launches 1 --ld y=48");
-            good(tell(GEMM, GEMM_RS, &words));
+            good(tell(GEMM, &words));
         }
     }
 }
@@ -136,7 +136,7 @@ fn run_takes_types_of_fp8_with_their_scales() {
         "--output e4m3",
         "--output e5m2 --amax",
     ] {
-        let told = good(tell(GEMM, GEMM_RS, &format!("run {SMALL} {words} --launches 1")));
+        let told = good(tell(GEMM, &format!("run {SMALL} {words} --launches 1")));
         let settled = words.replace("--dtype ", "").replace("--", "");
         for word in settled.replace("scales ", "scales=").split(' ') {
             has(&told.out, &[word]);
@@ -154,7 +154,7 @@ fn run_makes_scales_of_outputs() {
             "output=e5m2 output-scales=te+pow2",
         ),
     ] {
-        let told = good(tell(GEMM, GEMM_RS, &format!("run {shape} {words} --launches 1")));
+        let told = good(tell(GEMM, &format!("run {shape} {words} --launches 1")));
         has(&told.out, &[settled]);
     }
 }
@@ -181,8 +181,8 @@ fn run_refuses_a_device_that_is_not_there() {
 
 #[test]
 fn run_refuses_what_does_not_fit_in_memory() {
-    let told = tell(GEMM, GEMM_RS, "run --m 1000000 --n 8 --k 1000");
+    let told = tell(GEMM, "run --m 1000000 --n 8 --k 1000");
     bad(&told, REJECTED, &["elements", "at most", "--m"]);
-    let told = tell(GEMM, GEMM_RS, "run --m 100000 --n 100000 --k 100000");
+    let told = tell(GEMM, "run --m 100000 --n 100000 --k 100000");
     bad(&told, REJECTED, &["multiply-adds", "at most", "--m"]);
 }

@@ -232,7 +232,7 @@ fn a_kernel_sends_scales() {
     insta::assert_snapshot!(find(&text, "make scales"), @"make scales of |acc[part]| of [(t.column * TILE_N + part * SUBTILE_N) / 128 * 128..n]");
     insta::assert_snapshot!(find(&text, "<- scales of"), @"partial.scale on owner, slot me [t.row * TILE_M..rows(owner), (t.column * TILE_N + part * SUBTILE_N) / 128] <- scales of |acc[part]| of [..n]");
     insta::assert_snapshot!(find(&text, "scales <-"), @"scales <- partial.scale, slot from [t.row * TILE_M..rows(me), t.column * TILE_N..n]");
-    insta::assert_snapshot!(find(&text, "acc[part + i] += "), @"acc[part + i] += w[i] by its scales");
+    insta::assert_snapshot!(find(&text, "acc[part + i] += "), @"acc[part + i] += stage.w[i] by its scales");
     let text = cuda::emit(&verify::pipeline(pipeline).expect("it is right")).text;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for line in [
