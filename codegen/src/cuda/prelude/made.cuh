@@ -61,8 +61,8 @@ __device__ __forceinline__ void subtile_store_scaled(const float* d, const float
     subtile_store<T, columns>(scaled, subtile, row, lane);
 }
 
-// Of partial sums with scales: those of a lane's two rows for each 128 columns of a tile, whose first line is given. Loads that
-// the first cache never holds: another GPU wrote them during this launch. What is not there is zero.
+// Of partial sums with scales: those of a lane's two rows for each 128 columns of a tile, whose first line is given.
+// Loads that the first cache never holds: another GPU wrote them during this launch. What is not there is zero.
 template <u32 blocks>
 __device__ __forceinline__ void scales_read(float (*scales)[2], const float* line, u32 step, u32 column, u32 columns,
                                             u32 row, u32 end, u32 lane) {
@@ -93,7 +93,9 @@ __device__ __forceinline__ void subtile_add_scaled(float* d, const float* scales
         const u32 at = row + block % 2 * 8 + lane / 4;
         u32 codes;
         asm volatile("ld.shared.u32 %0, [%1];"
-                     : "=r"(codes) : "r"(subtile_address<columns / 2>(subtile, at, block / 2) + lane % 4 * 4) : "memory");
+                     : "=r"(codes)
+                     : "r"(subtile_address<columns / 2>(subtile, at, block / 2) + lane % 4 * 4)
+                     : "memory");
         const u32 left = __shfl_sync(~0u, codes, low), right = __shfl_sync(~0u, codes, low + 2);
         const float2 a = unpack(left >> odd, T()), b = unpack(right >> odd, T());
         const float scale = scales[block % 2];
