@@ -310,9 +310,7 @@ impl Walk<'_, '_> {
             if scaled {
                 self.make_scales(elements, var, &mut part);
             }
-            for leaf in stores {
-                part.extend(self.send_scales(leaf, elements, var));
-            }
+            part.extend(self.send_scales(stores, elements, var));
             part.extend([
                 Node::Fragment(FragmentOp::WriteSubtile {
                     ring: SUBTILES,

@@ -40,13 +40,20 @@ impl Walk<'_, '_> {
         (BLOCK / self.tiling().subtile().columns).max(1)
     }
 
-    /// What writes the scales of partial sums beside the slot that a store writes.
+    /// What writes the scales of partial sums beside the slots that these stores write.
     pub(super) fn send_scales(
         &mut self,
-        leaf: &Leaf<'_>,
+        stores: &[Leaf<'_>],
         elements: Elements,
         var: Var,
     ) -> Vec<Node> {
+        let stores = stores.iter();
+        stores
+            .flat_map(|leaf| self.send_scales_of(leaf, elements, var))
+            .collect()
+    }
+
+    fn send_scales_of(&mut self, leaf: &Leaf<'_>, elements: Elements, var: Var) -> Vec<Node> {
         let (Some(tensor), OpKind::Store { dst, .. }) = (plane(leaf), &leaf.op.kind) else {
             return Vec::new();
         };

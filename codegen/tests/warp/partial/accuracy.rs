@@ -20,7 +20,7 @@ struct Inputs {
 /// N(0, 1), rounded to bf16: the same for the same rank and tensor.
 fn normal((rank, tensor): (u32, u16), of: &Inputs, values: &mut [f32]) {
     let mut state =
-        (u64::from(rank) << 20 | u64::from(tensor) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((u64::from(rank) << 20) | (u64::from(tensor) + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut uniform = || {
         state ^= state << 13;
         state ^= state >> 7;
