@@ -102,7 +102,7 @@ fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
             ),
             "outputs of the type that the rule of their scales is of",
         ),
-        Some(rule) if !(0.0..f32::INFINITY).contains(&rule.eps) => (
+        Some(rule) if !rule.has_finite_eps() => (
             format!("scales by an eps of {} in {}", rule.eps, program.name),
             "a finite eps of 0 or more",
         ),

@@ -34,6 +34,12 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
             "a schedule that sends tiles once and adds them by `partial[others()][t].sum()`; what adds on its way, or in memory, rounds at each addition",
         ));
     }
+    if !rule.has_finite_eps() {
+        let message = format!("partial sums by an eps of {} in {}", rule.eps, program.name);
+        return Err(
+            Diagnostic::new(Rule::Shape, program.at, message).hint("a finite eps of 0 or more")
+        );
+    }
     if variant.output_scales.is_some() {
         let message = format!(
             "partial sums of FP8 in {}, beside outputs whose scales launches make",

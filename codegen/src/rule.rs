@@ -260,6 +260,11 @@ impl Rule {
         scales
     }
 
+    /// Whether an amax can be held against its eps.
+    pub(crate) fn has_finite_eps(&self) -> bool {
+        (0.0..f32::INFINITY).contains(&self.eps)
+    }
+
     /// Whether an amax keeps NaN.
     pub const fn keeps_nan(&self) -> bool {
         match self.convention {

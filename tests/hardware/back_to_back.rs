@@ -7,10 +7,11 @@
 //! schedules add in a fixed order. The one that does not is given integers. What this cannot see: what goes right only
 //! because this machine is as fast as it is; the pauses are for that.
 
-use crate::case::{Case, Fill, in_parallel, variant_of};
+use crate::case::{Case, Fill, variant_of};
 use crate::fine;
 use crate::gpus::{self, dawdle};
 use crate::memory::{Heap, Memory, Words, numbers, slots_of};
+use crate::parallel::in_parallel;
 use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::{self, Numbers, Outcome, Output, Policy};
 use counterflow::codegen::program::TensorId;

@@ -4,13 +4,14 @@ use crate::fine;
 use crate::gpus::{World, dawdle};
 use crate::halves;
 use crate::memory::{self, Heap, Memory, Raw, Words};
+use crate::parallel::in_parallel;
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
 use counterflow::codegen::kernel::{OpKind, visit};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::sm90;
-use counterflow::codegen::value::{Binary, Unary, Value};
+use counterflow::codegen::value::{Binary, Body, Unary, Value};
 use counterflow::codegen::verify;
 use counterflow::codegen::warp::Pipeline;
 use counterflow::jit::{Compiler, Probes};
@@ -20,7 +21,6 @@ use counterflow::{
     Variant,
 };
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A schedule, checked, and its plans.
@@ -199,12 +199,7 @@ impl Case {
         late: u64,
     ) -> Result<Outcome, Error> {
         let each = |rank: &Communicator| self.on_rank(rank, Some(compiler), fill, late);
-        let outputs = Communicator::each(ranks, each)?;
-        Ok(Outcome {
-            outputs: outputs.into_iter().flatten().collect(),
-            steps: 0,
-            policy: Policy::of_seed(0, 1, 1),
-        })
+        Ok(outcome(Communicator::each(ranks, each)?))
     }
 
     /// The outputs of one rank. Emulated ranks need no compiler.
@@ -250,12 +245,9 @@ impl Case {
 
     /// That as numbers.
     pub fn outcome(&self, left: &[Vec<Raw>]) -> Outcome {
-        let outputs = in_parallel(left.len(), |rank| self.outputs(rank as u32, &left[rank]));
-        Outcome {
-            outputs: outputs.into_iter().flatten().collect(),
-            steps: 0,
-            policy: Policy::of_seed(0, 1, 1),
-        }
+        outcome(in_parallel(left.len(), |rank| {
+            self.outputs(rank as u32, &left[rank])
+        }))
     }
 
     fn words(&self, rank: u32, launch: usize, fill: Fill) -> Words {
@@ -314,26 +306,12 @@ impl Case {
         !stored.is_disjoint(&multiplied)
     }
 
-    /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them, nor sums of rounded ones.
+    /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them, nor sums
+    /// of rounded ones.
     pub fn is_exact(&self, fill: Fill) -> bool {
-        let rounds = |value: &Value| {
-            use Unary::{Erf, Exp, Gelu, GeluTanh, Ln, Sigmoid, Silu, Sqrt, Tanh};
-            match value {
-                Value::Unary(function, _) => matches!(
-                    function,
-                    Exp | Ln | Sqrt | Tanh | Erf | Sigmoid | Gelu | GeluTanh | Silu
-                ),
-                Value::Binary(function, ..) => matches!(function, Binary::Div),
-                _ => false,
-            }
-        };
         let rounded = self.kernel.variant.partial_sums.is_some();
-        let mut exact =
-            matches!(fill, Fill::Integers(_)) && !self.multiplies_products() && !rounded;
-        for value in &self.kernel.values {
-            value.visit(&mut |part| exact &= !rounds(part));
-        }
-        exact
+        let integers = matches!(fill, Fill::Integers(_)) && !self.multiplies_products();
+        integers && !rounded && !self.kernel.values.iter().any(rounds)
     }
 
     /// Compares an outcome with its reference; the largest error, by what rounding allows.
@@ -381,6 +359,40 @@ impl Case {
     }
 }
 
+/// Whether a function after the product has more than one legal value.
+fn rounds(value: &Value) -> bool {
+    use Unary::{Erf, Exp, Gelu, GeluTanh, Ln, Sigmoid, Silu, Sqrt, Tanh};
+    let mut found = false;
+    value.visit(&mut |part| {
+        found |= match part {
+            Value::Unary(function, _) => matches!(
+                function,
+                Exp | Ln | Sqrt | Tanh | Erf | Sigmoid | Gelu | GeluTanh | Silu
+            ),
+            Value::Binary(function, ..) => matches!(function, Binary::Div),
+            Value::Call(function, _) => match &function.body {
+                Body::Value(body) => rounds(body),
+                Body::Foreign(_) => true,
+            },
+            Value::Acc(_)
+            | Value::Arg(_)
+            | Value::Const(_)
+            | Value::Select(..)
+            | Value::Cast(..) => false,
+        };
+    });
+    found
+}
+
+/// What GPUs left, of all ranks.
+fn outcome(outputs: Vec<Vec<Output>>) -> Outcome {
+    Outcome {
+        outputs: outputs.into_iter().flatten().collect(),
+        steps: 0,
+        policy: Policy::of_seed(0, 1, 1),
+    }
+}
+
 /// References that kernels of one product have in common, whatever their tiles: worked out once.
 #[derive(Default)]
 pub struct References(Mutex<HashMap<String, Arc<OnceLock<Expected>>>>);
@@ -392,7 +404,8 @@ impl References {
         let variant = &kernel.variant;
         let what = (&kernel.name, &kernel.buffers, &kernel.values);
         let how = (variant.world, variant.layout, variant.dtype, variant.second);
-        let key = format!("{what:?} {how:?} {shape:?} {launch} {fill:?}");
+        let rules = (variant.output_scales, variant.partial_sums);
+        let key = format!("{what:?} {how:?} {rules:?} {shape:?} {launch} {fill:?}");
         let known = Arc::clone(self.0.lock().expect("no panic").entry(key).or_default());
         let expected = known.get_or_init(|| case.reference(launch, fill));
         case.compare_with(expected, outcome, launch, fill)
@@ -402,30 +415,4 @@ impl References {
 /// Cases of a device have plans for as many SMs as a rank of it has.
 pub fn on(device: &Device<'_>, program: &Program, variant: &Variant, shapes: &[Shape]) -> Case {
     Case::new(program, variant, shapes, device.sharing())
-}
-
-/// `f` of every number below `count`, on as many threads as there are cores.
-pub fn in_parallel<T: Send>(count: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return done;
-            }
-            done.push((index, f(index)));
-        }
-    };
-    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores.min(count)).map(|_| scope.spawn(work)).collect();
-        let joined = threads.into_iter().map(|thread| match thread.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.flatten().collect()
-    });
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, value)| value).collect()
 }

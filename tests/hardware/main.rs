@@ -59,6 +59,7 @@ mod memory;
 mod mlp;
 mod nccl;
 mod op;
+mod parallel;
 mod prebuilt;
 mod processes;
 mod pulls;

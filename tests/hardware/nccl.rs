@@ -38,7 +38,7 @@ type Told = unsafe extern "C" fn(c_int) -> *const c_char;
 
 /// NCCL with a communicator of its own over the first GPUs.
 struct Nccl {
-    library: Library,
+    opened: Library,
     comms: Vec<*mut c_void>,
 }
 
@@ -46,10 +46,10 @@ struct Nccl {
 unsafe impl Sync for Nccl {}
 
 impl Nccl {
-    fn new(library: Library, gpus: u32) -> Nccl {
+    fn new(opened: Library, gpus: u32) -> Nccl {
         let ordinals: Vec<c_int> = (0..gpus as c_int).collect();
         let mut nccl = Nccl {
-            library,
+            opened,
             comms: vec![std::ptr::null_mut(); gpus as usize],
         };
         let init: Init = nccl.function(c"ncclCommInitAll");
@@ -62,7 +62,7 @@ impl Nccl {
 
     fn function<T: Copy>(&self, name: &CStr) -> T {
         // SAFETY: the types are those of NCCL's manual.
-        *unsafe { self.library.get::<T>(name.to_bytes_with_nul()) }.expect("NCCL has it")
+        *unsafe { self.opened.get::<T>(name.to_bytes_with_nul()) }.expect("NCCL has it")
     }
 
     fn fine(&self, status: c_int) {

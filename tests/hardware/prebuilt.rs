@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
 #[test]
-#[ignore = "no test: fills the cache that .ci/pack packs"]
+#[ignore = "no test: `.ci/pack` runs it to compile the kernels that it packs"]
 fn kernels_of_the_suite() {
     let compiler = fine(Compiler::find());
     let start = Instant::now();
@@ -83,7 +83,7 @@ fn kernels_of_the_suite() {
             wanted.push(kernel);
         }
     }
-    let compiled = crate::case::in_parallel(wanted.len(), |index| {
+    let compiled = crate::parallel::in_parallel(wanted.len(), |index| {
         let (probes, source) = &wanted[index];
         launch::compile(&compiler.clone().with_probes(*probes), source)
             .map(|made| made.cubin().len())

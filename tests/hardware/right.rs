@@ -8,9 +8,10 @@ mod outsiders;
 mod partial;
 mod strangers;
 
-use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant_of};
+use crate::case::{Case, Device, Fill, Kind, on, variant_of};
 use crate::fine;
 use crate::gpus;
+use crate::parallel::in_parallel;
 use crate::tiles::RAGGED;
 use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;

@@ -1,7 +1,8 @@
 //! The knobs of the GEMM itself: every sort of tile on ragged shapes, against the f64 reference.
 
-use crate::case::{Device, Fill, References, in_parallel, on};
+use crate::case::{Device, Fill, References, on};
 use crate::gpus;
+use crate::parallel::in_parallel;
 use crate::right::JITTER;
 use crate::wide::wide;
 use counterflow::codegen::program::Setting::{self, One, Pair};

@@ -57,6 +57,30 @@ fn rules() -> [Rule; 5] {
     ]
 }
 
+/// An overflow is seen behind DeepGEMM's rule alone; NaN is behind all.
+#[test]
+fn what_is_read_of_infinities_and_nan() {
+    for rule in rules() {
+        let read = |odd: f32| {
+            let mut values = [1.0; 128];
+            values[5] = odd;
+            let scale = rule.scale_lines(&mut values, 128)[0];
+            values.map(|value| rule.to.dtype().round(value) * scale)
+        };
+        let (infinite, nan) = (read(f32::INFINITY), read(f32::NAN));
+        match rule.convention {
+            Convention::TransformerEngine => {
+                assert!(infinite.iter().all(|value| value.is_finite()), "{rule}");
+                assert!(nan[5].is_nan() && nan[4].is_finite(), "{rule}");
+            }
+            Convention::DeepGemm | Convention::DeepGemmOnGpu => {
+                let all = infinite.iter().chain(&nan);
+                assert!(all.copied().all(f32::is_nan), "{rule}");
+            }
+        }
+    }
+}
+
 /// The numbers of a rank's tensor, which the product of integers has exactly.
 fn integers(seed: u64, rank: u32, tensor: usize, name: &str, sides: (u32, u32)) -> Vec<f32> {
     let mut values = vec![0.0; (sides.0 * sides.1) as usize];

@@ -8,7 +8,7 @@ use counterflow_runtime::launch;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
 #[test]
-#[ignore = "no test: fills the cache that .ci/pack packs"]
+#[ignore = "no test: `.ci/pack` runs it to compile the kernels that it packs"]
 fn kernels_of_the_suite() {
     let compiler = fine(Compiler::find());
     let recipes = current()

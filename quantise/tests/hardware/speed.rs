@@ -123,7 +123,7 @@ fn measure(rank: &Communicator, recipe: Recipe, shape: [usize; 2]) {
 }
 
 #[test]
-#[ignore = "a measurement: .ci/pack's section runs it"]
+#[ignore = "a measurement, which wants a GPU for itself: the packed suite (`.ci/hardware`) runs it alone"]
 fn quantisers_beside_copies() {
     let Some(rank) = on_gpu() else { return };
     println!(

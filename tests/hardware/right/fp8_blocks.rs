@@ -1,7 +1,8 @@
 //! Scales of blocks, of what a rank has and of what is gathered.
 
 use super::{FP8_MATRIX, Matrix, Schedule};
-use crate::case::{Case, Device, Fill, Kind, checked, in_parallel, on, variant_of};
+use crate::case::{Case, Device, Fill, Kind, checked, on, variant_of};
+use crate::parallel::in_parallel;
 use crate::wide::wide;
 use crate::{fine, gpus};
 use counterflow::codegen::interp::Output;

@@ -8,11 +8,14 @@ use crate::diag::Diagnostic;
 use crate::program::TensorId;
 use crate::tiling::Tiling;
 
+/// What to do about tiles whose rows are divided among lanes.
+const NOT_SWAPPED: &str = "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp";
+
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
 pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.made.filter(|_| tiling.swapped())?;
     let message = format!("scales that are made in {}", asked.tiles());
-    let hint = "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp";
+    let hint = NOT_SWAPPED;
     Some(refuse(at, message, hint))
 }
 
@@ -20,10 +23,7 @@ pub(super) fn scales_of_rows(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagn
 pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let (at, computed) = asked.item.partial?;
     let (what, hint) = if tiling.swapped() {
-        (
-            "in swapped tiles",
-            "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp",
-        )
+        ("in swapped tiles", NOT_SWAPPED)
     } else if !tiling.tile().columns.is_multiple_of(BLOCK) {
         (
             "in tiles of no whole blocks",

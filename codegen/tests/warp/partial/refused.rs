@@ -56,6 +56,10 @@ fn tiles_and_values_that_have_no_scales() {
     error[resources]: partial sums with scales of 1×128 of values that are computed, in tiles of 128x128
       help: products as they are: of bf16 or f16, or of FP8 with scales of blocks, which go into the sum; or partial sums of the schedule's type
     ");
+    for eps in [-1.0, f32::INFINITY, f32::NAN] {
+        let told = said(&gemm_rs, &variant(2, THEIRS.with_eps(eps)));
+        assert!(told.contains("a finite eps of 0 or more"), "{told}");
+    }
     let both = variant(2, THEIRS).output_scales(THEIRS);
     let mut s = ScheduleBuilder::new("both");
     let (x, w, z) = (s.local("x", Bf16), s.local("w", Bf16), s.out("z", Bf16));

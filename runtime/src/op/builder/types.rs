@@ -183,13 +183,15 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// Lets partial sums of tiles travel in FP8, with scales of 1×128 by that rule: half the bytes of bf16, and 4 for each 128 of
     /// them. It is for schedules that send tiles once and add them where they land, by `partial[others()][t].sum()`: `gemm_rs`,
     /// `gemm_ar`, `mlp`. Who computes a tile takes the amax of each 128 columns of a row and writes codes and scales; who adds it
-    /// multiplies, and adds in f32, in the order that there ever was, so the same inputs give the same bits in every run. A rank's own
+    /// multiplies, and adds in f32, in the same order as without, so the same inputs give the same bits in every run. A rank's own
     /// part never leaves its registers and stays f32. TransformerEngine's reduce-scatter has one scale for a tensor.
     ///
     /// **What it costs in accuracy** (emulated, N(0, 1) operands, K of 1024 to 8192 a rank; `notes/bench/FIGURES.md` has the table): each
     /// partial sum is off by up to 2⁻⁴ of itself with e4m3. The error's rms is 1.9 % of the results' with 2 ranks, 2.3 % with 4 and
-    /// 2.5 % with 8, with bf16 0.2 %. With one scale for all that a rank sends it is the same, unless rows differ in size. By
-    /// TransformerEngine's rule an infinity becomes the largest code.
+    /// 2.5 % with 8, with bf16 0.2 %. With one scale for all that a rank sends it is the same, unless rows differ in size.
+    ///
+    /// **Infinities**: by TransformerEngine's rule one becomes the largest code, so a sum that overflowed is finite. Use DeepGEMM's where
+    /// overflows must be seen, by loss scaling for instance: it makes NaN of all 128. NaN stays by both.
     ///
     /// Tiles have a multiple of 128 columns and of 64 rows. FP8 operands need scales of blocks, which go into the sum; what adds
     /// on its way, as a ring does, or in memory, is refused, and so are values that are computed before they are sent.

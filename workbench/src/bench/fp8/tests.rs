@@ -3,7 +3,7 @@
 use super::super::contenders::{Holds, rounded};
 use super::super::peer::{How, padded, parts};
 use super::super::variants::{self, Built, Plane, Planned};
-use crate::library::{self, Sizes};
+use crate::library::{self, Sizes, real};
 use crate::suite::{self, Case};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::{Machine, Volume};
@@ -34,7 +34,7 @@ const SUMS: [(Schedule, How); 4] = [
 fn sizes() -> Sizes {
     Sizes {
         tiles: counterflow_codegen::builder::tune([(128, 128)]),
-        ..library::real()
+        ..real()
     }
 }
 
