@@ -14,9 +14,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{
-    Convention, Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, twin,
-};
+use counterflow_quantise::{Convention, Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, twin};
 use counterflow_runtime::op::Launch;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;

@@ -56,7 +56,7 @@ pub struct Key {
     /// Whether launches make scales of outputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scales: bool,
-    /// Whether partial sums travel in FP8.
+    /// Whether partial sums travel in FP8. No sweep writes winners of these two: `bench` does not measure them yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
     /// Whether outputs have amaxes.
@@ -181,7 +181,8 @@ impl Key {
     /// Those that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose scales come after
     /// the product, too, or that have none. Measured on an H200: with winners of scales of the whole, scales of rows reached
     /// 0.97 of cuBLASLt's speed with the same in nine large products.
-    /// Last of those with amaxes, or whose launches make scales or send partial sums in FP8: the same without, which is measured more often.
+    /// Last of those with amaxes, or whose launches make scales or send partial sums in FP8: the same without, which is measured
+    /// more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let after = [Some(Scales::Whole), Some(Scales::Rows), None];

@@ -69,10 +69,10 @@ impl Roles {
             buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
         });
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        if let Some(option) = measured_beside(kernel) {
+        if let Some((option, why)) = not_compared(kernel) {
             return Err(Error::NotYet {
                 what: format!("measuring {} with {option}", kernel.name),
-                help: format!("leave out {option}: `bench` compares and times one output"),
+                help: format!("leave out {option}: {why}"),
             });
         }
         // Products that other ranks add are still the product.
@@ -308,12 +308,22 @@ pub(super) fn contenders(
     (legal, refused)
 }
 
-/// The option by which a launch writes numbers beside its outputs.
-fn measured_beside(kernel: &Kernel) -> Option<&'static str> {
-    if kernel.variant.output_scales.is_some() {
-        return Some("--output-scales");
-    }
-    kernel.variant.amax.then_some("--amax")
+/// The option that makes results which are not compared yet, and why they are not.
+fn not_compared(kernel: &Kernel) -> Option<(&'static str, &'static str)> {
+    let one_output = "`bench` compares and times one output";
+    let rounding = "what sums over ranks are compared within has no FP8 on their way";
+    let variant = &kernel.variant;
+    let options = [
+        (
+            variant.output_scales.is_some(),
+            "--output-scales",
+            one_output,
+        ),
+        (variant.amax, "--amax", one_output),
+        (variant.partial_sums.is_some(), "--partial", rounding),
+    ];
+    let mut options = options.into_iter();
+    options.find_map(|(asked, option, why)| asked.then_some((option, why)))
 }
 
 #[cfg(test)]
@@ -322,6 +332,7 @@ mod tests {
     use crate::suite;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
     use counterflow_codegen::dtype::Dtype;
+    use counterflow_codegen::rule::{Fp8, Rule};
 
     /// Four tiles, each in groups of 8 and of 4.
     fn built() -> Vec<Built> {
@@ -342,6 +353,27 @@ mod tests {
         built
             .map(|built| built.expect("legal whatever the shape"))
             .collect()
+    }
+
+    #[test]
+    fn results_that_are_not_compared_are_refused_by_their_option() {
+        let rule = Rule::transformer_engine(Fp8::E4M3);
+        let fp8 = Variant::new(2).output(Dtype::E4M3);
+        let library = crate::library::all();
+        let program = |name: &str| {
+            let found = library.iter().find(|program| program.name == name);
+            found.expect("a schedule")
+        };
+        for (name, variant, option) in [
+            ("gemm", fp8.clone().amax(true), "--amax"),
+            ("gemm", fp8.output_scales(rule), "--output-scales"),
+            ("gemm_rs", Variant::new(2).partial_sums(rule), "--partial"),
+        ] {
+            let variant = variant.set("tiles", (128, 128));
+            let error = build(program(name), &variant).err().expect("refused");
+            assert!(error.to_string().contains(option), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains("leave out")));
+        }
     }
 
     #[test]
