@@ -22,12 +22,16 @@ const K: usize = 272;
 /// Ranks that share a GPU.
 const MOST_RANKS: u32 = 4;
 
-/// y = all_gather(x) · wᵀ.
+/// What ranks do with the chunks that they quantised.
 fn gather() -> Program {
-    let mut s = ScheduleBuilder::new("chunks");
-    let x = s.gathered("x", Dtype::E4M3);
-    let (w, y) = (s.local("w", Dtype::E4M3), s.out("y", Dtype::Bf16));
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 64)));
+    gather_of("chunks", [Dtype::E4M3, Dtype::Bf16], (128, 64))
+}
+
+/// y = all_gather(x) · wᵀ, of these types of operands and result.
+pub fn gather_of(name: &str, [of, to]: [Dtype; 2], tile: (u32, u32)) -> Program {
+    let mut s = ScheduleBuilder::new(name);
+    let (x, w, y) = (s.gathered("x", of), s.local("w", of), s.out("y", to));
+    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, tile));
     let arrived = s.counters("arrived", [pieces.into()]);
     s.comm(2, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {

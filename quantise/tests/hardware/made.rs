@@ -3,9 +3,10 @@
 
 mod chained;
 
+use crate::chunks::gather_of;
 use crate::trained::Codes;
 use crate::{emulated, fine, on_gpu};
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
@@ -53,28 +54,7 @@ fn product(y: Dtype, tile: (u32, u32), computed: bool) -> Program {
 
 /// y = all_gather(x) · wᵀ.
 fn gather(x: Dtype, y: Dtype) -> Program {
-    let mut s = ScheduleBuilder::new("made_behind_a_gather");
-    let (x, w, y) = (s.gathered("x", x), s.local("w", x), s.out("y", y));
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 128)));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(2, |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let product = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), product);
-            });
-        });
-    });
-    s.finish()
+    gather_of("made_behind_a_gather", [x, y], (128, 128))
 }
 
 /// z = y · vᵀ of codes with scales of 1×128 and 128×128.
