@@ -370,7 +370,7 @@ mod tests {
             ("gemm_rs", Variant::new(2).partial_sums(rule), "--partial"),
         ] {
             let variant = variant.set("tiles", (128, 128));
-            let error = build(program(name), &variant).err().expect("refused");
+            let error = build(program(name), &variant).expect_err("refused");
             assert!(error.to_string().contains(option), "{error}");
             assert!(error.help().is_some_and(|help| help.contains("leave out")));
         }
