@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+pub mod bounds;
 pub mod builder;
 pub mod cuda;
 pub mod diag;
