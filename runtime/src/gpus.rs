@@ -215,6 +215,28 @@ impl Memory {
         }
     }
 
+    /// Writes bytes from the front, in the order of the rank's stream.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Memory::Own(local) => local.write(bytes),
+            Memory::Heap(buffer) => buffer.write(bytes),
+        }
+    }
+
+    /// All bytes, once the rank's stream is done.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        match self {
+            Memory::Own(local) => local.read(),
+            Memory::Heap(buffer) => buffer.read(),
+        }
+    }
+
     /// Binds the tensor to this memory, which stays for as long as `tensors`.
     pub fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
         match self {

@@ -157,6 +157,7 @@ impl Layers {
             c: None,
             y: hidden,
             scales: [None; 2],
+            of_result: [None; 2],
         };
         let down = Operands {
             x: hidden,
@@ -164,6 +165,7 @@ impl Layers {
             c: None,
             y: self.product.address(),
             scales: [None; 2],
+            of_result: [None; 2],
         };
         [up, down]
     }

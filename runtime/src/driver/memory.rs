@@ -56,8 +56,22 @@ impl<T: Element> Local<T> {
     /// When the GPU's memory is full.
     pub fn of(stream: &Stream, values: &[T]) -> Result<Local<T>, Error> {
         let local = Local::zeros(stream, values.len())?;
-        write(stream, local.address(), values)?;
+        local.write(values)?;
         Ok(local)
+    }
+
+    /// Writes elements from the front, in stream order.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more elements than it has; what the driver refuses.
+    pub fn write(&self, values: &[T]) -> Result<(), Error> {
+        if values.len() > self.len {
+            return Err(Error::Usage {
+                what: format!("{} elements for memory of {}", values.len(), self.len),
+                legal: "at most as many as it has".into(),
+            });
+        }
+        write(&self.stream, self.address(), values)
     }
 
     /// The contents, after everything earlier in the stream.

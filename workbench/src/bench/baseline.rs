@@ -182,7 +182,7 @@ fn problem(task: &Task<'_>, fused: Fused) -> Problem {
         size: task.case.size,
         dtypes: [task.dtype; 2],
         scaled: None,
-        result: task.result(),
+        result: task.wide(),
         fused,
         layout: task.layout,
     }
@@ -256,6 +256,11 @@ impl<'a> Exact<'a> {
             before,
             set,
         })
+    }
+
+    /// The product, in f32.
+    pub(super) fn product(&self) -> Address {
+        self.product.address()
     }
 
     /// One launch on a poisoned result, or on what it adds to, compared element by element.

@@ -113,15 +113,7 @@ impl<'a> Candidates<'a> {
         let shape = Shape::new(m, n, k);
         let (tables, gpu) = (&setup.tables, setup.gpu());
         let choice = tuned::select(tables, gpu, self.program, &self.base, &shape, machine)?;
-        let same = |built: &Built| built.kernel.variant == choice.variant;
-        let at = match self.built.iter().position(same) {
-            Some(at) => at,
-            None => {
-                self.built
-                    .push(variants::build(self.program, &choice.variant)?);
-                self.built.len() - 1
-            }
-        };
+        let at = self.built(&choice.variant)?;
         self.taken.push(vec![at]);
         Ok(None)
     }
@@ -138,6 +130,37 @@ impl<'a> Candidates<'a> {
         taken
             .map(|which| self.built[*which].plan(case, machine))
             .collect()
+    }
+
+    /// The same kernels without the options whose cost is measured, with these options; none if there are none.
+    pub(super) fn without_options(&self) -> Result<Option<(String, Candidates<'a>)>, Error> {
+        let Some((options, base)) = variants::without_options(&self.base) else {
+            return Ok(None);
+        };
+        let mut without = Candidates::chosen(self.program, base);
+        for taken in &self.taken {
+            let mut same = Vec::new();
+            for which in taken {
+                let choices = self.built[*which].kernel.variant.choices.clone();
+                let variant = Variant {
+                    choices,
+                    ..without.base.clone()
+                };
+                same.push(without.built(&variant)?);
+            }
+            without.taken.push(same);
+        }
+        Ok(Some((options, without)))
+    }
+
+    /// Which of the kernels is that variant's.
+    fn built(&mut self, variant: &Variant) -> Result<usize, Error> {
+        let same = |built: &Built| built.kernel.variant == *variant;
+        if let Some(at) = self.built.iter().position(same) {
+            return Ok(at);
+        }
+        self.built.push(variants::build(self.program, variant)?);
+        Ok(self.built.len() - 1)
     }
 
     /// The candidates' names for a product, by its index.

@@ -189,9 +189,12 @@ impl FusedEpilogue {
                 help: help.into(),
             })
         };
-        if dtype.is_fp8() {
+        if dtype.is_fp8() && self.some() {
             return refuse(
-                format!("measuring {} with results in {dtype}", kernel.name),
+                format!(
+                    "measuring {} with results in {dtype}, which does more than multiply",
+                    kernel.name
+                ),
                 "results in bf16, f16 or f32: `run --device cuda` checks and times those in FP8",
             );
         }
@@ -239,7 +242,7 @@ impl FusedEpilogue {
         if fp8 && (more || moves && self.in_place) {
             return refuse(
                 format!(
-                    "measuring {} with FP8 operands, which does more than multiply",
+                    "measuring {} with FP8, which does more than multiply",
                     kernel.name
                 ),
                 "measure FP8 products alone, on one rank or several, or added to f32 on one: `run --device cuda` checks and times the others",
@@ -410,7 +413,7 @@ mod tests {
         assert_eq!(of_two(|gate, _| gate.clone().silu() * gate), None);
     }
 
-    /// Products by scales of their operands are plain products; results that have a scale are not.
+    /// Products by scales of their operands are plain products, and so are results that are multiplied by their scale.
     #[test]
     fn products_of_scaled_operands_are_products() {
         let mut s = ScheduleBuilder::new("plain");
@@ -438,11 +441,8 @@ mod tests {
         for variant in [fp8.output(Dtype::E4M3), Variant::new(1).output(Dtype::E5M2)] {
             let kernel = lower::lower(&program, &variant).expect("lowers");
             let epilogue = FusedEpilogue::of(&kernel, y).expect("known");
-            let error = epilogue.comparable(&kernel, y).expect_err("refused");
-            assert!(
-                error.to_string().contains("plain with results in e"),
-                "{error}"
-            );
+            assert_eq!(epilogue, FusedEpilogue::default());
+            assert!(epilogue.comparable(&kernel, y).is_ok());
         }
     }
 
@@ -506,6 +506,30 @@ mod tests {
             .comparable(&kernel, grad)
             .expect_err("rounded twice");
         assert!(error.to_string().contains("adds to bf16"), "{error}");
+    }
+
+    #[test]
+    fn results_of_fp8_are_products_alone() {
+        let variant = Variant::new(1).output(Dtype::E4M3);
+        let mut s = ScheduleBuilder::new("biased");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let (bias, y) = (s.vector("bias", Dtype::E4M3), s.out("y", Dtype::Bf16));
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let bias = s.load(bias.at(t));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc.bias(bias));
+            });
+        });
+        let kernel = lower::lower(&s.finish(), &variant).expect("lowers");
+        let y = TensorId(3);
+        let epilogue = FusedEpilogue::of(&kernel, y).expect("known");
+        let error = epilogue.comparable(&kernel, y).expect_err("refused");
+        assert!(
+            error.to_string().contains("e4m3, which does more"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -2,10 +2,13 @@
 //! before they are timed.
 
 mod baseline;
+mod beside;
 mod candidates;
+mod check;
 mod contenders;
 mod fp8;
 mod fused_epilogue;
+mod held;
 mod interleaved;
 mod meter;
 mod peer;
@@ -26,7 +29,7 @@ use candidates::Candidates;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use serde_json::{Map, json};
-use setup::Setup;
+use setup::{Kernels, Setup};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -58,7 +61,11 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     };
     // What cannot be measured is rejected on any machine.
     let built = variants::build(&request.program, &base)?;
-    let fp8 = built.kernel.buffers[built.roles.x.index()].dtype.is_fp8();
+    let fp8 = built
+        .kernel
+        .buffers
+        .iter()
+        .any(|buffer| buffer.dtype.is_fp8());
     let mut setup = Setup::new(world, &request.machine, fp8).map_err(without_a_gpu)?;
     let mut lacks = None;
     if options.nccl && side.is_some() {
@@ -72,6 +79,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     // The product on each rank alone, if the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
+        partial_sums: None,
         ..base
     };
     let alone = request.baseline.as_ref().filter(|_| side.is_some());
@@ -84,8 +92,14 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             candidates.choose(case, &setup)?;
         }
     }
+    // A sweep compares ours with each other.
+    let without = match options.sweep {
+        true => None,
+        false => candidates.without_options()?,
+    };
+    let (options_text, without) = without.unzip();
     let mut sources = candidates.sources()?;
-    if let Some(candidates) = &alone {
+    for candidates in alone.iter().chain(&without) {
         sources.extend(candidates.sources()?);
     }
     setup.compile(&sources)?;
@@ -94,16 +108,20 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let (results, ended) = as_far_as(cases.iter().enumerate(), |(at, case)| {
         bar.say(&case.to_string());
         let ours = candidates.take(at, case, &setup)?;
-        let beside = match &alone {
-            Some(candidates) => candidates.take(at, case, &setup)?,
-            None => Vec::new(),
+        let alone = if_any(alone.as_ref(), |alone| alone.take(at, case, &setup))?;
+        let plain = if_any(without.as_ref(), |without| without.take(at, case, &setup))?;
+        let kernels = Kernels {
+            ours: &ours,
+            plain: &plain,
+            without: options_text.as_deref().unwrap_or_default(),
+            alone: alone.first(),
         };
         // If earlier products took too long, this one gets less time, and vice versa.
         let budget = options.seconds_a_product.map(|seconds| {
             let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
             left.max(seconds / 2.0)
         });
-        let result = setup.measure(request, case, &ours, beside.first(), budget)?;
+        let result = setup.measure(request, case, &kernels, budget)?;
         bar.step();
         Ok(result)
     });
@@ -171,6 +189,14 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             fields: Map::from_iter([("measured".into(), measured)]),
         }),
     }
+}
+
+/// What is taken of some candidates, if there are any.
+fn if_any<'a, T>(
+    candidates: Option<&'a Candidates<'_>>,
+    take: impl FnOnce(&'a Candidates<'_>) -> Result<Vec<T>, Error>,
+) -> Result<Vec<T>, Error> {
+    candidates.map_or_else(|| Ok(Vec::new()), take)
 }
 
 /// The results of `measure`, one by one. The first error ends it; results before it are kept.

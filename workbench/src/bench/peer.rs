@@ -25,6 +25,17 @@ pub(super) struct Peer<'a> {
     /// Elements of the result, and of a rank's chunk of it.
     count: [u64; 2],
     how: How,
+    product: Product<'a>,
+    rows: u32,
+}
+
+/// Who multiplies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Product<'a> {
+    /// cuBLASLt, into memory of its own where it does so last, in that type.
+    Theirs(Dtype),
+    /// A kernel of ours, into the schedule's result where it does so last.
+    Ours(&'a Planned<'a>),
 }
 
 /// What NCCL does.
@@ -84,7 +95,7 @@ impl<'a> Peer<'a> {
         nccl: &'a Nccl,
         task: &'a Task<'a>,
         sets: &'a [Set],
-        multiply: impl Fn(usize) -> Result<(), Error> + 'a,
+        (product, multiply): (Product<'a>, impl Fn(usize) -> Result<(), Error> + 'a),
     ) -> Peer<'a> {
         let like = &task.ours[0];
         let [m, n, _] = task.case.size.map(u64::from);
@@ -110,6 +121,8 @@ impl<'a> Peer<'a> {
             world: rank.world(),
             count: [m * n, padded(like)[0]],
             how: How::of(like),
+            product,
+            rows: task.case.size[0],
         }
     }
 
@@ -142,6 +155,16 @@ impl<'a> Peer<'a> {
     }
 
     pub(super) fn result<'b>(&self, rank: &Communicator, set: &'b Set) -> Written<'b> {
-        Written::of(rank, self.like, &set.y)
+        match (self.how, self.product) {
+            (How::Gather, Product::Theirs(dtype)) => set.theirs(dtype, self.rows),
+            (How::Gather, Product::Ours(planned)) => {
+                Written::of(rank, planned, &set.y, &set.beside)
+            }
+            // They are added in the result's type.
+            (How::Scatter | How::Reduce | How::Exchange, _) => Written {
+                codes: None,
+                ..Written::of(rank, self.like, &set.y, &set.beside)
+            },
+        }
     }
 }

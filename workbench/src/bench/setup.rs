@@ -1,7 +1,7 @@
 //! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
 use super::interleaved::Exchange;
-use super::table::Choices;
+use super::table::Name;
 use super::task::{Measured, Task};
 use super::variants::Planned;
 use super::worker::Worker;
@@ -147,11 +147,10 @@ impl Setup {
         &self,
         request: &Request,
         case: &Case,
-        ours: &[Planned<'_>],
-        alone: Option<&Planned<'_>>,
+        kernels: &Kernels<'_>,
         budget: Option<f64>,
     ) -> Result<table::Result, Error> {
-        let first = &ours[0];
+        let first = &kernels.ours[0];
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
         let task = Task {
             case,
@@ -159,8 +158,9 @@ impl Setup {
             // A sweep compares ours with each other.
             every_scale: !request.bench.sweep,
             layout: kernel.variant.layout,
-            ours,
-            alone,
+            ours: kernels.ours,
+            plain: kernels.plain,
+            alone: kernels.alone,
             compiler: &self.compiler,
             samples: request.bench.samples,
             warm: request.bench.warm,
@@ -172,7 +172,7 @@ impl Setup {
         let measured = Communicator::each(&self.ranks, |rank| {
             self.workers[rank.rank() as usize].measure(rank, &task)
         })?;
-        let names = names(alone, ours, measured.first());
+        let names = names(kernels, measured.first());
         let link = (self.ranks.len() > 1).then(|| {
             let bytes = Volume::of(kernel, &first.plan).least_of_a_link();
             bytes as f64 / self.machine.link_copy_engine
@@ -181,22 +181,39 @@ impl Setup {
     }
 }
 
+/// Our kernels for a product.
+pub(super) struct Kernels<'a> {
+    /// Those of the schedule.
+    pub ours: &'a [Planned<'a>],
+    /// The same without options, one for each, if there are such options.
+    pub plain: &'a [Planned<'a>],
+    /// Those options.
+    pub without: &'a str,
+    /// The one for the product on each rank alone.
+    pub alone: Option<&'a Planned<'a>>,
+}
+
 /// The names of all candidates, in the order of their samples. cuBLASLt's is that of what it did.
-fn names(
-    alone: Option<&Planned<'_>>,
-    ours: &[Planned<'_>],
-    first: Option<&Measured>,
-) -> Vec<(String, Option<Choices>)> {
-    let mut names = vec![(table::CUBLAS.to_owned(), None)];
-    names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
-    let ours = ours.iter();
-    names.extend(ours.map(|planned| (planned.name(), Some(planned.built.choices.clone()))));
+fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
+    let mut names = vec![Name::of(table::CUBLAS)];
+    let alone = kernels.alone.into_iter();
+    names.extend(alone.map(|alone| Name::of(&format!("{} alone", alone.name()))));
+    let (begin, count) = (names.len(), kernels.ours.len());
+    let ours = kernels.ours.iter().enumerate();
+    names.extend(ours.map(|(at, planned)| Name {
+        text: planned.name(),
+        choices: Some(planned.built.choices.clone()),
+        plain: (at < kernels.plain.len()).then_some(begin + count + at),
+    }));
+    let plain = kernels.plain.iter();
+    let without = kernels.without;
+    names.extend(plain.map(|plain| Name::of(&format!("{} without {without}", plain.name()))));
     let [peers, beside] = [
         first.map(|first| &first.peers),
         first.map(|first| &first.beside),
     ];
     let more = peers.into_iter().chain(beside).flatten();
-    names.extend(more.map(|name| (name.clone(), None)));
+    names.extend(more.map(|name| Name::of(name)));
     names
 }
 
@@ -223,26 +240,35 @@ mod tests {
         let [ours, gemm] = [library::ag_gemm, library::gemm]
             .map(|schedule| build(&schedule(&library::real())).expect("legal"));
         let (ours, gemm) = ([planned(&ours, &case)], planned(&gemm, &case));
+        let kernels = |plain, alone| Kernels {
+            ours: &ours,
+            plain,
+            without: "--amax",
+            alone,
+        };
         let measured = Measured {
             peers: vec!["NCCL, then cuBLASLt rows, fast".into()],
             beside: vec!["cuBLASLt whole, fast".into()],
             ..Measured::default()
         };
-        let all = names(Some(&gemm), &ours, Some(&measured));
+        let all = names(&kernels(&ours, Some(&gemm)), Some(&measured));
         let begins = [
             "cuBLASLt",
             "gemm ",
+            "ag_gemm ",
             "ag_gemm ",
             "NCCL, then",
             "cuBLASLt whole",
         ];
         assert_eq!(all.len(), begins.len());
-        for ((name, choices), begin) in all.iter().zip(begins) {
-            assert!(name.starts_with(begin), "{name}");
-            assert_eq!(choices.is_some(), begin == "ag_gemm ");
+        for (at, (name, begin)) in all.iter().zip(begins).enumerate() {
+            assert!(name.text.starts_with(begin), "{}", name.text);
+            assert_eq!(name.choices.is_some(), at == 2);
+            assert_eq!(name.plain, (at == 2).then_some(3));
         }
-        let without = names(None, &ours, Some(&Measured::default()));
-        assert_eq!(without.len(), 2);
+        assert!(all[3].text.ends_with(" without --amax"));
+        let less = names(&kernels(&[], None), Some(&Measured::default()));
+        assert!(less.len() == 2 && less[1].plain.is_none());
     }
 
     #[test]

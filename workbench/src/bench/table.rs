@@ -22,6 +22,8 @@ pub(super) struct Row {
     pub seconds: Spread,
     /// Speed over cuBLASLt, each sample beside that of its round: a clock that changes between rounds changes both.
     pub over_cublas: f64,
+    /// The same over the same kernel without options, if that is measured.
+    pub over_plain: Option<f64>,
     pub samples: usize,
     /// Launches in a sample.
     pub launches: u32,
@@ -40,6 +42,26 @@ impl Row {
         let choices = self.ours.iter().flatten();
         let words = choices.map(|(name, setting)| format!("{name}={setting}"));
         words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What a candidate is called.
+pub(super) struct Name {
+    pub text: String,
+    /// The choices of a kernel of the measured schedule.
+    pub choices: Option<Choices>,
+    /// Which candidate is the same without options, if there is one.
+    pub plain: Option<usize>,
+}
+
+impl Name {
+    /// Of what is no kernel of the schedule.
+    pub(super) fn of(text: &str) -> Name {
+        Name {
+            text: text.into(),
+            choices: None,
+            plain: None,
+        }
     }
 }
 
@@ -68,18 +90,14 @@ impl Result {
 
     /// Builds the result from the ranks' samples. `names` are the candidates', with the choices of the schedule's
     /// kernels.
-    pub(super) fn of(
-        case: &Case,
-        names: &[(String, Option<Choices>)],
-        ranks: &[Measured],
-        link: Option<f64>,
-    ) -> Result {
+    pub(super) fn of(case: &Case, names: &[Name], ranks: &[Measured], link: Option<f64>) -> Result {
         let samples = |which: usize| {
             let each: Vec<&[f64]> = ranks.iter().map(|rank| &rank.seconds[which][..]).collect();
             slowest(&each)
         };
         let cublas = samples(0);
-        let rows = names.iter().enumerate().map(|(which, (name, ours))| {
+        let rows = names.iter().enumerate().map(|(which, name)| {
+            let plain = name.plain.map(samples);
             let samples = samples(which);
             let differences = ranks.iter().map(|rank| rank.differences[which]);
             let sustained = ranks
@@ -89,10 +107,11 @@ impl Result {
             Row {
                 contender: match (which, ranks.first()) {
                     (0, Some(rank)) => rank.baseline.clone(),
-                    _ => name.clone(),
+                    _ => name.text.clone(),
                 },
                 seconds: Spread::of(&samples),
                 over_cublas: round_by_round(&cublas, &samples),
+                over_plain: plain.map(|plain| round_by_round(&plain, &samples)),
                 samples: samples.len(),
                 launches: ranks.first().map_or(0, |rank| rank.launches[which]),
                 difference: differences.fold(Difference::default(), |all, one| Difference {
@@ -100,8 +119,8 @@ impl Result {
                     worst: all.worst.max(one.worst),
                 }),
                 sustained,
-                ours: ours.clone(),
-                beside: ranks.iter().any(|rank| rank.beside.contains(name)),
+                ours: name.choices.clone(),
+                beside: ranks.iter().any(|rank| rank.beside.contains(&name.text)),
             }
         });
         Result {
@@ -212,17 +231,11 @@ pub(super) fn micros(seconds: f64) -> String {
 pub(super) fn text(results: &[Result]) -> String {
     let fused = results.iter().any(|result| result.link.is_some());
     let ratio = if fused { "of bound" } else { "x cuBLASLt" };
-    let header = [
-        "product",
-        "contender",
-        "µs",
-        "p10..p90",
-        "TFLOP/s",
-        ratio,
-        "of rounding",
-        "MHz",
-        "W",
-    ];
+    let mut rows = results.iter().flat_map(|result| &result.rows);
+    let has_plain = rows.any(|row| row.over_plain.is_some());
+    let mut header = vec!["product", "contender", "µs", "p10..p90", "TFLOP/s", ratio];
+    header.extend(has_plain.then_some("x without"));
+    header.extend(["of rounding", "MHz", "W"]);
     let mut lines = Vec::new();
     for result in results {
         let state = result.reading.map_or(["-".into(), "-".into()], |reading| {
@@ -238,17 +251,18 @@ pub(super) fn text(results: &[Result]) -> String {
                 (_, 0) => format!("{:.0} %", row.difference.worst * 100.0),
                 (_, wrong) => format!("WRONG: {wrong}"),
             };
-            lines.push(vec![
+            let mut line = vec![
                 first(result.case.to_string()),
                 row.contender.clone(),
                 micros(row.seconds.median),
                 format!("{}..{}", micros(row.seconds.low), micros(row.seconds.high)),
                 format!("{:.0}", result.flop() / row.seconds.median / 1e12),
                 format!("{:.3}", result.ratio(row)),
-                found,
-                first(state[0].clone()),
-                first(state[1].clone()),
-            ]);
+            ];
+            let plain = row.over_plain.map(|over| format!("{over:.3}"));
+            line.extend(has_plain.then(|| plain.unwrap_or_else(|| "-".into())));
+            line.extend([found, first(state[0].clone()), first(state[1].clone())]);
+            lines.push(line);
         }
         if let Some(link) = result.link {
             let mut line = vec![
@@ -260,7 +274,8 @@ pub(super) fn text(results: &[Result]) -> String {
             lines.push(line);
         }
     }
-    render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
+    let right: Vec<usize> = (2..header.len()).collect();
+    render::table(&header, lines, &right)
 }
 
 /// Back-to-back runs: rate, clock and power of each candidate, and the range of the rate once it is steady.
@@ -402,6 +417,7 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "wrong_elements": row.difference.wrong,
                 "of_rounding": row.difference.worst,
                 "over_cublas": row.over_cublas,
+                "over_the_same_without_options": row.over_plain,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
                 "sustained": row.sustained.as_ref().map(|own| json!({
                     "seconds": own.seconds,
@@ -446,10 +462,13 @@ pub(super) mod tests {
         link: Option<f64>,
         micros: &[(&str, f64)],
     ) -> Result {
-        let names: Vec<(String, Option<Choices>)> = micros
+        let names: Vec<Name> = micros
             .iter()
             .enumerate()
-            .map(|(index, (name, _))| ((*name).to_owned(), (index > 0).then(Choices::new)))
+            .map(|(index, (name, _))| Name {
+                choices: (index > 0).then(Choices::new),
+                ..Name::of(name)
+            })
             .collect();
         let measured = Measured {
             seconds: micros
@@ -491,10 +510,12 @@ pub(super) mod tests {
     /// In the fourth round the clock doubles between the two: medians of each by itself differ by 2.2, rounds by 1.1.
     #[test]
     fn speed_is_told_round_by_round() {
-        let names = [
-            (CUBLAS.to_owned(), None),
-            ("a".to_owned(), Some(Choices::new())),
-        ];
+        let ours = Name {
+            choices: Some(Choices::new()),
+            plain: Some(0),
+            ..Name::of("a")
+        };
+        let names = [Name::of(CUBLAS), ours];
         let measured = Measured {
             seconds: vec![vec![1.1, 2.2, 1.1, 2.2, 2.2], vec![1.0, 2.0, 1.0, 1.0, 2.0]],
             differences: vec![Difference::default(); 2],
@@ -507,6 +528,7 @@ pub(super) mod tests {
         let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
         let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");
         near(result.speed(&result.rows[1]));
+        near(result.rows[1].over_plain.expect("a ratio"));
         near(summaries(std::slice::from_ref(&result))[0].mean);
         let object = object(std::slice::from_ref(&result));
         near(
@@ -514,6 +536,20 @@ pub(super) mod tests {
                 .as_f64()
                 .expect("a number"),
         );
+    }
+
+    /// A column of its own, where anything is.
+    #[test]
+    fn what_options_cost_is_shown_beside_what_costs_them() {
+        let all = [(CUBLAS, 100.0), ("a", 80.0), ("a without --amax", 76.0)];
+        let mut one = result([512; 3], None, &all);
+        assert!(!text(std::slice::from_ref(&one)).contains("without  "));
+        one.rows[1].over_plain = Some(0.95);
+        let text = text(&[one]);
+        let line = |begin: &str| text.lines().find(|line| line.contains(begin));
+        assert!(text.contains("x without"), "{text}");
+        assert!(line(" a  ").is_some_and(|line| line.contains("0.950")));
+        assert!(line("--amax").is_some_and(|line| line.contains("  -  ")));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! A measurement's task, operands and results.
 
+use super::beside::Beside;
+use super::contenders::Written;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
 use super::variants::{Built, Plane, Planned};
-use crate::cuda::{Difference, Operands};
+use crate::cuda::{Difference, Operands, Pieces, Scaled};
 use crate::suite::Case;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
@@ -21,6 +23,8 @@ pub(super) struct Task<'a> {
     pub layout: Layout,
     /// Kernels of the schedule.
     pub ours: &'a [Planned<'a>],
+    /// The same without the options whose cost is measured, one for each, if there are such options.
+    pub plain: &'a [Planned<'a>],
     /// Our kernel for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
     pub compiler: &'a Compiler,
@@ -47,6 +51,61 @@ impl Task<'_> {
         self.epilogue().some() || self.result() != self.dtype
     }
 
+    /// Whether results, or products on their way to other ranks, are FP8. They are then compared within the bounds of that.
+    pub(super) fn narrows(&self) -> bool {
+        let variant = &self.ours[0].built.kernel.variant;
+        self.result().is_fp8() || variant.partial_sums.is_some()
+    }
+
+    /// What results of FP8 with a given scale are multiplied by: sums of `k` products of numbers of variance 1 are of the size of
+    /// its root, and no one of them is eight times that.
+    pub(super) fn given(&self) -> f32 {
+        let size = 8.0 * (self.case.size[2] as f32).sqrt();
+        self.result().largest() / size
+    }
+
+    /// The type in which cuBLASLt has this product, where it has none in FP8 or the result is not.
+    pub(super) fn wide(&self) -> Dtype {
+        match (self.result().is_fp8(), self.dtype.is_fp8()) {
+            (false, _) => self.result(),
+            (true, false) => self.dtype,
+            (true, true) => Dtype::Bf16,
+        }
+    }
+
+    /// The types in which it may have this product, the nearest to ours first: in FP8 where operands have one scale each at most.
+    pub(super) fn theirs(&self, kind: Option<Scaled>) -> Vec<Dtype> {
+        let result = self.result();
+        let whole = |pieces| matches!(pieces, Pieces::Nothing | Pieces::Whole);
+        let narrow =
+            result.is_fp8() && kind.is_some_and(|kind| kind.pieces.map(whole) == [true; 2]);
+        let narrow = narrow.then_some(result);
+        narrow.into_iter().chain([self.wide()]).collect()
+    }
+
+    /// What its product in that type lacks of ours, or has instead, behind its name.
+    pub(super) fn lacks(&self, dtype: Dtype) -> String {
+        let (result, variant) = (self.result(), &self.ours[0].built.kernel.variant);
+        if !result.is_fp8() {
+            return String::new();
+        }
+        let mut text = match dtype.is_fp8() {
+            true => format!(", in {dtype}"),
+            false => format!(", in {dtype} instead of {result}"),
+        };
+        text.push_str(match (variant.amax, dtype.is_fp8()) {
+            (true, true) => " with its amax",
+            (true, false) => " without an amax",
+            (false, _) => "",
+        });
+        text.push_str(match (variant.output_scales, dtype.is_fp8()) {
+            (Some(_), true) => " by one given scale",
+            (Some(_), false) => " without scales",
+            (None, _) => "",
+        });
+        text
+    }
+
     /// The result's type.
     pub(super) fn result(&self) -> Dtype {
         let built = self.ours[0].built;
@@ -54,8 +113,8 @@ impl Task<'_> {
     }
 }
 
-/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, those with NCCL if requested,
-/// cuBLASLt with other kinds of scales.
+/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, ours without options, those with
+/// NCCL if requested, cuBLASLt with other kinds of scales.
 #[derive(Default)]
 pub(super) struct Measured {
     /// Seconds per launch, sample by sample.
@@ -87,8 +146,12 @@ pub(super) struct Set {
     pub operands: [Operand; 2],
     /// The schedule's result.
     pub y: Memory,
+    /// What stands beside it.
+    pub beside: Beside<Memory>,
     /// The product of this rank alone, padded to equal chunks.
     pub product: Memory,
+    /// What stands beside that one, if it is FP8.
+    pub of_product: Beside<Memory>,
     /// Other tensors that the kernels read.
     pub more: Vec<(TensorId, Memory)>,
 }
@@ -134,7 +197,17 @@ impl Set {
             c: None,
             y: self.product.address(),
             scales: [None; 2],
+            of_result: [None; 2],
         }
+    }
+
+    /// cuBLASLt's product of so many rows, as a result in that type.
+    pub(super) fn theirs(&self, dtype: Dtype, rows: u32) -> Written<'_> {
+        let beside = match dtype.is_fp8() {
+            true => self.of_product.each(),
+            false => Beside::NOTHING,
+        };
+        Written::all((&self.product, dtype), rows, beside)
     }
 
     /// A tensor of the schedule's kernel.
@@ -142,7 +215,7 @@ impl Set {
         match built.operand(tensor) {
             Some((side, plane)) => self.operands[side].given.plane(plane),
             None if tensor == built.roles.y => Some(&self.y),
-            None => self.more(tensor),
+            None => (self.beside.place(built.roles.beside, tensor)).or_else(|| self.more(tensor)),
         }
     }
 

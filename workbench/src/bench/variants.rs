@@ -1,5 +1,6 @@
 //! The candidate kernels: the choices of a schedule, the legal ones, the model's favourites.
 
+use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;
 use crate::args::Many;
 use crate::size;
@@ -54,6 +55,8 @@ pub(super) struct Roles {
     pub w: TensorId,
     pub y: TensorId,
     pub epilogue: FusedEpilogue,
+    /// What stands beside the result.
+    pub beside: Beside<TensorId>,
 }
 
 impl Roles {
@@ -68,13 +71,12 @@ impl Roles {
         let inputs = all(|buffer| {
             buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
         });
+        let stands_beside =
+            |kind| matches!(kind, TensorKind::Amax { .. } | TensorKind::MadeScale { .. });
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        if let Some((option, why)) = not_compared(kernel) {
-            return Err(Error::NotYet {
-                what: format!("measuring {} with {option}", kernel.name),
-                help: format!("leave out {option}: {why}"),
-            });
-        }
+        let outputs: Vec<TensorId> = (outputs.into_iter())
+            .filter(|output| !stands_beside(kernel.buffers[output.index()].kind))
+            .collect();
         // Products that other ranks add are still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
         let product = moves && FusedEpilogue::adds_only(kernel);
@@ -90,7 +92,14 @@ impl Roles {
                 .collect();
             if let [x, w] = rest[..] {
                 epilogue.comparable(kernel, y)?;
-                return Ok(Roles { x, w, y, epilogue });
+                let beside = Beside::of(kernel, y);
+                return Ok(Roles {
+                    x,
+                    w,
+                    y,
+                    epilogue,
+                    beside,
+                });
             }
         }
         Err(Error::NotYet {
@@ -308,22 +317,23 @@ pub(super) fn contenders(
     (legal, refused)
 }
 
-/// The option that makes results which are not compared yet, and why they are not.
-fn not_compared(kernel: &Kernel) -> Option<(&'static str, &'static str)> {
-    let one_output = "`bench` compares and times one output";
-    let rounding = "what sums over ranks are compared within has no FP8 on their way";
-    let variant = &kernel.variant;
+/// The options that a variant has whose cost is measured, if any, and the variant without them.
+pub(super) fn without_options(variant: &Variant) -> Option<(String, Variant)> {
     let options = [
-        (
-            variant.output_scales.is_some(),
-            "--output-scales",
-            one_output,
-        ),
-        (variant.amax, "--amax", one_output),
-        (variant.partial_sums.is_some(), "--partial", rounding),
+        (variant.amax, "--amax"),
+        (variant.output_scales.is_some(), "--output-scales"),
+        (variant.partial_sums.is_some(), "--partial"),
     ];
-    let mut options = options.into_iter();
-    options.find_map(|(asked, option, why)| asked.then_some((option, why)))
+    let asked: Vec<&str> = (options.into_iter())
+        .filter_map(|(asked, option)| asked.then_some(option))
+        .collect();
+    let without = Variant {
+        amax: false,
+        output_scales: None,
+        partial_sums: None,
+        ..variant.clone()
+    };
+    (!asked.is_empty()).then(|| (asked.join(" "), without))
 }
 
 #[cfg(test)]
@@ -355,8 +365,9 @@ mod tests {
             .collect()
     }
 
+    /// Each option is measured beside the same kernel without it, whose result is of the same type.
     #[test]
-    fn results_that_are_not_compared_are_refused_by_their_option() {
+    fn what_options_cost_is_measured_beside_the_same_without_them() {
         let rule = Rule::transformer_engine(Fp8::E4M3);
         let fp8 = Variant::new(2).output(Dtype::E4M3);
         let library = crate::library::all();
@@ -366,13 +377,25 @@ mod tests {
         };
         for (name, variant, option) in [
             ("gemm", fp8.clone().amax(true), "--amax"),
-            ("gemm", fp8.output_scales(rule), "--output-scales"),
+            ("ag_gemm", fp8.output_scales(rule), "--output-scales"),
             ("gemm_rs", Variant::new(2).partial_sums(rule), "--partial"),
         ] {
             let variant = variant.set("tiles", (128, 128));
-            let error = build(program(name), &variant).expect_err("refused");
-            assert!(error.to_string().contains(option), "{error}");
-            assert!(error.help().is_some_and(|help| help.contains("leave out")));
+            let ours = build(program(name), &variant).expect("measured");
+            let (options, without) = without_options(&variant).expect("an option");
+            let without = build(program(name), &without).expect("measured");
+            assert_eq!((&options[..], &without.name), (option, &ours.name));
+            assert_eq!(without_options(&without.kernel.variant), None);
+            let result = |built: &Built| built.kernel.buffers[built.roles.y.index()].dtype;
+            assert_eq!(result(&ours), result(&without));
+            let Beside { scale, amax, made } = ours.roles.beside;
+            let has = [scale, amax, made].map(|tensor| tensor.is_some());
+            let wanted = match option {
+                "--amax" => [true, true, false],
+                "--output-scales" => [false, false, true],
+                _ => [false; 3],
+            };
+            assert_eq!(has, wanted, "{name}");
         }
     }
 

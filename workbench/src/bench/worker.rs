@@ -1,13 +1,17 @@
 //! One rank's part of a measurement: its operands, the candidates' samples, and the check that all compute the same.
 
 use super::baseline::{Baseline, Does, Exact};
-use super::contenders::{Holds, Ready, Written};
+use super::beside::Beside;
+use super::check::{self, Check, Checks};
+use super::contenders::{Holds, Ready, Written, rounded};
 use super::interleaved::{Contender, Interleaved};
-use super::peer::{How, Peer, padded};
+use super::peer::{How, Peer, Product, padded};
 use super::stats::{self, Spread};
 use super::task::{Held, Measured, Operand, Set, Task};
 use super::{meter, table};
-use crate::cuda::{Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands};
+use crate::cuda::{
+    Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands, Pieces, off_of_sums,
+};
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::driver::Address;
@@ -27,20 +31,22 @@ pub(super) struct Worker {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
     pub(super) numbers: Numbers,
-    /// Where operands are FP8.
+    /// Where anything is FP8.
     fp8: Option<Fp8>,
 }
 
 impl<'a> Task<'a> {
-    /// Our product alone, if it is measured, and the schedule's kernels.
+    /// Our product alone, if it is measured, the schedule's kernels, and the same without options.
     pub(super) fn kernels(
         &self,
         rank: &Communicator,
         sets: &[Set],
     ) -> Result<Vec<Ready<'a>>, Error> {
         let alone = self.alone.into_iter();
-        let alone = alone.map(|planned| Ready::alone(rank, self.compiler, planned, sets));
-        let ours = self.ours.iter();
+        let given = self.given();
+        let on = (rank, self.compiler);
+        let alone = alone.map(|planned| Ready::alone(on, planned, sets, given));
+        let ours = self.ours.iter().chain(self.plain);
         let ours = ours.map(|planned| Ready::new(rank, self.compiler, planned, sets));
         alone.chain(ours).collect()
     }
@@ -54,7 +60,7 @@ impl<'a> Task<'a> {
         let held = held.map(|tensor| Loaded::needs(kernel, &first.plan, tensor));
         let held = held.filter(|(_, in_heap)| *in_heap);
         let set: u64 = held.map(|(bytes, _)| bytes + 2048).sum();
-        let kernels = self.alone.into_iter().chain(self.ours);
+        let kernels = (self.alone.into_iter()).chain(self.ours).chain(self.plain);
         let kernels = kernels.map(|planned| {
             planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536
         });
@@ -84,7 +90,7 @@ impl Worker {
     /// What the compiler or the driver rejects; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
         let begin = Instant::now();
-        if let Some(fp8) = &self.fp8 {
+        if let Some(fp8) = self.fp8.as_ref().filter(|_| task.dtype.is_fp8()) {
             return self.measure_fp8(rank, fp8, task, begin);
         }
         let sets = self.sets(rank, task)?;
@@ -100,15 +106,14 @@ impl Worker {
                     return product.run(&set.of_product());
                 }
                 let [x, w] = [0, 1].map(|side| set.operands[side].given.elements.address());
-                let y = set.y.address();
                 product.run(&Operands {
                     x,
                     w,
-                    y,
                     ..set.of_product()
                 })
             };
-            Peer::new(rank, nccl, task, all, multiply)
+            let theirs = Product::Theirs(task.wide());
+            Peer::new(rank, nccl, task, all, (theirs, multiply))
         });
         // Also for candidates that do not need it: the pause before a sample must favour none.
         let together = rank.world() > 1;
@@ -134,7 +139,17 @@ impl Worker {
         rank.barrier()?;
 
         let mut differences = Vec::new();
-        if task.fused() {
+        if let Some(fp8) = self.fp8.as_ref().filter(|_| task.narrows()) {
+            let theirs = sets[0].theirs(task.wide(), task.case.size[0]);
+            let mut all = vec![(theirs, 0)];
+            // NCCL adds what it received, and passes that on.
+            let of_ours = kernels
+                .iter()
+                .map(|ready| rounded(ready.kernel(), rank.world()));
+            let rounded = of_ours.chain(peer.iter().map(|_| rank.world()));
+            all.extend(checks.into_iter().zip(rounded));
+            differences = self.narrowed((rank, fp8), task, (&sets[0], &contenders), all)?;
+        } else if task.fused() {
             let exact = Exact::new(rank, (&self.blas, &self.numbers), task, &sets[0])?;
             for (index, contender) in contenders.iter().enumerate() {
                 let (memory, what) = match index {
@@ -154,9 +169,11 @@ impl Worker {
         let measured = Measured {
             differences,
             algorithms: product.tried(),
-            baseline: baseline.name.clone(),
+            baseline: format!("{}{}", baseline.name, task.lacks(task.wide())),
             products: 1 + u32::from(task.epilogue().up.is_some()),
-            peers: peer.iter().map(|peer| peer.name(table::CUBLAS)).collect(),
+            peers: (peer.iter())
+                .map(|peer| peer.name(&format!("{}{}", table::CUBLAS, task.lacks(task.wide()))))
+                .collect(),
             ..Measured::default()
         };
         timed(rank, task, (begin, sets.len()), &contenders, measured)
@@ -168,7 +185,7 @@ impl Worker {
         let width = u64::from(task.dtype.bytes());
         let [of_x, of_w] = [m * k, n * k].map(|elements| elements * width);
         let first = &task.ours[0];
-        let of_y = padded(first)[1] * u64::from(task.result().bytes());
+        let of_y = padded(first)[1] * u64::from(task.wide().bytes());
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
         let needs = |tensor| Loaded::needs(kernel, &first.plan, tensor);
         let more: u64 = roles
@@ -180,7 +197,11 @@ impl Worker {
         // What comes of all ranks' products is compared with them.
         let shared = Holds::of(first) != Holds::Own;
         let in_heap = if shared { of_y + 2048 } else { 0 };
-        rank.reserve(task.heap(count, in_heap))?;
+        let exact = match shared && task.narrows() {
+            true => check::Exact::bytes([m, n]),
+            false => 0,
+        };
+        rank.reserve(task.heap(count, in_heap) + exact)?;
         let place = |tensor: TensorId| -> Result<Memory, Error> {
             let (bytes, in_heap) = needs(tensor);
             Memory::new(rank, &kernel.buffers[tensor.index()].name, bytes, in_heap)
@@ -236,7 +257,9 @@ impl Worker {
             let made = Set {
                 operands: [operand(0, m)?, operand(1, n)?],
                 y: place(roles.y)?,
+                beside: Beside::new(rank, first, task.given())?,
                 product: Memory::new(rank, "product", of_y, shared)?,
+                of_product: Beside::NOTHING,
                 more: roles
                     .epilogue
                     .operands()
@@ -258,6 +281,32 @@ impl Worker {
         rank.synchronize()?;
         rank.barrier()?;
         Ok(sets)
+    }
+
+    /// Each contender's result where some are FP8, or are sums of FP8, beside cuBLASLt's products in f32. Collective.
+    fn narrowed(
+        &self,
+        (rank, fp8): (&Communicator, &Fp8),
+        task: &Task<'_>,
+        (set, contenders): (&Set, &[Contender<'_>]),
+        all: Vec<(Written<'_>, u32)>,
+    ) -> Result<Vec<Difference>, Error> {
+        let [m, n, k] = task.case.size;
+        let all: Vec<Check<'_>> = all
+            .into_iter()
+            .map(|(written, rounded)| Check {
+                pieces: [Pieces::Nothing; 2],
+                written,
+                rounded,
+            })
+            .collect();
+        let mut checks = Checks::new((rank, fp8, &self.numbers), task, &all)?;
+        let product = Exact::new(rank, (&self.blas, &self.numbers), task, set)?;
+        let count = u64::from(m) * u64::from(n);
+        checks.of_product(|to| fp8.widened(product.product(), (count, off_of_sums(k)), to))?;
+        let each = contenders.iter().zip(&all);
+        each.map(|(contender, check)| checks.one(contender, check))
+            .collect()
     }
 
     /// One launch on a poisoned result, compared with cuBLASLt's. Collective.

@@ -12,7 +12,9 @@ mod numbers;
 
 pub use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
 pub use fp8::Pieces;
-pub(crate) use fp8::{Coded, Exactly, Fp8, Matrix, Share, Terms};
+pub(crate) use fp8::{Coded, Exactly, Fp8, Got, Matrix, Narrowed, Scale, Share, Terms};
 pub use nccl::Nccl;
 pub(crate) use nccl::Parts;
-pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw, Numbers};
+pub(crate) use numbers::{
+    Activation, Compare, CompareFused, Difference, Draw, Numbers, off_of_sums,
+};

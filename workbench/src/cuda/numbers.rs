@@ -245,7 +245,7 @@ impl Numbers {
         let unit = 2.0 * dtype.unit_roundoff() as f32;
         // A tenth more: the size is that of the rounded values.
         let relative = 1.1 * unit * if compare.parts > 1 { 1.5 } else { 1.0 };
-        let absolute = 1e-4 * (compare.depth as f32).sqrt() * compare.parts as f32;
+        let absolute = off_of_sums(compare.depth) * compare.parts as f32;
         let found: Local<u32> = Local::zeros(&self.stream, 2)?;
         let mut arguments = Arguments::new();
         arguments.address(compare.got);
@@ -299,7 +299,7 @@ impl Numbers {
     /// What the kernels before ended with.
     pub(crate) fn differ_fused(&self, compare: CompareFused) -> Result<Difference, Error> {
         let relative = 1.1 * compare.dtype.unit_roundoff() as f32;
-        let absolute = 1.13e-4 * (compare.depth as f32).sqrt();
+        let absolute = 1.13 * off_of_sums(compare.depth);
         let found: Local<u32> = Local::zeros(&self.stream, 2)?;
         let none = Address::default();
         let [(bias, of_bias), (added, of_added)] =
@@ -341,6 +341,11 @@ impl Difference {
             worst: f32::from_bits(found[1]),
         })
     }
+}
+
+/// How far off an f32 sum of so many products of normal numbers may be, in any order.
+pub(crate) fn off_of_sums(depth: u32) -> f32 {
+    1e-4 * (depth as f32).sqrt()
 }
 
 /// The number of an operand's element type in the kernels' text.

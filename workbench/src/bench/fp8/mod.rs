@@ -1,23 +1,22 @@
 //! FP8 products beside cuBLASLt: with our kind of scales, and with every other kind that it has. Every element of each is
 //! compared with the exact product of the numbers that codes and scales stand for.
 
-mod check;
 mod operands;
 mod peers;
 #[cfg(test)]
 pub(super) mod tests;
 mod theirs;
 
-use super::contenders::{Holds, Written, rounded};
+use super::check::{Check, Checks, Exact};
+use super::contenders::{Holds, rounded};
 use super::interleaved::Contender;
-use super::task::{Measured, Task};
+use super::task::{Measured, Set, Task};
 use super::worker::{MOST_SETS, ROTATED, Worker, timed};
-use crate::cuda::{Fp8, Pieces, Scaled};
-use check::Check;
+use crate::cuda::{Difference, Fp8, Pieces, Scaled};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Scales;
 use counterflow_runtime::{Communicator, Error};
-use operands::{Both, draw, own_sets};
+use operands::{Both, draw, own_sets, spoil};
 use peers::Joined;
 use std::time::Instant;
 use theirs::Theirs;
@@ -56,11 +55,11 @@ impl Worker {
     ) -> Result<Measured, Error> {
         let own = task.own_kind();
         let [m, n, k] = task.case.size.map(u64::from);
-        let bytes = m * k + n * k + m * n * u64::from(task.result().bytes());
+        let bytes = m * k + n * k + m * n * u64::from(task.wide().bytes());
         let count = (ROTATED.div_ceil(bytes) + 1).min(MOST_SETS);
         let terms = Holds::of(&task.ours[0]) != Holds::Own;
         // Exact products of all ranks are added.
-        let exact = if terms { m * n * 12 + 4096 } else { 0 };
+        let exact = if terms { Exact::bytes([m, n]) } else { 0 };
         rank.reserve(task.heap(count, 0) + exact)?;
         let count = count as usize;
         let mut both = Both::new();
@@ -107,12 +106,13 @@ impl Worker {
         let peers = self.peers((rank, fp8), task, (own, &sets, &joined), &theirs)?;
 
         // cuBLASLt with our kind, our product alone, ours, those with NCCL, cuBLASLt with other kinds.
+        let rows = task.case.size[0];
         let set = &sets[0];
         let mut contenders = Vec::new();
         let mut checks = Vec::new();
         let of_theirs = |one: &Theirs<'_>| Check {
             pieces: one.kind.pieces,
-            written: Written::all(&set.product, task.case.size[0]),
+            written: set.theirs(one.result, rows),
             rounded: 0,
         };
         let (first, rest) = theirs.split_at(1);
@@ -125,7 +125,7 @@ impl Worker {
             checks.push(Check {
                 pieces: own.pieces,
                 written: ready.result(rank, set),
-                rounded: rounded(&task.ours[0].built.kernel, rank.world()),
+                rounded: rounded(ready.kernel(), rank.world()),
             });
         }
         for (peer, _) in &peers {
@@ -144,7 +144,7 @@ impl Worker {
         rank.barrier()?;
         let differences =
             self.differences((rank, fp8), task, (set, &both), (&contenders, &checks))?;
-        let name = |one: &Theirs<'_>| format!("cuBLASLt {}", one.kind.name());
+        let name = |one: &Theirs<'_>| one.name(task);
         let measured = Measured {
             differences,
             algorithms: first[0].product.tried(),
@@ -156,6 +156,37 @@ impl Worker {
             ..Measured::default()
         };
         timed(rank, task, (begin, sets.len()), &contenders, measured)
+    }
+
+    /// Each contender's result beside the exact product of its operands. What is gathered is NaN before each launch, but for a rank's
+    /// own share. Collective.
+    fn differences(
+        &self,
+        (rank, fp8): (&Communicator, &Fp8),
+        task: &Task<'_>,
+        (set, both): (&Set, &Both),
+        (contenders, all): (&[Contender<'_>], &[Check<'_>]),
+    ) -> Result<Vec<Difference>, Error> {
+        let mut checks = Checks::new((rank, fp8, &self.numbers), task, all)?;
+        let mut found = vec![Difference::default(); contenders.len()];
+        let mut known: Option<[Pieces; 2]> = None;
+        let mut order: Vec<usize> = (0..contenders.len()).collect();
+        order.sort_by_key(|which| all[*which].pieces);
+        for which in order {
+            let check = &all[which];
+            if known != Some(check.pieces) {
+                let drawn = [0, 1].map(|side| &both[&(side, check.pieces[side])]);
+                let [x, w] = drawn.map(|drawn| (drawn.matrix, drawn.places[0]));
+                checks.of_product(|to| fp8.exactly(x, w, to))?;
+                known = Some(check.pieces);
+            }
+            for (side, operand) in set.operands.iter().enumerate() {
+                let matrix = both[&(side, task.own_kind().pieces[side])].matrix;
+                spoil((rank, fp8), &task.ours[0], (side, matrix), operand)?;
+            }
+            found[which] = checks.one(&contenders[which], check)?;
+        }
+        Ok(found)
     }
 }
 

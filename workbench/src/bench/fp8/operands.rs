@@ -1,5 +1,6 @@
 //! Operands of FP8 with their scales: the same numbers with every kind, and what the schedule's kernels have of them.
 
+use super::super::beside::Beside;
 use super::super::peer::padded;
 use super::super::task::{Held, Operand, Set, Task};
 use super::super::variants::Planned;
@@ -135,7 +136,12 @@ pub(super) fn own_sets(
         let name = &built.kernel.buffers[tensor.index()].name;
         Memory::new(rank, name, bytes, in_heap)
     };
-    let of_product = padded(first)[1] * u64::from(task.result().bytes());
+    let of_product = padded(first)[1] * u64::from(task.wide().bytes());
+    let amax = built.roles.beside.amax.is_some();
+    let theirs = || match task.result().is_fp8() {
+        true => Beside::of_theirs(rank, task.given(), amax),
+        false => Ok(Beside::NOTHING),
+    };
     let mut sets = Vec::new();
     while let (Some(x), Some(w)) = (held[0].next(), held[1].next()) {
         let operand = |side: usize, drawn: Held| -> Result<Operand, Error> {
@@ -172,7 +178,9 @@ pub(super) fn own_sets(
         sets.push(Set {
             operands,
             y: place(built.roles.y)?,
+            beside: Beside::new(rank, first, task.given())?,
             product: Memory::new(rank, "product", of_product, false)?,
+            of_product: theirs()?,
             more: Vec::new(),
         });
     }

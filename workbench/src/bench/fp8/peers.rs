@@ -1,7 +1,7 @@
 //! What users of FP8 have without a fused kernel: NCCL moves codes and scales, or sums, and cuBLASLt or our product multiplies.
 
 use super::super::contenders::Ready;
-use super::super::peer::{How, Peer};
+use super::super::peer::{How, Peer, Product};
 use super::super::task::{Set, Task};
 use super::super::variants::{Plane, Planned};
 use super::super::worker::Worker;
@@ -91,13 +91,13 @@ impl Worker {
                 same.product.run(&Operands {
                     x,
                     w,
-                    y: set.y.address(),
                     scales: [scale(0), scale(1)],
                     ..same.operands[at]
                 })
             };
-            let peer = Peer::new(rank, nccl, task, sets, multiply);
-            let name = peer.name(&format!("cuBLASLt {}", own.name()));
+            let product = Product::Theirs(same.result);
+            let peer = Peer::new(rank, nccl, task, sets, (product, multiply));
+            let name = peer.name(&same.name(task));
             peers.push((peer, name));
         }
         if let Some(alone) = task.alone {
@@ -109,7 +109,8 @@ impl Worker {
                 }
                 ready.launch(rank, at)
             };
-            let peer = Peer::new(rank, nccl, task, sets, multiply);
+            let product = Product::Ours(alone);
+            let peer = Peer::new(rank, nccl, task, sets, (product, multiply));
             let name = peer.name(&alone.name());
             peers.push((peer, name));
         }
@@ -125,10 +126,11 @@ fn moved<'m>(
     gathers: bool,
     tensor: TensorId,
 ) -> Option<&'m Memory> {
+    let roles = alone.built.roles;
     match alone.built.operand(tensor) {
         Some((side, Plane::Elements)) => Some(&set.operands[side].given.elements),
         Some((side, Plane::Scales)) => joined.plane(set, side),
-        None if tensor != alone.built.roles.y => None,
+        None if tensor != roles.y => set.beside.place(roles.beside, tensor),
         None if gathers => Some(&set.y),
         None => Some(&set.product),
     }

@@ -4,15 +4,26 @@ use super::super::task::{Set, Task};
 use super::super::worker::Worker;
 use super::operands::{Both, draw};
 use crate::cuda::{Fp8, Fused, Matmul, Operands, Pieces, Problem, Scaled};
+use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::driver::Address;
+use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error};
 
 /// cuBLASLt with a kind of scales.
 pub(super) struct Theirs<'a> {
     pub kind: Scaled,
+    /// The type of its results.
+    pub result: Dtype,
     pub product: Matmul<'a>,
     /// Set by set.
     pub operands: Vec<Operands>,
+}
+
+impl Theirs<'_> {
+    /// With what it lacks of ours.
+    pub(super) fn name(&self, task: &Task<'_>) -> String {
+        format!("cuBLASLt {}{}", self.kind.name(), task.lacks(self.result))
+    }
 }
 
 /// Whether that means that the library has nothing for the problem.
@@ -35,6 +46,24 @@ impl Worker {
         both: &mut Both,
     ) -> Result<Option<Theirs<'a>>, Error> {
         draw(with, task, kind, sets.len(), both)?;
+        for result in task.theirs(Some(kind)) {
+            match self.theirs_in(task, (kind, result), sets, both) {
+                Ok(found) => return Ok(Some(found)),
+                Err(error) if lacks(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same with results in that type.
+    fn theirs_in<'a>(
+        &'a self,
+        task: &Task<'_>,
+        (kind, result): (Scaled, Dtype),
+        sets: &[Set],
+        both: &Both,
+    ) -> Result<Theirs<'a>, Error> {
         let in_place = task.epilogue().in_place;
         let of = |side: usize| &both[&(side, kind.pieces[side])].places;
         let operands = sets.iter().zip(of(0).iter().zip(of(1)));
@@ -44,12 +73,14 @@ impl Worker {
                 let scale = |side: usize, plane: Address| {
                     (kind.pieces[side] != Pieces::Nothing).then_some(plane)
                 };
+                let beside = set.theirs(result, task.case.size[0]).beside;
                 Operands {
                     x: x.codes,
                     w: w.codes,
                     c: in_place.then_some(y),
                     y,
                     scales: [scale(0, x.plane), scale(1, w.plane)],
+                    of_result: [beside.scale, beside.amax].map(|it| it.map(Memory::address)),
                 }
             })
             .collect();
@@ -57,21 +88,19 @@ impl Worker {
             size: task.case.size,
             dtypes: task.dtypes(),
             scaled: Some(kind),
-            result: task.result(),
+            result,
             fused: Fused {
                 added: in_place,
                 ..Fused::default()
             },
             layout: task.layout,
         };
-        match self.blas.product(problem, &operands) {
-            Ok(product) => Ok(Some(Theirs {
-                kind,
-                product,
-                operands,
-            })),
-            Err(error) if lacks(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let product = self.blas.product(problem, &operands)?;
+        Ok(Theirs {
+            kind,
+            result,
+            product,
+            operands,
+        })
     }
 }

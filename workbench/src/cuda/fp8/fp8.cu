@@ -180,22 +180,70 @@ extern "C" __global__ void join_chunks(float* plane, const float* chunks, Matrix
     }
 }
 
+// f32 products of other operands as exact ones, each off by as much at most.
+extern "C" __global__ void widened(double* value, float* allowed, const float* product, u64 count, float off) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) value[i] = product[i], allowed[i] = off;
+}
+
+// Of each 128 columns of a row: the largest size, and what it is at least and at most where sums are off. A warp each; lines are
+// as many as a row has blocks.
+struct Magnitude {
+    double value, least, most;
+};
+extern "C" __global__ void magnitudes(Magnitude* found, const double* value, const float* allowed, u32 rows, u32 columns) {
+    const u32 lines = (columns + 127) / 128, lane = threadIdx.x % 32;
+    const u64 count = (u64)rows * lines, step = (u64)gridDim.x * blockDim.x / 32;
+    for (u64 block = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; block < count; block += step) {
+        const u64 row = block / lines;
+        const u32 first = (u32)(block % lines) * 128;
+        Magnitude most = {};
+        for (u32 column = first + lane; column < first + 128 && column < columns; column += 32) {
+            const double size = fabs(value[row * columns + column]), off = allowed[row * columns + column];
+            most.value = fmax(most.value, size), most.least = fmax(most.least, size - off), most.most = fmax(most.most, size + off);
+        }
+        for (u32 away = 16; away; away /= 2) {
+            most.value = fmax(most.value, __shfl_xor_sync(~0u, most.value, away));
+            most.least = fmax(most.least, __shfl_xor_sync(~0u, most.least, away));
+            most.most = fmax(most.most, __shfl_xor_sync(~0u, most.most, away));
+        }
+        if (lane == 0) found[block] = most;
+    }
+}
+
+// An element of any type.
+__device__ double number(const void* from, u64 i, u32 type) {
+    return type >= 3 ? decode(((const u8*)from)[i], type) : get(from, i, type);
+}
 // `got` beside the sum of exact products, `parts` that lie `stride` bytes apart, on top of `before`, if there is one. Sums of
 // them were rounded besides, by `between` of their size at most. NaN is wrong.
-extern "C" __global__ void differ_exact(const void* got, u32 type, const char* value, const char* allowed, u64 stride, u32 parts,
-                                        const void* before, u64 count, float relative, float between, Found* found) {
+//
+// Where `got` is codes, a plane has their scales, or they were multiplied by `given`. Where there is `least`, products were codes
+// before they were added, which lose `loses` of them and what it says of each row and 128 columns; but for those that the rank
+// adds whose rows they are, `chunk` of them. The host has the same in `Bounds`.
+extern "C" __global__ void differ_exact(const void* got, u32 type, const float* plane, u32 pitch, float given, const char* value,
+                                        const char* allowed, const char* least, u64 stride, u32 parts, u32 chunk, const void* before,
+                                        u32 row, u32 columns, u64 count, double loses, double floor, float relative, float between,
+                                        Found* found) {
+    const u32 lines = (columns + 127) / 128;
     u64 step = (u64)gridDim.x * blockDim.x;
     u32 wrong = 0;
     float worst = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        double want = before ? get(before, i, type) : 0, size = 0, most = 0;
+        const u32 down = (u32)(i / columns), line = (u32)(i % columns) / 128;
+        const u32 own = chunk ? (row + down) / chunk : ~0u;
+        double want = before ? number(before, i, type) : 0, size = 0, most = 0;
         for (u32 part = 0; part < parts; ++part) {
             double term = ((const double*)(value + part * stride))[i], off = ((const float*)(allowed + part * stride))[i];
+            if (least && part != own) {
+                off += loses * (fabs(term) + off) + ((const float*)(least + part * stride))[(u64)down * lines + line];
+            }
             want += term, most += off, size += fabs(term) + off;
         }
         most += between * size;
-        most += relative * (fabs(want) + most) + 1e-30;
-        float off = (float)(fabs(get(got, i, type) - want) / most);
+        most += relative * (fabs(want) + most) + floor;
+        const double scale = plane ? (double)plane[(u64)line * pitch + down] : 1.0 / given;
+        float off = (float)(fabs(number(got, i, type) * scale - want) / most);
         wrong += !(off <= 1.0f);
         worst = fmaxf(worst, off);
     }

@@ -1,6 +1,6 @@
 //! Tests of the comparison before it is used: one that cannot fail says nothing.
 
-use super::{Coded, Exactly, Fp8, Matrix, Pieces, Terms};
+use super::{Coded, Exactly, Fp8, Got, Matrix, Pieces, Terms};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
 use counterflow_runtime::driver::Local;
@@ -52,22 +52,14 @@ impl Fp8 {
                     .each_ref()
                     .map(|(of, codes, plane)| dequantised(*of, codes, plane, moved));
                 let got = Local::of(&self.stream, &product(&numbers[0], &numbers[1], 384))?;
-                let found = self.differ_exactly(
-                    (got.address(), Dtype::F32),
-                    exact.alone(),
-                    None,
-                    count as u64,
-                )?;
+                let got = Got::plain((got.address(), Dtype::F32), x.rows, w.rows);
+                let found = self.differ_exactly(got, exact.alone(), None)?;
                 Ok(u64::from(found.wrong))
             };
             let (right, moved) = (wrong(false)?, wrong(true)?);
             let got = Local::of(&self.stream, &vec![f32::NAN; count])?;
-            let nan = self.differ_exactly(
-                (got.address(), Dtype::F32),
-                exact.alone(),
-                None,
-                count as u64,
-            )?;
+            let got = Got::plain((got.address(), Dtype::F32), x.rows, w.rows);
+            let nan = self.differ_exactly(got, exact.alone(), None)?;
             if right != 0 || moved < count as u64 / 10 || u64::from(nan.wrong) != count as u64 {
                 told.push(format!(
                     "scales of {pieces:?}: of {count} elements {right} right ones, {moved} with scales of other pieces and {} NaNs are wrong",
@@ -101,12 +93,13 @@ impl Fp8 {
             stride: 8 * COUNT as u64,
             parts: PARTS as u32,
             rounded: 0,
+            narrowed: None,
         };
         let wrong = |parts: usize| -> Result<u32, Error> {
             let sum = |at| (0..parts).map(|part| term(part * COUNT + at)).sum::<f64>() as f32;
             let got = Local::of(&self.stream, &(0..COUNT).map(sum).collect::<Vec<_>>())?;
-            let got = (got.address(), Dtype::F32);
-            Ok(self.differ_exactly(got, terms, None, COUNT as u64)?.wrong)
+            let got = Got::plain((got.address(), Dtype::F32), 1, COUNT as u32);
+            Ok(self.differ_exactly(got, terms, None)?.wrong)
         };
         let (right, lacks) = (wrong(PARTS)?, wrong(PARTS - 1)?);
         if right == 0 && lacks == COUNT as u32 {

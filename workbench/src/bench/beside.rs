@@ -1,0 +1,131 @@
+//! What stands beside a result of FP8: the scale that it is given, its amax, the scales that a launch makes.
+
+use super::variants::Planned;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_runtime::gpus::Memory;
+use counterflow_runtime::launch::Loaded;
+use counterflow_runtime::{Communicator, Error};
+
+/// The bytes of a number in memory of its own.
+const NUMBER: u64 = 16;
+
+/// Each of them, if there is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Beside<T> {
+    /// What results are multiplied by before they are rounded: one f32.
+    pub scale: Option<T>,
+    /// The largest absolute value of a result, before its scale: one f32.
+    pub amax: Option<T>,
+    /// The plane of scales that a launch makes.
+    pub made: Option<T>,
+}
+
+impl<T> Beside<T> {
+    pub(super) const NOTHING: Beside<T> = Beside {
+        scale: None,
+        amax: None,
+        made: None,
+    };
+
+    pub(super) const fn each(&self) -> Beside<&T> {
+        Beside {
+            scale: self.scale.as_ref(),
+            amax: self.amax.as_ref(),
+            made: self.made.as_ref(),
+        }
+    }
+}
+
+impl Beside<TensorId> {
+    /// The tensors of a kernel that stand beside one of its outputs.
+    pub(super) fn of(kernel: &Kernel, y: TensorId) -> Beside<TensorId> {
+        let mut found = Beside::NOTHING;
+        for (index, buffer) in kernel.buffers.iter().enumerate() {
+            let tensor = TensorId(index as u16);
+            let (of, place) = match buffer.kind {
+                TensorKind::Scale { of, .. } => (of, &mut found.scale),
+                TensorKind::Amax { of } => (of, &mut found.amax),
+                TensorKind::MadeScale { of } => (of, &mut found.made),
+                TensorKind::Gathered
+                | TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Out
+                | TensorKind::Accumulated
+                | TensorKind::Scattered
+                | TensorKind::Exchanged
+                | TensorKind::Reduced
+                | TensorKind::GatheredOutput
+                | TensorKind::Scratch { .. } => continue,
+            };
+            if of == y {
+                *place = Some(tensor);
+            }
+        }
+        found
+    }
+}
+
+impl Beside<Memory> {
+    /// Memory for those of a kernel's result. One in FP8 has a scale also where launches make theirs: the same without them reads it.
+    pub(super) fn new(
+        rank: &Communicator,
+        planned: &Planned<'_>,
+        given: f32,
+    ) -> Result<Beside<Memory>, Error> {
+        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
+        let place = |tensor: TensorId| {
+            let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
+            let name = &kernel.buffers[tensor.index()].name;
+            Memory::new(rank, name, bytes.max(NUMBER), in_heap)
+        };
+        let narrow = kernel.buffers[roles.y.index()].dtype.is_fp8();
+        Ok(Beside {
+            scale: narrow.then(|| scale(rank, given)).transpose()?,
+            amax: roles.beside.amax.map(place).transpose()?,
+            made: roles.beside.made.map(place).transpose()?,
+        })
+    }
+
+    /// For a result of cuBLASLt, which measures it if that is asked.
+    pub(super) fn of_theirs(
+        rank: &Communicator,
+        given: f32,
+        amax: bool,
+    ) -> Result<Beside<Memory>, Error> {
+        let number = || Memory::new(rank, "amax", NUMBER, false);
+        Ok(Beside {
+            scale: Some(scale(rank, given)?),
+            amax: amax.then(number).transpose()?,
+            made: None,
+        })
+    }
+
+    /// The memory of a kernel's tensor that stands beside its result.
+    pub(super) fn place(&self, of: Beside<TensorId>, tensor: TensorId) -> Option<&Memory> {
+        let each = [
+            (of.scale, &self.scale),
+            (of.amax, &self.amax),
+            (of.made, &self.made),
+        ];
+        let mut each = each.into_iter();
+        let (_, memory) = each.find(|(id, _)| *id == Some(tensor))?;
+        memory.as_ref()
+    }
+
+    /// Those that a kernel reads or writes.
+    pub(super) fn used(&self, of: Beside<TensorId>) -> Beside<&Memory> {
+        let all = self.each();
+        Beside {
+            scale: all.scale.filter(|_| of.scale.is_some()),
+            amax: all.amax.filter(|_| of.amax.is_some()),
+            made: all.made.filter(|_| of.made.is_some()),
+        }
+    }
+}
+
+fn scale(rank: &Communicator, given: f32) -> Result<Memory, Error> {
+    let memory = Memory::new(rank, "scale", NUMBER, false)?;
+    memory.write(&given.to_le_bytes())?;
+    Ok(memory)
+}

@@ -1,0 +1,219 @@
+//! Operands of FP8: random numbers quantised by the usual recipe, and the share of them that each rank has.
+
+use super::super::elements;
+use super::super::numbers::GRID;
+use super::Fp8;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_runtime::Error;
+use counterflow_runtime::cuda::Arguments;
+use counterflow_runtime::driver::Address;
+
+/// What has a scale of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Pieces {
+    /// Nothing: elements are what they say.
+    Nothing,
+    /// The whole operand.
+    Whole,
+    /// Each row, with K along it.
+    Rows,
+    /// Each 128 elements of a row.
+    OneBy128,
+    /// Each 128 elements of 128 rows.
+    Square,
+}
+
+/// An operand: rows and depth, type, scales.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Matrix {
+    pub rows: u32,
+    pub depth: u32,
+    pub dtype: Dtype,
+    pub pieces: Pieces,
+}
+
+/// Where an operand is, and the plane of its scales.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Coded {
+    pub codes: Address,
+    pub plane: Address,
+}
+
+/// The rows of an operand that a rank has: a chunk of so many, the one with its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Share {
+    pub rows: u32,
+    pub rank: u32,
+}
+
+impl Pieces {
+    /// In a table.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Pieces::Nothing => "no scales",
+            Pieces::Whole => "whole",
+            Pieces::Rows => "rows",
+            Pieces::OneBy128 => "1x128",
+            Pieces::Square => "128x128",
+        }
+    }
+}
+
+impl Matrix {
+    /// Elements.
+    pub(crate) fn count(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.depth)
+    }
+
+    /// Numbers in the plane of its scales, with padding. At least one.
+    pub(crate) fn scales(&self) -> u64 {
+        let [rows, depth] = [self.rows, self.depth].map(u64::from);
+        match self.pieces {
+            Pieces::Nothing | Pieces::Whole => 1,
+            Pieces::Rows => rows,
+            Pieces::OneBy128 => depth.div_ceil(128) * rows.next_multiple_of(4),
+            Pieces::Square => rows.div_ceil(128) * depth.div_ceil(128).next_multiple_of(4),
+        }
+    }
+
+    pub(super) fn give(&self, arguments: &mut Arguments) {
+        let pieces = match self.pieces {
+            Pieces::Nothing => 0,
+            Pieces::Whole => 1,
+            Pieces::Rows => 2,
+            Pieces::OneBy128 => 3,
+            Pieces::Square => 4u32,
+        };
+        let words = [self.rows, self.depth, pieces, elements::ours(self.dtype)];
+        arguments.bytes(words.map(u32::to_le_bytes).as_flattened());
+    }
+}
+
+impl Fp8 {
+    /// Quantises the normal numbers of a sequence: a scale makes the largest of a piece the largest that the type has. The
+    /// plane has room for [`Matrix::scales`] numbers and holds zeros.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn quantised(&self, of: Matrix, to: Coded, seed: u64) -> Result<(), Error> {
+        let stream = self.stream.cuda()?;
+        let mut arguments = Arguments::new();
+        if of.pieces != Pieces::Nothing {
+            arguments.address(to.plane);
+            of.give(&mut arguments);
+            arguments.bytes(&seed.to_le_bytes());
+            // SAFETY: it writes as many numbers as the plane has.
+            unsafe { self.amaxes.launch(stream, GRID, &arguments) }?;
+        }
+        arguments.clear();
+        arguments.address(to.codes);
+        arguments.address(to.plane);
+        of.give(&mut arguments);
+        arguments.bytes(&seed.to_le_bytes());
+        // SAFETY: it reads the plane and writes an element for each code, which the caller's memory holds.
+        unsafe { self.quantise.launch(stream, GRID, &arguments) }?;
+        if of.pieces == Pieces::Nothing {
+            return Ok(());
+        }
+        arguments.clear();
+        arguments.address(to.plane);
+        of.give(&mut arguments);
+        arguments.bytes(&of.scales().to_le_bytes());
+        // SAFETY: it writes as many numbers as the plane has.
+        unsafe { self.settle.launch(stream, GRID, &arguments) }
+    }
+
+    /// A rank's share of codes in memory for all of them, and NaN where its peers' come.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn share_codes(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        share: Share,
+    ) -> Result<(), Error> {
+        let arguments = shared((to, from), of, share);
+        // SAFETY: it reads and writes an element for each code, which the caller's memory holds.
+        unsafe {
+            self.share_codes
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+
+    /// The same of a plane, into `count` numbers. Each chunk has those of 1×128 to itself there, as schedules gather them.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn share_scales(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        (share, count): (Share, u64),
+    ) -> Result<(), Error> {
+        let mut arguments = shared((to, from), of, share);
+        arguments.bytes(&count.to_le_bytes());
+        // SAFETY: it reads the plane of all rows and writes `count` numbers, which the caller's memory holds.
+        unsafe {
+            self.share_scales
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+
+    /// Scales of 1×128, gathered chunk by chunk, as a plane of all rows.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn join_chunks(
+        &self,
+        of: Matrix,
+        (from, to): (Address, Address),
+        rows: u32,
+    ) -> Result<(), Error> {
+        let mut arguments = Arguments::new();
+        arguments.address(to);
+        arguments.address(from);
+        of.give(&mut arguments);
+        arguments.number(rows);
+        // SAFETY: it reads as many numbers as the chunks have and writes some of the plane, which the caller's memory holds.
+        unsafe {
+            self.join_chunks
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }
+    }
+}
+
+/// The arguments of what shares something out.
+fn shared((to, from): (Address, Address), of: Matrix, share: Share) -> Arguments {
+    let mut arguments = Arguments::new();
+    arguments.address(to);
+    arguments.address(from);
+    of.give(&mut arguments);
+    arguments.number(share.rows);
+    arguments.number(share.rank);
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_have_room_for_their_padding() {
+        let of = |pieces| Matrix {
+            rows: 130,
+            depth: 272,
+            dtype: Dtype::E4M3,
+            pieces,
+        };
+        let all = [
+            Pieces::Nothing,
+            Pieces::Whole,
+            Pieces::Rows,
+            Pieces::OneBy128,
+            Pieces::Square,
+        ];
+        let scales = all.map(|pieces| of(pieces).scales());
+        assert_eq!(scales, [1, 1, 130, 3 * 132, 2 * 4]);
+    }
+}
