@@ -99,6 +99,41 @@ fn bench_measures_fp8_on_several_ranks() {
     );
 }
 
+/// As far as asking for a GPU: results of FP8, amaxes, scales that launches make, and partial sums in FP8.
+#[test]
+fn bench_measures_what_options_of_fp8_cost() {
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    for (schedule, options) in [
+        ("gemm", "--output e5m2"),
+        ("gemm", "--output e4m3 --amax"),
+        ("gemm", "--dtype e4m3 --scales whole --output e4m3 --amax"),
+        ("gemm", "--output-scales te+pow2"),
+        (
+            "gemm",
+            "--dtype e4m3 --scales 1d2d --output-scales deepgemm",
+        ),
+        ("ag_gemm", "--output e4m3 --amax"),
+        ("ag_gemm", "--dtype e4m3 --scales rows --output-scales te"),
+        ("gemm_rs", "--partial e4m3"),
+        ("gemm_ar", "--partial e5m2"),
+        ("gemm_rs", "--dtype e4m3 --scales 1d2d --partial e4m3"),
+    ] {
+        let words =
+            format!("bench {schedule} --world 2 {options} --set tiles=128x128 --shape 512x512x512");
+        let told = tell(&counterflow::schedules::ALL, &words);
+        bad(&told, REJECTED, &["cuda", "driver"]);
+    }
+    let more = "bench linear_residual --output e4m3 --shape 512x512x512";
+    let told = tell(&counterflow::schedules::ALL, more);
+    bad(&told, REJECTED, &["measuring linear_residual"]);
+    let nothing = "bench gemm --world 2 --partial e4m3 --shape 512x512x512";
+    let told = tell(&counterflow::schedules::ALL, nothing);
+    bad(&told, REJECTED, &["adds up no tiles"]);
+}
+
 #[test]
 fn bench_tells_its_suites_and_refuses_what_contradicts_itself() {
     let help = good(tell(GEMM, "--help"));

@@ -32,7 +32,8 @@ Verbs:
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
   compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
-  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results
+  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results; with --amax, --output-scales
+           or --partial also beside the same kernel without them: that is what they cost
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected, wrong or not compared, 2 usage.

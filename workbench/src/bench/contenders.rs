@@ -118,7 +118,7 @@ impl<'a> Written<'a> {
 
 impl Codes {
     /// Those of a schedule's kernel.
-    fn of(planned: &Planned<'_>) -> Option<Codes> {
+    pub(super) fn of(planned: &Planned<'_>) -> Option<Codes> {
         let (built, plan) = (planned.built, &planned.plan);
         let kernel = &built.kernel;
         let variant = &kernel.variant;

@@ -6,17 +6,21 @@ mod beside;
 mod candidates;
 mod check;
 mod contenders;
+mod cost;
 mod fp8;
 mod fused_epilogue;
 mod held;
 mod interleaved;
 mod meter;
+mod object;
 mod peer;
+mod roles;
 mod setup;
 mod stats;
 mod summary;
 mod table;
 mod task;
+mod timed;
 mod variants;
 mod worker;
 
@@ -97,7 +101,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         true => None,
         false => candidates.without_options()?,
     };
-    let (options_text, without) = without.unzip();
+    let (asked, without) = without.unzip();
     let mut sources = candidates.sources()?;
     for candidates in alone.iter().chain(&without) {
         sources.extend(candidates.sources()?);
@@ -113,7 +117,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         let kernels = Kernels {
             ours: &ours,
             plain: &plain,
-            without: options_text.as_deref().unwrap_or_default(),
+            without: asked.as_deref().unwrap_or_default(),
             alone: alone.first(),
         };
         // If earlier products took too long, this one gets less time, and vice versa.
@@ -149,6 +153,9 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         console.say(text);
     }
     console.say(table::summary_text(&results));
+    if let Some(text) = asked.as_ref().and_then(|asked| cost::text(asked, &results)) {
+        console.say(text);
+    }
     for result in &results {
         let case = &result.case;
         let lacks = |kind: &String| format!("{case}: cuBLASLt has no algorithm with {kind}");
@@ -160,13 +167,17 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     if options.sweep {
         console.say(setup.keep(request, world, &results)?);
     }
-    let mut measured = table::object(&results);
+    let mut measured = object::object(&results);
     measured["gpu"] = setup.gpu().into();
     measured["world"] = world.into();
     measured["ranks_sharing_a_gpu"] = setup.sharing.into();
     measured["cublaslt"] = setup.workers[0].blas.version().into();
     measured["nccl"] = setup.workers[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
+    measured["cost"] = (asked
+        .as_ref()
+        .and_then(|asked| cost::object(asked, &results)))
+    .into();
     for (name, part) in summary::object(&results) {
         measured[name] = part;
     }

@@ -200,18 +200,21 @@ fn ragged_lines(results: &[Result]) -> Option<Page<'static>> {
 fn kinds(results: &[Result]) -> Option<Page<'_>> {
     let beside = |result: &Result| result.rows.iter().any(|row| row.beside);
     let results: Vec<&Result> = results.iter().filter(|result| beside(result)).collect();
-    let theirs = |row: &&Row| row.ours.is_none();
+    fn theirs(result: &Result) -> impl Iterator<Item = &Row> {
+        let rows = result.rows.iter().enumerate();
+        let rows = rows.filter(|(at, row)| *at == 0 || row.beside);
+        rows.map(|(_, row)| row)
+    }
     let mut names: Vec<&str> = Vec::new();
-    for row in results.iter().flat_map(|result| &result.rows) {
-        if theirs(&row) && !names.contains(&&row.contender[..]) {
+    for row in results.iter().flat_map(|result| theirs(result)) {
+        if !names.contains(&&row.contender[..]) {
             names.push(&row.contender);
         }
     }
     let lines = results.iter().map(|result| {
         let best = result.best();
         let of = |name: &&str| {
-            let mut rows = result.rows.iter().filter(theirs);
-            let row = rows.find(|row| row.contender == **name);
+            let row = theirs(result).find(|row| row.contender == **name);
             row.map_or("-".into(), |row| micros(row.seconds.median))
         };
         let ours = best.map_or("-".into(), |row| micros(row.seconds.median));

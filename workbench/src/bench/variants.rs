@@ -1,12 +1,11 @@
 //! The candidate kernels: the choices of a schedule, the legal ones, the model's favourites.
 
-use super::beside::Beside;
-use super::fused_epilogue::FusedEpilogue;
+use super::roles::Roles;
 use crate::args::Many;
 use crate::size;
 use crate::suite::{Case, Side};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{Grid, Plan};
@@ -45,72 +44,6 @@ impl Planned<'_> {
     /// Schedule and choices.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.built.kernel.name, self.built.name)
-    }
-}
-
-/// The operands and the result of the one product, and its epilogue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Roles {
-    pub x: TensorId,
-    pub w: TensorId,
-    pub y: TensorId,
-    pub epilogue: FusedEpilogue,
-    /// What stands beside the result.
-    pub beside: Beside<TensorId>,
-}
-
-impl Roles {
-    fn of(kernel: &Kernel) -> Result<Roles, Error> {
-        let all = |wanted: fn(&Buffer) -> bool| -> Vec<TensorId> {
-            let buffers = kernel.buffers.iter().enumerate();
-            buffers
-                .filter(|(_, buffer)| wanted(buffer))
-                .map(|(index, _)| TensorId(index as u16))
-                .collect()
-        };
-        let inputs = all(|buffer| {
-            buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
-        });
-        let stands_beside =
-            |kind| matches!(kind, TensorKind::Amax { .. } | TensorKind::MadeScale { .. });
-        let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        let outputs: Vec<TensorId> = (outputs.into_iter())
-            .filter(|output| !stands_beside(kernel.buffers[output.index()].kind))
-            .collect();
-        // Products that other ranks add are still the product.
-        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
-        let product = moves && FusedEpilogue::adds_only(kernel);
-        let epilogue = |y| FusedEpilogue::of(kernel, y).or(product.then(FusedEpilogue::default));
-        if let [y] = outputs[..]
-            && let Some(epilogue) = epilogue(y)
-        {
-            let read: Vec<TensorId> = epilogue.operands().collect();
-            let rest: Vec<TensorId> = inputs
-                .iter()
-                .copied()
-                .filter(|input| !read.contains(input))
-                .collect();
-            if let [x, w] = rest[..] {
-                epilogue.comparable(kernel, y)?;
-                let beside = Beside::of(kernel, y);
-                return Ok(Roles {
-                    x,
-                    w,
-                    y,
-                    epilogue,
-                    beside,
-                });
-            }
-        }
-        Err(Error::NotYet {
-            what: format!(
-                "measuring {} with {} inputs and {} outputs",
-                kernel.name,
-                inputs.len(),
-                outputs.len()
-            ),
-            help: "measure schedules of one product: two operands, one output; between them a bias, then GELU or an added matrix".into(),
-        })
     }
 }
 
@@ -338,6 +271,7 @@ pub(super) fn without_options(variant: &Variant) -> Option<(String, Variant)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::beside::Beside;
     use super::*;
     use crate::suite;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};

@@ -4,11 +4,11 @@ use super::baseline::{Baseline, Does, Exact};
 use super::beside::Beside;
 use super::check::{self, Check, Checks};
 use super::contenders::{Holds, Ready, Written, rounded};
-use super::interleaved::{Contender, Interleaved};
+use super::interleaved::Contender;
 use super::peer::{How, Peer, Product, padded};
-use super::stats::{self, Spread};
+use super::table;
 use super::task::{Held, Measured, Operand, Set, Task};
-use super::{meter, table};
+use super::timed::timed;
 use crate::cuda::{
     Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands, Pieces, off_of_sums,
 };
@@ -19,7 +19,6 @@ use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::launch::Loaded;
 use counterflow_runtime::{Communicator, Error};
-use std::cell::Cell;
 use std::time::Instant;
 
 /// The least bytes of all operand sets together: several times the L2 cache.
@@ -358,54 +357,4 @@ impl Worker {
         rank.barrier()?;
         Ok(found)
     }
-}
-
-/// Times all contenders, on so many sets of operands, from what was begun then. Collective.
-pub(super) fn timed(
-    rank: &Communicator,
-    task: &Task<'_>,
-    (begin, sets): (Instant, usize),
-    contenders: &[Contender<'_>],
-    measured: Measured,
-) -> Result<Measured, Error> {
-    let interleaved = Interleaved {
-        rank,
-        exchange: task.exchange,
-        contenders,
-        sets,
-        next: Cell::new(0),
-    };
-    let launches = interleaved.launches()?;
-    let left = |budget: f64| -> Result<f64, Error> {
-        let spent = begin.elapsed().as_secs_f64();
-        Ok(budget - task.exchange.most(rank, spent)?)
-    };
-    let warm = match task.budget {
-        Some(budget) => stats::settling(left(budget)?, task.warm),
-        None => task.warm,
-    };
-    let round = interleaved.settle(&launches, warm)?;
-    let samples = match task.budget {
-        Some(budget) => stats::affordable(left(budget)?, round, task.samples),
-        None => task.samples,
-    };
-    let (seconds, reading) = meter::watch(rank.gpu(), || interleaved.samples(&launches, samples));
-    let seconds = seconds?;
-    let sustained = match task.sustained {
-        Some(long) => {
-            let each = seconds.iter().map(|samples| Spread::of(samples).median);
-            interleaved.sustained(long, &each.collect::<Vec<_>>())?
-        }
-        None => Vec::new(),
-    };
-    rank.synchronize()?;
-    // No rank frees memory while a peer's kernel may still use it.
-    rank.barrier()?;
-    Ok(Measured {
-        seconds,
-        launches,
-        reading,
-        sustained,
-        ..measured
-    })
 }

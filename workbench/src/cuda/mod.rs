@@ -12,6 +12,8 @@ mod numbers;
 
 pub use blas::{Blas, Fused, Matmul, Operands, Problem, Scaled};
 pub use fp8::Pieces;
+#[cfg(test)]
+pub(crate) use fp8::Term;
 pub(crate) use fp8::{Coded, Exactly, Fp8, Got, Matrix, Narrowed, Scale, Share, Terms};
 pub use nccl::Nccl;
 pub(crate) use nccl::Parts;

@@ -53,3 +53,6 @@ pub(super) fn least(rule: &Rule, blocks: &[Magnitude]) -> Vec<f32> {
     let least = |block| Made::of(rule, block).least_code(rule) as f32;
     blocks.iter().map(|block| least(block).next_up()).collect()
 }
+
+#[cfg(test)]
+mod tests;

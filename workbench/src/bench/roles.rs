@@ -1,0 +1,77 @@
+//! Which tensors of a kernel are the operands and the result of its product.
+
+use super::beside::Beside;
+use super::fused_epilogue::FusedEpilogue;
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_runtime::Error;
+
+/// The operands and the result of the one product, and its epilogue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Roles {
+    pub x: TensorId,
+    pub w: TensorId,
+    pub y: TensorId,
+    pub epilogue: FusedEpilogue,
+    /// What stands beside the result.
+    pub beside: Beside<TensorId>,
+}
+
+impl Roles {
+    /// Those of a kernel.
+    ///
+    /// # Errors
+    /// What is measured beside nothing.
+    pub(super) fn of(kernel: &Kernel) -> Result<Roles, Error> {
+        let all = |wanted: fn(&Buffer) -> bool| -> Vec<TensorId> {
+            let buffers = kernel.buffers.iter().enumerate();
+            buffers
+                .filter(|(_, buffer)| wanted(buffer))
+                .map(|(index, _)| TensorId(index as u16))
+                .collect()
+        };
+        let inputs = all(|buffer| {
+            buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
+        });
+        let stands_beside =
+            |kind| matches!(kind, TensorKind::Amax { .. } | TensorKind::MadeScale { .. });
+        let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
+        let outputs: Vec<TensorId> = (outputs.into_iter())
+            .filter(|output| !stands_beside(kernel.buffers[output.index()].kind))
+            .collect();
+        // Products that other ranks add are still the product.
+        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let product = moves && FusedEpilogue::adds_only(kernel);
+        let epilogue = |y| FusedEpilogue::of(kernel, y).or(product.then(FusedEpilogue::default));
+        if let [y] = outputs[..]
+            && let Some(epilogue) = epilogue(y)
+        {
+            let read: Vec<TensorId> = epilogue.operands().collect();
+            let rest: Vec<TensorId> = inputs
+                .iter()
+                .copied()
+                .filter(|input| !read.contains(input))
+                .collect();
+            if let [x, w] = rest[..] {
+                epilogue.comparable(kernel, y)?;
+                let beside = Beside::of(kernel, y);
+                return Ok(Roles {
+                    x,
+                    w,
+                    y,
+                    epilogue,
+                    beside,
+                });
+            }
+        }
+        Err(Error::NotYet {
+            what: format!(
+                "measuring {} with {} inputs and {} outputs",
+                kernel.name,
+                inputs.len(),
+                outputs.len()
+            ),
+            help: "measure schedules of one product: two operands, one output; between them a bias, then GELU or an added matrix".into(),
+        })
+    }
+}
