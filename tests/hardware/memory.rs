@@ -198,9 +198,9 @@ pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw
     let output = |(tensor, bits): &(TensorId, Vec<u8>)| {
         let buffer = &kernel.buffers[tensor.index()];
         let rows = plan.geometry.held(buffer, rank);
-        let values = match buffer.kind.is_scale() {
+        let values = match buffer.kind {
             // Lines may be padded, and chunks planes of their own.
-            true => {
+            TensorKind::Scale { .. } | TensorKind::MadeScale { .. } => {
                 let columns = plan.geometry.size(buffer.columns) as usize;
                 let all = numbers(bits, buffer.dtype);
                 let line = |row| (0..columns).map(move |column| (row, column));
@@ -208,7 +208,7 @@ pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw
                 each.map(|(row, column)| all[at(plan, buffer, row, column)])
                     .collect()
             }
-            false => {
+            _ => {
                 let slots = slots_of(plan, buffer, rank);
                 slots
                     .flat_map(|words| numbers(&bits[words], buffer.dtype))

@@ -146,6 +146,11 @@ impl<'a> Costs<'a> {
         span.elements() * u64::from(self.kernel.buffers[span.buffer.index()].dtype.bytes())
     }
 
+    /// Bytes of a span, and of its scales if it has some.
+    pub(super) fn bytes_with(&self, span: &Span, scales: Option<&Span>) -> u64 {
+        self.bytes(span) + scales.map_or(0, |scales| self.bytes(scales))
+    }
+
     /// One product of one CTA while the others work beside it. An item at the edge costs a whole tile, because the
     /// tensor cores multiply whole tiles. It is bounded by the tensor cores, by the SM's reads through the L2 cache,
     /// and by the steps of its K loop, which follow each other. If CTAs share the steps, it is one of them with the

@@ -72,9 +72,11 @@ impl Sim<'_> {
             let step = &plan.agents[agent as usize].steps[store.cursor as usize];
             store.cursor += 1;
             match &step.kind {
-                StepKind::Store { dst, mode, .. } => {
+                StepKind::Store {
+                    dst, mode, scales, ..
+                } => {
                     self.workers[w].store.busy = true;
-                    self.write(w, step.op, dst, *mode, true);
+                    self.write(w, step.op, (dst, *scales), *mode, true);
                     return;
                 }
                 StepKind::Signal {

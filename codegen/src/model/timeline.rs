@@ -9,12 +9,14 @@
 //!   A copy engine makes one copy after another, each with its fixed cost.
 //! - A wait ends when the last signal that it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.
+//! - Scales that a store makes count by the bytes of their plane, with the tile: written, sent, and read where partial
+//!   sums are added.
 //!
 //! What is not modelled: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
 //! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
 //! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
-//! cluster, ranks that start at different times, and anything else that runs on the GPUs.
+//! cluster, the arithmetic of amaxes and of scales that are made (nobody measured it), ranks that start at different times, and anything else that runs on the GPUs.
 
 use super::event::{Event, Flow};
 use super::sim::Sim;

@@ -4,7 +4,9 @@
 //! must receive the rows of a gathered tensor that it does not own. For a sum over ranks, every rank must send its part
 //! of each row that another rank keeps, and the same for an exchange. A sum that every rank keeps costs both.
 
+use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
+use crate::dtype::Dtype;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{TensorId, TensorKind};
@@ -64,7 +66,10 @@ pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing>
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
             (from.home, rank, bytes(from))
         }
-        StepKind::Store { dst, .. } => (rank, dst.home, bytes(dst)),
+        StepKind::Store { dst, scales, .. } => {
+            let scales = scales.as_ref().map_or(0, bytes);
+            (rank, dst.home, bytes(dst) + scales)
+        }
         StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => return None,
     };
     (src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
@@ -165,10 +170,18 @@ impl Volume {
             return;
         }
         for buffer in &kernel.buffers {
-            let all = whole(buffer, plan);
-            let row = all / u64::from(plan.geometry.size(buffer.rows).max(1));
+            let columns = u64::from(plan.geometry.size(buffer.columns));
+            let row = columns * u64::from(buffer.dtype.bytes());
+            // Partial sums of FP8 have a scale for each 128 columns.
+            let added = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
+            let partial = kernel.variant.partial_sums.filter(|_| added);
+            let sent = partial.map(|rule| {
+                let scales = columns.div_ceil(u64::from(BLOCK)) * u64::from(Dtype::F32.bytes());
+                columns * u64::from(rule.to.dtype().bytes()) + scales
+            });
             for rank in 0..self.world {
-                let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len()) * row;
+                let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len());
+                let others = u64::from(plan.geometry.size(buffer.rows)) - own;
                 let (sum, gather) = match buffer.kind {
                     TensorKind::Gathered
                     | TensorKind::Scale { gathered: true, .. }
@@ -188,10 +201,10 @@ impl Volume {
                     | TensorKind::Scratch { .. } => (false, false),
                 };
                 if sum {
-                    self.least_sent[rank as usize] += all - own;
+                    self.least_sent[rank as usize] += others * sent.unwrap_or(row);
                 }
                 if gather {
-                    self.least_received[rank as usize] += all - own;
+                    self.least_received[rank as usize] += others * row;
                 }
             }
         }
@@ -237,10 +250,13 @@ impl Volume {
             .iter()
             .filter(sums)
             .min_by_key(|buffer| buffer.dtype.bytes());
-        for (buffer, moved) in kernel.buffers.iter().zip(&self.by_buffer) {
+        let moved = kernel.buffers.iter().zip(&self.by_buffer);
+        for (index, (buffer, moved)) in moved.enumerate() {
             let (name, dtype) = (&buffer.name, buffer.dtype);
-            // Once from each rank to the owner of each row, or from its owner to each rank.
-            let once = whole(buffer, plan) * (u64::from(self.world) - 1);
+            // Once from each rank to the owner of each row, or from its owner to each rank, with scales where it has some.
+            let scales = kernel.made_of(TensorId(index as u16));
+            let scales = scales.map_or(0, |plane| whole(&kernel.buffers[plane.index()], plan));
+            let once = (whole(buffer, plan) + scales) * (u64::from(self.world) - 1);
             match (buffer.kind, sum) {
                 (TensorKind::Scratch { .. }, Some(sum)) if *moved > 0 => {
                     if dtype.bytes() > sum.dtype.bytes() {

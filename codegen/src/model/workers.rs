@@ -164,17 +164,20 @@ impl Sim<'_> {
                 if self.mode == Mode::GemmAlone {
                     return Did::Step;
                 }
-                self.read(w, op, EventKind::Reduce, from)
+                let scales = self.kernel.scales_of_partial(from);
+                self.read(w, op, EventKind::Reduce, (from, scales))
             }
-            StepKind::Load { from, .. } => self.read(w, op, EventKind::Load, from),
-            StepKind::Store { dst, mode, .. } => {
+            StepKind::Load { from, .. } => self.read(w, op, EventKind::Load, (from, None)),
+            StepKind::Store {
+                dst, mode, scales, ..
+            } => {
                 if self.gemm(w) && !self.hand_over(w) {
                     return self.open_lane(w);
                 }
                 if self.gemm(w) {
                     return Did::Step;
                 }
-                self.write(w, op, dst, *mode, false)
+                self.write(w, op, (dst, *scales), *mode, false)
             }
         }
     }
@@ -220,8 +223,16 @@ impl Sim<'_> {
         Did::Started
     }
 
-    fn read(&mut self, w: usize, op: OpId, kind: EventKind, from: &Span) -> Did {
-        let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(from));
+    /// Reads a tile, and its scales if it has some.
+    fn read(
+        &mut self,
+        w: usize,
+        op: OpId,
+        kind: EventKind,
+        (from, scales): (&Span, Option<Span>),
+    ) -> Did {
+        let rank = self.workers[w].rank;
+        let bytes = self.costs.bytes_with(from, scales.as_ref());
         if from.home == rank || self.mode == Mode::GemmAlone {
             self.local(w, op, kind, bytes)
         } else {
@@ -229,15 +240,17 @@ impl Sim<'_> {
         }
     }
 
+    /// Writes a tile, and the scales that are made of it.
     pub(super) fn write(
         &mut self,
         w: usize,
         op: OpId,
-        dst: &Span,
+        (dst, scales): (&Span, Option<Span>),
         mode: StoreMode,
         lane: bool,
     ) -> Did {
-        let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(dst));
+        let rank = self.workers[w].rank;
+        let bytes = self.costs.bytes_with(dst, scales.as_ref());
         if dst.home == rank || self.mode == Mode::GemmAlone {
             // An add in place reads the old contents.
             let adds = mode == StoreMode::Add && dst.home == rank;

@@ -26,3 +26,4 @@ mod undo;
 mod undone;
 mod value;
 mod verify;
+mod volume;

@@ -6,7 +6,7 @@ use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{EventKind, Machine, Timeline, Volume, predict};
+use counterflow_codegen::model::{EventKind, Machine, Timeline, predict};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -186,50 +186,6 @@ fn what_was_sent_is_what_the_plan_says() {
             }
         }
     }
-}
-
-#[test]
-fn library_schedules_move_the_least() {
-    let shape = Shape::new(1000, 512, 256);
-    let rows = |columns: u64| 1000 * columns * 2 * 3;
-    for (program, least) in [
-        (schedules::push_all_gather(), rows(256)),
-        (schedules::pull(), rows(256)),
-        (schedules::ring_all_gather(), rows(256)),
-        (schedules::slots_sum(), rows(512)),
-        (schedules::reduce_add(), rows(512)),
-        (schedules::two_shot(), 2 * rows(512)),
-        (schedules::gemm(), 0),
-    ] {
-        let (kernel, plan) = planned(&program, 4, &shape);
-        let volume = Volume::of(&kernel, &plan);
-        assert_eq!(volume.least_total(), least, "{}", program.name);
-        assert_eq!(volume.total(), least, "{}", program.name);
-        assert!(volume.warnings(&kernel, &plan).is_empty());
-    }
-}
-
-#[test]
-fn waste_is_named() {
-    let shape = Shape::new(1024, 512, 256);
-    let (kernel, plan) = planned(&schedules::twice(), 4, &shape);
-    let warnings = Volume::of(&kernel, &plan).warnings(&kernel, &plan);
-    assert_eq!(warnings[0].rule, Rule::Volume);
-    let text = warnings[0].text(&|_| String::new());
-    insta::assert_snapshot!(text, @r"
-    warning[volume]: 3145.7 kB cross links in a launch, 2.00 times the least, 1572.9 kB
-      = `x.on(peer)[p] = x[p]` moves 1572.9 kB
-      = `x.on(peer)[p] = x[p]` moves 1572.9 kB
-      = rows of x arrive more than once at a rank, or where they already are
-    ");
-    let (kernel, plan) = planned(&schedules::one_shot(), 4, &shape);
-    let warnings = Volume::of(&kernel, &plan).warnings(&kernel, &plan);
-    insta::assert_snapshot!(warnings[0].text(&|_| String::new()), @r"
-    warning[volume]: 25.2 MB cross links in a launch, 4.00 times the least, 6291.5 kB
-      = `partial.on(peer)[me][t] = acc0` moves 25.2 MB
-      = partial is f32, wider than y, which is bf16
-      = partial receives rows that their owner alone needs to receive
-    ");
 }
 
 #[test]
