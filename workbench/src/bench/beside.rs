@@ -1,7 +1,7 @@
 //! What stands beside a result of FP8: the scale that it is given, its amax, the scales that a launch makes.
 
-use super::variants::Planned;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::launch::Loaded;
@@ -70,20 +70,21 @@ impl Beside<Memory> {
     /// Memory for those of a kernel's result. One in FP8 has a scale also where launches make theirs: the same without them reads it.
     pub(super) fn new(
         rank: &Communicator,
-        planned: &Planned<'_>,
+        (kernel, plan): (&Kernel, &Plan),
+        y: TensorId,
         given: f32,
     ) -> Result<Beside<Memory>, Error> {
-        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
+        let of = Beside::of(kernel, y);
         let place = |tensor: TensorId| {
-            let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
+            let (bytes, in_heap) = Loaded::needs(kernel, plan, tensor);
             let name = &kernel.buffers[tensor.index()].name;
             Memory::new(rank, name, bytes.max(NUMBER), in_heap)
         };
-        let narrow = kernel.buffers[roles.y.index()].dtype.is_fp8();
+        let narrow = kernel.buffers[y.index()].dtype.is_fp8();
         Ok(Beside {
             scale: narrow.then(|| scale(rank, given)).transpose()?,
-            amax: roles.beside.amax.map(place).transpose()?,
-            made: roles.beside.made.map(place).transpose()?,
+            amax: of.amax.map(place).transpose()?,
+            made: of.made.map(place).transpose()?,
         })
     }
 

@@ -1,9 +1,9 @@
 //! Results beside exact products: every element, and what stands beside results of FP8.
 
-use super::contenders::{Codes, Holds, Written};
 use super::held;
 use super::interleaved::Contender;
 use super::task::Task;
+use super::written::{Codes, Holds, Written};
 use crate::cuda::{Difference, Draw, Exactly, Fp8, Got, Narrowed, Numbers, Pieces, Scale, Terms};
 use counterflow_codegen::bounds::{Magnitude, of_codes};
 use counterflow_codegen::rule::Rule;

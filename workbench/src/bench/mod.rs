@@ -21,8 +21,10 @@ mod summary;
 mod table;
 mod task;
 mod timed;
+mod unlike;
 mod variants;
 mod worker;
+mod written;
 
 use crate::args::Request;
 use crate::cuda::Nccl;

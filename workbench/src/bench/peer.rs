@@ -1,8 +1,8 @@
 //! NCCL and a product, one after the other: what users have without a fused kernel.
 
-use super::contenders::Written;
 use super::task::{Set, Task};
 use super::variants::Planned;
+use super::written::Written;
 use crate::cuda::{Nccl, Parts};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{TensorId, TensorKind};

@@ -1,12 +1,13 @@
 //! A measurement's task, operands and results.
 
 use super::beside::Beside;
-use super::contenders::Written;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
+use super::unlike;
 use super::variants::{Built, Plane, Planned};
-use crate::cuda::{Difference, Operands, Pieces, Scaled};
+use super::written::Written;
+use crate::cuda::{Difference, Operands, Scaled};
 use crate::suite::Case;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
@@ -64,46 +65,20 @@ impl Task<'_> {
         self.result().largest() / size
     }
 
-    /// The type in which cuBLASLt has this product, where it has none in FP8 or the result is not.
+    /// The type of cuBLASLt's results where it has none in FP8, or ours are not.
     pub(super) fn wide(&self) -> Dtype {
-        match (self.result().is_fp8(), self.dtype.is_fp8()) {
-            (false, _) => self.result(),
-            (true, false) => self.dtype,
-            (true, true) => Dtype::Bf16,
-        }
+        unlike::wide(self.result(), self.dtype)
     }
 
-    /// The types in which it may have this product, the nearest to ours first: in FP8 where operands have one scale each at most.
-    pub(super) fn theirs(&self, kind: Option<Scaled>) -> Vec<Dtype> {
-        let result = self.result();
-        let whole = |pieces| matches!(pieces, Pieces::Nothing | Pieces::Whole);
-        let narrow =
-            result.is_fp8() && kind.is_some_and(|kind| kind.pieces.map(whole) == [true; 2]);
-        let narrow = narrow.then_some(result);
-        narrow.into_iter().chain([self.wide()]).collect()
+    /// The types that its results of FP8 operands may have, the nearest to ours first.
+    pub(super) fn theirs(&self, kind: Scaled) -> Vec<Dtype> {
+        unlike::types(self.result(), self.dtype, kind)
     }
 
-    /// What its product in that type lacks of ours, or has instead, behind its name.
+    /// What its result in that type lacks of ours, or has instead, behind its name.
     pub(super) fn lacks(&self, dtype: Dtype) -> String {
-        let (result, variant) = (self.result(), &self.ours[0].built.kernel.variant);
-        if !result.is_fp8() {
-            return String::new();
-        }
-        let mut text = match dtype.is_fp8() {
-            true => format!(", in {dtype}"),
-            false => format!(", in {dtype} instead of {result}"),
-        };
-        text.push_str(match (variant.amax, dtype.is_fp8()) {
-            (true, true) => " with its amax",
-            (true, false) => " without an amax",
-            (false, _) => "",
-        });
-        text.push_str(match (variant.output_scales, dtype.is_fp8()) {
-            (Some(_), true) => " by one given scale",
-            (Some(_), false) => " without scales",
-            (None, _) => "",
-        });
-        text
+        let variant = &self.ours[0].built.kernel.variant;
+        unlike::lacks(dtype, self.result(), variant)
     }
 
     /// The result's type.

@@ -1,5 +1,6 @@
 //! The candidate kernels: the choices of a schedule, the legal ones, the model's favourites.
 
+use super::beside::Beside;
 use super::roles::Roles;
 use crate::args::Many;
 use crate::size;
@@ -14,8 +15,9 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
-use counterflow_runtime::Error;
+use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::tuned::{self, Ranked, Ranking};
+use counterflow_runtime::{Communicator, Error};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -41,6 +43,12 @@ pub(super) struct Planned<'a> {
 }
 
 impl Planned<'_> {
+    /// Memory for what stands beside its result, which is multiplied by so much if it is FP8.
+    pub(super) fn beside(&self, rank: &Communicator, given: f32) -> Result<Beside<Memory>, Error> {
+        let kernel = &self.built.kernel;
+        Beside::new(rank, (kernel, &self.plan), self.built.roles.y, given)
+    }
+
     /// Schedule and choices.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.built.kernel.name, self.built.name)
@@ -271,7 +279,6 @@ pub(super) fn without_options(variant: &Variant) -> Option<(String, Variant)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::beside::Beside;
     use super::*;
     use crate::suite;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};

@@ -3,12 +3,13 @@
 use super::baseline::{Baseline, Does, Exact};
 use super::beside::Beside;
 use super::check::{self, Check, Checks};
-use super::contenders::{Holds, Ready, Written, rounded};
+use super::contenders::{Ready, rounded};
 use super::interleaved::Contender;
 use super::peer::{How, Peer, Product, padded};
 use super::table;
 use super::task::{Held, Measured, Operand, Set, Task};
 use super::timed::timed;
+use super::written::{Holds, Written};
 use crate::cuda::{
     Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands, Pieces, off_of_sums,
 };
@@ -256,7 +257,7 @@ impl Worker {
             let made = Set {
                 operands: [operand(0, m)?, operand(1, n)?],
                 y: place(roles.y)?,
-                beside: Beside::new(rank, first, task.given())?,
+                beside: first.beside(rank, task.given())?,
                 product: Memory::new(rank, "product", of_y, shared)?,
                 of_product: Beside::NOTHING,
                 more: roles

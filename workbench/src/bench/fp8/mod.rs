@@ -8,11 +8,12 @@ pub(super) mod tests;
 mod theirs;
 
 use super::check::{Check, Checks, Exact};
-use super::contenders::{Holds, rounded};
+use super::contenders::rounded;
 use super::interleaved::Contender;
 use super::task::{Measured, Set, Task};
 use super::timed::timed;
 use super::worker::{MOST_SETS, ROTATED, Worker};
+use super::written::Holds;
 use crate::cuda::{Difference, Fp8, Pieces, Scaled};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Scales;

@@ -178,7 +178,7 @@ pub(super) fn own_sets(
         sets.push(Set {
             operands,
             y: place(built.roles.y)?,
-            beside: Beside::new(rank, first, task.given())?,
+            beside: first.beside(rank, task.given())?,
             product: Memory::new(rank, "product", of_product, false)?,
             of_product: theirs()?,
             more: Vec::new(),

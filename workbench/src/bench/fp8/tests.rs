@@ -1,8 +1,9 @@
 //! What FP8 measurements of several ranks are made of, without a GPU: who has which memory, what NCCL moves, what is allowed.
 
-use super::super::contenders::{Holds, rounded};
+use super::super::contenders::rounded;
 use super::super::peer::{How, padded, parts};
 use super::super::variants::{self, Built, Plane, Planned};
+use super::super::written::Holds;
 use crate::library::{self, Sizes, real};
 use crate::suite::{self, Case};
 use counterflow_codegen::dtype::Dtype;

@@ -46,7 +46,7 @@ impl Worker {
         both: &mut Both,
     ) -> Result<Option<Theirs<'a>>, Error> {
         draw(with, task, kind, sets.len(), both)?;
-        for result in task.theirs(Some(kind)) {
+        for result in task.theirs(kind) {
             match self.theirs_in(task, (kind, result), sets, both) {
                 Ok(found) => return Ok(Some(found)),
                 Err(error) if lacks(&error) => {}

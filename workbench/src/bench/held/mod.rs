@@ -13,8 +13,9 @@ pub(super) fn numbers(bytes: &[u8]) -> Vec<f32> {
 /// Numbers by their share of what is allowed: NaN, and what is not there, is wrong.
 fn difference(shares: impl Iterator<Item = f64>) -> Difference {
     shares.fold(Difference::default(), |all, share| {
+        let right = share <= 1.0;
         all.and(Difference {
-            wrong: u32::from(!(share <= 1.0)),
+            wrong: u32::from(!right),
             worst: share.max(0.0) as f32,
         })
     })

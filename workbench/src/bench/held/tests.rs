@@ -1,8 +1,8 @@
 //! What emulated ranks leave is held to be right, and what is wrong with it is seen.
 
-use super::super::contenders::Codes;
 use super::super::fp8::tests::planned;
 use super::super::variants::{self, Built, Planned};
+use super::super::written::Codes;
 use super::*;
 use crate::cuda::{Exactly, Narrowed, Scale, Term, Terms};
 use crate::library::{self, Sizes, real};
@@ -217,8 +217,7 @@ fn results_by_scales_that_launches_make_are_within_what_codes_lose() {
                 let (row, line) = (at / columns, at % columns / 128);
                 let scale = plane[line * rows + (row + shift) % rows];
                 let got = f64::from(codes[*at]) * f64::from(scale);
-                let (want, most) = bounds.of(&[term(product[*at], Some(least[block(*at)]))]);
-                !((got - want).abs() <= most)
+                !bounds.allow(got, &[term(product[*at], Some(least[block(*at)]))])
             };
             (0..codes.len()).filter(is_wrong).count()
         };
@@ -263,9 +262,8 @@ fn partial_sums_beyond_what_codes_lose_are_seen() {
                         term(products[part][at], sent.then(|| least[part][block(at)]))
                     };
                     let terms: Vec<Term> = (0..WORLD as usize).map(of).collect();
-                    let (want, most) = bounds.of(&terms);
                     let got = f64::from(*got) + twice * terms[(own + 1) % 3].value;
-                    wrong.0 += usize::from(!((got - want).abs() <= most));
+                    wrong.0 += usize::from(!bounds.allow(got, &terms));
                     wrong.1 += 1;
                 }
             }

@@ -50,8 +50,14 @@ impl Terms {
 }
 
 impl Bounds {
+    /// Whether a number may be the sum of them. NaN is none.
+    pub(crate) fn allow(&self, got: f64, terms: &[Term]) -> bool {
+        let (want, most) = self.of(terms);
+        (got - want).abs() <= most
+    }
+
     /// What a sum of them must be, and how far off it may be.
-    pub(crate) fn of(&self, terms: &[Term]) -> (f64, f64) {
+    fn of(&self, terms: &[Term]) -> (f64, f64) {
         let (mut want, mut size, mut most) = (0.0, 0.0, 0.0);
         for Term { value, off, least } in terms {
             let mut off = f64::from(*off);

@@ -102,8 +102,7 @@ fn wrong(got: &[f64], bounds: &Bounds, parts: &[Vec<f32>]) -> u32 {
             least: Some(least[part][block]),
         };
         let terms: Vec<Term> = (0..parts.len()).map(term).collect();
-        let (want, most) = bounds.of(&terms);
-        !((got[*at] - want).abs() <= most)
+        !bounds.allow(got[*at], &terms)
     };
     (0..COUNT).filter(is_wrong).count() as u32
 }
