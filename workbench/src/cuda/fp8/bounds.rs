@@ -14,6 +14,8 @@ pub(crate) struct Bounds {
     pub last: f32,
     /// What is allowed at least.
     pub floor: f64,
+    /// What results are at most: those of FP8 saturate.
+    pub limit: f64,
 }
 
 /// A product of one rank, known to within what its sums may be off.
@@ -31,20 +33,26 @@ impl Terms {
         // Sums in f32 are rounded, too. What is rounded again is larger by what it was rounded before.
         let of_f32 = self.parts.saturating_sub(1) as f32 * Dtype::F32.unit_roundoff() as f32;
         let between = 1.02 * (self.rounded as f32 * dtype.unit_roundoff() as f32 + of_f32);
-        let (last, floor) = match scale {
+        let limit = match dtype.is_fp8() {
+            true => f64::from(dtype.largest()),
+            false => f64::INFINITY,
+        };
+        let (last, floor, limit) = match scale {
             // A hundredth more, for the quotient in f32.
             Scale::Given(by) => (
                 1.01 * dtype.unit_roundoff() as f32,
                 dtype.half_subnormal() / f64::from(by),
+                limit / f64::from(by),
             ),
-            // That is the rounding of its only term.
-            Scale::Plane { .. } => (0.0, 0.0),
+            // That is the rounding of its only term, and its scale leaves none too large.
+            Scale::Plane { .. } => (0.0, 0.0, f64::INFINITY),
         };
         Bounds {
             loses: self.narrowed.map_or(0.0, |narrowed| narrowed.loses),
             between,
             last,
             floor: floor.max(1e-30),
+            limit,
         }
     }
 }
@@ -69,6 +77,7 @@ impl Bounds {
             size += value.abs() + off;
         }
         most += f64::from(self.between) * size;
+        want = want.clamp(-self.limit, self.limit);
         most += f64::from(self.last) * (want.abs() + most) + self.floor;
         (want, most)
     }
@@ -158,6 +167,7 @@ mod tests {
             between: 0.0,
             last: 0.0,
             floor: 0.0,
+            limit: f64::INFINITY,
         };
         let own = Term {
             value: -2.0,
@@ -170,5 +180,20 @@ mod tests {
             ..own
         }]);
         assert!((sent - (0.75 + 2.5 / 16.0)).abs() < 1e-6, "{sent}");
+    }
+
+    /// By a given scale the largest code stands for all that is larger, and for nothing else.
+    #[test]
+    fn results_that_are_too_large_saturate() {
+        let bounds = exact().bounds(Dtype::E4M3, Scale::Given(2.0));
+        let of = |value: f64| Term {
+            value,
+            off: 0.0,
+            least: None,
+        };
+        assert!(bounds.allow(224.0, &[of(1000.0)]) && bounds.allow(-224.0, &[of(-1e9)]));
+        assert!(!bounds.allow(1000.0, &[of(1000.0)]) && !bounds.allow(224.0, &[of(100.0)]));
+        let wide = exact().bounds(Dtype::Bf16, PLAIN);
+        assert!(wide.allow(1e9, &[of(1e9)]) && !wide.allow(448.0, &[of(1000.0)]));
     }
 }

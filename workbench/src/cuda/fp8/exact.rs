@@ -200,7 +200,7 @@ impl Fp8 {
         arguments.number(got.columns);
         let count = u64::from(got.rows.len()) * u64::from(got.columns);
         arguments.bytes(&count.to_le_bytes());
-        for number in [bounds.loses, bounds.floor] {
+        for number in [bounds.loses, bounds.floor, bounds.limit] {
             arguments.bytes(&number.to_le_bytes());
         }
         for number in [bounds.last, bounds.between] {

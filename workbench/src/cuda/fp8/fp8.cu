@@ -218,13 +218,13 @@ __device__ double number(const void* from, u64 i, u32 type) {
 // `got` beside the sum of exact products, `parts` that lie `stride` bytes apart, on top of `before`, if there is one. Sums of
 // them were rounded besides, by `between` of their size at most. NaN is wrong.
 //
-// Where `got` is codes, a plane has their scales, or they were multiplied by `given`. Where there is `least`, products were codes
+// Where `got` is codes, a plane has their scales, or they were multiplied by `given` and are no larger than `limit`. Where there is `least`, products were codes
 // before they were added, which lose `loses` of them and what it says of each row and 128 columns; but for those that the rank
 // adds whose rows they are, `chunk` of them. The host has the same in `Bounds`.
 extern "C" __global__ void differ_exact(const void* got, u32 type, const float* plane, u32 pitch, float given, const char* value,
                                         const char* allowed, const char* least, u64 stride, u32 parts, u32 chunk, const void* before,
-                                        u32 row, u32 columns, u64 count, double loses, double floor, float relative, float between,
-                                        Found* found) {
+                                        u32 row, u32 columns, u64 count, double loses, double floor, double limit, float relative,
+                                        float between, Found* found) {
     const u32 lines = (columns + 127) / 128;
     u64 step = (u64)gridDim.x * blockDim.x;
     u32 wrong = 0;
@@ -241,6 +241,7 @@ extern "C" __global__ void differ_exact(const void* got, u32 type, const float* 
             want += term, most += off, size += fabs(term) + off;
         }
         most += between * size;
+        want = fmax(-limit, fmin(limit, want));
         most += relative * (fabs(want) + most) + floor;
         const double scale = plane ? (double)plane[(u64)line * pitch + down] : 1.0 / given;
         float off = (float)(fabs(number(got, i, type) * scale - want) / most);

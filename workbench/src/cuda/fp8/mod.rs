@@ -85,7 +85,7 @@ mod tests {
         };
         let kernels = [
             ("amaxes", 3),
-            ("differ_exact", 20),
+            ("differ_exact", 21),
             ("exact", 8),
             ("join_chunks", 4),
             ("magnitudes", 5),
