@@ -1,5 +1,6 @@
 //! The knobs of the GEMM itself, compiled: tiles of every width, cooperative and in ping-pong, pass the SASS checks.
 
+use crate::epilogues;
 use crate::halves;
 use crate::sass::all_pass;
 use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
@@ -217,11 +218,8 @@ fn fp8_operands_pass_the_sass_checks() {
     let scaled = scaled.map(|kind| (schedules::gemm(), fp8(kind)));
     let scaled = scaled.into_iter().chain(fused);
     cases.extend(scaled.flat_map(|(program, variant)| {
-        // A sum over ranks beside scales of both sides takes two registers more than there are in tiles of this size.
-        let sums = ["gemm_rs", "gemm_ar"].contains(&program.name.as_str());
-        let kinds = [Scales::Whole, Scales::Rows].into_iter();
-        let kinds = kinds.filter(move |scales| !sums || *scales == Scales::Whole);
-        kinds.map(move |scales| (program.clone(), variant.clone().scales(scales)))
+        let kinds = [Scales::Whole, Scales::Rows];
+        kinds.map(|scales| (program.clone(), variant.clone().scales(scales)))
     }));
     all_pass(&cases);
 }
@@ -251,6 +249,45 @@ fn fp8_outputs_pass_the_sass_checks() {
     let rows = gradients.dtype(Dtype::E4M3).scales(Scales::Rows);
     cases.push((schedules::ag_gemm(), rows));
     cases.push((schedules::linear_gelu(), narrow(((128, 128), false))));
+    // Two outputs, and two stored tiles beside the product.
+    for tile in [(128, 256), (128, 192), (256, 96)] {
+        let two = narrow((tile, false));
+        let rows = two.clone().dtype(Dtype::E4M3).scales(Scales::Rows);
+        let measured = rows.clone().amax(true);
+        cases.extend([two, rows, measured].map(|variant| (epilogues::gated(), variant)));
+    }
+    all_pass(&cases);
+}
+
+/// Sums over ranks beside scales: in the tallest and the widest tiles, and where a subtile has the fewest columns or rows.
+#[test]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
+fn sums_beside_scales_pass_the_sass_checks() {
+    let tiles = [
+        (128, 256),
+        (256, 128),
+        (256, 112),
+        (128, 224),
+        (152, 256),
+        (136, 256),
+        (248, 128),
+        (200, 128),
+        (80, 128),
+    ];
+    let sums = [
+        schedules::gemm_rs(),
+        schedules::gemm_ar(),
+        schedules::gemm_rs_add(),
+        schedules::rs_ring(),
+    ];
+    let mut cases = Vec::new();
+    for program in sums {
+        for scales in [Scales::Whole, Scales::Rows] {
+            let variant = Variant::new(4).dtype(Dtype::E4M3).scales(scales);
+            let tiled = |tile| (program.clone(), variant.clone().set("tiles", tile));
+            cases.extend(tiles.map(tiled));
+        }
+    }
     all_pass(&cases);
 }
 

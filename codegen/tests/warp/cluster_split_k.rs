@@ -418,7 +418,7 @@ fn clusters_that_cannot_be_are_refused_with_the_numbers() {
     accepted(((256, 176), false), (1, 1), 2, Layout::Nt);
     insta::assert_snapshot!(build(((176, 256), false), (1, 1), 2, Layout::Nt), @"
     error[resources]: tiles of 176x256
-      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
+      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
     ");
     insta::assert_snapshot!(build(((24, 64), true), (1, 2), 2, Layout::Nt), @"
     error[resources]: a cluster that shares the rows of tiles of 24

@@ -48,8 +48,23 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     };
     insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 208))), @"
     error[resources]: tiles of 256x208
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of ranks are added, 176 without clusters, 192 of plain products by CTAs alone)
     ");
+    let ranks = ["gemm_rs", "gemm_ar", "gemm_rs_add"];
+    for name in ranks {
+        assert!(
+            build(name, &variant(Dtype::Bf16, (256, 128))).is_ok(),
+            "{name}"
+        );
+        let found = build(name, &variant(Dtype::Bf16, (256, 144))).expect_err(name);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+            error[resources]: tiles of 256x144
+              help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of ranks are added, 176 without clusters, 192 of plain products by CTAs alone)
+            ");
+        }
+    }
+    assert!(build("ag_gemm", &variant(Dtype::Bf16, (256, 144))).is_ok());
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
       help: bf16, f16 or e4m3
@@ -91,7 +106,7 @@ fn clusters_that_hopper_does_not_have_are_refused() {
     ");
     insta::assert_snapshot!(refused_cluster((256, 176), (2, 1)), @"
     error[resources]: tiles of 256x176
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of ranks are added, 176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(refused_cluster((24, 64), (1, 2)), @"
     error[resources]: a cluster that shares the rows of tiles of 24

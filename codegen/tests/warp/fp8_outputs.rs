@@ -1,7 +1,7 @@
 //! Results in FP8: what kernels become, that results are what was computed by its scale and saturated, and what is refused.
 
 use crate::fixtures::library;
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value};
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Value, tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F32};
 use counterflow_codegen::interp::{self, Input, Options};
@@ -32,6 +32,22 @@ fn built(program: &Program, variant: &Variant) -> Result<Pipeline, Diagnostics> 
 fn refused(program: &Program, variant: &Variant) -> String {
     let found = built(program, variant).map(|_| ());
     found.expect_err("refused").first().text(&|_| String::new())
+}
+
+/// A product to which two stored tiles are added.
+fn of_two_stored_tiles() -> Program {
+    let mut s = ScheduleBuilder::new("of_two_stored_tiles");
+    let [x, w, u, v] = ["x", "w", "u", "v"].map(|name| s.local(name, Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let others = s.load(u.at(t)) + s.load(v.at(t));
+            s.store(y.at(t), product + others);
+        });
+    });
+    s.finish()
 }
 
 /// A product whose value is what `value` makes of it.
@@ -208,6 +224,21 @@ fn what_has_no_fp8() {
     insta::assert_snapshot!(refused(&program("gemm_rs"), &variant(E4M3)), @"
     error[shape]: outputs of e4m3 for gemm_rs, which has none of its first type
       help: an `Out` of the type of the first parameter, or no type for outputs
+    ");
+    // Codes are exchanged beside two stored tiles.
+    let two = of_two_stored_tiles();
+    for tile in [(128, 256), (256, 96)] {
+        let built = built(&two, &variant(E4M3).set("tiles", tile));
+        let pipeline = built.and_then(verify::pipeline);
+        pipeline.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
+    }
+    insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (256, 128))), @"
+    error[resources]: FP8 made of 2 stored tiles, in tiles of 256x128
+      help: 128 rows, or 256 by up to 96 columns: codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
+    ");
+    insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (80, 256))), @"
+    error[resources]: FP8 made of 2 stored tiles, in tiles of 80x256
+      help: 128 rows, or 256 by up to 96 columns: codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
     ");
     // Tiles that are read, or added to.
     let mut s = ScheduleBuilder::new("read");

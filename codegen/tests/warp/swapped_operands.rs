@@ -423,7 +423,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     ");
     insta::assert_snapshot!(refused((208, 256), false), @"
     error[resources]: tiles of 208x256
-      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
+      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
     ");
     insta::assert_snapshot!(refused((264, 128), false), @"
     error[resources]: tiles of 264x128

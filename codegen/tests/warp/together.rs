@@ -60,7 +60,7 @@ fn loops_that_have_no_pipeline_together() {
     ");
     insta::assert_snapshot!(said(plain(), (128, 168), one, Bf16), @"
     error[resources]: tiles of 128x168
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of ranks are added, 176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(said(plain(), (128, 256), gated, Bf16), @"
     error[resources]: tiles of 128x256 of 2 products

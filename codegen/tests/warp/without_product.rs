@@ -109,7 +109,7 @@ fn what_multiplies_nothing_is_refused_with_what_is_possible() {
     ");
     insta::assert_snapshot!(refused((128, 20), options.clone()), @"
     error[resources]: tiles of 128x20
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of ranks are added, 176 without clusters, 192 of plain products by CTAs alone)
     ");
     let cluster = GemmOptions {
         cluster: Some((2, 1).into()),

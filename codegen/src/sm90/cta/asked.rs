@@ -1,13 +1,13 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
 use super::registers::{Company, in_parts, leaves_out};
-use super::smem::{Needs, Results};
+use super::smem::{Needs, Results, Sums};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{
     Block, GemmKind, Kernel, Op, OpKind, Purpose, Region, Role, RoleKind, visit, visit_ops,
 };
-use crate::program::{Loc, PartitionId, StoreMode, TensorId, Var};
+use crate::program::{Loc, PartitionId, Side, StoreMode, TensorId, Var};
 use crate::tiling::{
     Boxes, Inputs, Major, Operand, Parts, Product, StagedScale, Subtile, Tiling, strides,
 };
@@ -152,10 +152,14 @@ impl Asked<'_> {
         let GemmKind { cluster, split, .. } = self.kind;
         if self.alone() && !self.results.computed && self.results.widest == 2 {
             Company::Plain
-        } else if cluster == (1, 1) && (split == 1 || !self.wgmma.swapped()) {
-            Company::Little
-        } else {
+        } else if self.results.sums == Sums::Apart {
+            Company::Apart
+        } else if cluster != (1, 1) || (split > 1 && self.wgmma.swapped()) {
             Company::Much
+        } else if self.results.sums == Sums::Added {
+            Company::Added
+        } else {
+            Company::Little
         }
     }
 
@@ -456,8 +460,10 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         widest: 1,
         stores: 0,
         inputs: 0,
-        apart: false,
+        sums: Sums::None,
+        vectors: [0, 0],
         computed: false,
+        bytes: false,
         measured: false,
         made: false,
     };
@@ -473,6 +479,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
                 results.stores += 1;
                 results.measured |= amax.is_some();
                 results.made |= scales.is_some_and(|it| !kernel.buffers[it.index()].is_scratch());
+                results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
                 dst
@@ -503,8 +510,14 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     for role in &kernel.roles {
         if matches!(role.kind, RoleKind::Gemm(_)) || computes(role) {
             visit(&role.body, &mut each);
-            let mut loops = loops(&role.body).into_iter();
-            results.apart |= loops.any(|each| sums_apart(kernel, each.body));
+            for each in loops(&role.body) {
+                let sums = sums(kernel, each.body);
+                results.sums = results.sums.max(sums);
+                if sums == Sums::Apart {
+                    let read = vectors(kernel, each.body);
+                    results.vectors = [0, 1].map(|side| results.vectors[side].max(read[side]));
+                }
+            }
         }
     }
     // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
@@ -512,33 +525,71 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     results
 }
 
-/// Whether an item has a product, and a sum of stored tiles that is not added to its accumulators: it has several products, stores
+/// How many vectors and scales an item reads, with a number for each row and for each column.
+fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
+    let mut read = [0, 0];
+    visit_ops(body, &mut |op| match &op.kind {
+        OpKind::Load { from, .. } => {
+            let kind = kernel.buffers[from.buffer.index()].kind;
+            let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
+            read[0] += u32::from(in_columns && !in_rows);
+            read[1] += u32::from(in_rows && !in_columns);
+        }
+        OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Store { .. }
+        | OpKind::Copy { .. }
+        | OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => {}
+    });
+    read
+}
+
+/// Where a sum over ranks is, if an item has one beside a product. It is apart where the item has several products, stores
 /// something else than functions of all of the sum, or announces the product before it waits for what it adds.
-fn sums_apart(kernel: &Kernel, body: &[Op]) -> bool {
+fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
     let (mut signalled, mut waited) = (false, false);
+    let mut added = false;
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Dot { acc, .. } => {
             products += 1;
             terms.push(*acc);
         }
         OpKind::Reduce { acc, .. } => terms.push(*acc),
-        OpKind::Store { value, .. } => stored.push(&kernel.values[usize::from(value.0)]),
+        OpKind::Store { value, mode, .. } => {
+            stored.push(&kernel.values[usize::from(value.0)]);
+            added |= *mode == StoreMode::Add;
+        }
+        OpKind::Load { from, .. } => {
+            added |= !kernel.buffers[from.buffer.index()].kind.is_repeated();
+        }
         OpKind::Signal { .. } => signalled = true,
         OpKind::Wait { cells, .. } => {
             let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
             waited |= signalled && data;
         }
-        OpKind::Load { .. } | OpKind::Copy { .. } | OpKind::ForRanks { .. } | OpKind::If { .. } => {
-        }
+        OpKind::Copy { .. } | OpKind::ForRanks { .. } | OpKind::If { .. } => {}
     });
-    if products == 0 || terms.len() == products {
-        return false;
+    if products == 0 {
+        return Sums::None;
+    }
+    if terms.len() == products {
+        return match added && !kernel.counters.is_empty() {
+            true => Sums::Added,
+            false => Sums::None,
+        };
     }
     terms.sort();
     terms.dedup();
     let folds = |value: &&Value| value.folded(&terms).is_some();
-    products > 1 || waited || !stored.iter().all(folds)
+    if products > 1 || waited || !stored.iter().all(folds) {
+        Sums::Apart
+    } else {
+        Sums::Added
+    }
 }
 
 /// Ways through an item's branches that are told apart; beyond that, they count as one that takes all branches.

@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::rules::refuse;
-use super::smem::VALUES;
+use super::smem::{Sums, VALUES};
 use crate::block::BLOCK;
 use crate::diag::Diagnostic;
 use crate::program::TensorId;
@@ -34,7 +34,7 @@ pub(super) fn partial_sums(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnos
             "of values that are computed",
             "products as they are: of bf16 or f16, or of FP8 with scales of blocks, which go into the sum; or partial sums of the schedule's type",
         )
-    } else if asked.results.apart || tiling.operands().is_empty() {
+    } else if asked.results.sums == Sums::Apart || tiling.operands().is_empty() {
         (
             "that are not added to one product",
             "`y[t] = dot(x[t], w[t]) + partial[others()][t].sum()`, or a function of it; or partial sums of the schedule's type",

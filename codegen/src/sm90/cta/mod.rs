@@ -4,6 +4,7 @@
 //! What is decided here is decided nowhere else: the plan, the model, the nodes of the warps and the emitter read it.
 
 mod asked;
+mod bytes;
 pub mod dependent_launch;
 mod made;
 mod promoted;

@@ -13,6 +13,10 @@ pub(super) enum Company {
     Plain,
     /// Signals, math, or sums.
     Little,
+    /// A sum over ranks: 256x144 spills, whether it is added to the product, or where it is stored.
+    Added,
+    /// One with registers of its own: 160x256 spills, too, where operands have scales.
+    Apart,
     /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
     Much,
 }
@@ -22,7 +26,9 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
     let most = match (wgmma.blocks(), wgmma.mode, company) {
         (0 | 1, ..) => 128,
         (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
-        (_, Mode::Cooperative, Company::Little) => 176,
+        (_, Mode::Cooperative, Company::Added | Company::Apart) if !wgmma.swapped() => 128,
+        (_, Mode::Cooperative, Company::Little | Company::Added) => 176,
+        (_, Mode::Cooperative, Company::Apart) => 152,
         (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
     };
     wgmma.accumulators() <= most

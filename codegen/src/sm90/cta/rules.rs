@@ -4,6 +4,7 @@
 //! this version: it does not *run*.
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
+use super::bytes::{registers_beside_codes, whole_lines_of_bytes};
 use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
@@ -80,11 +81,12 @@ const RULES: [Rule; 19] = [
 ];
 
 /// What comes after the division of shared memory: of what an item stores, and reads beside its product.
-const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 9] = [
+const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
     shared_with_inputs,
     alone_with_inputs,
     whole_lines,
     whole_lines_of_bytes,
+    registers_beside_codes,
     inputs_fit,
     scales_of_rows,
     bytes_beside_scales,
@@ -405,22 +407,6 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     (columns < 16).then(|| refuse(at, message, hint))
 }
 
-/// The same of FP8, of which a line has twice as many columns.
-fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
-    let at = asked.item.bytes?;
-    let (columns, narrowest) = match tiling.swapped() {
-        true => (tiling.tile().columns, 128),
-        false => (tiling.subtile().columns, 32),
-    };
-    let message = format!("{} that are stored in FP8", asked.tiles());
-    let wanted = match tiling.swapped() {
-        true => narrowest,
-        false => narrowest * asked.kind.split,
-    };
-    let hint = format!("a multiple of {wanted} columns: lines of the swizzle are whole");
-    (!columns.is_multiple_of(narrowest)).then(|| refuse(at, message, hint))
-}
-
 /// A slot holds a subtile of each stored tile.
 fn inputs_fit(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let inputs = &asked.item.inputs;
@@ -537,8 +523,8 @@ fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
 fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
     if wgmma.swapped() {
         let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \
-            by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
-            in ping-pong up to 104 and 80";
+            by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by \
+            CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80";
         return (wgmma.refused()).or_else(|| (!has_registers(wgmma, company)).then_some(hint));
     }
     let (rows, how): (&[u32], _) = match wgmma.mode {
@@ -548,8 +534,8 @@ fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
         ),
         Mode::Cooperative => (
             &[128, 256],
-            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, \
-            192 of plain products by CTAs alone)",
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (128 where tiles of \
+            ranks are added, 176 without clusters, 192 of plain products by CTAs alone)",
         ),
     };
     let known = rows.contains(&wgmma.tile.rows)

@@ -38,15 +38,31 @@ pub(super) struct Results {
     pub stores: u32,
     /// Stored tiles that come through the stages behind the last step.
     pub inputs: u32,
-    /// Whether a sum of stored tiles has registers of its own, beside the accumulators of a product.
-    pub apart: bool,
+    /// Sums of stored tiles, beside a product.
+    pub sums: Sums,
+    /// Vectors and scales that an item reads whose sum is apart, most of all items: so many with a number for each row, and for
+    /// each column.
+    pub vectors: [u32; 2],
     /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
+    /// Whether FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
+    pub bytes: bool,
     /// Whether amaxes are made of what is stored: then it is in registers before its scale, too.
     pub measured: bool,
     /// Whether scales of 1×128 are made of what is stored: then a subtile has whole blocks.
     pub made: bool,
+}
+
+/// Where a sum over ranks is, in items that have a product.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Sums {
+    /// There is none.
+    None,
+    /// It is added to the accumulators, to a stored tile in a register, or where it is stored.
+    Added,
+    /// It has registers of its own.
+    Apart,
 }
 
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
@@ -129,6 +145,8 @@ const ENOUGH_ROWS: u32 = 24;
 /// Bytes of subtiles of a swapped tile that are written at a time, at most, one for each warpgroup that has some of its own:
 /// of twice that, two leave no room for a third stage.
 const LARGEST: u32 = 32 << 10;
+/// Bytes of the narrowest swizzle's lines: what a subtile of FP8 has columns of, at least.
+pub(super) const LINE: u32 = 32;
 /// Registers of a thread for accumulators and for what a subtile of them becomes.
 pub(super) const VALUES: u32 = 192;
 
@@ -149,6 +167,16 @@ pub(super) fn staging_alone(bytes: u32, room: u32) -> Region {
 
 /// What does not fit, and what would.
 pub(super) type Refusal = (String, String);
+
+/// Whether a subtile of so many columns has whole lines of FP8, and a thread registers for them and the stored tiles that they are
+/// made of. Measured: of two, 128x256 by 64 columns takes 224 and spills; of one, 256x128 by as many does not.
+pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32) -> bool {
+    let values = wgmma.blocks() * columns / 2 * (1 + inputs);
+    if columns < LINE {
+        return false;
+    }
+    inputs < 2 || wgmma.accumulators() + values <= VALUES
+}
 
 impl Needs {
     const fn ping_pong(&self) -> bool {
@@ -193,12 +221,12 @@ impl Needs {
         let (split, widest) = (self.split, self.results.widest);
         let divide = widths.iter().map(|bytes| bytes / widest);
         let mut divide = divide.filter(|columns| self.columns.is_multiple_of(columns * split));
-        let (rows, blocks) = (self.wgmma.tile.rows, self.wgmma.blocks());
+        let rows = self.wgmma.tile.rows;
         // A stage has room for one of each stored tile, and a thread for a sum's and for what becomes of them.
         let fits = |columns: &u32| {
-            let values = self.wgmma.accumulators() + blocks * columns;
             self.places(rows * columns) >= self.results.inputs
-                && (!self.results.apart || values <= VALUES)
+                && self.fits_apart(*columns)
+                && (!self.results.bytes || fits_codes(self.wgmma, *columns, self.results.inputs))
         };
         let widest_of_all = divide.clone().next();
         divide
@@ -225,6 +253,7 @@ impl Needs {
                 && each >= ENOUGH_ROWS
                 && each * tile.columns * self.results.widest * self.sets() <= LARGEST
                 && (as_it_is || values(each) <= VALUES)
+                && (self.results.vectors == [0, 0] || self.fits_apart(each))
                 && self.places(each * tile.columns) >= self.results.inputs
         };
         let fewest = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
@@ -238,6 +267,23 @@ impl Needs {
             None if tile.rows.is_multiple_of(16) && tile.rows / 16 >= self.split => 16,
             None => ATOM_ROWS,
         }
+    }
+
+    /// Whether a thread has registers for a sum that is apart: for its part of a subtile that has so much of the N side, for what
+    /// becomes of it, and for its numbers of each vector, two of a block's M side or a quarter of the N side. Measured: with scales
+    /// of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows 200.
+    fn fits_apart(&self, n: u32) -> bool {
+        if self.results.sums != Sums::Apart {
+            return true;
+        }
+        let blocks = self.wgmma.blocks();
+        let [of_rows, of_columns] = self.results.vectors;
+        let (on_m, on_n) = match self.wgmma.swapped() {
+            true => (of_columns, of_rows),
+            false => (of_rows, of_columns),
+        };
+        let vectors = on_m * 2 * blocks + on_n * n / 4;
+        self.wgmma.accumulators() + blocks * n + vectors <= VALUES
     }
 
     /// Subtiles of so many elements that a stage has room for, where each operand would be.
