@@ -234,11 +234,11 @@ fn what_has_no_fp8() {
     }
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (256, 128))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 256x128
-      help: 128 rows, or 256 by up to 96 columns: codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
+      help: 128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
     ");
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (80, 256))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 80x256
-      help: 128 rows, or 256 by up to 96 columns: codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
+      help: 128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
     ");
     // Tiles that are read, or added to.
     let mut s = ScheduleBuilder::new("read");

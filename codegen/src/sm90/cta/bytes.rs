@@ -27,12 +27,12 @@ pub(super) fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option
 pub(super) fn registers_beside_codes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let read = asked.item.inputs.len() + asked.item.sums.len();
     let at = asked.item.bytes.filter(|_| read > 1)?;
-    let fits = fits_codes(asked.wgmma, LINE, read as u32);
+    let fits = fits_codes(asked.wgmma, LINE, read as u32, asked.results.measured);
     if !tiling.swapped() && fits {
         return None;
     }
     let message = format!("FP8 made of {read} stored tiles, in {}", asked.tiles());
-    let hint = "128 rows, or 256 by up to 96 columns: codes are exchanged beside the stored tiles, all in registers; or one stored tile \
+    let hint = "128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile \
         an item";
     Some(refuse(at, message, hint))
 }

@@ -169,13 +169,11 @@ pub(super) fn staging_alone(bytes: u32, room: u32) -> Region {
 pub(super) type Refusal = (String, String);
 
 /// Whether a subtile of so many columns has whole lines of FP8, and a thread registers for them and the stored tiles that they are
-/// made of. Measured: of two, 128x256 by 64 columns takes 224 and spills; of one, 256x128 by as many does not.
-pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32) -> bool {
-    let values = wgmma.blocks() * columns / 2 * (1 + inputs);
-    if columns < LINE {
-        return false;
-    }
-    inputs < 2 || wgmma.accumulators() + values <= VALUES
+/// made of. Measured: of two, 128x256 by 64 columns takes 224 and spills, as 256x96 by 32 does with an amax; of one, 256x128 by
+/// 64 does not.
+pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32, measured: bool) -> bool {
+    let values = wgmma.blocks() * columns / 2 * (1 + u32::from(measured) + inputs);
+    columns >= LINE && (inputs < 2 || wgmma.accumulators() + values <= VALUES)
 }
 
 impl Needs {
@@ -223,10 +221,16 @@ impl Needs {
         let mut divide = divide.filter(|columns| self.columns.is_multiple_of(columns * split));
         let rows = self.wgmma.tile.rows;
         // A stage has room for one of each stored tile, and a thread for a sum's and for what becomes of them.
+        let Results {
+            inputs,
+            bytes,
+            measured,
+            ..
+        } = self.results;
         let fits = |columns: &u32| {
-            self.places(rows * columns) >= self.results.inputs
+            self.places(rows * columns) >= inputs
                 && self.fits_apart(*columns)
-                && (!self.results.bytes || fits_codes(self.wgmma, *columns, self.results.inputs))
+                && (!bytes || fits_codes(self.wgmma, *columns, inputs, measured))
         };
         let widest_of_all = divide.clone().next();
         divide
