@@ -9,6 +9,7 @@ pub mod dependent_launch;
 mod made;
 mod promoted;
 mod registers;
+mod results;
 mod rules;
 mod shared;
 mod smem;
@@ -25,11 +26,10 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind
 use crate::program::{PartitionId, Var};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{
-    Asked, Item, Loop, distinct, first_store, results, takes_tiles_between_products, ways,
-};
+use asked::{Asked, Item, Loop, distinct, first_store, takes_tiles_between_products, ways};
 pub(crate) use asked::{computes, loops, moves_and_sums};
 use registers::reallocated;
+use results::results;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
 use std::{iter, slice};

@@ -1,0 +1,146 @@
+//! What the items of a kernel store, and read beside their products: what registers and subtiles depend on.
+
+use super::asked::{computes, loops};
+use super::smem::{Results, Sums};
+use crate::kernel::{Kernel, Op, OpKind, Purpose, RoleKind, visit, visit_ops};
+use crate::program::{Side, StoreMode};
+use crate::value::Value;
+
+/// What the items of all roles that compute store, and read beside the operands of their products. All loops use the same
+/// subtiles.
+pub(super) fn results(kernel: &Kernel) -> Results {
+    let mut results = Results {
+        widest: 1,
+        stores: 0,
+        inputs: 0,
+        sums: Sums::None,
+        vectors: [0, 0],
+        computed: false,
+        bytes: false,
+        measured: false,
+        made: false,
+    };
+    let mut each = |op: &Op| {
+        let through = match &op.kind {
+            OpKind::Store {
+                dst,
+                value,
+                amax,
+                scales,
+                ..
+            } => {
+                results.stores += 1;
+                results.measured |= amax.is_some();
+                results.made |= scales.is_some_and(|it| !kernel.buffers[it.index()].is_scratch());
+                results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
+                let value = &kernel.values[usize::from(value.0)];
+                results.computed |= !matches!(value, Value::Acc(_));
+                dst
+            }
+            OpKind::Load { from, .. } => {
+                results.computed = true;
+                if kernel.buffers[from.buffer.index()].kind.is_repeated() {
+                    return;
+                }
+                results.inputs += 1;
+                from
+            }
+            OpKind::Reduce { from, .. } => {
+                results.inputs += 1;
+                results.computed = true;
+                from
+            }
+            OpKind::Dot { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => return,
+        };
+        let bytes = kernel.buffers[through.buffer.index()].dtype.bytes();
+        results.widest = results.widest.max(bytes);
+    };
+    for role in &kernel.roles {
+        if matches!(role.kind, RoleKind::Gemm(_)) || computes(role) {
+            visit(&role.body, &mut each);
+            for each in loops(&role.body) {
+                let sums = sums(kernel, each.body);
+                results.sums = results.sums.max(sums);
+                if sums == Sums::Apart {
+                    let read = vectors(kernel, each.body);
+                    results.vectors = [0, 1].map(|side| results.vectors[side].max(read[side]));
+                }
+            }
+        }
+    }
+    // Lines of a subtile are of 16-bit elements, unless they are to be whole blocks of bytes.
+    results.widest = results.widest.max(if results.made { 1 } else { 2 });
+    results
+}
+
+/// How many vectors and scales an item reads, with a number for each row and for each column.
+fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
+    let mut read = [0, 0];
+    visit_ops(body, &mut |op| match &op.kind {
+        OpKind::Load { from, .. } => {
+            let kind = kernel.buffers[from.buffer.index()].kind;
+            let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
+            read[0] += u32::from(in_columns && !in_rows);
+            read[1] += u32::from(in_rows && !in_columns);
+        }
+        OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Store { .. }
+        | OpKind::Copy { .. }
+        | OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => {}
+    });
+    read
+}
+
+/// Where a sum over ranks is, if an item has one beside a product. It is apart where the item has several products, stores
+/// something else than functions of all of the sum, or announces the product before it waits for what it adds.
+fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
+    let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
+    let (mut signalled, mut waited) = (false, false);
+    let mut added = false;
+    visit_ops(body, &mut |op| match &op.kind {
+        OpKind::Dot { acc, .. } => {
+            products += 1;
+            terms.push(*acc);
+        }
+        OpKind::Reduce { acc, .. } => terms.push(*acc),
+        OpKind::Store { value, mode, .. } => {
+            stored.push(&kernel.values[usize::from(value.0)]);
+            added |= *mode == StoreMode::Add;
+        }
+        OpKind::Load { from, .. } => {
+            added |= !kernel.buffers[from.buffer.index()].kind.is_repeated();
+        }
+        OpKind::Signal { .. } => signalled = true,
+        OpKind::Wait { cells, .. } => {
+            let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
+            waited |= signalled && data;
+        }
+        OpKind::Copy { .. } | OpKind::ForRanks { .. } | OpKind::If { .. } => {}
+    });
+    if products == 0 {
+        return Sums::None;
+    }
+    if terms.len() == products {
+        return match added && !kernel.counters.is_empty() {
+            true => Sums::Added,
+            false => Sums::None,
+        };
+    }
+    terms.sort();
+    terms.dedup();
+    let folds = |value: &&Value| value.folded(&terms).is_some();
+    if products > 1 || waited || !stored.iter().all(folds) {
+        Sums::Apart
+    } else {
+        Sums::Added
+    }
+}
