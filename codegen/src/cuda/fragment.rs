@@ -36,9 +36,13 @@ impl Text<'_> {
             }
             FragmentOp::StartSum { name, .. } => self.subtile_array(name, " = {}"),
             FragmentOp::AddToSum {
-                ring, name, dtype, ..
+                ring,
+                name,
+                dtype,
+                slot_part,
+                ..
             } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let shared = self.shared(*ring, *slot_part, &Expr::Const(0), false);
                 let element = self.element(*dtype);
                 self.subtile("subtile_add", &element, (name, ""), &shared);
             }

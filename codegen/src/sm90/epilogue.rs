@@ -246,9 +246,10 @@ impl Walk<'_, '_> {
     fn load_term(&mut self, sum: &Leaf<'_>) -> Option<Node> {
         let (map, at, dtype) = self.term(sum, Expr::var("part"))?;
         let bytes = self.subtile_elements() * dtype.bytes();
+        let (part, _) = self.tiling().input_place(0);
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,
-            part: 0,
+            part,
             index: 0.into(),
             slice,
             map,
@@ -396,6 +397,7 @@ impl Walk<'_, '_> {
                     acc,
                     name,
                     dtype,
+                    slot_part: self.tiling().input_place(0).0,
                 }),
             ];
             body.extend(released());

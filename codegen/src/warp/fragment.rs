@@ -82,6 +82,8 @@ pub enum FragmentOp {
         name: String,
         /// The subtile's type.
         dtype: Dtype,
+        /// Which part of the slot.
+        slot_part: usize,
     },
     /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads).
     ReadBlocks {

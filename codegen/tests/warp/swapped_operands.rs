@@ -3,16 +3,17 @@
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::library;
+use crate::fixtures::strangers::one_shot;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
+use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::sm90::cta::{Mode, Wgmma};
-use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::variant::{Layout, Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline, Subtile, Tile};
 use proptest::prelude::*;
@@ -178,6 +179,25 @@ fn kernels_that_communicate_have_such_tiles() {
             let checked = built.and_then(verify::pipeline);
             checked.unwrap_or_else(|found| panic!("{} {tile:?}: {found}", program.name));
         }
+    }
+}
+
+/// The first operand's tile is smaller than a subtile of a term: terms lie where the second operand's would be.
+#[test]
+fn terms_of_a_sum_lie_where_they_have_room() {
+    let scaled = Variant::new(4).dtype(E4M3).scales(Scales::Whole);
+    let library = library::all().into_iter();
+    let sums = library.filter(|program| ["gemm_rs", "gemm_ar"].contains(&&*program.name));
+    let sums = sums.map(|program| (program, scaled.clone()));
+    let cases: Vec<_> = sums.chain([(one_shot(), Variant::new(4))]).collect();
+    assert_eq!(cases.len(), 3);
+    for (program, variant) in cases {
+        let kernel = lower(&program, &variant.set("tiles", (144, 256))).and_then(verify::kernel);
+        let built = kernel.and_then(|kernel| sm90::build(&kernel));
+        let built = built.unwrap_or_else(|found| panic!("{}: {found}", program.name));
+        assert_eq!(built.tiling().input_places(), [0, 1], "{}", program.name);
+        let checked = verify::pipeline(built);
+        checked.unwrap_or_else(|found| panic!("{}: {found}", program.name));
     }
 }
 

@@ -27,9 +27,13 @@ impl<'a> Flattener<'a> {
             }
             FragmentOp::StartSum { acc, .. } => FragmentStep::StartSum { acc: *acc },
             FragmentOp::AddToSum {
-                ring, acc, dtype, ..
+                ring,
+                acc,
+                dtype,
+                slot_part,
+                ..
             } => {
-                let (area, subtile) = self.subtile(*ring, 0, &0.into(), *dtype);
+                let (area, subtile) = self.subtile(*ring, *slot_part, &0.into(), *dtype);
                 let acc = *acc;
                 FragmentStep::AddToSum { area, subtile, acc }
             }

@@ -32,10 +32,14 @@ impl Printer<'_> {
             ),
             FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
             FragmentOp::AddToSum {
-                ring, name, dtype, ..
+                ring,
+                name,
+                dtype,
+                slot_part,
+                ..
             } => format!(
                 "{name} += {} as {dtype}",
-                self.part(*ring, 0, &Expr::Const(0))
+                self.part(*ring, *slot_part, &Expr::Const(0))
             ),
             FragmentOp::ReadVector {
                 name,
