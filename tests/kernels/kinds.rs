@@ -4,13 +4,13 @@
 use crate::epilogues;
 use crate::halves;
 use crate::sass::{all_pass, checked, nvidia};
-use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers, layers_of_two_widths};
+use crate::strangers::{STRANGERS, gated_at_the_end, gated_layers, layers_of_two_widths, one_shot};
 use crate::{gathered, newcomers, outsiders};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
-use counterflow::{Dtype, Error, Layout, Program, Variant, launch, schedules};
+use counterflow::{Dtype, Error, Layout, Program, Scales, Variant, launch, schedules};
 
 #[test]
 fn one_of_each_kind_passes_the_sass_checks() {
@@ -100,6 +100,21 @@ fn tall_tiles_beside_sums_and_stored_tiles_pass_the_sass_checks() {
     };
     let cases: Vec<_> = all.map(tall).collect();
     assert_eq!(cases.len(), 4);
+    all_pass(&cases);
+}
+
+/// What an item sends is multiplied by its operands' scales, and so is what it adds to what peers sent.
+#[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn scales_of_what_is_sent_and_added_in_one_item_pass_the_sass_checks() {
+    let mut cases = Vec::new();
+    for tile in [(128, 256), (256, 128), (144, 256), (80, 256), (208, 128)] {
+        let variant = Variant::new(4).set("tiles", tile);
+        let scaled = variant.clone().dtype(Dtype::E4M3);
+        let scaled = [Scales::Whole, Scales::Rows].map(|scales| scaled.clone().scales(scales));
+        let all = [variant].into_iter().chain(scaled);
+        cases.extend(all.map(|variant| (one_shot(), variant)));
+    }
     all_pass(&cases);
 }
 

@@ -51,10 +51,12 @@ impl Text<'_> {
                 tensor,
                 column,
                 end,
+                again,
                 ..
             } => {
                 let vector = self.field(Field::Vector(*tensor));
                 let [column, columns] = [column, end].map(|number| self.expr(number));
+                let column = place(column, *again);
                 self.vector(name, &format!("{vector}, {column}"), &columns);
             }
             FragmentOp::ReadRows {
@@ -62,10 +64,12 @@ impl Text<'_> {
                 tensor,
                 row,
                 end,
+                again,
                 ..
             } => {
                 let scale = self.field(Field::Vector(*tensor));
                 let [row, rows] = [row, end].map(|number| self.expr(number));
+                let row = place(row, *again);
                 self.rows(name, (&scale, &row), &rows);
             }
             FragmentOp::ReadScale { name, tensor, .. } => {
@@ -159,5 +163,14 @@ impl Text<'_> {
                 self.subtile(verb, &element, ("acc", &at), &shared);
             }
         }
+    }
+}
+
+/// Where a vector is read. If it was read before, the compiler is not told that this is the same place: it would keep the
+/// addresses of all subtiles.
+fn place(first: String, again: bool) -> String {
+    match again {
+        true => format!("again({first})"),
+        false => first,
     }
 }

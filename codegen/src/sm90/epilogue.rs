@@ -174,7 +174,7 @@ impl Walk<'_, '_> {
         let sums = pass.sums.iter().filter(|_| pass.apart);
         let sums = sums.map(|(_, sum)| (sum, Source::Sum));
         let tiles = pass.loads.iter().map(|(_, load)| (load, Source::Subtile));
-        let vectors = pass.vectors.iter();
+        let vectors = pass.vectors.iter().chain(&pass.again);
         let vectors = vectors.map(|load| (load, self.source(load)));
         for (leaf, from) in sums.chain(tiles).chain(vectors) {
             let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
@@ -459,7 +459,9 @@ impl Walk<'_, '_> {
             false => Expr::Field(Field::Size(partition_of.dim(side))),
         };
         let mut nodes = Vec::new();
-        for leaf in &pass.vectors {
+        let first = pass.vectors.iter().map(|leaf| (leaf, false));
+        let again = pass.again.iter().map(|leaf| (leaf, true));
+        for (leaf, again) in first.chain(again) {
             let OpKind::Load { acc, from } = &leaf.op.kind else {
                 continue;
             };
@@ -471,6 +473,7 @@ impl Walk<'_, '_> {
                     tensor,
                     column: column.clone(),
                     end: end(Side::Columns, tensor),
+                    again,
                 },
                 Source::Rows => FragmentOp::ReadRows {
                     acc,
@@ -478,7 +481,10 @@ impl Walk<'_, '_> {
                     tensor,
                     row: row.clone(),
                     end: end(Side::Rows, tensor),
+                    again,
                 },
+                // A number that is still known would keep what it was multiplied by, too.
+                Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
                 Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
             };
             nodes.push((acc, Node::Fragment(read)));

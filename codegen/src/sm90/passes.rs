@@ -29,6 +29,8 @@ pub(super) struct Pass<'a> {
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Vectors and scales that it reads.
     pub vectors: Vec<Leaf<'a>>,
+    /// Those that a pass before it has read: they are read again, each with a subtile.
+    pub again: Vec<Leaf<'a>>,
     /// Waits of the storing warp.
     pub store_waits: Vec<Leaf<'a>>,
     /// The same for warps that multiply, where they write scales beside what is stored: the loading warp waits, and they wait for
@@ -216,11 +218,18 @@ fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
             }
         }
         let uses = |leaf: &Leaf<'_>| acc(leaf.op).is_some_and(|acc| used.contains(&acc));
-        for earlier in before {
-            let vectors = earlier.vectors.iter().filter(|leaf| uses(leaf));
-            let known = |leaf: &&Leaf<'_>| pass.vectors.iter().all(|it| acc(it.op) != acc(leaf.op));
-            let again: Vec<_> = vectors.filter(known).cloned().collect();
-            pass.vectors.extend(again);
+        for earlier in before.iter().rev() {
+            for leaf in earlier.vectors.iter().filter(|leaf| uses(leaf)) {
+                let mut own = pass.vectors.iter().chain(&pass.again);
+                if own.any(|it| acc(it.op) == acc(leaf.op)) {
+                    continue;
+                }
+                // A pass that stores nothing has read nothing.
+                match earlier.stores.is_empty() {
+                    true => pass.vectors.push(leaf.clone()),
+                    false => pass.again.push(leaf.clone()),
+                }
+            }
             let tiles = earlier.sums.iter().chain(&earlier.loads);
             for (_, leaf) in tiles.filter(|(_, leaf)| uses(leaf)) {
                 let at = Some(kernel.loc(leaf.op.id));

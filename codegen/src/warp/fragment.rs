@@ -41,6 +41,8 @@ pub enum FragmentOp {
         column: Expr,
         /// One past the last column that there is.
         end: Expr,
+        /// Whether the item has read it before, for another pass: no address of then is kept in registers.
+        again: bool,
     },
     /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
     ReadScale {
@@ -64,6 +66,8 @@ pub enum FragmentOp {
         row: Expr,
         /// One past the last row that there is.
         end: Expr,
+        /// Whether the item has read it before, for another pass: no address of then is kept in registers.
+        again: bool,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {

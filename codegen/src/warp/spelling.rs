@@ -150,7 +150,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 }
 
 /// Names that the generated CUDA has for its own: words of C++, of the prelude and of every kernel.
-const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
+const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
     const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
     counter_wait counter_wait_before counters_advance cta e4m3 e5m2 elect_one else end_loop enum expect extern \

@@ -3,12 +3,13 @@
 use crate::fixtures::strangers::one_shot;
 use crate::roles::right;
 use codegen::builder::*;
+use codegen::cuda;
 use codegen::diag::Rule;
-use codegen::dtype::Dtype::Bf16;
+use codegen::dtype::Dtype::{Bf16, E4M3};
 use codegen::lower::lower;
 use codegen::program::Program;
 use codegen::sm90;
-use codegen::variant::Variant;
+use codegen::variant::{Scales, Variant};
 use codegen::verify;
 use codegen::warp::{FragmentOp, Node, Pipeline};
 use counterflow_codegen as codegen;
@@ -82,6 +83,40 @@ fn a_vector_in_both_passes_and_a_wait_behind_all() {
         });
         s.wait(it.read.at(others()).at(t));
     }));
+}
+
+/// What warps that multiply do in the first pass of such an item whose operands have scales, and in the one behind it.
+fn multiplied(scales: Scales, tile: (u32, u32)) -> (String, String) {
+    let variant = Variant::new(4).dtype(E4M3).scales(scales);
+    let kernel = lower(&one_shot(), &variant.set("tiles", tile)).and_then(verify::kernel);
+    let warps = kernel.and_then(|kernel| verify::warps(&kernel));
+    let text = cuda::emit(&warps.unwrap_or_else(|found| panic!("{found}"))).text;
+    let (_, multiplied) = text.rsplit_once("// multiply\n").expect("a role");
+    let (first, later) = multiplied.split_once("// y[t] = ").expect("two passes");
+    (first.into(), later.into())
+}
+
+/// A scale of a tensor is a name of the tile, and the later pass's is one of its subtiles.
+#[test]
+fn a_later_pass_has_scales_of_its_own() {
+    let (first, later) = multiplied(Scales::Whole, (128, 256));
+    let depth = |text: &str| {
+        let mut lines = text.lines().filter(|line| line.contains(" x_scale = "));
+        let line = lines.next().expect("it is read");
+        assert_eq!(lines.next(), None);
+        line.len() - line.trim_start().len()
+    };
+    assert!(depth(&later) > depth(&first), "{first}{later}");
+}
+
+/// Where scales of rows are read again, the compiler is not told that it is the same place: it would keep its address.
+#[test]
+fn a_later_pass_keeps_no_address() {
+    for tile in [(128, 256), (80, 128)] {
+        let (first, later) = multiplied(Scales::Rows, tile);
+        let reads = [first, later].map(|text| text.matches("again(").count());
+        assert_eq!(reads, [0, 2], "{tile:?}");
+    }
 }
 
 fn built(program: &Program) -> Result<Pipeline, String> {

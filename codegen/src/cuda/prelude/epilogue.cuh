@@ -181,6 +181,12 @@ __device__ __forceinline__ float2 vector_pair(const float* vector, u32 column, u
     return make_float2(column < columns ? vector[column] : 0.0f, 0.0f);
 }
 
+// A number of which the compiler knows nothing: what is computed from it is computed here, and not kept from a place before.
+__device__ __forceinline__ u32 again(u32 number) {
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 // A lane's part of a subtile's width: of accumulator i of the subtile, the column's element is d[vector_index(i)].
 template <u32 width, typename V>
 __device__ __forceinline__ void vector_read(float* d, const V* vector, u32 first, u32 columns, u32 lane) {
