@@ -192,7 +192,7 @@ fn terms_of_a_sum_lie_where_they_have_room() {
     let cases: Vec<_> = sums.chain([(one_shot(), Variant::new(4))]).collect();
     assert_eq!(cases.len(), 3);
     for (program, variant) in cases {
-        let kernel = lower(&program, &variant.set("tiles", (144, 256))).and_then(verify::kernel);
+        let kernel = lower(&program, &variant.set("tiles", (80, 256))).and_then(verify::kernel);
         let built = kernel.and_then(|kernel| sm90::build(&kernel));
         let built = built.unwrap_or_else(|found| panic!("{}: {found}", program.name));
         assert_eq!(built.tiling().input_places(), [0, 1], "{}", program.name);

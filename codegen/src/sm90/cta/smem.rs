@@ -257,7 +257,7 @@ impl Needs {
                 && each >= ENOUGH_ROWS
                 && each * tile.columns * self.results.widest * self.sets() <= LARGEST
                 && (as_it_is || values(each) <= VALUES)
-                && (self.results.vectors == [0, 0] || self.fits_apart(each))
+                && self.fits_apart(each)
                 && self.places(each * tile.columns) >= self.results.inputs
         };
         let fewest = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
