@@ -54,6 +54,13 @@ fn scales_that_are_made_pass_the_sass_checks_in_every_tile() {
         let variant = Variant::new(4).output_scales(rule).set("tiles", (128, 256));
         cases.push((schedules::ag_gemm(), variant));
     }
+    // Signals take registers from the values of 128x256.
+    for scales in [Scales::Whole, Scales::Rows, Scales::Blocks1d2d] {
+        let scaled = made((128, 256), false).dtype(Dtype::E4M3).scales(scales);
+        for gather in [schedules::ag_gemm(), schedules::ag_gemm_ring()] {
+            cases.push((gather, scaled.clone()));
+        }
+    }
     let square = made((128, 128), false);
     cases.push((schedules::linear_gelu(), square.clone()));
     cases.push((schedules::linear_gelu(), made((128, 256), false)));

@@ -51,14 +51,15 @@ __device__ __forceinline__ void scales_write(float* line, const float* stored, u
     }
 }
 
-// Rounds a subtile's width of a warp's 16 rows into it, each row multiplied by its own number.
+// Rounds a subtile's width of a warp's 16 rows into it, each row multiplied by its own number. No address is kept for the
+// next subtile: beside 128 accumulators and the values of another 64 there is no register for it.
 template <typename T, u32 columns>
 __device__ __forceinline__ void subtile_store_scaled(const float* d, const float* multipliers, u32 subtile, u32 row,
                                                      u32 lane) {
     float scaled[columns / 2];
 #pragma unroll
     for (u32 i = 0; i < columns / 2; ++i) scaled[i] = __fmul_rn(d[i], multipliers[i / 2 % 2]);
-    subtile_store<T, columns>(scaled, subtile, row, lane);
+    subtile_store<T, columns>(scaled, subtile, row, again(lane));
 }
 
 // Of partial sums with scales: those of a lane's two rows for each 128 columns of a tile, whose first line is given.
