@@ -108,7 +108,7 @@ fn tall_tiles_beside_sums_and_stored_tiles_pass_the_sass_checks() {
 #[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn scales_of_what_is_sent_and_added_in_one_item_pass_the_sass_checks() {
     let mut cases = Vec::new();
-    for tile in [(128, 256), (256, 128), (144, 256), (80, 256), (208, 128)] {
+    for tile in [(128, 256), (256, 128), (80, 256), (208, 128)] {
         let variant = Variant::new(4).set("tiles", tile);
         let scaled = variant.clone().dtype(Dtype::E4M3);
         let scaled = [Scales::Whole, Scales::Rows].map(|scales| scaled.clone().scales(scales));

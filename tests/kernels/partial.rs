@@ -32,6 +32,9 @@ fn partial_sums_of_fp8_pass_the_sass_checks_in_every_tile() {
     let wide = Variant::new(4).partial_sums(Rule::transformer_engine(Fp8::E5M2));
     cases.push((schedules::gemm_rs(), wide));
     cases.push((schedules::mlp(), sent((128, 256))));
+    cases.push((schedules::mlp(), sent((256, 128))));
+    let lines = sent((128, 128)).dtype(Dtype::E4M3);
+    cases.push((schedules::gemm_rs(), lines.scales(Scales::Blocks2d1d)));
     all_pass(&cases);
 }
 

@@ -1,6 +1,7 @@
 //! Partial sums that travel in FP8, with scales of 1×128 that the tile makes.
 
 use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, others, ranks, world};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Options};
@@ -234,6 +235,50 @@ fn each_tile_is_sent_and_added_with_its_scales() {
             let text = cuda::emit(&pipeline).text;
             assert!(text.contains("float* partial_scale;"), "{text}");
         }
+    }
+}
+
+/// A product whose tiles are 128x256, and then partial sums of others.
+fn behind_a_product() -> Program {
+    let mut s = ScheduleBuilder::new("behind_a_product");
+    let [x, v, w] = ["x", "v", "w"].map(|name| s.local(name, Bf16));
+    let (z, y) = (s.out("z", Bf16), s.scattered("y", Bf16));
+    let first = s.tiles("first", z, (128, 256));
+    let tiles = s.tiles("tiles", y, (256, 128));
+    let partial = s.symmetric("partial", Bf16, y, world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks(), |s, chunk| {
+            s.for_items("t", first.of(&chunk), |s, t| {
+                let product = s.dot(x.at(t), v.at(t));
+                s.store(z.at(t), product);
+            });
+        });
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mine = s.dot(x.at(t), w.at(t));
+            s.wait(landed.at(others()).at(t));
+            let theirs = s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), mine + theirs);
+        });
+    });
+    s.finish()
+}
+
+/// Of rows that do not exist nothing is added, wherever a warpgroup's begin; and tiles may have other rows than those before them.
+#[test]
+fn scales_belong_to_the_rows_of_their_tile() {
+    let squares = variant(4, THEIRS).dtype(E4M3).scales(Scales::Blocks2d1d);
+    let tall = Variant::new(4).partial_sums(THEIRS);
+    for (program, variant) in [(program("gemm_rs"), squares), (behind_a_product(), tall)] {
+        let pipeline = built(&program, &variant).and_then(verify::pipeline);
+        pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name));
     }
 }
 

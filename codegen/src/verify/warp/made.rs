@@ -103,10 +103,11 @@ impl Simulator<'_> {
 
     /// How many of a subtile's rows come before those of this group.
     fn rows_before(&self, index: usize) -> u32 {
-        let subtile = self.case.pipeline.tiling().subtile().rows;
+        let agent = &self.agents[index];
+        let tiling = (self.case.pipeline).tiling_of(agent.steps[agent.at].tiling);
         match self.sharing() {
             1 => 0,
-            groups => self.agents[index].runner * subtile / groups,
+            groups => agent.runner * tiling.subtile().rows / groups,
         }
     }
 
@@ -144,8 +145,7 @@ impl Simulator<'_> {
         let first = self.row_in_all(&from, from.origin.0);
         let row = first + self.rows_before(index);
         let block = (from.origin.1 - tile.1) / BLOCK;
-        let exists =
-            from.rows.0 + self.rows_before(index) < from.rows.1 && from.columns.0 < from.columns.1;
+        let exists = row < from.all.1 && from.columns.0 < from.columns.1;
         if exists && of_tile != (plane, self.case.slot(&from), row, block) {
             return wrong("the scales are of another tile");
         }
