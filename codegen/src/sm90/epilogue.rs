@@ -483,7 +483,7 @@ impl Walk<'_, '_> {
                     end: end(Side::Rows, tensor),
                     again,
                 },
-                // A number that is still known would keep what it was multiplied by, too.
+                // With the first pass's register, the compiler would keep what it multiplied by it, too.
                 Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
                 Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
             };
