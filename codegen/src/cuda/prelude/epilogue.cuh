@@ -181,7 +181,8 @@ __device__ __forceinline__ float2 vector_pair(const float* vector, u32 column, u
     return make_float2(column < columns ? vector[column] : 0.0f, 0.0f);
 }
 
-// A number of which the compiler knows nothing: what is computed from it is computed here, and not kept from a place before.
+// A number of which the compiler knows nothing: what is computed from it is computed here, and not kept from a place
+// before.
 __device__ __forceinline__ u32 again(u32 number) {
     asm volatile("" : "+r"(number));
     return number;

@@ -51,8 +51,8 @@ __device__ __forceinline__ void scales_write(float* line, const float* stored, u
     }
 }
 
-// Rounds a subtile's width of a warp's 16 rows into it, each row multiplied by its own number. No address is kept for the
-// next subtile: beside 128 accumulators and the values of another 64 there is no register for it.
+// Rounds a subtile's width of a warp's 16 rows into it, each row multiplied by its own number. No address is kept for
+// the next subtile: beside 128 accumulators and the values of another 64 there is no register for it.
 template <typename T, u32 columns>
 __device__ __forceinline__ void subtile_store_scaled(const float* d, const float* multipliers, u32 subtile, u32 row,
                                                      u32 lane) {
