@@ -1,6 +1,6 @@
 //! The math after the dot: what the elements of an item become before they are stored, and the stored operands it reads.
 //!
-//! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, subtile by subtile:
+//! Stored tiles come through the stages behind the item's last step, subtile by subtile:
 //! one slot holds a subtile of each, the first where `x` would be, the others where `w` would be. A sum of stored tiles that
 //! is not just added to the product comes before them, a slot for each of its terms.
 
@@ -13,11 +13,11 @@ use super::rings::{STAGES, SUBTILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region, ValueId};
-use crate::program::{Side, TensorId, Var};
+use crate::program::{TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Value};
 use crate::warp::{
-    At, Elements, Epilogue, Expr, Field, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
+    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
     identifier,
 };
 
@@ -435,95 +435,6 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Reads a subtile's columns of each vector, and its rows of each scale of rows.
-    fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
-        let Some((partition, chunk, row, column)) = self.item(var) else {
-            return Vec::new();
-        };
-        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let partition_of = &self.b.kernel.partitions[partition.index()];
-        let in_all = |side: Side, at: Expr| {
-            let chunked = self.b.kernel.is_chunked_along(partition, side);
-            match chunk.clone().filter(|_| chunked) {
-                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(partition_of.dim(side))) + at,
-                None => at,
-            }
-        };
-        let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
-        // Numbers of rows in other chunks may be on their way.
-        let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
-            .kind
-            .is_gathered()
-        {
-            true => in_all(side, self.span(partition, side, chunk.as_ref())),
-            false => Expr::Field(Field::Size(partition_of.dim(side))),
-        };
-        let mut nodes = Vec::new();
-        let first = pass.vectors.iter().map(|leaf| (leaf, false));
-        let again = pass.again.iter().map(|leaf| (leaf, true));
-        for (leaf, again) in first.chain(again) {
-            let OpKind::Load { acc, from } = &leaf.op.kind else {
-                continue;
-            };
-            let (acc, name, tensor) = (*acc, self.operand_name(*acc), from.buffer);
-            let read = match self.source(leaf) {
-                Source::Vector => FragmentOp::ReadVector {
-                    acc,
-                    name,
-                    tensor,
-                    column: column.clone(),
-                    end: end(Side::Columns, tensor),
-                    again,
-                },
-                Source::Rows => FragmentOp::ReadRows {
-                    acc,
-                    name,
-                    tensor,
-                    row: row.clone(),
-                    end: end(Side::Rows, tensor),
-                    again,
-                },
-                // With the first pass's register, the compiler would keep what it multiplied by it, too.
-                Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
-                Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
-            };
-            nodes.push((acc, Node::Fragment(read)));
-        }
-        nodes
-    }
-
-    /// Reads each scale, once a tile.
-    fn read_scales(&self, pass: &Pass<'_>) -> Vec<Node> {
-        let mut nodes = Vec::new();
-        for leaf in pass.vectors.iter() {
-            if self.source(leaf) != Source::Scale {
-                continue;
-            }
-            if let OpKind::Load { acc, from } = &leaf.op.kind {
-                nodes.push(Node::Fragment(FragmentOp::ReadScale {
-                    acc: *acc,
-                    name: self.operand_name(*acc),
-                    tensor: from.buffer,
-                }));
-            }
-        }
-        nodes
-    }
-
-    /// How what it loads is read, which has one row or one column.
-    fn source(&self, leaf: &Leaf<'_>) -> Source {
-        let OpKind::Load { from, .. } = &leaf.op.kind else {
-            return Source::Subtile;
-        };
-        let kind = self.b.kernel.buffers[from.buffer.index()].kind;
-        match Side::ALL.map(|side| kind.is_same_in(side)) {
-            [true, true] => Source::Scale,
-            [true, false] => Source::Vector,
-            [false, true] => Source::Rows,
-            [false, false] => Source::Subtile,
-        }
-    }
-
     /// The type a store rounds to.
     pub(super) fn stored(&self, leaf: &Leaf<'_>) -> Dtype {
         if let OpKind::Store { dst, .. } = &leaf.op.kind {
@@ -534,7 +445,7 @@ impl Walk<'_, '_> {
     }
 
     /// The name an operand has where its value is used; one that no value uses needs none.
-    fn operand_name(&self, acc: AccId) -> String {
+    pub(super) fn operand_name(&self, acc: AccId) -> String {
         let params = self
             .b
             .epilogues

@@ -29,6 +29,7 @@ mod split_k;
 mod staggered;
 mod stores;
 mod tiles;
+mod vectors;
 mod waiters;
 mod walk;
 

@@ -1,0 +1,101 @@
+//! Vectors and scales that an item reads, by ordinary loads: those with a number for each row or column a subtile at a time, and
+//! those with one number once a tile.
+
+use super::item::Leaf;
+use super::passes::Pass;
+use super::walk::Walk;
+use crate::kernel::OpKind;
+use crate::program::{Side, TensorId, Var};
+use crate::value::AccId;
+use crate::warp::{Expr, Field, FragmentOp, Node, Source};
+
+impl Walk<'_, '_> {
+    /// Reads a subtile's columns of each vector, and its rows of each scale of rows.
+    pub(super) fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
+        let Some((partition, chunk, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
+        let partition_of = &self.b.kernel.partitions[partition.index()];
+        let in_all = |side: Side, at: Expr| {
+            let chunked = self.b.kernel.is_chunked_along(partition, side);
+            match chunk.clone().filter(|_| chunked) {
+                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(partition_of.dim(side))) + at,
+                None => at,
+            }
+        };
+        let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
+        // Numbers of rows in other chunks may be on their way.
+        let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
+            .kind
+            .is_gathered()
+        {
+            true => in_all(side, self.span(partition, side, chunk.as_ref())),
+            false => Expr::Field(Field::Size(partition_of.dim(side))),
+        };
+        let mut nodes = Vec::new();
+        let first = pass.vectors.iter().map(|leaf| (leaf, false));
+        let again = pass.again.iter().map(|leaf| (leaf, true));
+        for (leaf, again) in first.chain(again) {
+            let OpKind::Load { acc, from } = &leaf.op.kind else {
+                continue;
+            };
+            let (acc, name, tensor) = (*acc, self.operand_name(*acc), from.buffer);
+            let read = match self.source(leaf) {
+                Source::Vector => FragmentOp::ReadVector {
+                    acc,
+                    name,
+                    tensor,
+                    column: column.clone(),
+                    end: end(Side::Columns, tensor),
+                    again,
+                },
+                Source::Rows => FragmentOp::ReadRows {
+                    acc,
+                    name,
+                    tensor,
+                    row: row.clone(),
+                    end: end(Side::Rows, tensor),
+                    again,
+                },
+                // With the first pass's register, the compiler would keep what it multiplied by it, too.
+                Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
+                Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
+            };
+            nodes.push((acc, Node::Fragment(read)));
+        }
+        nodes
+    }
+
+    /// Reads each scale, once a tile.
+    pub(super) fn read_scales(&self, pass: &Pass<'_>) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for leaf in pass.vectors.iter() {
+            if self.source(leaf) != Source::Scale {
+                continue;
+            }
+            if let OpKind::Load { acc, from } = &leaf.op.kind {
+                nodes.push(Node::Fragment(FragmentOp::ReadScale {
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    tensor: from.buffer,
+                }));
+            }
+        }
+        nodes
+    }
+
+    /// How what it loads is read, which has one row or one column.
+    pub(super) fn source(&self, leaf: &Leaf<'_>) -> Source {
+        let OpKind::Load { from, .. } = &leaf.op.kind else {
+            return Source::Subtile;
+        };
+        let kind = self.b.kernel.buffers[from.buffer.index()].kind;
+        match Side::ALL.map(|side| kind.is_same_in(side)) {
+            [true, true] => Source::Scale,
+            [true, false] => Source::Vector,
+            [false, true] => Source::Rows,
+            [false, false] => Source::Subtile,
+        }
+    }
+}
