@@ -3,6 +3,7 @@
 use super::Text;
 use super::value::results;
 use crate::block::BLOCK;
+use crate::program::Side;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 
 impl Text<'_> {
@@ -71,6 +72,22 @@ impl Text<'_> {
                 let [row, rows] = [row, end].map(|number| self.expr(number));
                 let row = place(row, *again);
                 self.rows(name, (&scale, &row), &rows);
+            }
+            FragmentOp::ReadAhead {
+                tensor,
+                side,
+                first,
+                end,
+            } => {
+                let vector = self.field(Field::Vector(*tensor));
+                let width = match side {
+                    Side::Rows => self.pipeline.tile_rows(self.tiling),
+                    Side::Columns => self.pipeline.tile_columns(self.tiling),
+                };
+                let [first, end] = [first, end].map(|number| self.expr(number));
+                self.line(format!(
+                    "vector_read_ahead<{width}>({vector}, {first}, {end}, lane);"
+                ));
             }
             FragmentOp::ReadScale { name, tensor, .. } => {
                 let scale = self.field(Field::Vector(*tensor));

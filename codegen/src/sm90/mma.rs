@@ -26,6 +26,7 @@ impl Walk<'_, '_> {
         };
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
+        nodes.extend(self.read_vectors_ahead(pass, var));
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(self.staggered(body));

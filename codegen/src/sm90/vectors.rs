@@ -10,12 +10,51 @@ use crate::value::AccId;
 use crate::warp::{Expr, Field, FragmentOp, Node, Source};
 
 impl Walk<'_, '_> {
+    /// Reads ahead what a tile's subtiles read of vectors and scales of rows, of memory that nobody writes during the launch.
+    pub(super) fn read_vectors_ahead(&self, pass: &Pass<'_>, var: Var) -> Vec<Node> {
+        let all = self.reads(pass, var, 0.into());
+        let ahead = all.into_iter().filter_map(|(_, read)| {
+            let (tensor, side, first, end) = match read {
+                FragmentOp::ReadVector {
+                    tensor,
+                    column,
+                    end,
+                    again: false,
+                    ..
+                } => (tensor, Side::Columns, column, end),
+                FragmentOp::ReadRows {
+                    tensor,
+                    row,
+                    end,
+                    again: false,
+                    ..
+                } => (tensor, Side::Rows, row, end),
+                _ => return None,
+            };
+            let comes = self.b.kernel.buffers[tensor.index()].kind.is_gathered();
+            (!comes).then_some(Node::Fragment(FragmentOp::ReadAhead {
+                tensor,
+                side,
+                first,
+                end,
+            }))
+        });
+        ahead.collect()
+    }
+
     /// Reads a subtile's columns of each vector, and its rows of each scale of rows.
     pub(super) fn read_vectors(&self, pass: &Pass<'_>, var: Var) -> Vec<(AccId, Node)> {
+        let reads = self.reads(pass, var, Expr::var("part"));
+        let node = |(acc, read)| (acc, Node::Fragment(read));
+        reads.into_iter().map(node).collect()
+    }
+
+    /// What is read for subtile `part`.
+    fn reads(&self, pass: &Pass<'_>, var: Var, part: Expr) -> Vec<(AccId, FragmentOp)> {
         let Some((partition, chunk, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
+        let (row, column) = self.subtile_at(row, column, part);
         let partition_of = &self.b.kernel.partitions[partition.index()];
         let in_all = |side: Side, at: Expr| {
             let chunked = self.b.kernel.is_chunked_along(partition, side);
@@ -33,7 +72,7 @@ impl Walk<'_, '_> {
             true => in_all(side, self.span(partition, side, chunk.as_ref())),
             false => Expr::Field(Field::Size(partition_of.dim(side))),
         };
-        let mut nodes = Vec::new();
+        let mut reads = Vec::new();
         let first = pass.vectors.iter().map(|leaf| (leaf, false));
         let again = pass.again.iter().map(|leaf| (leaf, true));
         for (leaf, again) in first.chain(again) {
@@ -62,9 +101,9 @@ impl Walk<'_, '_> {
                 Source::Scale if again => FragmentOp::ReadScale { acc, name, tensor },
                 Source::Scale | Source::Product(_) | Source::Subtile | Source::Sum => continue,
             };
-            nodes.push((acc, Node::Fragment(read)));
+            reads.push((acc, read));
         }
-        nodes
+        reads
     }
 
     /// Reads each scale, once a tile.

@@ -6,7 +6,7 @@ use super::expr::{Expr, Field};
 use super::ring::RingId;
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
-use crate::program::TensorId;
+use crate::program::{Side, TensorId};
 use crate::tiling::Piece;
 use crate::value::{AccId, Value};
 
@@ -43,6 +43,18 @@ pub enum FragmentOp {
         end: Expr,
         /// Whether the item has read it before, for another pass: no address of then is kept in registers.
         again: bool,
+    },
+    /// Brings a tile's numbers of a vector or a scale of rows near, before the tile is multiplied: they are read behind that, in
+    /// each subtile. Of memory that nobody writes during the launch.
+    ReadAhead {
+        /// What is read later.
+        tensor: TensorId,
+        /// The side of the tile that has a number each.
+        side: Side,
+        /// The tile's first row or column.
+        first: Expr,
+        /// One past the last one that there is.
+        end: Expr,
     },
     /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
     ReadScale {
@@ -247,6 +259,7 @@ impl FragmentOp {
             FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, end, .. } => vec![column, end],
             FragmentOp::ReadRows { row, end, .. } => vec![row, end],
+            FragmentOp::ReadAhead { first, end, .. } => vec![first, end],
             FragmentOp::ReadScale { .. }
             | FragmentOp::Promote { .. }
             | FragmentOp::StartSum { .. }
@@ -309,6 +322,7 @@ impl FragmentOp {
             | FragmentOp::AddPartial { ring, .. } => Some(*ring),
             FragmentOp::ReadVector { .. }
             | FragmentOp::ReadScale { .. }
+            | FragmentOp::ReadAhead { .. }
             | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::Promote { .. }
@@ -327,6 +341,7 @@ impl FragmentOp {
             FragmentOp::ReadVector { tensor, .. }
             | FragmentOp::ReadScale { tensor, .. }
             | FragmentOp::ReadRows { tensor, .. }
+            | FragmentOp::ReadAhead { tensor, .. }
             | FragmentOp::WriteScales { tensor, .. }
             | FragmentOp::TakeAmax { tensor, .. } => vec![Field::Vector(*tensor)],
             FragmentOp::SendScales { tensor, .. } | FragmentOp::ReadTileScales { tensor, .. } => {

@@ -171,7 +171,7 @@ const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barrie
     subtile_store_transposed subtiles sweep \
     tensormap threadidx tile tile_empty tile_empty_at tile_full tile_full_at tile_k tile_m tile_n tiles tiles_m \
     tiles_n tilescheduler tma_commit tma_load tma_load_multicast_partial tma_load_partial tma_prefetch_map \
-    tma_store tma_wait tma_wait_read typedef u u32 u64 u8 unroll unsignalled vector_index vector_read void wait \
+    tma_store tma_wait tma_wait_read typedef u u32 u64 u8 unroll unsignalled vector_index vector_read vector_read_ahead void wait \
     wait_prerequisites warp warp_index watch wgmma_64_rows wgmma_commit wgmma_descriptor wgmma_descriptor_mn_major \
     wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_m64k32 wgmma_mn_major_k_step wgmma_wait what within world";
 

@@ -45,11 +45,12 @@ impl<'a> Flattener<'a> {
                 ..
             } => {
                 let (acc, tensor, column) = (*acc, *tensor, self.value(column));
+                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
                 FragmentStep::ReadVector {
                     acc,
                     tensor,
                     column,
-                    shared: self.scales(tensor, (column, self.value(end)), Side::Columns),
+                    shared: self.scales(tensor, (column, self.value(end)), subtile.columns),
                 }
             }
             FragmentOp::ReadRows {
@@ -60,11 +61,30 @@ impl<'a> Flattener<'a> {
                 ..
             } => {
                 let (acc, tensor, row) = (*acc, *tensor, self.value(row));
+                let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
                 FragmentStep::ReadRows {
                     acc,
                     tensor,
                     row,
-                    shared: self.scales(tensor, (row, self.value(end)), Side::Rows),
+                    shared: self.scales(tensor, (row, self.value(end)), subtile.rows),
+                }
+            }
+            FragmentOp::ReadAhead {
+                tensor,
+                side,
+                first,
+                end,
+            } => {
+                let (tensor, first) = (*tensor, self.value(first));
+                let tile = self.case.pipeline.tiling_of(self.tiling).tile();
+                let count = match side {
+                    Side::Rows => tile.rows,
+                    Side::Columns => tile.columns,
+                };
+                FragmentStep::ReadAhead {
+                    tensor,
+                    first,
+                    shared: self.scales(tensor, (first, self.value(end)), count),
                 }
             }
             FragmentOp::ReadScale { acc, tensor, .. } => {
@@ -323,6 +343,7 @@ impl Simulator<'_> {
                 self.read_scales(index, shared)?;
                 self.read_rows(index, acc, tensor, row)?;
             }
+            FragmentStep::ReadAhead { shared, .. } => self.read_scales(index, shared)?,
             FragmentStep::ReadScale { acc, tensor } => self.read_vector(index, acc, tensor, 0)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             FragmentStep::StartProducts => self.start_products(index),
@@ -369,6 +390,7 @@ impl Simulator<'_> {
             | FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
+            | FragmentStep::ReadAhead { .. }
             | FragmentStep::WriteScales { .. }
             | FragmentStep::SendScales { .. }
             | FragmentStep::ReadTileScales { .. }
@@ -436,6 +458,10 @@ impl Simulator<'_> {
             ),
             FragmentStep::ReadRows { tensor, row, .. } => format!(
                 "reads {} from row {row} on",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            FragmentStep::ReadAhead { tensor, first, .. } => format!(
+                "reads {} ahead, from number {first} on",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::ReadScale { tensor, .. } => format!(

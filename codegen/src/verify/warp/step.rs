@@ -215,6 +215,13 @@ pub(super) enum FragmentStep {
         /// Where its numbers are, if others write them in a launch.
         shared: Option<Box4>,
     },
+    /// A tile's numbers of a vector are read ahead.
+    ReadAhead {
+        tensor: TensorId,
+        first: u32,
+        /// Where they are, if others write them in a launch.
+        shared: Option<Box4>,
+    },
     /// An ordinary load of a scale.
     ReadScale {
         acc: AccId,
@@ -286,6 +293,7 @@ impl FragmentStep {
             FragmentStep::ReadVector { .. }
             | FragmentStep::ReadScale { .. }
             | FragmentStep::ReadRows { .. }
+            | FragmentStep::ReadAhead { .. }
             | FragmentStep::WriteScales { .. }
             | FragmentStep::SendScales { .. }
             | FragmentStep::ReadTileScales { .. }

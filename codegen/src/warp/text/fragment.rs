@@ -56,6 +56,10 @@ impl Printer<'_> {
                 let scale = &self.pipeline.kernel.buffers[tensor.index()].name;
                 format!("{name} = {scale}[{}..]", number(row))
             }
+            FragmentOp::ReadAhead { tensor, first, .. } => {
+                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("read ahead {vector}[{}..]", number(first))
+            }
             FragmentOp::ReadScale { name, tensor, .. } => {
                 format!(
                     "{name} = {}",

@@ -4,7 +4,7 @@ use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::block::BLOCK;
 use crate::dtype::Dtype;
-use crate::program::{Side, TensorId};
+use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
 
@@ -70,18 +70,13 @@ impl Flattener<'_> {
         (area(offset, share), area(0, bytes))
     }
 
-    /// The numbers of a scale that a subtile reads, from the first up to an end, if others write them in a launch.
+    /// So many numbers of a scale, from the first up to an end, if others write them in a launch.
     pub(in crate::verify::warp) fn scales(
         &self,
         tensor: TensorId,
         (first, end): (u32, u32),
-        side: Side,
+        count: u32,
     ) -> Option<Box4> {
-        let subtile = self.case.pipeline.tiling_of(self.tiling).subtile();
-        let count = match side {
-            Side::Rows => subtile.rows,
-            Side::Columns => subtile.columns,
-        };
         let gathered = self.case.pipeline.kernel.buffers[tensor.index()]
             .kind
             .is_gathered();
