@@ -194,7 +194,7 @@ fn a_load_before_the_wait() {
 fn a_vector_before_the_wait() {
     let pipeline = named("biased");
     insta::assert_snapshot!(refused(waits(pipeline, |role| Some(role != "multiply"))), @"
-    error[race]: multiply of block 0 on rank 0 reads bias from column 0 on for tile (0, 0)
+    error[race]: multiply of block 0 on rank 0 reads bias ahead, from number 0 on for tile (0, 0)
       = this is a dependent launch, and nothing says that earlier launches are complete
       help: await earlier launches before every access to global memory
     ");

@@ -246,6 +246,15 @@ fn kernels_that_lose_scales() {
         }
     };
     found.push(broken("ag_gemm", another));
+    // What comes from others is not read ahead: nobody waited for it yet.
+    let ahead = |list: &mut Vec<Node>| {
+        for node in list {
+            if let Node::Fragment(FragmentOp::ReadAhead { tensor, .. }) = node {
+                *tensor = TensorId(tensor.0 - 1);
+            }
+        }
+    };
+    found.push(broken("ag_gemm", ahead));
     insta::assert_snapshot!(found.join("\n"));
 }
 
