@@ -188,7 +188,8 @@ __device__ __forceinline__ u32 again(u32 number) {
     return number;
 }
 
-// Brings a tile's part of a vector into this SM's cache, a line of 128 bytes a lane. Lanes beyond it ask for its last element.
+// Brings a tile's part of a vector into this SM's cache, a line of 128 bytes a lane. Lanes beyond it ask for its last
+// element.
 template <u32 width, typename V>
 __device__ __forceinline__ void vector_read_ahead(const V* vector, u32 first, u32 columns, u32 lane) {
     const u32 line = 128 / sizeof(V), last = min(first + width, columns) - 1;
