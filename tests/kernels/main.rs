@@ -22,6 +22,7 @@ mod outsiders;
 mod partial;
 mod random;
 mod sass;
+mod shares;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;

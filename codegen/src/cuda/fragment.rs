@@ -97,8 +97,13 @@ impl Text<'_> {
                 ring,
                 scale,
                 number,
-            } => self.read_blocks(*ring, *scale, number),
-            FragmentOp::Promote { multiply, piece } => self.promote(*multiply, *piece),
+                share,
+            } => self.read_blocks(*ring, *scale, number, *share),
+            FragmentOp::Promote {
+                multiply,
+                piece,
+                share,
+            } => self.promote(*multiply, *piece, *share),
             FragmentOp::Apply { epilogue, part } => {
                 let part = self.factor(part);
                 self.apply(*epilogue, &part);

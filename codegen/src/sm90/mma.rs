@@ -121,8 +121,9 @@ impl Walk<'_, '_> {
         body
     }
 
-    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before. Meanwhile
-    /// the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have read it.
+    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before, share by share.
+    /// Meanwhile the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have
+    /// read it, and threads the last of its scales.
     fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
         let mut body = vec![Node::Await {
             barrier: STAGES.full(),
@@ -132,6 +133,8 @@ impl Walk<'_, '_> {
         let pieces: Vec<(usize, Piece)> = multiplies
             .flat_map(|multiply| promotion.pieces().map(move |piece| (multiply, piece)))
             .collect();
+        // Of each scale, the share that a thread has.
+        let mut has = vec![0; self.tiling().scales().len()];
         for (at, (multiply, piece)) in pieces.iter().copied().enumerate() {
             body.extend([
                 Node::MmaFence,
@@ -146,17 +149,26 @@ impl Walk<'_, '_> {
             if at == 0 {
                 body.extend(self.read_blocks());
             }
-            body.push(Node::MmaWait { pending: 0 });
-            if at + 1 == pieces.len() {
-                if !self.tiling().scales().is_empty() {
-                    body.push(Node::SyncWarp);
+            for (nth, share) in (1..).zip(promotion.shares_of(piece)) {
+                body.extend(self.read_share(&mut has, multiply, (piece, share)));
+                if nth == 1 {
+                    body.push(Node::MmaWait { pending: 0 });
                 }
-                body.push(Node::Arrive {
-                    barrier: STAGES.empty(),
-                    slot: Slot::Current,
-                });
+                if (at + 1, nth) == (pieces.len(), promotion.shares) {
+                    if !self.tiling().scales().is_empty() {
+                        body.push(Node::SyncWarp);
+                    }
+                    body.push(Node::Arrive {
+                        barrier: STAGES.empty(),
+                        slot: Slot::Current,
+                    });
+                }
+                body.push(Node::Fragment(FragmentOp::Promote {
+                    multiply,
+                    piece,
+                    share,
+                }));
             }
-            body.push(Node::Fragment(FragmentOp::Promote { multiply, piece }));
         }
         body.push(Node::Advance {
             ring: STAGES,
@@ -183,11 +195,37 @@ impl Walk<'_, '_> {
                 ring: STAGES,
                 scale,
                 number,
+                share: 0,
             })
         });
         let mut nodes: Vec<Node> = reads.collect();
         if few && !nodes.is_empty() {
             nodes.insert(0, Node::SyncWarp);
+        }
+        nodes
+    }
+
+    /// Reads those scales of a share of a piece that a thread does not have.
+    fn read_share(
+        &self,
+        has: &mut [u32],
+        multiply: usize,
+        (piece, share): (Piece, u32),
+    ) -> Vec<Node> {
+        let tiling = self.tiling();
+        let product = tiling.products()[tiling.multiplies()[multiply].first];
+        let scales = product.into_iter().filter_map(|it| tiling.scale_of(it));
+        let mut nodes = Vec::new();
+        for scale in scales {
+            let share = tiling.share_of_scale(scale, piece, share);
+            if std::mem::replace(&mut has[scale], share) != share {
+                nodes.push(Node::Fragment(FragmentOp::ReadBlocks {
+                    ring: STAGES,
+                    scale,
+                    number: 0.into(),
+                    share,
+                }));
+            }
         }
         nodes
     }

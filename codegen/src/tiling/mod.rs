@@ -7,10 +7,10 @@ mod operand;
 mod promotion;
 
 pub use operand::{Boxes, Major, Operand};
-pub use promotion::{Piece, Promotion, StagedScale};
+pub use promotion::{Piece, Promotion, Room, StagedScale};
 
 use crate::dtype::Dtype;
-use crate::program::{Loc, PartitionId, Var};
+use crate::program::{Loc, PartitionId, ScaleBlock, Var};
 
 /// Bytes of a line of the widest swizzle.
 const LINE: u32 = 128;
@@ -186,6 +186,32 @@ impl Tiling {
     pub fn scale_of(&self, operand: usize) -> Option<usize> {
         let mut scales = self.0.scales.iter();
         scales.position(|scale| scale.operand == operand)
+    }
+
+    /// In how many shares a thread has a scale, one after another: where those along the N side are a share of a piece's, those
+    /// along the M side are a block's.
+    pub fn shares_of_scale(&self, scale: usize) -> u32 {
+        let StagedScale { block, operand, .. } = self.0.scales[scale];
+        match (block, self.0.promotion) {
+            (ScaleBlock::Line, Some(promotion)) if promotion.shares > 1 => {
+                match self.is_on_m(operand) {
+                    true => promotion.blocks / promotion.together,
+                    false => promotion.shares,
+                }
+            }
+            (ScaleBlock::Line | ScaleBlock::Square, _) => 1,
+        }
+    }
+
+    /// Which of them a share of a piece is multiplied by.
+    pub fn share_of_scale(&self, scale: usize, piece: Piece, share: u32) -> u32 {
+        match (self.shares_of_scale(scale), self.0.promotion) {
+            (1, _) | (_, None) => 0,
+            (_, Some(promotion)) => match self.is_on_m(self.0.scales[scale].operand) {
+                true => piece.block / promotion.together,
+                false => share,
+            },
+        }
     }
 
     /// Whether an operand is on the instruction's M side.

@@ -1,7 +1,8 @@
 //! Promoted sums: what tensor cores sum of a step is added to sums that threads have of their own.
 //!
 //! Both are in registers. Where they do not fit beside each other, a step is multiplied in pieces, one after another, which
-//! have the same registers for what tensor cores sum.
+//! have the same registers for what tensor cores sum. Scales along the N side want registers, too: a piece is added in shares,
+//! one after another, which have the same registers for their scales.
 
 use crate::program::{ScaleBlock, TensorId};
 use crate::variant::BLOCK;
@@ -18,6 +19,17 @@ pub struct Promotion {
     pub n: u32,
     /// Parts of the N side, each of so much.
     pub parts: u32,
+    /// Shares of a piece's N side, whose scales a thread has one after another; 1: it has those of the whole side all the time.
+    pub shares: u32,
+}
+
+/// Registers of a thread that promoted sums leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// For what tensor cores sum of a piece, and scales along the N side.
+    pub any: u32,
+    /// For the same where a piece has all of the N side; sums alone have no more than of the others.
+    pub whole: u32,
 }
 
 /// A piece of a warpgroup's part of a tile.
@@ -76,31 +88,45 @@ impl fmt::Display for Piece {
 }
 
 impl Promotion {
-    /// The fewest pieces of `blocks` of 64 by `n` for whose sums so many registers of a thread are left; `None` where no piece
-    /// is small enough.
+    /// The fewest pieces of `blocks` of 64 by `n` for whose sums there is room, beside so many registers for the scales along all
+    /// of the N side; `None` where no piece is small enough.
     ///
     /// ```
-    /// use counterflow_codegen::tiling::Promotion;
+    /// use counterflow_codegen::tiling::{Promotion, Room};
     ///
-    /// let whole = Promotion::of(1, 128, 64).expect("room");
+    /// let room = Room { any: 64, whole: 80 };
+    /// let whole = Promotion::of(1, 128, 0, room).expect("room");
     /// assert_eq!((whole.pieces().count(), whole.registers()), (1, 64));
-    /// let by_block = Promotion::of(2, 128, 64).expect("room");
+    /// let by_block = Promotion::of(2, 128, 0, room).expect("room");
     /// assert_eq!((by_block.pieces().count(), by_block.registers()), (2, 64));
-    /// let halves = Promotion::of(1, 256, 64).expect("room");
+    /// let halves = Promotion::of(1, 256, 0, room).expect("room");
     /// assert_eq!((halves.n, halves.pieces().count()), (128, 2));
-    /// assert_eq!(Promotion::of(2, 256, 8), None);
+    /// let shares = Promotion::of(2, 128, 32, room).expect("room");
+    /// assert_eq!((shares.n, shares.shares), (128, 2));
+    /// assert_eq!(Promotion::of(2, 256, 0, Room { any: 8, whole: 8 }), None);
     /// ```
-    pub fn of(blocks: u32, n: u32, registers: u32) -> Option<Promotion> {
-        let whole = |parts: u32, together: u32| Promotion {
+    pub fn of(blocks: u32, n: u32, scales: u32, room: Room) -> Option<Promotion> {
+        let way = |parts: u32, together: u32, shares: u32| Promotion {
             blocks,
             together,
             n: n / parts,
             parts,
+            shares,
         };
-        // Blocks first: an instruction that has more on its N side reads less.
-        let ways = [whole(1, blocks), whole(1, 1), whole(2, 1), whole(4, 1)];
+        // Blocks first, then shares: an instruction that has more on its N side reads less.
+        let ways = [
+            way(1, blocks, 1),
+            way(1, 1, 1),
+            way(1, 1, 2),
+            way(2, 1, 1),
+            way(4, 1, 1),
+        ];
         let fits = |way: &Promotion| {
-            way.registers() <= registers && (way.parts == 1 || n.is_multiple_of(16 * way.parts))
+            let (sums, scales) = (way.registers(), scales / way.shares);
+            let all = if way.parts == 1 { room.whole } else { room.any };
+            let divides = (way.parts == 1 || n.is_multiple_of(16 * way.parts))
+                && (way.shares == 1 || n.is_multiple_of(8 * way.shares));
+            divides && sums <= room.any && sums + scales <= all
         };
         ways.into_iter().find(fits)
     }
@@ -120,5 +146,13 @@ impl Promotion {
     /// How many there are.
     pub const fn count(&self) -> u32 {
         self.blocks / self.together * self.parts
+    }
+
+    /// A piece's shares, in the order in which they are added: every other piece has them backwards, so that it begins with the
+    /// scales that the one before it ended with.
+    pub fn shares_of(&self, piece: Piece) -> impl Iterator<Item = u32> + use<> {
+        let (shares, before) = (self.shares, piece.block / self.together + piece.part);
+        let backwards = before % 2 == 1;
+        (0..shares).map(move |nth| if backwards { shares - 1 - nth } else { nth })
     }
 }

@@ -101,7 +101,8 @@ pub enum FragmentOp {
         /// Which part of the slot.
         slot_part: usize,
     },
-    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads).
+    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or a share of
+    /// them, which takes the place of another one.
     ReadBlocks {
         /// The ring.
         ring: RingId,
@@ -109,14 +110,18 @@ pub enum FragmentOp {
         scale: usize,
         /// Which number of each line of its box is the step's, if they are blocks along K.
         number: Expr,
+        /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
+        share: u32,
     },
-    /// Adds what tensor cores summed of a piece of a step to the promoted sums, in f32: times the product of its operands' scales,
-    /// if they have scales of blocks. That product is rounded to f32, and the sum once.
+    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its operands'
+    /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
     Promote {
         /// Which of the tiling's multiplies.
         multiply: usize,
         /// Which piece of it.
         piece: Piece,
+        /// Which share of the piece.
+        share: u32,
     },
     /// Computes what a subtile's elements become.
     Apply {

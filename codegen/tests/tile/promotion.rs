@@ -51,7 +51,7 @@ fn promotion_is_hidden_where_warpgroups_share_a_tile() {
     }
 }
 
-/// One H200 at its power limit, beside cuBLASLt, µs.
+/// One H200 at its power limit, beside cuBLASLt, µs; 1d1d before a piece had all columns of 256x128.
 #[test]
 fn products_take_what_was_measured() {
     let one = |tile, shape: [u32; 3], measured: f64| (tile, false, shape, measured);

@@ -94,29 +94,83 @@ fn as_a_plain_gemm(
     );
 }
 
+fn on_gpus(
+    program: &Program,
+    variant: &Variant,
+    shape: &Shape,
+    fill: Fill,
+) -> Option<(Case, Vec<Output>)> {
+    let world = gpus::world(variant.world)?;
+    let device = Device::gpus(&world, Probes::default(), 0);
+    let case = on(&device, program, variant, std::slice::from_ref(shape));
+    let outputs = case.run(&device, fill).outputs;
+    Some((case, outputs))
+}
+
+fn emulated(
+    program: &Program,
+    variant: &Variant,
+    shape: &Shape,
+    fill: Fill,
+) -> Option<(Case, Vec<Output>)> {
+    let case = on(&Device::Cpu, program, variant, std::slice::from_ref(shape));
+    let ranks = fine(Communicator::emulated(variant.world));
+    let outputs = Communicator::each(&ranks, |rank| case.on_rank(rank, None, fill, 0));
+    let outputs = fine(outputs).into_iter().flatten().collect();
+    Some((case, outputs))
+}
+
 #[test]
 fn bits_of_a_plain_gemm() {
-    let on_gpus = |program: &Program, variant: &Variant, shape: &Shape, fill| {
-        let world = gpus::world(variant.world)?;
-        let device = Device::gpus(&world, Probes::default(), 0);
-        let case = on(&device, program, variant, std::slice::from_ref(shape));
-        let outputs = case.run(&device, fill).outputs;
-        Some((case, outputs))
-    };
     as_a_plain_gemm(on_gpus, (Shape::new(1000, 520, 1104), &[1, 2, 3, 4]));
 }
 
 #[test]
 fn emulated_bits_of_a_plain_gemm() {
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4, 8] } else { &[3] };
-    let emulated = |program: &Program, variant: &Variant, shape: &Shape, fill| {
-        let case = on(&Device::Cpu, program, variant, std::slice::from_ref(shape));
-        let ranks = fine(Communicator::emulated(variant.world));
-        let outputs = Communicator::each(&ranks, |rank| case.on_rank(rank, None, fill, 0));
-        let outputs = fine(outputs).into_iter().flatten().collect();
-        Some((case, outputs))
-    };
     as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
+}
+
+/// Tiles that are multiplied in other pieces: by blocks of rows, whose scales of columns are read by halves or all at once.
+const PIECES: [Kind; 2] = [
+    (Dtype::E4M3, (256, 128), Layout::Nt),
+    (Dtype::E4M3, (128, 160), Layout::Nt),
+];
+
+/// Whatever pieces a step is multiplied in, each element is the same sum.
+fn in_any_pieces(
+    run: impl Fn(&Program, &Variant, &Shape, Fill) -> Option<(Case, Vec<Output>)>,
+    shape: &Shape,
+) {
+    let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
+    for (program, variant) in of_pieces() {
+        let whole = variant_of(&program, 1, TILES[0]).scales(Scales::Blocks1d1d);
+        let both = [&whole, &variant].map(|variant| run(&program, variant, shape, fill));
+        let [Some((_, whole)), Some((_, pieces))] = both else {
+            return;
+        };
+        let [whole, pieces] = [&whole, &pieces].map(|it| &it.last().expect("a result").values);
+        assert!(whole.iter().all(|value| value.is_finite()));
+        assert!(whole == pieces, "{} {variant}", program.name);
+    }
+}
+
+fn of_pieces() -> impl Iterator<Item = (Program, Variant)> {
+    PIECES.into_iter().map(|kind| {
+        let program = schedules::gemm();
+        let variant = variant_of(&program, 1, kind).scales(Scales::Blocks1d1d);
+        (program, variant)
+    })
+}
+
+#[test]
+fn bits_in_any_pieces() {
+    in_any_pieces(on_gpus, &Shape::new(1000, 520, 1104));
+}
+
+#[test]
+fn emulated_bits_in_any_pieces() {
+    in_any_pieces(emulated, &Shape::new(389, 136, 272));
 }
 
 pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {
@@ -124,20 +178,22 @@ pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {
     let all = others.into_iter().chain(GATHERS);
     let worlds = all.flat_map(|schedule: Schedule| (1..=4).map(move |world| (schedule, world)));
     let tiles = worlds.flat_map(|(schedule, world)| TILES.map(|tile| (schedule, world, tile)));
-    tiles.flat_map(|(schedule, world, tile)| {
+    let all = tiles.flat_map(|(schedule, world, tile)| {
         let program = schedule();
         let variant = variant_of(&program, world, tile);
         KINDS.map(|scales| {
             let variant = variant.clone().scales(scales);
             (Probes::default(), program.clone(), variant)
         })
-    })
+    });
+    let pieces = of_pieces().map(|(program, variant)| (Probes::default(), program, variant));
+    all.chain(pieces)
 }
 
 /// What is compiled ahead has a kernel.
 #[test]
 fn all_have_kernels() {
-    let made = in_parallel(8, |schedule| {
+    let made = in_parallel(9, |schedule| {
         let mut made = 0;
         for (_, program, variant) in of_all().skip(schedule * 24).take(24) {
             checked(&program, &variant);
@@ -145,5 +201,6 @@ fn all_have_kernels() {
         }
         made
     });
-    assert_eq!(made, [24; 8]);
+    let pieces = PIECES.len();
+    assert_eq!(made, [24, 24, 24, 24, 24, 24, 24, 24, pieces]);
 }

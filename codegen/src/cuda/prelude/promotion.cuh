@@ -16,14 +16,20 @@ __device__ __forceinline__ void scales_on_m(float (&d)[2], u32 scales, u32 first
     d[1] = scale_of_block(at + 8 * 4);
 }
 
-// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)]. The lane's
-// part of the address comes first, so that all reads have it in one register.
+// Scales that run along its N side: a lane's two of every eight. Of accumulator i, it is d[vector_index(i)]. All reads
+// have their address in one register, beside constants: the compiler would make one for each.
+template <u32 n, u32 first = 0>
+__device__ __forceinline__ void scales_on_n_from(float (&d)[n / 4], u32 at) {
+    if constexpr (first < n / 8) {
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2 + %3];"
+                     : "=f"(d[2 * first]), "=f"(d[2 * first + 1]) : "r"(at), "n"(first * 32) : "memory");
+        scales_on_n_from<n, first + 1>(d, at);
+    }
+}
+
 template <u32 n>
 __device__ __forceinline__ void scales_on_n(float (&d)[n / 4], u32 scales, u32 lane) {
-#pragma unroll
-    for (u32 i = 0; i < n / 8; ++i)
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(d[2 * i]), "=f"(d[2 * i + 1]) : "r"(scales + lane % 4 * 8 + i * 32) : "memory");
+    scales_on_n_from<n>(d, scales + lane % 4 * 8);
 }
 
 // The product of the scales is rounded, and then the sum once: in this order, whatever the compiler contracts.

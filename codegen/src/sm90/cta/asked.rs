@@ -143,7 +143,7 @@ impl Asked<'_> {
     }
 
     /// Whether CTAs load for themselves alone, and signal nobody.
-    fn alone(&self) -> bool {
+    pub fn alone(&self) -> bool {
         self.kind.ctas() == 1 && self.kernel.counters.is_empty()
     }
 

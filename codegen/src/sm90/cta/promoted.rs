@@ -2,12 +2,12 @@
 //! kernel.
 
 use super::asked::Asked;
-use super::registers::registers_to_promote;
+use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
 use super::rules::refuse;
 use crate::block::{BLOCK, ScaleBlock};
 use crate::diag::Diagnostic;
 use crate::program::Side;
-use crate::tiling::{Promotion, StagedScale};
+use crate::tiling::{Promotion, Room, StagedScale};
 
 impl Asked<'_> {
     /// Whether what tensor cores sum of a step is added to promoted sums.
@@ -44,11 +44,26 @@ impl Asked<'_> {
         lines.map(|scale| scale.side / 4).sum()
     }
 
+    /// Registers of a thread for promoted sums and what is added to them: in any piece, and in one that has all of the N side.
+    fn registers_to_promote(&self) -> [u32; 2] {
+        let any = registers_to_promote(!self.item.sums.is_empty());
+        let little = !self.results.computed || self.results.widest == 2;
+        match self.alone() && little && self.item.bytes.is_none() {
+            true => [any, REGISTERS_TO_PROMOTE_WHOLE],
+            false => [any, any],
+        }
+    }
+
     /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
     pub fn promotion(&self) -> Option<Promotion> {
-        let all = registers_to_promote(!self.item.sums.is_empty());
-        let left = all.checked_sub(self.wgmma.accumulators() + self.registers_of_scales())?;
-        let promotion = Promotion::of(self.wgmma.blocks(), self.wgmma.sides().1, left)?;
+        let left = |all: u32| all.checked_sub(self.wgmma.accumulators());
+        let [any, whole] = self.registers_to_promote().map(left);
+        let (blocks, n) = (self.wgmma.blocks(), self.wgmma.sides().1);
+        let room = Room {
+            any: any?,
+            whole: whole?,
+        };
+        let promotion = Promotion::of(blocks, n, self.registers_of_scales(), room)?;
         self.promotes().then_some(promotion)
     }
 
@@ -106,7 +121,7 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
     }
     let message = format!("{} with promoted sums", asked.tiles());
     let (sums, scales) = (asked.wgmma.accumulators(), asked.registers_of_scales());
-    let all = registers_to_promote(!asked.item.sums.is_empty());
+    let [all, _] = asked.registers_to_promote();
     let hint = format!(
         "smaller tiles: of {all} registers a thread, promoted sums take {sums} and scales {scales}; tensor cores want some, too"
     );

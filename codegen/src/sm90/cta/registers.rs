@@ -34,11 +34,15 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
     wgmma.accumulators() <= most
 }
 
-/// Registers of a thread for promoted sums and for what tensor cores sum of a piece: others have addresses, and scales.
-/// Beside a sum of stored tiles, 192 spill.
+/// Registers of a thread for promoted sums, what tensor cores sum of a piece, and scales along the N side: others have
+/// addresses, and scales along the M side. Beside a sum of stored tiles, 192 spill.
 pub(super) const fn registers_to_promote(sums: bool) -> u32 {
     if sums { 160 } else { 192 }
 }
+
+/// The same of a CTA alone, for pieces that have all of the N side, where a subtile takes few registers to store: a product
+/// as it is, or what is computed in 16 bits. In FP8 it spills.
+pub(super) const REGISTERS_TO_PROMOTE_WHOLE: u32 = 208;
 
 /// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
 /// beside more accumulators it would spill (256x176 in partial boxes, 200x256 in blocks).

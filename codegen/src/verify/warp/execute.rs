@@ -6,7 +6,7 @@ mod counters;
 mod end;
 mod partials;
 
-use super::held::{Content, Phase};
+use super::held::{Content, Phase, Short};
 use super::memory::PROXY;
 use super::simulator::Simulator;
 use super::step::Kind;
@@ -156,9 +156,14 @@ impl Simulator<'_> {
                     product,
                 );
                 let began = self.multiplied(index, of, areas, (before, phase), fresh, piece)?;
-                self.agents[index].fragment.short = began
-                    .zip(piece)
-                    .map(|(of_piece, piece)| (product, piece, of_piece));
+                let promotion = self.case.pipeline.tiling_of(of.0).promotion();
+                let short = began.zip(piece).map(|(of_piece, piece)| Short {
+                    product,
+                    piece,
+                    of: of_piece,
+                    left: (0..promotion.map_or(1, |it| it.shares)).collect(),
+                });
+                self.agents[index].fragment.short = short;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];

@@ -21,12 +21,35 @@ pub(super) struct Fragment {
     pub made: Vec<Made>,
     /// Scales read of a tile of partial sums: the slot, this group's first row among all, and the tile's first block.
     pub of_tile: Option<(TensorId, u32, u32, u32)>,
-    /// What tensor cores summed of a product's piece and no thread has added to the promoted sums.
-    pub short: Option<(usize, Piece, TileProduct)>,
-    /// Scales of blocks that were read: which of the tiling's, of which rows, and of which block of K.
-    pub blocks: Vec<(usize, u32, u32)>,
-    /// The promoted sums of each product's pieces.
-    pub promoted: Vec<(usize, Piece, TileProduct)>,
+    /// What tensor cores summed of a product's piece and threads have not yet added to the promoted sums.
+    pub short: Option<Short>,
+    /// Scales of blocks that were read.
+    pub blocks: Vec<BlocksRead>,
+    /// The promoted sums of each share of each product's pieces.
+    pub promoted: Vec<(usize, (Piece, u32), TileProduct)>,
+}
+
+/// What tensor cores summed of a piece of a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Short {
+    pub product: usize,
+    pub piece: Piece,
+    pub of: TileProduct,
+    /// The shares of it that are left to add.
+    pub left: Vec<u32>,
+}
+
+/// Scales of blocks that were read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BlocksRead {
+    /// Which of the tiling's scales.
+    pub scale: usize,
+    /// Of which rows.
+    pub rows: u32,
+    /// Of which block of K.
+    pub block: u32,
+    /// Of which share.
+    pub share: u32,
 }
 
 /// An epilogue that was applied.

@@ -1,6 +1,6 @@
 //! Promoted sums: that what tensor cores summed of each step is added once, in order along K, with the scales of its blocks.
 
-use super::held::{Content, TileProduct};
+use super::held::{BlocksRead, Content, Short, TileProduct};
 use super::simulator::{Simulator, Verdict};
 use super::step::Area;
 use super::trace;
@@ -17,9 +17,13 @@ impl Simulator<'_> {
         fragment.applied.clear();
         fragment.promoted.clear();
         fragment.blocks.clear();
-        let pieces = || (tiling.promotion().into_iter()).flat_map(|it| it.pieces());
+        let shares = || {
+            let promotion = tiling.promotion().into_iter();
+            let pieces = promotion.flat_map(|it| it.pieces().map(move |piece| (it, piece)));
+            pieces.flat_map(|(it, piece)| it.shares_of(piece).map(move |share| (piece, share)))
+        };
         for product in 0..tiling.products().len() {
-            let empty = pieces().map(|piece| (product, piece, TileProduct::default()));
+            let empty = shares().map(|share| (product, share, TileProduct::default()));
             fragment.promoted.extend(empty);
         }
     }
@@ -29,7 +33,7 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         area: Area,
-        (scale, number): (usize, u32),
+        (scale, number, share): (usize, u32, u32),
     ) -> Verdict {
         let agent = &self.agents[index];
         let staged = self
@@ -51,83 +55,91 @@ impl Simulator<'_> {
             ScaleBlock::Line | ScaleBlock::Square => (self.row_in_all(&from, row), column + number),
         };
         let blocks = &mut self.agents[index].fragment.blocks;
-        blocks.retain(|(known, ..)| *known != scale);
-        blocks.push((scale, rows, block));
+        blocks.retain(|known| known.scale != scale);
+        blocks.push(BlocksRead {
+            scale,
+            rows,
+            block,
+            share,
+        });
         Ok(())
     }
 
-    /// What keeps the scales that were read from being those of a product's part of K.
-    fn other_blocks(
-        &self,
-        index: usize,
-        product: usize,
-        short: &TileProduct,
-    ) -> Option<&'static str> {
+    /// What keeps the scales that were read from being those of a share of a product's part of K.
+    fn other_blocks(&self, index: usize, short: &Short, share: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let tiling = self.case.pipeline.tiling_of(agent.steps[agent.at].tiling);
-        let at = [short.at.0, short.at.1];
-        let operands = tiling.products()[product].into_iter().zip(at);
+        let at = [short.of.at.0, short.of.at.1];
+        let operands = tiling.products()[short.product].into_iter().zip(at);
         for (operand, first) in operands {
             let Some(scale) = tiling.scale_of(operand) else {
                 continue;
             };
-            let read = agent
-                .fragment
-                .blocks
-                .iter()
-                .find(|(known, ..)| *known == scale);
-            let Some((_, rows, block)) = read else {
+            let mut read = agent.fragment.blocks.iter();
+            let Some(read) = read.find(|known| known.scale == scale) else {
                 return Some("the scales of its blocks were not read");
             };
             let by = tiling.scales()[scale].block.rows();
-            if *block != short.depth.0 / BLOCK {
+            if read.block != short.of.depth.0 / BLOCK {
                 return Some("the scales that were read are of another block of K");
             }
-            if first.is_some_and(|first| first / by != *rows) {
+            if first.is_some_and(|first| first / by != read.rows) {
                 return Some("the scales that were read are of other rows or columns");
+            }
+            if read.share != tiling.share_of_scale(scale, short.piece, share) {
+                return Some("the scales that were read are of another share");
             }
         }
         None
     }
 
-    /// What tensor cores summed of a piece is added to its promoted sums: it must be what comes next along K.
-    pub(super) fn promote(&mut self, index: usize, product: usize, piece: Piece) -> Verdict {
+    /// What tensor cores summed of a share of a piece is added to its promoted sums: it must be what comes next along K.
+    pub(super) fn promote(
+        &mut self,
+        index: usize,
+        product: usize,
+        (piece, share): (Piece, u32),
+    ) -> Verdict {
         let first = self.case.pipeline.cta.split() == 1;
         let short = self.agents[index].fragment.short.take();
-        let Some((.., short)) = short.filter(|it| (it.0, it.1) == (product, piece)) else {
+        let is = |short: &Short| {
+            (short.product, short.piece) == (product, piece) && short.left.contains(&share)
+        };
+        let Some(mut short) = short.filter(is) else {
             let what = "tensor cores summed nothing of that piece since the last one was promoted";
             return Err(Box::new(trace::wrong(self, index, what)));
         };
-        if let Some(what) = self.other_blocks(index, product, &short) {
+        if let Some(what) = self.other_blocks(index, &short, share) {
             return Err(Box::new(trace::wrong(self, index, what)));
         }
-        let promoted = &mut self.agents[index].fragment.promoted;
-        let known = promoted
-            .iter_mut()
-            .find(|it| (it.0, it.1) == (product, piece));
+        short.left.retain(|left| *left != share);
+        let fragment = &mut self.agents[index].fragment;
+        let of = short.of.clone();
+        fragment.short = (!short.left.is_empty()).then_some(short);
+        let known =
+            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (piece, share)));
         let Some((.., sum)) = known else {
             let what = "the promoted sums were not set to zero";
             return Err(Box::new(trace::wrong(self, index, what)));
         };
         // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
         let next = match sum.tensors {
-            None => !first || short.depth.0 == 0,
-            Some(_) => (sum.at, sum.depth.1) == (short.at, short.depth.0),
+            None => !first || of.depth.0 == 0,
+            Some(_) => (sum.at, sum.depth.1) == (of.at, of.depth.0),
         };
         match sum.tensors {
-            None => *sum = short,
+            None => *sum = of,
             Some(_) => {
-                sum.lacks_also(short.lacks);
-                sum.depth.1 = short.depth.1;
+                sum.lacks_also(of.lacks);
+                sum.depth.1 = of.depth.1;
             }
         }
         if !next {
             let what = "its operands are not the next of its tile's along K";
             return Err(Box::new(trace::wrong(self, index, what)));
         }
-        let fragment = &mut self.agents[index].fragment;
-        let pieces = fragment.promoted.iter().filter(|it| it.0 == product);
-        fragment.products[product] = TileProduct::of_pieces(pieces.map(|it| &it.2));
+        let shares = fragment.promoted.iter().filter(|it| it.0 == product);
+        fragment.products[product] = TileProduct::of_pieces(shares.map(|it| &it.2));
         Ok(())
     }
 }

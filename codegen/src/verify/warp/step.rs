@@ -278,11 +278,14 @@ pub(super) enum FragmentStep {
         scale: usize,
         /// Which number of each line.
         number: u32,
+        /// Which share of them.
+        share: u32,
     },
     /// What tensor cores summed is added to promoted sums.
     Promote {
         product: usize,
         piece: Piece,
+        share: u32,
     },
 }
 
