@@ -291,6 +291,7 @@ ag_gemm(
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                vector_read_ahead<TILE_N>(plan.w_scale, t.column * TILE_N, plan.n, lane);
                 float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
                 #pragma unroll 1
