@@ -56,7 +56,7 @@ pub struct Key {
     /// Whether launches make scales of outputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scales: bool,
-    /// Whether partial sums travel in FP8. No sweep writes winners of these two: `bench` does not measure them yet.
+    /// Whether partial sums travel in FP8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
     /// Whether outputs have amaxes.
