@@ -51,6 +51,13 @@ impl<'a> Task<'a> {
         alone.chain(ours).collect()
     }
 
+    /// Where the numbers of a tensor of a set begin: those of a rank, or, of what is gathered, those that all ranks have.
+    fn seed_of(&self, (set, which): (u64, u64), whose: Option<&Communicator>) -> u64 {
+        let rank = whose.map_or(0, |rank| u64::from(rank.rank()) + 1);
+        let seed = self.seed.wrapping_mul(1 << 20);
+        seed.wrapping_add((set << 12) + (which << 8) + rank)
+    }
+
     /// Bytes of the symmetric heap for so many sets, each with so many more, and for what kernels have there.
     pub(super) fn heap(&self, sets: u64, more: u64) -> u64 {
         let first = &self.ours[0];
@@ -208,38 +215,19 @@ impl Worker {
         };
         let mut sets = Vec::new();
         for set in 0..count {
-            // A gathered tensor is the same matrix on every rank. Everything else differs.
-            let seed = |which: u64, own: bool| {
-                let rank = if own { u64::from(rank.rank()) + 1 } else { 0 };
-                task.seed
-                    .wrapping_mul(1 << 20)
-                    .wrapping_add((set << 12) + (which << 8) + rank)
-            };
-            let draw = |seed, first, count| Draw { seed, first, count };
-            let operand = |side: usize, rows: u64| -> Result<Operand, Error> {
+            let operand = |side: usize| -> Result<Operand, Error> {
                 let tensor = first.built.operands()[side];
-                let buffer = &kernel.buffers[tensor.index()];
-                let gathered = first.built.is_gathered(tensor);
-                let seed = seed(side as u64, !gathered);
                 let elements = place(tensor)?;
-                let own = match gathered {
-                    true => first.plan.geometry.chunk(buffer.rows, rank.rank()),
-                    false => Extent {
-                        start: 0,
-                        end: rows as u32,
-                    },
-                };
-                if gathered {
-                    elements.fill(POISON)?;
-                }
-                let [before, count] = [own.start, own.len()].map(|rows| u64::from(rows) * k);
-                let at = elements.address().plus(before * width);
-                let drawn = draw(seed, before, count);
-                self.numbers.normal(at, task.dtype, drawn)?;
-                let whole = match gathered {
+                self.draw(rank, task, (set, side), &elements)?;
+                let whole = match first.built.is_gathered(tensor) {
                     true => {
-                        let whole = Memory::new(rank, "whole", rows * k * width, false)?;
-                        let drawn = draw(seed, 0, rows * k);
+                        let count = [m, n][side] * k;
+                        let whole = Memory::new(rank, "whole", count * width, false)?;
+                        let drawn = Draw {
+                            seed: task.seed_of((set, side as u64), None),
+                            first: 0,
+                            count,
+                        };
                         self.numbers.normal(whole.address(), task.dtype, drawn)?;
                         Some(whole)
                     }
@@ -255,7 +243,7 @@ impl Worker {
                 })
             };
             let made = Set {
-                operands: [operand(0, m)?, operand(1, n)?],
+                operands: [operand(0)?, operand(1)?],
                 y: place(roles.y)?,
                 beside: first.beside(rank, task.given())?,
                 product: Memory::new(rank, "product", of_y, shared)?,
@@ -273,7 +261,11 @@ impl Worker {
                     _ if roles.epilogue.up == Some(*tensor) => n * k,
                     _ => m * n,
                 };
-                let drawn = draw(seed(which, true), 0, elements);
+                let drawn = Draw {
+                    seed: task.seed_of((set, which), Some(rank)),
+                    first: 0,
+                    count: elements,
+                };
                 self.numbers.normal(memory.address(), buffer.dtype, drawn)?;
             }
             sets.push(made);
@@ -281,6 +273,52 @@ impl Worker {
         rank.synchronize()?;
         rank.barrier()?;
         Ok(sets)
+    }
+
+    /// Makes an operand of a set what it is before a launch: drawn, or, of one that is gathered, this rank's chunk, and NaN where
+    /// its peers' come.
+    fn draw(
+        &self,
+        rank: &Communicator,
+        task: &Task<'_>,
+        (set, side): (u64, usize),
+        elements: &Memory,
+    ) -> Result<(), Error> {
+        let [m, n, depth] = task.case.size;
+        let first = &task.ours[0];
+        let tensor = first.built.operands()[side];
+        let (rows, whose) = match first.built.is_gathered(tensor) {
+            true => {
+                elements.fill(POISON)?;
+                let rows = first.built.kernel.buffers[tensor.index()].rows;
+                (first.plan.geometry.chunk(rows, rank.rank()), None)
+            }
+            false => {
+                let (start, end) = (0, [m, n][side]);
+                (Extent { start, end }, Some(rank))
+            }
+        };
+        let [before, count] =
+            [rows.start, rows.len()].map(|rows| u64::from(rows) * u64::from(depth));
+        let at = elements
+            .address()
+            .plus(before * u64::from(task.dtype.bytes()));
+        let drawn = Draw {
+            seed: task.seed_of((set, side as u64), whose),
+            first: before,
+            count,
+        };
+        self.numbers.normal(at, task.dtype, drawn)
+    }
+
+    /// Takes from the first set what its last launch gathered.
+    fn spoil(&self, rank: &Communicator, task: &Task<'_>, set: &Set) -> Result<(), Error> {
+        for (side, operand) in set.operands.iter().enumerate() {
+            if operand.whole.is_some() {
+                self.draw(rank, task, (0, side), &operand.given.elements)?;
+            }
+        }
+        Ok(())
     }
 
     /// Each contender's result where some are FP8, or are sums of FP8, beside cuBLASLt's products in f32. Collective.
@@ -305,11 +343,14 @@ impl Worker {
         let count = u64::from(m) * u64::from(n);
         checks.of_product(|to| fp8.widened(product.product(), (count, off_of_sums(k)), to))?;
         let each = contenders.iter().zip(&all);
-        each.map(|(contender, check)| checks.one(contender, check))
-            .collect()
+        each.map(|(contender, check)| {
+            self.spoil(rank, task, set)?;
+            checks.one(contender, check)
+        })
+        .collect()
     }
 
-    /// One launch on a poisoned result, compared with cuBLASLt's. Collective.
+    /// One launch on a poisoned result and what was not gathered yet, compared with cuBLASLt's. Collective.
     fn check(
         &self,
         rank: &Communicator,
@@ -318,6 +359,7 @@ impl Worker {
         result: &Written<'_>,
         set: &Set,
     ) -> Result<Difference, Error> {
+        self.spoil(rank, task, set)?;
         result.memory.fill(POISON)?;
         rank.synchronize()?;
         rank.barrier()?;
