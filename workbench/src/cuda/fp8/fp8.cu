@@ -186,8 +186,12 @@ extern "C" __global__ void widened(double* value, float* allowed, const float* p
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) value[i] = product[i], allowed[i] = off;
 }
 
-// Of each 128 columns of a row: the largest size, and what it is at least and at most where sums are off. A warp each; lines are
-// as many as a row has blocks.
+// The larger one, or the NaN.
+__device__ double larger(double a, double b) {
+    return b > a || b != b ? b : a;
+}
+// Of each 128 columns of a row: the largest size, and what it is at least and at most where sums are off. NaN stays. A
+// warp each; lines are as many as a row has blocks.
 struct Magnitude {
     double value, least, most;
 };
@@ -200,12 +204,13 @@ extern "C" __global__ void magnitudes(Magnitude* found, const double* value, con
         Magnitude most = {};
         for (u32 column = first + lane; column < first + 128 && column < columns; column += 32) {
             const double size = fabs(value[row * columns + column]), off = allowed[row * columns + column];
-            most.value = fmax(most.value, size), most.least = fmax(most.least, size - off), most.most = fmax(most.most, size + off);
+            most.value = larger(most.value, size), most.least = larger(most.least, size - off);
+            most.most = larger(most.most, size + off);
         }
         for (u32 away = 16; away; away /= 2) {
-            most.value = fmax(most.value, __shfl_xor_sync(~0u, most.value, away));
-            most.least = fmax(most.least, __shfl_xor_sync(~0u, most.least, away));
-            most.most = fmax(most.most, __shfl_xor_sync(~0u, most.most, away));
+            most.value = larger(most.value, __shfl_xor_sync(~0u, most.value, away));
+            most.least = larger(most.least, __shfl_xor_sync(~0u, most.least, away));
+            most.most = larger(most.most, __shfl_xor_sync(~0u, most.most, away));
         }
         if (lane == 0) found[block] = most;
     }
@@ -215,12 +220,13 @@ extern "C" __global__ void magnitudes(Magnitude* found, const double* value, con
 __device__ double number(const void* from, u64 i, u32 type) {
     return type >= 3 ? decode(((const u8*)from)[i], type) : get(from, i, type);
 }
-// `got` beside the sum of exact products, `parts` that lie `stride` bytes apart, on top of `before`, if there is one. Sums of
-// them were rounded besides, by `between` of their size at most. NaN is wrong.
+// `got` beside the sum of exact products, `parts` that lie `stride` bytes apart, on top of `before`, if there is one.
+// Sums of them were rounded besides, by `between` of their size at most. NaN is wrong, of a product, too.
 //
-// Where `got` is codes, a plane has their scales, or they were multiplied by `given` and are no larger than `limit`. Where there is `least`, products were codes
-// before they were added, which lose `loses` of them and what it says of each row and 128 columns; but for those that the rank
-// adds whose rows they are, `chunk` of them. The host has the same in `Bounds`.
+// Where `got` is codes, a plane has their scales, or they were multiplied by `given` and are no larger than `limit`.
+// Where there is `least`, products were codes before they were added, which lose `loses` of them and what it says of
+// each row and 128 columns; but for those that the rank adds whose rows they are, `chunk` of them. The host has the
+// same in `Bounds`.
 extern "C" __global__ void differ_exact(const void* got, u32 type, const float* plane, u32 pitch, float given, const char* value,
                                         const char* allowed, const char* least, u64 stride, u32 parts, u32 chunk, const void* before,
                                         u32 row, u32 columns, u64 count, double loses, double floor, double limit, float relative,
@@ -241,7 +247,7 @@ extern "C" __global__ void differ_exact(const void* got, u32 type, const float* 
             want += term, most += off, size += fabs(term) + off;
         }
         most += between * size;
-        want = fmax(-limit, fmin(limit, want));
+        want = want > limit ? limit : want < -limit ? -limit : want;
         most += relative * (fabs(want) + most) + floor;
         const double scale = plane ? (double)plane[(u64)line * pitch + down] : 1.0 / given;
         float off = (float)(fabs(number(got, i, type) * scale - want) / most);
