@@ -67,7 +67,7 @@ pub(crate) enum Scale {
 }
 
 impl Scale {
-    const NONE: Scale = Scale::Given(1.0);
+    pub(super) const NONE: Scale = Scale::Given(1.0);
 }
 
 impl Got {

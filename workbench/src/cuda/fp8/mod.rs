@@ -6,7 +6,7 @@ mod miscoded;
 mod mistakes;
 mod operands;
 
-pub(crate) use bounds::{Bounds, Term};
+pub(crate) use bounds::Term;
 pub(crate) use exact::{Exactly, Got, Narrowed, Scale, Terms};
 pub use operands::Pieces;
 pub(crate) use operands::{Coded, Matrix, Share};
