@@ -1,6 +1,7 @@
 //! NCCL and a product, one after the other: what users have without a fused kernel.
 
 use super::task::{Set, Task};
+use super::unlike;
 use super::variants::Planned;
 use super::written::Written;
 use crate::cuda::{Nccl, Parts};
@@ -89,6 +90,22 @@ pub(super) fn padded(like: &Planned<'_>) -> [u64; 2] {
     [of(chunk), of(chunk * geometry.chunks(y.rows))]
 }
 
+/// The name of NCCL with who multiplies, instead of that schedule.
+pub(super) fn name(like: &Planned<'_>, product: &str) -> String {
+    let kernel = &like.built.kernel;
+    let adds = || {
+        unlike::adds(
+            kernel.buffers[like.built.roles.y.index()].dtype,
+            &kernel.variant,
+        )
+    };
+    match How::of(like) {
+        How::Gather => format!("NCCL, then {product}"),
+        How::Scatter | How::Reduce => format!("{product}, then NCCL{}", adds()),
+        How::Exchange => format!("{product}, then NCCL"),
+    }
+}
+
 impl<'a> Peer<'a> {
     pub(super) fn new(
         rank: &Communicator,
@@ -128,10 +145,7 @@ impl<'a> Peer<'a> {
 
     /// Its name, with that of who multiplies.
     pub(super) fn name(&self, product: &str) -> String {
-        match self.how {
-            How::Gather => format!("NCCL, then {product}"),
-            How::Scatter | How::Reduce | How::Exchange => format!("{product}, then NCCL"),
-        }
+        name(self.like, product)
     }
 
     pub(super) fn launch(&self, set: usize) -> Result<(), Error> {

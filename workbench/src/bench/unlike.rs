@@ -1,4 +1,5 @@
-//! What cuBLASLt has instead of our results: it writes FP8 only where operands are FP8 with one scale each, and makes no scales.
+//! What cuBLASLt and NCCL have instead of our results: cuBLASLt writes FP8 only where operands are FP8 with one scale each, and makes
+//! no scales; NCCL adds no FP8.
 
 use crate::cuda::{Pieces, Scaled};
 use counterflow_codegen::dtype::Dtype;
@@ -41,6 +42,13 @@ pub(super) fn lacks(dtype: Dtype, result: Dtype, variant: &Variant) -> String {
         true => format!(", in {dtype}{amax}{scales}"),
         false => format!(", in {dtype} instead of {result}{amax}{scales}"),
     }
+}
+
+/// What NCCL adds instead of a kernel's partial sums, where it adds results of that type, behind its name.
+pub(super) fn adds(dtype: Dtype, variant: &Variant) -> String {
+    let sums = variant.partial_sums.map(|rule| rule.to.dtype());
+    let instead = |sums| format!(", adding {dtype} instead of {sums}");
+    sums.map(instead).unwrap_or_default()
 }
 
 #[cfg(test)]

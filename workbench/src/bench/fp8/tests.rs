@@ -1,7 +1,7 @@
 //! What FP8 measurements of several ranks are made of, without a GPU: who has which memory, what NCCL moves, what is allowed.
 
 use super::super::contenders::rounded;
-use super::super::peer::{How, padded, parts};
+use super::super::peer::{self, How, padded, parts};
 use super::super::variants::{self, Built, Plane, Planned};
 use super::super::written::Holds;
 use crate::library::{self, Sizes, real};
@@ -9,6 +9,7 @@ use crate::suite::{self, Case};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::{Program, TensorId};
+use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::variant::{Scales, Variant};
 
 /// Rows that no chunk divides, and columns and K that no block of 128 does.
@@ -163,6 +164,32 @@ fn sums_over_ranks_move_no_operand() {
         });
         assert_eq!(seen, 4 * Scales::ALL.len());
     }
+}
+
+/// NCCL adds what cuBLASLt writes.
+#[test]
+fn rows_of_nccl_say_what_it_adds_instead_of_codes() {
+    let told = |schedule: Schedule, dtype, rule: Option<Rule>| {
+        let variant = Variant::new(2).dtype(dtype);
+        let variant = rule.map_or(variant.clone(), |rule| variant.partial_sums(rule));
+        let built = variants::build(&schedule(&sizes()), &variant);
+        let built = built.unwrap_or_else(|error| panic!("{error}"));
+        peer::name(&planned(&built, &suite::single([1024; 3])), "cuBLASLt")
+    };
+    let rule = |to| Some(Rule::transformer_engine(to));
+    for (schedule, _) in SUMS {
+        assert_eq!(told(schedule, Dtype::Bf16, None), "cuBLASLt, then NCCL");
+    }
+    for (dtype, to, adds) in [
+        (Dtype::Bf16, Fp8::E4M3, ", adding bf16 instead of e4m3"),
+        (Dtype::F16, Fp8::E5M2, ", adding f16 instead of e5m2"),
+        (Dtype::E4M3, Fp8::E4M3, ", adding bf16 instead of e4m3"),
+    ] {
+        let wanted = format!("cuBLASLt, then NCCL{adds}");
+        assert_eq!(told(library::gemm_rs, dtype, rule(to)), wanted);
+    }
+    let gathers = told(library::ag_gemm, Dtype::Bf16, None);
+    assert_eq!(gathers, "NCCL, then cuBLASLt");
 }
 
 #[test]
