@@ -132,25 +132,25 @@ impl<'a> Candidates<'a> {
             .collect()
     }
 
-    /// The same kernels without the options whose cost is measured, with these options; none if there are none.
-    pub(super) fn without_options(&self) -> Result<Option<(String, Candidates<'a>)>, Error> {
-        let Some((options, base)) = variants::without_options(&self.base) else {
+    /// The same kernels without the options whose cost is measured, and what they are; none if there are no such options.
+    pub(super) fn plain(&self) -> Result<Option<(String, Candidates<'a>)>, Error> {
+        let Some((unlike, base)) = variants::plain(&self.base) else {
             return Ok(None);
         };
-        let mut without = Candidates::chosen(self.program, base);
+        let mut plain = Candidates::chosen(self.program, base);
         for taken in &self.taken {
             let mut same = Vec::new();
             for which in taken {
                 let choices = self.built[*which].kernel.variant.choices.clone();
                 let variant = Variant {
                     choices,
-                    ..without.base.clone()
+                    ..plain.base.clone()
                 };
-                same.push(without.built(&variant)?);
+                same.push(plain.built(&variant)?);
             }
-            without.taken.push(same);
+            plain.taken.push(same);
         }
-        Ok(Some((options, without)))
+        Ok(Some((unlike, plain)))
     }
 
     /// Which of the kernels is that variant's.

@@ -1,4 +1,4 @@
-//! What options cost: the speed of our best kernels over that of the same ones without them.
+//! What options cost: the speed of our best kernels over that of the same, plain ones.
 
 use super::stats::geometric_mean;
 use super::table::Result;
@@ -29,8 +29,8 @@ impl Cost {
     }
 }
 
-/// In a sentence.
-pub(super) fn text(options: &str, results: &[Result]) -> Option<String> {
+/// In a sentence that says what the plain ones are.
+pub(super) fn text(unlike: &str, results: &[Result]) -> Option<String> {
     let Cost {
         products,
         mean,
@@ -38,17 +38,17 @@ pub(super) fn text(options: &str, results: &[Result]) -> Option<String> {
     } = Cost::of(results)?;
     let products = render::plural(products as u64, "product");
     Some(format!(
-        "**{options}**: {mean:.3} of the speed of the same kernels without, geometric mean of {products}, {least:.3} at {at}"
+        "**cost**: {mean:.3} of the speed of the same kernels {unlike}, geometric mean of {products}, {least:.3} at {at}"
     ))
 }
 
 /// For JSON.
-pub(super) fn object(options: &str, results: &[Result]) -> Option<Json> {
+pub(super) fn object(unlike: &str, results: &[Result]) -> Option<Json> {
     let cost = Cost::of(results)?;
     Some(json!({
-        "options": options,
+        "the_same": unlike,
         "products": cost.products,
-        "speed_over_the_same_without": cost.mean,
+        "speed_over_the_same": cost.mean,
         "least": cost.least.0,
         "least_at": cost.least.1,
     }))
@@ -66,23 +66,24 @@ mod tests {
             result([512; 3], None, &names),
             result([1024; 3], None, &names),
         ];
-        assert_eq!(text("--amax", &all), None);
-        assert_eq!(object("--amax", &all), None);
+        let instead = "with a given scale instead of --output-scales";
+        assert_eq!(text(instead, &all), None);
+        assert_eq!(object(instead, &all), None);
         for (result, over) in all.iter_mut().zip([0.96, 0.9]) {
             result.rows[1].over_plain = Some(0.5);
             result.rows[2].over_plain = Some(over);
         }
-        let told = text("--amax", &all).expect("a cost");
-        let wanted = "0.930 of the speed of the same kernels without, geometric mean of 2 products, 0.900 at 1024x1024x1024";
-        assert_eq!(told, format!("**--amax**: {wanted}"));
-        let object = object("--amax", &all).expect("a cost");
+        let told = text(instead, &all).expect("a cost");
+        let wanted = "**cost**: 0.930 of the speed of the same kernels with a given scale instead of --output-scales, geometric mean of 2 products, 0.900 at 1024x1024x1024";
+        assert_eq!(told, wanted);
+        let object = object(instead, &all).expect("a cost");
         assert_eq!(
-            (&object["options"], &object["products"]),
-            (&json!("--amax"), &json!(2))
+            (&object["the_same"], &object["products"]),
+            (&json!(instead), &json!(2))
         );
         // One that is wrong costs nothing.
         all[1].rows[2].difference.wrong = 1;
-        let told = text("--amax", &all).expect("a cost");
+        let told = text(instead, &all).expect("a cost");
         assert!(told.contains("0.500 at 1024x1024x1024"), "{told}");
     }
 }

@@ -99,13 +99,13 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         }
     }
     // A sweep compares ours with each other.
-    let without = match options.sweep {
+    let plain = match options.sweep {
         true => None,
-        false => candidates.without_options()?,
+        false => candidates.plain()?,
     };
-    let (asked, without) = without.unzip();
+    let (unlike, plain) = plain.unzip();
     let mut sources = candidates.sources()?;
-    for candidates in alone.iter().chain(&without) {
+    for candidates in alone.iter().chain(&plain) {
         sources.extend(candidates.sources()?);
     }
     setup.compile(&sources)?;
@@ -115,11 +115,11 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         bar.say(&case.to_string());
         let ours = candidates.take(at, case, &setup)?;
         let alone = if_any(alone.as_ref(), |alone| alone.take(at, case, &setup))?;
-        let plain = if_any(without.as_ref(), |without| without.take(at, case, &setup))?;
+        let plain = if_any(plain.as_ref(), |plain| plain.take(at, case, &setup))?;
         let kernels = Kernels {
             ours: &ours,
             plain: &plain,
-            without: asked.as_deref().unwrap_or_default(),
+            unlike: unlike.as_deref().unwrap_or_default(),
             alone: alone.first(),
         };
         // If earlier products took too long, this one gets less time, and vice versa.
@@ -155,7 +155,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         console.say(text);
     }
     console.say(table::summary_text(&results));
-    if let Some(text) = asked.as_ref().and_then(|asked| cost::text(asked, &results)) {
+    if let Some(text) = (unlike.as_ref()).and_then(|unlike| cost::text(unlike, &results)) {
         console.say(text);
     }
     for result in &results {
@@ -176,9 +176,9 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["cublaslt"] = setup.workers[0].blas.version().into();
     measured["nccl"] = setup.workers[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
-    measured["cost"] = (asked
+    measured["cost"] = (unlike
         .as_ref()
-        .and_then(|asked| cost::object(asked, &results)))
+        .and_then(|unlike| cost::object(unlike, &results)))
     .into();
     for (name, part) in summary::object(&results) {
         measured[name] = part;

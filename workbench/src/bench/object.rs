@@ -32,7 +32,7 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "wrong_elements": row.difference.wrong,
                 "of_rounding": row.difference.worst,
                 "over_cublas": row.over_cublas,
-                "over_the_same_without_options": row.over_plain,
+                "over_the_same": row.over_plain,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
                 "sustained": row.sustained.as_ref().map(|own| json!({
                     "seconds": own.seconds,

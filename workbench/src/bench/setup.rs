@@ -187,8 +187,8 @@ pub(super) struct Kernels<'a> {
     pub ours: &'a [Planned<'a>],
     /// The same without options, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
-    /// Those options.
-    pub without: &'a str,
+    /// What those are beside ours.
+    pub unlike: &'a str,
     /// The one for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
 }
@@ -206,8 +206,8 @@ fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
         plain: (at < kernels.plain.len()).then_some(begin + count + at),
     }));
     let plain = kernels.plain.iter();
-    let without = kernels.without;
-    names.extend(plain.map(|plain| Name::of(&format!("{} without {without}", plain.name()))));
+    let unlike = kernels.unlike;
+    names.extend(plain.map(|plain| Name::of(&format!("{} {unlike}", plain.name()))));
     let [peers, beside] = [
         first.map(|first| &first.peers),
         first.map(|first| &first.beside),
@@ -243,7 +243,7 @@ mod tests {
         let kernels = |plain, alone| Kernels {
             ours: &ours,
             plain,
-            without: "--amax",
+            unlike: "with a given scale instead of --output-scales",
             alone,
         };
         let measured = Measured {
@@ -266,7 +266,11 @@ mod tests {
             assert_eq!(name.choices.is_some(), at == 2);
             assert_eq!(name.plain, (at == 2).then_some(3));
         }
-        assert!(all[3].text.ends_with(" without --amax"));
+        let plain = format!(
+            "{} with a given scale instead of --output-scales",
+            all[2].text
+        );
+        assert_eq!(all[3].text, plain);
         let less = names(&kernels(&[], None), Some(&Measured::default()));
         assert!(less.len() == 2 && less[1].plain.is_none());
     }

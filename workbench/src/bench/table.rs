@@ -233,7 +233,7 @@ pub(super) fn text(results: &[Result]) -> String {
     let mut rows = results.iter().flat_map(|result| &result.rows);
     let has_plain = rows.any(|row| row.over_plain.is_some());
     let mut header = vec!["product", "contender", "µs", "p10..p90", "TFLOP/s", ratio];
-    header.extend(has_plain.then_some("x without"));
+    header.extend(has_plain.then_some("x the same"));
     header.extend(["of rounding", "MHz", "W"]);
     let mut lines = Vec::new();
     for result in results {
@@ -482,11 +482,11 @@ pub(super) mod tests {
     fn what_options_cost_is_shown_beside_what_costs_them() {
         let all = [(CUBLAS, 100.0), ("a", 80.0), ("a without --amax", 76.0)];
         let mut one = result([512; 3], None, &all);
-        assert!(!text(std::slice::from_ref(&one)).contains("without  "));
+        assert!(!text(std::slice::from_ref(&one)).contains("x the same"));
         one.rows[1].over_plain = Some(0.95);
         let text = text(&[one]);
         let line = |begin: &str| text.lines().find(|line| line.contains(begin));
-        assert!(text.contains("x without"), "{text}");
+        assert!(text.contains("x the same"), "{text}");
         assert!(line(" a  ").is_some_and(|line| line.contains("0.950")));
         assert!(line("--amax").is_some_and(|line| line.contains("  -  ")));
     }

@@ -258,23 +258,26 @@ pub(super) fn contenders(
     (legal, refused)
 }
 
-/// The options that a variant has whose cost is measured, if any, and the variant without them.
-pub(super) fn without_options(variant: &Variant) -> Option<(String, Variant)> {
+/// The plain variant beside one with options whose cost is measured, if it has any, and what it is: results are FP8 in both.
+pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
     let options = [
-        (variant.amax, "--amax"),
-        (variant.output_scales.is_some(), "--output-scales"),
-        (variant.partial_sums.is_some(), "--partial"),
+        (variant.amax, "without --amax"),
+        (
+            variant.output_scales.is_some(),
+            "with a given scale instead of --output-scales",
+        ),
+        (variant.partial_sums.is_some(), "without --partial"),
     ];
-    let asked: Vec<&str> = (options.into_iter())
-        .filter_map(|(asked, option)| asked.then_some(option))
+    let unlike: Vec<&str> = (options.into_iter())
+        .filter_map(|(asked, unlike)| asked.then_some(unlike))
         .collect();
-    let without = Variant {
+    let plain = Variant {
         amax: false,
         output_scales: None,
         partial_sums: None,
         ..variant.clone()
     };
-    (!asked.is_empty()).then(|| (asked.join(" "), without))
+    (!unlike.is_empty()).then(|| (unlike.join(", "), plain))
 }
 
 #[cfg(test)]
@@ -306,7 +309,8 @@ mod tests {
             .collect()
     }
 
-    /// Each option is measured beside the same kernel without it, whose result is of the same type.
+    /// Each option is measured beside the same kernel without it, whose result is of the same type: by a given scale where it made
+    /// its own.
     #[test]
     fn what_options_cost_is_measured_beside_the_same_without_them() {
         let rule = Rule::transformer_engine(Fp8::E4M3);
@@ -316,27 +320,38 @@ mod tests {
             let found = library.iter().find(|program| program.name == name);
             found.expect("a schedule")
         };
-        for (name, variant, option) in [
-            ("gemm", fp8.clone().amax(true), "--amax"),
-            ("ag_gemm", fp8.output_scales(rule), "--output-scales"),
-            ("gemm_rs", Variant::new(2).partial_sums(rule), "--partial"),
+        let instead = "with a given scale instead of --output-scales";
+        let sums = Variant::new(2).partial_sums(rule);
+        for (name, variant, told, has, left) in [
+            (
+                "gemm",
+                fp8.clone().amax(true),
+                "without --amax",
+                [true, true, false],
+                [true, false, false],
+            ),
+            (
+                "ag_gemm",
+                fp8.output_scales(rule),
+                instead,
+                [false, false, true],
+                [true, false, false],
+            ),
+            ("gemm_rs", sums, "without --partial", [false; 3], [false; 3]),
         ] {
             let variant = variant.set("tiles", (128, 128));
             let ours = build(program(name), &variant).expect("measured");
-            let (options, without) = without_options(&variant).expect("an option");
+            let (unlike, without) = plain(&variant).expect("an option");
             let without = build(program(name), &without).expect("measured");
-            assert_eq!((&options[..], &without.name), (option, &ours.name));
-            assert_eq!(without_options(&without.kernel.variant), None);
+            assert_eq!((&unlike[..], &without.name), (told, &ours.name));
+            assert_eq!(plain(&without.kernel.variant), None);
             let result = |built: &Built| built.kernel.buffers[built.roles.y.index()].dtype;
             assert_eq!(result(&ours), result(&without));
-            let Beside { scale, amax, made } = ours.roles.beside;
-            let has = [scale, amax, made].map(|tensor| tensor.is_some());
-            let wanted = match option {
-                "--amax" => [true, true, false],
-                "--output-scales" => [false, false, true],
-                _ => [false; 3],
+            let beside = |built: &Built| {
+                let Beside { scale, amax, made } = built.roles.beside;
+                [scale, amax, made].map(|tensor| tensor.is_some())
             };
-            assert_eq!(has, wanted, "{name}");
+            assert_eq!([beside(&ours), beside(&without)], [has, left], "{name}");
         }
     }
 
