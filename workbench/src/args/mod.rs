@@ -32,8 +32,9 @@ Verbs:
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
   compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
-  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results; with --amax, --output-scales
-           or --partial also beside the same kernel without them: that is what they cost
+  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results; with --amax or --partial
+           also beside the same kernel without them, with --output-scales beside the one with a given scale
+           instead: that is what they cost; not with --output alone, and not in a sweep
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected, wrong or not compared, 2 usage.
