@@ -16,7 +16,8 @@
 //! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
 //! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
-//! cluster, the arithmetic of amaxes and of scales that are made (nobody measured it), ranks that start at different times, and anything else that runs on the GPUs.
+//! cluster, the arithmetic of amaxes and of scales that are made (not measured), ranks that start at different times, and
+//! anything else that runs on the GPUs.
 
 use super::event::{Event, Flow};
 use super::sim::Sim;

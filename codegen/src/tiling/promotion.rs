@@ -28,7 +28,7 @@ pub struct Promotion {
 pub struct Room {
     /// For what tensor cores sum of a piece, and scales along the N side.
     pub any: u32,
-    /// For the same where a piece has all of the N side; sums alone have no more than of the others.
+    /// For the same where a piece has all of the N side: beyond [`Room::any`], only scales have room.
     pub whole: u32,
 }
 

@@ -41,7 +41,7 @@ pub enum FragmentOp {
         column: Expr,
         /// One past the last column that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address of then is kept in registers.
+        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Brings a tile's numbers of a vector or a scale of rows near, before the tile is multiplied: they are read behind that, in
@@ -78,7 +78,7 @@ pub enum FragmentOp {
         row: Expr,
         /// One past the last row that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address of then is kept in registers.
+        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
