@@ -1,6 +1,7 @@
 //! What is emitted, compiled for Hopper: no spill, no slow code, and as many instructions of each sort as the tile asks for.
 
 mod amaxes;
+mod beside;
 mod blocks;
 #[path = "../common/epilogues.rs"]
 mod epilogues;

@@ -117,7 +117,7 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
             added |= *mode == StoreMode::Add;
         }
         OpKind::Load { from, .. } => {
-            added |= !kernel.buffers[from.buffer.index()].kind.is_repeated();
+            added |= kernel.buffers[from.buffer.index()].is_scratch();
         }
         OpKind::Signal { .. } => signalled = true,
         OpKind::Wait { cells, .. } => {
