@@ -106,29 +106,36 @@ impl Promotion {
     /// assert_eq!(Promotion::of(2, 256, 0, Room { any: 8, whole: 8 }), None);
     /// ```
     pub fn of(blocks: u32, n: u32, scales: u32, room: Room) -> Option<Promotion> {
-        let way = |parts: u32, together: u32, shares: u32| Promotion {
+        let fits = |way: &Promotion| {
+            let (sums, scales) = (way.registers(), scales / way.shares);
+            let all = if way.parts == 1 { room.whole } else { room.any };
+            sums <= room.any && sums + scales <= all
+        };
+        Promotion::ways(blocks, n).find(fits)
+    }
+
+    /// The pieces that are tried, the fewest first. Blocks first, then shares: an instruction that has more on its N side reads
+    /// less.
+    fn ways(blocks: u32, n: u32) -> impl Iterator<Item = Promotion> {
+        let way = move |(parts, together, shares): (u32, u32, u32)| Promotion {
             blocks,
             together,
             n: n / parts,
             parts,
             shares,
         };
-        // Blocks first, then shares: an instruction that has more on its N side reads less.
-        let ways = [
-            way(1, blocks, 1),
-            way(1, 1, 1),
-            way(1, 1, 2),
-            way(2, 1, 1),
-            way(4, 1, 1),
-        ];
-        let fits = |way: &Promotion| {
-            let (sums, scales) = (way.registers(), scales / way.shares);
-            let all = if way.parts == 1 { room.whole } else { room.any };
-            let divides = (way.parts == 1 || n.is_multiple_of(16 * way.parts))
-                && (way.shares == 1 || n.is_multiple_of(8 * way.shares));
-            divides && sums <= room.any && sums + scales <= all
+        let ways = [(1, blocks, 1), (1, 1, 1), (1, 1, 2), (2, 1, 1), (4, 1, 1)].map(way);
+        let divides = move |way: &Promotion| {
+            (way.parts == 1 || n.is_multiple_of(16 * way.parts))
+                && (way.shares == 1 || n.is_multiple_of(8 * way.shares))
         };
-        ways.into_iter().find(fits)
+        ways.into_iter().filter(divides)
+    }
+
+    /// Registers of a thread for what tensor cores sum of the smallest piece.
+    pub(crate) fn least(blocks: u32, n: u32) -> u32 {
+        let each = Promotion::ways(blocks, n).map(|way| way.registers());
+        each.min().unwrap_or(0)
     }
 
     /// Registers of a thread for what tensor cores sum.

@@ -158,11 +158,11 @@ fn tiles_without_registers_for_both_sums_are_refused() {
     };
     insta::assert_snapshot!(refused((256, 160)), @"
     error[resources]: tiles of 256x160 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 160 and scales 0; tensor cores want some, too
+      help: smaller tiles: of 192 registers a thread, promoted sums take 160, scales 0, and what tensor cores sum at a time 40 at least
     ");
     insta::assert_snapshot!(refused((200, 256)), @"
     error[resources]: tiles of 200x256 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 200 and scales 0; tensor cores want some, too
+      help: smaller tiles: of 192 registers a thread, promoted sums take 200, scales 0, and what tensor cores sum at a time 100 at least
     ");
 }
 

@@ -122,8 +122,10 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let message = format!("{} with promoted sums", asked.tiles());
     let (sums, scales) = (asked.wgmma.accumulators(), asked.registers_of_scales());
     let [all, _] = asked.registers_to_promote();
+    let least = Promotion::least(asked.wgmma.blocks(), asked.wgmma.sides().1);
     let hint = format!(
-        "smaller tiles: of {all} registers a thread, promoted sums take {sums} and scales {scales}; tensor cores want some, too"
+        "smaller tiles: of {all} registers a thread, promoted sums take {sums}, scales {scales}, and what tensor cores sum at a \
+        time {least} at least"
     );
     vec![refuse(asked.at, message, hint)]
 }
