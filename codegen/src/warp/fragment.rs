@@ -45,7 +45,8 @@ pub enum FragmentOp {
         again: bool,
     },
     /// Brings a tile's numbers of a vector or a scale of rows near, before the tile is multiplied: they are read behind that, in
-    /// each subtile. Of memory that nobody writes during the launch.
+    /// each subtile. Of memory that nobody writes during the launch. It changes no result: what is verified is that nothing
+    /// races with it, not that what it brings is read.
     ReadAhead {
         /// What is read later.
         tensor: TensorId,
