@@ -1,4 +1,4 @@
-//! Stored tiles beside products, in kernels that signal: no spill.
+//! Stored tiles beside products, in kernels that signal, and where FP8 is made of several: no spill.
 
 use crate::sass::all_pass;
 use counterflow::prelude::*;
@@ -26,6 +26,23 @@ fn gather_and_add(x: Gathered<bf16>, w: Local<bf16>, r: Local<bf16>, y: Out<bf16
     }
 }
 
+/// Three stored tiles are added.
+#[schedule]
+fn three_added(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    u: Local<bf16>,
+    v: Local<bf16>,
+    z: Local<bf16>,
+    y: Out<bf16>,
+) {
+    let tiles = y.tiles(tune((128, 256), (128, 224)));
+    #[gemm]
+    for t in tiles.grouped() {
+        y[t] = dot(x[t], w[t]) + u[t] + v[t] + z[t];
+    }
+}
+
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn stored_tiles_beside_products_pass_the_sass_checks() {
@@ -36,5 +53,8 @@ fn stored_tiles_beside_products_pass_the_sass_checks() {
         let rows = variant.clone().dtype(Dtype::E4M3).scales(Scales::Rows);
         cases.extend([variant, wide, rows].map(|variant| (gather_and_add(), variant)));
     }
+    let narrow = Variant::new(1).output(Dtype::E4M3);
+    let measured = narrow.clone().amax(true).set("tiles", (128, 224));
+    cases.extend([narrow, measured].map(|variant| (three_added(), variant)));
     all_pass(&cases);
 }

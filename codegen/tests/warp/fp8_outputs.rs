@@ -34,17 +34,19 @@ fn refused(program: &Program, variant: &Variant) -> String {
     found.expect_err("refused").first().text(&|_| String::new())
 }
 
-/// A product to which two stored tiles are added.
-fn of_two_stored_tiles() -> Program {
-    let mut s = ScheduleBuilder::new("of_two_stored_tiles");
-    let [x, w, u, v] = ["x", "w", "u", "v"].map(|name| s.local(name, Bf16));
+/// A product to which stored tiles are added.
+fn of_stored_tiles(names: &[&str]) -> Program {
+    let mut s = ScheduleBuilder::new("of_stored_tiles");
+    let [x, w] = ["x", "w"].map(|name| s.local(name, Bf16));
+    let stored: Vec<_> = names.iter().map(|name| s.local(name, Bf16)).collect();
     let y = s.out("y", Bf16);
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
     s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let product = s.dot(x.at(t), w.at(t));
-            let others = s.load(u.at(t)) + s.load(v.at(t));
-            s.store(y.at(t), product + others);
+            let others = stored.iter().map(|other| s.load(other.at(t)));
+            let sum = others.fold(product, |sum, other| sum + other);
+            s.store(y.at(t), sum);
         });
     });
     s.finish()
@@ -226,7 +228,7 @@ fn what_has_no_fp8() {
       help: an `Out` of the type of the first parameter, or no type for outputs
     ");
     // Codes are exchanged beside two stored tiles.
-    let two = of_two_stored_tiles();
+    let two = of_stored_tiles(&["u", "v"]);
     for tile in [(128, 256), (256, 96)] {
         let built = built(&two, &variant(E4M3).set("tiles", tile));
         let pipeline = built.and_then(verify::pipeline);
@@ -234,11 +236,27 @@ fn what_has_no_fp8() {
     }
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (256, 128))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 256x128
-      help: 128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
+      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
     ");
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (80, 256))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 80x256
-      help: 128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile an item
+      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+    ");
+    // Of three, which a stage has room for in 128 rows only.
+    let three = of_stored_tiles(&["u", "v", "z"]);
+    for (amax, tile) in [(false, (128, 256)), (true, (128, 224))] {
+        let built = built(&three, &variant(E4M3).amax(amax).set("tiles", tile));
+        let pipeline = built.and_then(verify::pipeline);
+        pipeline.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
+    }
+    insta::assert_snapshot!(refused(&three, &variant(E4M3).set("tiles", (256, 96))), @"
+    error[resources]: FP8 made of 3 stored tiles, in tiles of 256x96
+      help: 128 rows by up to 256 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+    ");
+    let measured = variant(E4M3).amax(true).set("tiles", (128, 256));
+    insta::assert_snapshot!(refused(&three, &measured), @"
+    error[resources]: FP8 made of 3 stored tiles, in tiles of 128x256
+      help: 128 rows by up to 224 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
     ");
     // Tiles that are read, or added to.
     let mut s = ScheduleBuilder::new("read");

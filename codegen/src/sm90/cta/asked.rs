@@ -275,7 +275,7 @@ impl Asked<'_> {
         needs
     }
 
-    fn needs(&self) -> Needs {
+    pub fn needs(&self) -> Needs {
         let needs = Needs {
             wgmma: self.wgmma,
             columns: self.wgmma.tile.columns,

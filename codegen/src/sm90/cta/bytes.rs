@@ -2,7 +2,8 @@
 
 use super::asked::Asked;
 use super::rules::refuse;
-use super::smem::{LINE, fits_codes};
+use super::smem::{LINE, Needs, fits_codes};
+use super::wgmma::{MOST, Wgmma};
 use crate::diag::Diagnostic;
 use crate::tiling::Tiling;
 
@@ -27,12 +28,31 @@ pub(super) fn whole_lines_of_bytes(asked: &Asked<'_>, tiling: &Tiling) -> Option
 pub(super) fn registers_beside_codes(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let read = asked.item.inputs.len() + asked.item.sums.len();
     let at = asked.item.bytes.filter(|_| read > 1)?;
-    let fits = fits_codes(asked.wgmma, LINE, read as u32, asked.results.measured);
-    if !tiling.swapped() && fits {
+    let fits = |wgmma: Wgmma| fits_codes(wgmma, LINE, read as u32, asked.results.measured);
+    if !tiling.swapped() && fits(asked.wgmma) {
         return None;
     }
     let message = format!("FP8 made of {read} stored tiles, in {}", asked.tiles());
-    let hint = "128 rows, or 256 by up to 96 columns (64 with an amax): codes are exchanged beside the stored tiles, all in registers; or one stored tile \
-        an item";
+    let needs = asked.needs();
+    let fits_beside = |wgmma: Wgmma| {
+        let places = Needs { wgmma, ..needs }.places(wgmma.tile.rows * LINE);
+        fits(wgmma) && places >= read as u32
+    };
+    let widest = [128, 256].map(|rows| {
+        let columns = widest(asked, rows, fits_beside)?;
+        Some(format!("{rows} rows by up to {columns} columns"))
+    });
+    let others = widest.into_iter().flatten();
+    let others: Vec<_> = others.chain(["one stored tile an item".into()]).collect();
+    let others = others.join(", or ");
+    let hint = format!("{others}: codes are exchanged beside the stored tiles, all in registers");
     Some(refuse(at, message, hint))
+}
+
+/// Columns of the widest tile of so many rows that fits.
+fn widest(asked: &Asked<'_>, rows: u32, fits: impl Fn(Wgmma) -> bool) -> Option<u32> {
+    let columns = LINE * asked.kind.split;
+    let mut all = (1..=MOST / columns).rev().map(|lines| lines * columns);
+    let products = asked.wgmma.products;
+    all.find(|columns| fits(Wgmma::new(&asked.kind, (rows, *columns), products)))
 }

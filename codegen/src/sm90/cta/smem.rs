@@ -291,7 +291,7 @@ impl Needs {
     }
 
     /// Subtiles of so many elements that a stage has room for, where each operand would be.
-    fn places(&self, elements: u32) -> u32 {
+    pub fn places(&self, elements: u32) -> u32 {
         let Tile { rows, columns, k } = self.wgmma.tile;
         let operands = [rows, columns].map(|rows| rows * k * self.element);
         let each = |bytes: u32| bytes / (elements * self.results.widest);

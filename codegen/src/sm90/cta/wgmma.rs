@@ -23,7 +23,7 @@ pub(super) const ATOM_ROWS: u32 = 8;
 /// Accumulators of a thread, at most: what shares a tile of a product alone has registers for addresses, too.
 pub(super) const MOST_ACCUMULATORS: u32 = 200;
 /// Either side, at most: a box of TMA has no more rows, and the instruction's N side no more.
-const MOST: u32 = 256;
+pub(super) const MOST: u32 = 256;
 
 /// Who multiplies a tile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
