@@ -131,46 +131,47 @@ fn emulated_bits_of_a_plain_gemm() {
     as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
 }
 
-/// Tiles that are multiplied in other pieces: by blocks of rows, whose scales of columns are read by halves or all at once.
-const PIECES: [Kind; 2] = [
-    (Dtype::E4M3, (256, 128), Layout::Nt),
-    (Dtype::E4M3, (128, 160), Layout::Nt),
+/// Tiles that are multiplied in other pieces than 128x128: by blocks of rows or parts of columns, whose scales are read by
+/// halves or all at once.
+const PIECES: [(Schedule, (u32, u32), Scales); 7] = [
+    (schedules::gemm, (256, 128), Scales::Blocks1d1d),
+    (schedules::gemm, (256, 112), Scales::Blocks1d1d),
+    (schedules::gemm, (128, 160), Scales::Blocks1d1d),
+    (schedules::gemm, (128, 176), Scales::Blocks1d1d),
+    (schedules::gemm, (256, 128), Scales::Blocks2d1d),
+    (schedules::gemm, (176, 128), Scales::Blocks1d2d),
+    (schedules::wgrad, (256, 128), Scales::Blocks1d1d),
 ];
 
+/// The same product in whole steps of 128x128, and in pieces.
+fn of_pieces() -> impl Iterator<Item = (Program, [Variant; 2])> {
+    PIECES.into_iter().map(|(schedule, tile, scales)| {
+        let program = schedule();
+        let tiles = [TILES[0].1, tile];
+        let variants = tiles.map(|tile| {
+            let variant = variant_of(&program, 1, (Dtype::E4M3, tile, Layout::Nt));
+            variant.scales(scales)
+        });
+        (program, variants)
+    })
+}
+
 /// Whatever pieces a step is multiplied in, each element is the same sum.
-fn in_any_pieces(
-    run: impl Fn(&Program, &Variant, &Shape, Fill) -> Option<(Case, Vec<Output>)>,
-    shape: &Shape,
-) {
+#[test]
+fn bits_in_any_pieces() {
+    let shape = Shape::new(1000, 520, 1104);
     let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
-    for (program, variant) in of_pieces() {
-        let whole = variant_of(&program, 1, TILES[0]).scales(Scales::Blocks1d1d);
-        let both = [&whole, &variant].map(|variant| run(&program, variant, shape, fill));
+    for (program, variants) in of_pieces() {
+        let both = variants
+            .each_ref()
+            .map(|variant| on_gpus(&program, variant, &shape, fill));
         let [Some((_, whole)), Some((_, pieces))] = both else {
             return;
         };
         let [whole, pieces] = [&whole, &pieces].map(|it| &it.last().expect("a result").values);
         assert!(whole.iter().all(|value| value.is_finite()));
-        assert!(whole == pieces, "{} {variant}", program.name);
+        assert!(whole == pieces, "{} {}", program.name, variants[1]);
     }
-}
-
-fn of_pieces() -> impl Iterator<Item = (Program, Variant)> {
-    PIECES.into_iter().map(|kind| {
-        let program = schedules::gemm();
-        let variant = variant_of(&program, 1, kind).scales(Scales::Blocks1d1d);
-        (program, variant)
-    })
-}
-
-#[test]
-fn bits_in_any_pieces() {
-    in_any_pieces(on_gpus, &Shape::new(1000, 520, 1104));
-}
-
-#[test]
-fn emulated_bits_in_any_pieces() {
-    in_any_pieces(emulated, &Shape::new(389, 136, 272));
 }
 
 pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {
@@ -186,7 +187,9 @@ pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {
             (Probes::default(), program.clone(), variant)
         })
     });
-    let pieces = of_pieces().map(|(program, variant)| (Probes::default(), program, variant));
+    let pieces = of_pieces().flat_map(|(program, variants)| {
+        variants.map(|variant| (Probes::default(), program.clone(), variant))
+    });
     all.chain(pieces)
 }
 
@@ -201,6 +204,6 @@ fn all_have_kernels() {
         }
         made
     });
-    let pieces = PIECES.len();
+    let pieces = 2 * PIECES.len();
     assert_eq!(made, [24, 24, 24, 24, 24, 24, 24, 24, pieces]);
 }
