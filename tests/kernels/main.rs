@@ -8,6 +8,7 @@ mod epilogues;
 mod foreign;
 #[path = "../../codegen/tests/fixtures/foreign.rs"]
 mod foreign_functions;
+mod fp8;
 #[path = "../common/gathered.rs"]
 mod gathered;
 #[path = "../../codegen/tests/tile/generator/mod.rs"]

@@ -69,9 +69,10 @@ fn waste_is_named() {
 #[test]
 fn partial_sums_in_fp8_move_their_scales() {
     let shape = Shape::new(1000, 528, 256);
+    let real = library::real();
     let sizes = library::Sizes {
         tiles: tune([(128, 128)]),
-        ..library::real()
+        ..real
     };
     let rule = rule::Rule::transformer_engine(Fp8::E4M3).powers_of_two();
     let variant = Variant::new(4).partial_sums(rule);
@@ -97,9 +98,10 @@ fn scales_that_are_made_take_time_for_their_bytes() {
         ..Machine::h200()
     };
     let shape = Shape::new(4096, 4096, 128);
+    let real = library::real();
     let sizes = library::Sizes {
         tiles: tune([(128, 128)]),
-        ..library::real()
+        ..real
     };
     let rule = rule::Rule::transformer_engine(Fp8::E4M3);
     let time = |variant: &Variant| {

@@ -72,8 +72,8 @@ fn emulated_ranks_make_scales() {
 
 const MAKERS: [Schedule; 3] = [schedules::gemm, schedules::ag_gemm, schedules::fsdp_gemm];
 
-/// Operands, their scales, and the rule of those of results.
-type Making = (&'static [Kind], Option<Scales>, Rule);
+/// Operands, their scales, and the rule of those that the tile makes.
+pub(super) type Making = (&'static [Kind], Option<Scales>, Rule);
 
 fn made_scales() -> [Making; 3] {
     let theirs = Rule::transformer_engine(Fp8::E4M3);
@@ -103,20 +103,29 @@ mod fp8_made_scales {
     crate::each_schedule!(super::fp8_made_scales: gemm, ag_gemm, fsdp_gemm);
 }
 
-fn of_made_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    let kinds = MAKERS
+/// Each schedule with each of these, in every world, whose variant has that rule.
+pub(super) fn of_each_world<const N: usize>(
+    schedules: [Schedule; N],
+    makings: [Making; 3],
+    with: fn(Variant, Rule) -> Variant,
+) -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let kinds = schedules
         .into_iter()
-        .flat_map(|schedule| made_scales().map(|of| (schedule, of)));
-    kinds.flat_map(|(schedule, (kinds, scales, rule))| {
+        .flat_map(move |schedule| makings.map(|of| (schedule, of)));
+    kinds.flat_map(move |(schedule, (kinds, scales, rule))| {
         let worlds = kinds
             .iter()
             .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
         worlds.map(move |(kind, world)| {
             let program = schedule();
-            let variant = variant_of(&program, world, *kind).output_scales(rule);
+            let variant = with(variant_of(&program, world, *kind), rule);
             (Probes::default(), program, Variant { scales, ..variant })
         })
     })
+}
+
+fn of_made_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    of_each_world(MAKERS, made_scales(), Variant::output_scales)
 }
 
 /// The same for what compiles them ahead.

@@ -1,7 +1,8 @@
 //! Partial sums that travel in FP8, with scales that the tile makes.
 
+use super::narrow::{Making, of_each_world};
 use super::{FP8, FP8_MATRIX, KINDS, Matrix, Schedule, run};
-use crate::case::{Device, Fill, Kind, variant_of};
+use crate::case::{Device, Fill};
 use crate::gpus;
 use counterflow::jit::Probes;
 use counterflow::rule::{Fp8, Rule};
@@ -10,10 +11,7 @@ use counterflow::{Program, Scales, Variant, schedules};
 const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3);
 const SENDERS: [Schedule; 2] = [schedules::gemm_rs, schedules::gemm_ar];
 
-/// Operands, their scales, and the rule of those of partial sums.
-type Sending = (&'static [Kind], Option<Scales>, Rule);
-
-fn sendings() -> [Sending; 3] {
+fn sendings() -> [Making; 3] {
     [
         (&KINDS[..2], None, THEIRS.powers_of_two()),
         (&KINDS[2..], None, Rule::transformer_engine(Fp8::E5M2)),
@@ -21,7 +19,7 @@ fn sendings() -> [Sending; 3] {
     ]
 }
 
-fn sending((kinds, scales, rule): Sending) -> (Matrix, String) {
+fn sending((kinds, scales, rule): Making) -> (Matrix, String) {
     let matrix = Matrix {
         kinds,
         scales,
@@ -100,17 +98,5 @@ fn fp8_partial_sums_have_the_bits_of_the_emulator() {
 
 /// The same for what compiles them ahead.
 pub(super) fn of_partial_sums() -> impl Iterator<Item = (Probes, Program, Variant)> {
-    let kinds = SENDERS
-        .into_iter()
-        .flat_map(|schedule| sendings().map(|of| (schedule, of)));
-    kinds.flat_map(|(schedule, (kinds, scales, rule))| {
-        let worlds = kinds
-            .iter()
-            .flat_map(|kind| (1..=4).map(move |world| (kind, world)));
-        worlds.map(move |(kind, world)| {
-            let program = schedule();
-            let variant = variant_of(&program, world, *kind).partial_sums(rule);
-            (Probes::default(), program, Variant { scales, ..variant })
-        })
-    })
+    of_each_world(SENDERS, sendings(), Variant::partial_sums)
 }
