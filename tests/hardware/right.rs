@@ -63,7 +63,7 @@ pub const JITTER: Probes = Probes {
 };
 
 /// One row, less than a tile, one less than a tile, several tiles and a part: in every world some ranks have no rows.
-const ROWS: [u32; 6] = [1000, 1, 4097, 7, 127, 4097];
+const ROWS: [u32; 6] = [1000, 1, 4097, 7, 127, 2049];
 
 /// Those cases on a device.
 fn run(cases: Vec<(Case, Fill)>, device: &Device<'_>) -> Vec<(Case, Fill, Outcome)> {
@@ -179,18 +179,6 @@ impl Matrix {
                 })
                 .collect();
             self.compare(&ran, &format!("{told}, {what}"));
-            in_parallel(ran.len(), |index| {
-                let (case, fill, outcome) = &ran[index];
-                if !case.is_exact(*fill) {
-                    return;
-                }
-                let emulated = case.run(&Device::Cpu, *fill);
-                for output in &outcome.outputs {
-                    let same = emulated.output(output.launch, output.rank, output.tensor);
-                    let name = &case.kernel.name;
-                    assert_eq!(same, Some(output), "{name} differs from its emulation");
-                }
-            });
         }
     }
 }
@@ -445,7 +433,7 @@ mod layout_tn {
     crate::each_schedule!(super::layout_tn: gemm, swiglu, experts, gemm_rs, gemm_rs_add, rs_ring, gemm_ar, gemm_ag, all_to_all, bulk, bulk_rs);
 }
 
-/// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
+/// Small integers, whose sums are exact in any order: the same bits as the reference.
 fn same_bits(schedule: Schedule) {
     let matrix = Matrix {
         kinds: &KINDS,

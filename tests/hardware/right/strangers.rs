@@ -20,7 +20,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         made: None,
         partial: None,
     };
-    let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
+    let plain = matrix(&[1000, 1, 2049, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));
     let jittered = matrix(&[514, 1, 1000, 2049], &[Fill::Integers]);
     jittered.on_worlds(worlds, schedule, "stranger, jitter", (JITTER, 300));
