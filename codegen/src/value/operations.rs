@@ -1,7 +1,5 @@
 //! Operations on numbers that the language has words for, and what they mean in f64.
 
-use std::cmp::Ordering;
-
 /// Functions of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unary {
@@ -69,9 +67,9 @@ impl Unary {
             Unary::Ln => x.ln(),
             Unary::Sqrt => x.sqrt(),
             Unary::Tanh => x.tanh(),
-            Unary::Erf => erf(x),
+            Unary::Erf => libm::erf(x),
             Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Unary::Gelu => 0.5 * x * erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
+            Unary::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
             Unary::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
                 // 0.5 * (1 + tanh(u)) as sigmoid(2u), which keeps the digits of a small tail.
@@ -99,40 +97,6 @@ impl Unary {
             Unary::Relu => "relu",
         }
     }
-}
-
-/// The error function to within 1e-15: its Maclaurin series near zero, a continued fraction in the tail.
-fn erf(x: f64) -> f64 {
-    let a = x.abs();
-    let value = if a < 2.5 {
-        let (mut term, mut sum, mut n) = (a, a, 0.0);
-        while term.abs() > 1e-17 * sum.abs() {
-            n += 1.0;
-            term *= -a * a / n;
-            sum += term / (2.0 * n + 1.0);
-        }
-        sum * 2.0 / std::f64::consts::PI.sqrt()
-    } else if a.is_nan() {
-        a
-    } else {
-        1.0 - erfc(a)
-    };
-    value.copysign(x)
-}
-
-/// One minus the error function, accurate also far below one's last place.
-fn erfc(x: f64) -> f64 {
-    // Also for NaN.
-    if !matches!(
-        x.partial_cmp(&2.5),
-        Some(Ordering::Greater | Ordering::Equal)
-    ) {
-        return 1.0 - erf(x);
-    }
-    let fraction = (1..=60)
-        .rev()
-        .fold(0.0, |tail, n| f64::from(n) / 2.0 / (x + tail));
-    (-x * x).exp() / (std::f64::consts::PI.sqrt() * (x + fraction))
 }
 
 impl Binary {
