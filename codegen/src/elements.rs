@@ -4,7 +4,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::outputs::outputs;
 use crate::partial::partial_sums;
-use crate::program::{Program, Stmt, StmtKind, TensorId};
+use crate::program::{Place, Program, StmtKind, TensorId};
 use crate::variant::Variant;
 
 /// The element types of a program's tensors, in their order.
@@ -89,123 +89,70 @@ pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<
 
 /// Which tensors are the first and the second operands of products, or are copied from or to one that is.
 fn sides(program: &Program) -> [Vec<bool>; 2] {
-    let (mut operands, mut copies) = (Vec::new(), Vec::new());
-    for role in &program.roles {
-        visit(&role.body, &mut operands, &mut copies);
-    }
     [0, 1].map(|side| {
         let mut found = vec![false; program.tensors.len()];
-        (operands.iter()).for_each(|operand| mark(&mut found, operand[side]));
-        spread(&mut found, copies.clone());
+        products(program).for_each(|operands| mark(&mut found, operands[side]));
+        spread(&mut found, program);
         found
     })
 }
 
 /// Which tensors products multiply, or are copied from or to one that they do. All of them where nothing is multiplied.
 fn multiplied(program: &Program) -> Vec<bool> {
-    let (mut operands, mut copies) = (Vec::new(), Vec::new());
-    for role in &program.roles {
-        visit(&role.body, &mut operands, &mut copies);
-    }
-    let mut found = vec![operands.is_empty(); program.tensors.len()];
-    for operand in operands.into_iter().flatten() {
-        mark(&mut found, operand);
-    }
-    spread(&mut found, copies);
+    let nothing = products(program).next().is_none();
+    let mut found = vec![nothing; program.tensors.len()];
+    let operands = products(program).flatten();
+    operands.for_each(|operand| mark(&mut found, operand));
+    spread(&mut found, program);
     found
 }
 
 /// Which tensors are copied from or to that one, directly or not, and itself.
 pub(crate) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
-    let (mut operands, mut copies) = (Vec::new(), Vec::new());
-    for role in &program.roles {
-        visit(&role.body, &mut operands, &mut copies);
-    }
     let mut found = vec![false; program.tensors.len()];
     mark(&mut found, tensor);
-    spread(&mut found, copies);
+    spread(&mut found, program);
     found
 }
 
 /// Which tensors hold what one rank's memory had and another's has, by a copy or several.
 pub(crate) fn sent_between_ranks(program: &Program) -> Vec<bool> {
-    let mut copies = Vec::new();
-    for role in &program.roles {
-        sent(&role.body, &mut copies);
-    }
     let mut found = vec![false; program.tensors.len()];
-    let known = |found: &[bool], of: TensorId| found.get(of.index()).copied().unwrap_or(true);
-    while let Some(at) = (copies.iter())
-        .position(|(to, from, remote)| !known(&found, *to) && (*remote || known(&found, *from)))
-    {
-        mark(&mut found, copies.swap_remove(at).0);
+    while let Some([dst, _]) = program.copies().find(|[dst, src]| {
+        let remote = dst.home.is_remote() || src.home.is_remote();
+        !marked(&found, dst) && (remote || marked(&found, src))
+    }) {
+        mark(&mut found, dst.tensor);
     }
     found
 }
 
-/// What is copied where from, and whether that is between ranks.
-fn sent(body: &[Stmt], copies: &mut Vec<(TensorId, TensorId, bool)>) {
-    for stmt in body {
-        match &stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => sent(body, copies),
-            StmtKind::If {
-                then, otherwise, ..
-            } => {
-                sent(then, copies);
-                sent(otherwise, copies);
-            }
-            StmtKind::Copy { dst, src } => {
-                let remote = dst.home.is_remote() || src.home.is_remote();
-                copies.push((dst.tensor, src.tensor, remote));
-            }
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. } => {}
-        }
-    }
-}
-
 /// What is copied from or to a tensor that is marked is so too.
-fn spread(found: &mut [bool], mut copies: Vec<[TensorId; 2]>) {
-    loop {
-        let known = |of: &TensorId| found.get(of.index()).copied().unwrap_or(true);
-        let Some(at) = (copies.iter()).position(|[to, from]| known(to) != known(from)) else {
-            return;
-        };
-        let both = copies.swap_remove(at);
-        both.into_iter().for_each(|of| mark(found, of));
+fn spread(found: &mut [bool], program: &Program) {
+    while let Some(both) =
+        (program.copies()).find(|[dst, src]| marked(found, dst) != marked(found, src))
+    {
+        both.into_iter().for_each(|of| mark(found, of.tensor));
     }
 }
 
 /// A tensor that does not exist is refused elsewhere.
+fn marked(found: &[bool], place: &Place) -> bool {
+    found.get(place.tensor.index()).copied().unwrap_or(true)
+}
+
 fn mark(found: &mut [bool], tensor: TensorId) {
     if let Some(found) = found.get_mut(tensor.index()) {
         *found = true;
     }
 }
 
-fn visit(body: &[Stmt], operands: &mut Vec<[TensorId; 2]>, copies: &mut Vec<[TensorId; 2]>) {
-    for stmt in body {
-        match &stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-                visit(body, operands, copies);
-            }
-            StmtKind::If {
-                then, otherwise, ..
-            } => {
-                visit(then, operands, copies);
-                visit(otherwise, operands, copies);
-            }
-            StmtKind::Copy { dst, src } => copies.push([dst.tensor, src.tensor]),
-            StmtKind::Dot { a, b, .. } => operands.push([a.tensor, b.tensor]),
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. } => {}
-        }
-    }
+/// The operands of each product.
+fn products(program: &Program) -> impl Iterator<Item = [TensorId; 2]> {
+    program.stmts().filter_map(|stmt| {
+        let StmtKind::Dot { a, b, .. } = &stmt.kind else {
+            return None;
+        };
+        Some([a.tensor, b.tensor])
+    })
 }

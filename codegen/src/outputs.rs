@@ -77,9 +77,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
             made.tensors.push(amax);
         }
     }
-    for role in &mut made.roles {
-        results.outside(&mut role.body);
-    }
+    made.items_mut().for_each(|item| results.multiply(item));
     made.accs = results.accs;
     // It knows nothing of scales.
     made.reference = None;
@@ -141,111 +139,63 @@ struct Results {
     accs: Vec<AccDecl>,
 }
 
-/// What an item loads: scales, each into an accumulator, for the first store that needs it.
-type Loads = BTreeMap<TensorId, (AccId, Loc)>;
-
 impl Results {
-    fn outside(&mut self, body: &mut [Stmt]) {
-        for stmt in body {
-            match &mut stmt.kind {
-                StmtKind::ForRanks { body, .. } => self.outside(body),
-                StmtKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.outside(then);
-                    self.outside(otherwise);
-                }
-                StmtKind::ForItems { body, .. } => {
-                    let mut loads = Loads::new();
-                    self.multiply(body, &mut loads);
-                    let loads = loads.into_iter();
-                    let loads = loads.map(|(tensor, (acc, at))| load(tensor, acc, at));
-                    let first = body.iter().position(computes).unwrap_or(0);
-                    body.splice(first..first, loads);
-                }
-                StmtKind::Wait { .. }
-                | StmtKind::Signal { .. }
-                | StmtKind::Copy { .. }
-                | StmtKind::Dot { .. }
-                | StmtKind::Sum { .. }
-                | StmtKind::Load { .. }
-                | StmtKind::Store { .. } => {}
-            }
-        }
-    }
-
     /// Multiplies what an item stores, or lets it make the scales.
-    fn multiply(&mut self, body: &mut [Stmt], loads: &mut Loads) {
-        for stmt in body {
-            match &mut stmt.kind {
-                StmtKind::Store {
-                    dst,
-                    value,
-                    amax,
-                    scales,
-                    ..
-                } => {
-                    *scales = self.made.get(&dst.tensor).copied();
-                    let Some((scale, name)) = self.scales.get(&dst.tensor) else {
-                        continue;
-                    };
-                    let (acc, _) = *loads.entry(*scale).or_insert_with(|| {
-                        let name = Some(name.clone());
-                        self.accs.push(AccDecl { name });
-                        (AccId(self.accs.len() as u16 - 1), stmt.at)
-                    });
-                    let of = value.clone();
-                    *value = of.clone() * Value::Acc(acc);
-                    let to = self.amaxes.get(&dst.tensor);
-                    *amax = to.map(|to| Amax { of, to: *to });
-                }
-                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-                    self.multiply(body, loads);
-                }
-                StmtKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.multiply(then, loads);
-                    self.multiply(otherwise, loads);
-                }
-                StmtKind::Wait { .. }
-                | StmtKind::Signal { .. }
-                | StmtKind::Copy { .. }
-                | StmtKind::Dot { .. }
-                | StmtKind::Sum { .. }
-                | StmtKind::Load { .. } => {}
-            }
+    fn multiply(&mut self, item: &mut Vec<Stmt>) {
+        // Each scale once, for the first store that needs it.
+        let mut loads = BTreeMap::new();
+        for stmt in item.iter_mut().flat_map(Stmt::leaves_mut) {
+            let StmtKind::Store {
+                dst,
+                value,
+                amax,
+                scales,
+                ..
+            } = &mut stmt.kind
+            else {
+                continue;
+            };
+            *scales = self.made.get(&dst.tensor).copied();
+            let Some((scale, name)) = self.scales.get(&dst.tensor) else {
+                continue;
+            };
+            let (acc, _) = *loads.entry(*scale).or_insert_with(|| {
+                let name = Some(name.clone());
+                self.accs.push(AccDecl { name });
+                (AccId(self.accs.len() as u16 - 1), stmt.at)
+            });
+            let of = value.clone();
+            *value = of.clone() * Value::Acc(acc);
+            let to = self.amaxes.get(&dst.tensor);
+            *amax = to.map(|to| Amax { of, to: *to });
         }
+        let computes =
+            |stmt: &StmtKind| matches!(stmt, StmtKind::Dot { .. } | StmtKind::Store { .. });
+        let loads = loads.into_iter().map(|(scale, (acc, at))| (scale, acc, at));
+        load_before(item, computes, loads);
     }
 }
 
-/// Whether a statement, or one within it, is a product or a store.
-fn computes(stmt: &Stmt) -> bool {
-    match &stmt.kind {
-        StmtKind::Dot { .. } | StmtKind::Store { .. } => true,
-        StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-            body.iter().any(computes)
-        }
-        StmtKind::If {
-            then, otherwise, ..
-        } => then.iter().chain(otherwise).any(computes),
-        StmtKind::Wait { .. }
-        | StmtKind::Signal { .. }
-        | StmtKind::Copy { .. }
-        | StmtKind::Sum { .. }
-        | StmtKind::Load { .. } => false,
-    }
-}
-
-/// A statement that loads a scale.
-const fn load(tensor: TensorId, acc: AccId, at: Loc) -> Stmt {
-    let from = Place {
-        tensor,
-        home: Home::Me,
-        slot: None,
-        item: None,
-        planes: Planes::All,
+/// Loads scales, each into an accumulator, before the first statement of an item that is such a one, or has one within it.
+pub(crate) fn load_before(
+    item: &mut Vec<Stmt>,
+    such: impl Fn(&StmtKind) -> bool,
+    loads: impl IntoIterator<Item = (TensorId, AccId, Loc)>,
+) {
+    let first = item
+        .iter()
+        .position(|stmt| stmt.all().any(|stmt| such(&stmt.kind)));
+    let first = first.unwrap_or(item.len());
+    let load = |(tensor, acc, at)| {
+        let from = Place {
+            tensor,
+            home: Home::Me,
+            slot: None,
+            item: None,
+            planes: Planes::All,
+        };
+        let kind = StmtKind::Load { acc, from };
+        Stmt { kind, at }
     };
-    let kind = StmtKind::Load { acc, from };
-    Stmt { kind, at }
+    item.splice(first..first, loads.into_iter().map(load));
 }

@@ -76,28 +76,25 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         planes.insert(of, TensorId(made.tensors.len() as u16));
         made.tensors.push(plane);
     }
-    let names = made.tensors.iter().map(|tensor| tensor.name.clone());
-    let names: Vec<String> = names.collect();
-    let mut found = None;
-    for role in &mut made.roles {
-        visit(&mut role.body, &mut |stmt| {
-            if let Some((tensor, does)) = stored(stmt, &planes) {
-                found.get_or_insert((tensor, does, stmt.at));
-            }
-        });
-    }
-    match found {
+    let lost = made.leaves_mut().find_map(|stmt| {
+        let (tensor, does) = stored(stmt, &planes)?;
+        Some((tensor, does, stmt.at))
+    });
+    match lost {
         None => Ok(Cow::Owned(made)),
-        Some((tensor, does, at)) => Err(refused(&names[tensor.index()], does, at)),
+        Some((tensor, does, at)) => Err(refused(&made.tensors[tensor.index()].name, does, at)),
     }
 }
 
 /// The scratch of whose tiles a program takes a sum.
 pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
-    let mut found = Vec::new();
-    for role in &program.roles {
-        summed(&role.body, &mut found);
-    }
+    let sums = program.stmts().filter_map(|stmt| {
+        let StmtKind::Sum { from, .. } = &stmt.kind else {
+            return None;
+        };
+        Some(from.tensor)
+    });
+    let mut found: Vec<TensorId> = sums.collect();
     found.sort();
     found.dedup();
     let scratch = |of: &TensorId| {
@@ -105,51 +102,6 @@ pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
         tensor.is_some_and(|tensor| matches!(tensor.kind, TensorKind::Scratch { .. }))
     };
     found.into_iter().filter(scratch).collect()
-}
-
-fn summed(body: &[Stmt], found: &mut Vec<TensorId>) {
-    for stmt in body {
-        match &stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-                summed(body, found)
-            }
-            StmtKind::If {
-                then, otherwise, ..
-            } => {
-                summed(then, found);
-                summed(otherwise, found);
-            }
-            StmtKind::Sum { from, .. } => found.push(from.tensor),
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Copy { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. } => {}
-        }
-    }
-}
-
-fn visit(body: &mut [Stmt], each: &mut impl FnMut(&mut Stmt)) {
-    for stmt in body {
-        each(stmt);
-        match &mut stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => visit(body, each),
-            StmtKind::If {
-                then, otherwise, ..
-            } => {
-                visit(then, each);
-                visit(otherwise, each);
-            }
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Copy { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. } => {}
-        }
-    }
 }
 
 /// Lets a store make its scales. Gives what a statement does that loses them.

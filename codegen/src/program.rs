@@ -6,6 +6,7 @@
 mod kinds;
 mod side;
 mod stored;
+mod visit;
 
 pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;

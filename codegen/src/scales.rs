@@ -10,9 +10,8 @@ mod planes;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::elements::{copied_with, elements, sent_between_ranks};
-use crate::program::{
-    AccDecl, Along, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind,
-};
+use crate::outputs::load_before;
+use crate::program::{AccDecl, Along, Loc, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind};
 use crate::value::{AccId, Value};
 use crate::variant::{Scales, Variant};
 use std::borrow::Cow;
@@ -41,8 +40,8 @@ pub(crate) fn with_scales<'p>(
         accs: program.accs.clone(),
     };
     let mut made = program.clone();
-    for role in &mut made.roles {
-        scaled.outside(&mut role.body)?;
+    for item in made.items_mut() {
+        scaled.item(item)?;
     }
     if scaled.tensors.is_empty() {
         return Err(Diagnostic::new(
@@ -100,93 +99,45 @@ struct Item {
 }
 
 impl Scaled<'_> {
-    fn outside(&mut self, body: &mut [Stmt]) -> Result<(), Diagnostic> {
-        for stmt in body {
-            match &mut stmt.kind {
-                StmtKind::ForRanks { body, .. } => self.outside(body)?,
-                StmtKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.outside(then)?;
-                    self.outside(otherwise)?;
-                }
-                StmtKind::ForItems { body, .. } => self.item(body)?,
-                StmtKind::Wait { .. }
-                | StmtKind::Signal { .. }
-                | StmtKind::Copy { .. }
-                | StmtKind::Dot { .. }
-                | StmtKind::Sum { .. }
-                | StmtKind::Load { .. }
-                | StmtKind::Store { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
     fn item(&mut self, body: &mut Vec<Stmt>) -> Result<(), Diagnostic> {
         let mut item = Item::default();
         self.dots(body, &mut item)?;
         multiply(body, &item)?;
-        let load = |(tensor, acc, at): (TensorId, AccId, Loc)| Stmt {
-            kind: StmtKind::Load {
-                acc,
-                from: Place {
-                    tensor,
-                    planes: Planes::All,
-                    home: Home::Me,
-                    slot: None,
-                    item: None,
-                },
-            },
-            at,
-        };
-        let first = body.iter().position(multiplies).unwrap_or(body.len());
-        body.splice(first..first, item.loads.into_iter().map(load));
+        load_before(
+            body,
+            |stmt| matches!(stmt, StmtKind::Dot { .. }),
+            item.loads,
+        );
         Ok(())
     }
 
     /// Finds the scales of an item's products.
     fn dots(&mut self, body: &[Stmt], item: &mut Item) -> Result<(), Diagnostic> {
-        for stmt in body {
-            match &stmt.kind {
-                StmtKind::Dot { acc, a, b } => {
-                    let mut scales = Vec::new();
-                    let sides = [(a, Along::Rows), (b, Along::Columns)];
-                    for (nth, (operand, rows)) in sides.into_iter().enumerate() {
-                        let along = match (self.scales, self.scales.blocks()) {
-                            (_, Some(blocks)) => Along::Blocks(blocks[nth]),
-                            (Scales::Whole, None) => Along::All,
-                            (_, None) => rows,
-                        };
-                        let scale = self.scale(operand.tensor, along, stmt.at)?;
-                        // A block's scale goes into the sum that is the product, and not into what is made of it.
-                        let into_sums = matches!(along, Along::Blocks(_));
-                        if let Some(scale) = scale.filter(|_| !into_sums) {
-                            scales.push(self.load(scale, item, stmt.at));
-                        }
-                    }
-                    let known = item.products.entry(*acc).or_insert_with(|| scales.clone());
-                    if *known != scales {
-                        let message = "one sum has products of operands with scales of their own";
-                        return Err(refused(stmt.at, message)
-                            .hint("a value for each product, and then their sum"));
-                    }
+        for stmt in body.iter().flat_map(Stmt::all) {
+            let StmtKind::Dot { acc, a, b } = &stmt.kind else {
+                continue;
+            };
+            let mut scales = Vec::new();
+            let sides = [(a, Along::Rows), (b, Along::Columns)];
+            for (nth, (operand, rows)) in sides.into_iter().enumerate() {
+                let along = match (self.scales, self.scales.blocks()) {
+                    (_, Some(blocks)) => Along::Blocks(blocks[nth]),
+                    (Scales::Whole, None) => Along::All,
+                    (_, None) => rows,
+                };
+                let scale = self.scale(operand.tensor, along, stmt.at)?;
+                // A block's scale goes into the sum that is the product, and not into what is made of it.
+                let into_sums = matches!(along, Along::Blocks(_));
+                if let Some(scale) = scale.filter(|_| !into_sums) {
+                    scales.push(self.load(scale, item, stmt.at));
                 }
-                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-                    self.dots(body, item)?;
-                }
-                StmtKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.dots(then, item)?;
-                    self.dots(otherwise, item)?;
-                }
-                StmtKind::Wait { .. }
-                | StmtKind::Signal { .. }
-                | StmtKind::Copy { .. }
-                | StmtKind::Sum { .. }
-                | StmtKind::Load { .. }
-                | StmtKind::Store { .. } => {}
+            }
+            let known = item.products.entry(*acc).or_insert_with(|| scales.clone());
+            if *known != scales {
+                let message = "one sum has products of operands with scales of their own";
+                return Err(
+                    refused(stmt.at, message).hint("a value for each product, and then their sum")
+                );
             }
         }
         Ok(())
@@ -308,61 +259,22 @@ fn refused(at: Loc, message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Rule::Language, at, message)
 }
 
-/// Whether a statement, or one within it, is a product.
-fn multiplies(stmt: &Stmt) -> bool {
-    match &stmt.kind {
-        StmtKind::Dot { .. } => true,
-        StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-            body.iter().any(multiplies)
-        }
-        StmtKind::If {
-            then, otherwise, ..
-        } => then.iter().chain(otherwise).any(multiplies),
-        StmtKind::Wait { .. }
-        | StmtKind::Signal { .. }
-        | StmtKind::Copy { .. }
-        | StmtKind::Sum { .. }
-        | StmtKind::Load { .. }
-        | StmtKind::Store { .. } => false,
-    }
-}
-
 /// Multiplies the products in what an item stores.
 fn multiply(body: &mut [Stmt], item: &Item) -> Result<(), Diagnostic> {
-    for stmt in body {
-        match &mut stmt.kind {
-            StmtKind::Store { value, .. } => {
-                *value = value.with(&|acc| {
-                    let scales = item.products.get(&acc).into_iter().flatten();
-                    scales.fold(Value::Acc(acc), |value, scale| value * Value::Acc(*scale))
-                });
-            }
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => {
-                multiply(body, item)?;
-            }
-            StmtKind::If {
-                then, otherwise, ..
-            } => {
-                multiply(then, item)?;
-                multiply(otherwise, item)?;
-            }
-            StmtKind::Sum { acc, .. } | StmtKind::Load { acc, .. }
-                if item
-                    .products
-                    .get(acc)
-                    .is_some_and(|scales| !scales.is_empty()) =>
-            {
-                let message = "one sum has a product of operands with scales, and stored tiles";
-                return Err(
-                    refused(stmt.at, message).hint("a value for each of them, and then their sum")
-                );
-            }
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Copy { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. } => {}
+    let scales = |acc: &AccId| item.products.get(acc).into_iter().flatten();
+    for stmt in body.iter_mut().flat_map(Stmt::leaves_mut) {
+        if let StmtKind::Store { value, .. } = &mut stmt.kind {
+            *value = value.with(&|acc| {
+                scales(&acc).fold(Value::Acc(acc), |value, scale| value * Value::Acc(*scale))
+            });
+        }
+        if let StmtKind::Sum { acc, .. } | StmtKind::Load { acc, .. } = &stmt.kind
+            && scales(acc).next().is_some()
+        {
+            let message = "one sum has a product of operands with scales, and stored tiles";
+            return Err(
+                refused(stmt.at, message).hint("a value for each of them, and then their sum")
+            );
         }
     }
     Ok(())

@@ -5,24 +5,8 @@ use crate::program::{Loc, Place, Planes, Program, Stmt, StmtKind, TensorId, Tens
 
 /// Whether a copy names one plane.
 pub(super) fn are_named(program: &Program) -> bool {
-    fn named(body: &[Stmt]) -> bool {
-        body.iter().any(|stmt| match &stmt.kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => named(body),
-            StmtKind::If {
-                then, otherwise, ..
-            } => named(then) || named(otherwise),
-            StmtKind::Copy { dst, src } => [dst, src]
-                .into_iter()
-                .any(|place| place.planes != Planes::All),
-            StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. } => false,
-        })
-    }
-    program.roles.iter().any(|role| named(&role.body))
+    let mut places = program.copies().flatten();
+    places.any(|place| place.planes != Planes::All)
 }
 
 /// The program with a copy for each plane that travels, which follow each other. A copy of scales that do not is nothing, and
@@ -38,54 +22,21 @@ pub(super) fn with_copies(mut program: Program) -> Result<Program, Diagnostic> {
 }
 
 fn copies(program: &Program, body: Vec<Stmt>) -> Result<Vec<Stmt>, Diagnostic> {
+    let encloses = |stmt: &Stmt| stmt.blocks().iter().any(|block| !block.is_empty());
     let mut made = Vec::new();
-    for Stmt { kind, at } in body {
-        let kind = match kind {
-            StmtKind::ForRanks { var, order, body } if !body.is_empty() => {
-                let body = copies(program, body)?;
-                if body.is_empty() {
-                    continue;
-                }
-                StmtKind::ForRanks { var, order, body }
-            }
-            StmtKind::ForItems { var, items, body } if !body.is_empty() => {
-                let body = copies(program, body)?;
-                if body.is_empty() {
-                    continue;
-                }
-                StmtKind::ForItems { var, items, body }
-            }
-            StmtKind::If {
-                cond,
-                then,
-                otherwise,
-            } if !then.is_empty() || !otherwise.is_empty() => {
-                let (then, otherwise) = (copies(program, then)?, copies(program, otherwise)?);
-                if then.is_empty() && otherwise.is_empty() {
-                    continue;
-                }
-                StmtKind::If {
-                    cond,
-                    then,
-                    otherwise,
-                }
-            }
-            StmtKind::Copy { dst, src } => {
-                let all = of_planes(program, dst, src, at)?;
-                made.extend(all.into_iter().map(|kind| Stmt { kind, at }));
-                continue;
-            }
-            other @ (StmtKind::ForRanks { .. }
-            | StmtKind::ForItems { .. }
-            | StmtKind::If { .. }
-            | StmtKind::Wait { .. }
-            | StmtKind::Signal { .. }
-            | StmtKind::Dot { .. }
-            | StmtKind::Sum { .. }
-            | StmtKind::Load { .. }
-            | StmtKind::Store { .. }) => other,
-        };
-        made.push(Stmt { kind, at });
+    for mut stmt in body {
+        if let StmtKind::Copy { dst, src } = stmt.kind {
+            let all = of_planes(program, dst, src, stmt.at)?;
+            made.extend(all.into_iter().map(|kind| Stmt { kind, ..stmt }));
+            continue;
+        }
+        let enclosed = encloses(&stmt);
+        for block in stmt.blocks_mut() {
+            *block = copies(program, std::mem::take(block))?;
+        }
+        if encloses(&stmt) || !enclosed {
+            made.push(stmt);
+        }
     }
     Ok(made)
 }

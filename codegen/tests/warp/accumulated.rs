@@ -50,24 +50,17 @@ fn wgrad() -> Program {
 
 /// The same program with `y` added to where it was written.
 fn adding(mut program: Program) -> Program {
-    fn all(body: &mut [Stmt]) {
-        for stmt in body {
-            match &mut stmt.kind {
-                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => all(body),
-                StmtKind::Store { mode, .. } => *mode = StoreMode::Add,
-                _ => {}
-            }
-        }
-    }
     for tensor in &mut program.tensors {
         if tensor.kind == TensorKind::Out {
             tensor.kind = TensorKind::Accumulated;
         }
     }
-    program
-        .roles
-        .iter_mut()
-        .for_each(|role| all(&mut role.body));
+    let outer = program.roles.iter_mut().flat_map(|role| &mut role.body);
+    for stmt in outer.flat_map(Stmt::leaves_mut) {
+        if let StmtKind::Store { mode, .. } = &mut stmt.kind {
+            *mode = StoreMode::Add;
+        }
+    }
     program
 }
 

@@ -1,0 +1,95 @@
+//! Walks over statements: all of them to read, and in three ways to edit. Who carries something along, such as the loops around
+//! a statement, walks by itself.
+
+use super::{Place, Program, Stmt, StmtKind};
+use std::iter;
+
+impl Program {
+    /// All statements, each before those that it encloses, in the order written.
+    pub(crate) fn stmts(&self) -> impl Iterator<Item = &Stmt> {
+        let outer = self.roles.iter().flat_map(|role| &role.body);
+        outer.flat_map(Stmt::all)
+    }
+
+    /// Both sides of each copy, where it goes to first.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = [&Place; 2]> {
+        self.stmts().filter_map(|stmt| {
+            let StmtKind::Copy { dst, src } = &stmt.kind else {
+                return None;
+            };
+            Some([dst, src])
+        })
+    }
+
+    /// As [`Stmt::items_mut`], of all statements.
+    pub(crate) fn items_mut(&mut self) -> impl Iterator<Item = &mut Vec<Stmt>> {
+        let outer = self.roles.iter_mut().flat_map(|role| &mut role.body);
+        outer.flat_map(Stmt::items_mut)
+    }
+
+    /// As [`Stmt::leaves_mut`], of all statements.
+    pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut Stmt> {
+        let outer = self.roles.iter_mut().flat_map(|role| &mut role.body);
+        outer.flat_map(Stmt::leaves_mut)
+    }
+}
+
+impl Stmt {
+    /// This statement, then all within it, in the order written.
+    pub(crate) fn all(&self) -> Box<dyn Iterator<Item = &Stmt> + '_> {
+        let within = self.blocks().into_iter().flatten().flat_map(Stmt::all);
+        Box::new(iter::once(self).chain(within))
+    }
+
+    /// The bodies of outermost loops over items, here and within, to edit.
+    fn items_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
+        if let StmtKind::ForItems { ref mut body, .. } = self.kind {
+            return vec![body];
+        }
+        let within = self.blocks_mut().into_iter().flatten();
+        within.flat_map(Stmt::items_mut).collect()
+    }
+
+    /// Statements that enclose none, here and within, to edit.
+    pub fn leaves_mut(&mut self) -> Vec<&mut Stmt> {
+        if self.blocks().is_empty() {
+            return vec![self];
+        }
+        let within = self.blocks_mut().into_iter().flatten();
+        within.flat_map(Stmt::leaves_mut).collect()
+    }
+
+    /// The blocks that it encloses: a loop's, or both of an `if`.
+    pub(crate) fn blocks(&self) -> Vec<&[Stmt]> {
+        match &self.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => vec![body],
+            StmtKind::If {
+                then, otherwise, ..
+            } => vec![then, otherwise],
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => Vec::new(),
+        }
+    }
+
+    /// As [`Stmt::blocks`], to edit.
+    pub(crate) fn blocks_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
+        match &mut self.kind {
+            StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => vec![body],
+            StmtKind::If {
+                then, otherwise, ..
+            } => vec![then, otherwise],
+            StmtKind::Wait { .. }
+            | StmtKind::Signal { .. }
+            | StmtKind::Copy { .. }
+            | StmtKind::Dot { .. }
+            | StmtKind::Sum { .. }
+            | StmtKind::Load { .. }
+            | StmtKind::Store { .. } => Vec::new(),
+        }
+    }
+}
