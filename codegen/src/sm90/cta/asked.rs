@@ -1,7 +1,7 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
 use super::registers::{Company, in_parts, leaves_out};
-use super::smem::{Needs, Results, Sums};
+use super::subtiles::{Needs, Results, Sums};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{

@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::rules::refuse;
-use super::smem::{LINE, Needs, fits_codes};
+use super::subtiles::{LINE, Needs, fits_codes};
 use super::wgmma::{MOST, Wgmma};
 use crate::diag::Diagnostic;
 use crate::tiling::Tiling;

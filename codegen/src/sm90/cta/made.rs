@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::rules::refuse;
-use super::smem::{Sums, VALUES};
+use super::subtiles::{Sums, VALUES};
 use crate::block::BLOCK;
 use crate::diag::Diagnostic;
 use crate::program::TensorId;

@@ -13,6 +13,7 @@ mod results;
 mod rules;
 mod shared;
 mod smem;
+mod subtiles;
 mod together;
 mod wgmma;
 
@@ -31,8 +32,9 @@ pub(crate) use asked::{computes, loops, moves_and_sums};
 use registers::reallocated;
 use results::results;
 use rules::{Level, refuse};
-use smem::{Division, Needs};
+use smem::Division;
 use std::{iter, slice};
+use subtiles::Needs;
 
 /// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
 /// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in partial boxes of 8, nine in its last tiles, was

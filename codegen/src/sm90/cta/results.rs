@@ -1,7 +1,7 @@
 //! What the items of a kernel store, and read beside their products: what registers and subtiles depend on.
 
 use super::asked::{computes, loops};
-use super::smem::{Results, Sums};
+use super::subtiles::{Results, Sums};
 use crate::kernel::{Kernel, Op, OpKind, Purpose, RoleKind, visit, visit_ops};
 use crate::program::{Side, StoreMode};
 use crate::value::Value;
