@@ -167,7 +167,13 @@ impl Sim<'_> {
                 let scales = self.kernel.scales_of_partial(from);
                 self.read(w, op, EventKind::Reduce, (from, scales))
             }
-            StepKind::Load { from, .. } => self.read(w, op, EventKind::Load, (from, None)),
+            StepKind::Load { from, .. } => {
+                // Vectors and scales are in the cache after the first tile that reads them.
+                if from.home == rank && !self.touches(rank, from) {
+                    return Did::Step;
+                }
+                self.read(w, op, EventKind::Load, (from, None))
+            }
             StepKind::Store {
                 dst, mode, scales, ..
             } => {
@@ -200,10 +206,15 @@ impl Sim<'_> {
         }
     }
 
+    /// Whether this is the first read of a span that begins there.
+    fn touches(&mut self, rank: u16, span: &Span) -> bool {
+        let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
+        self.touched.insert(key, ()).is_none()
+    }
+
     /// First reads of memory: what tiles share is read once and stays in the cache.
     fn first_touch(&mut self, rank: u16, op: OpId, span: &Span, rows: bool) -> Ps {
-        let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
-        if self.touched.insert(key, ()).is_some() {
+        if !self.touches(rank, span) {
             return self.now;
         }
         let bytes = self.costs.asked(op, rows, self.costs.bytes(span));
