@@ -186,6 +186,7 @@ const fn scope(scope: Scope) -> &'static str {
     match scope {
         Scope::Relaxed => "Scope::Relaxed",
         Scope::Cta => "Scope::Cta",
+        Scope::Own => "Scope::Own",
         Scope::Cluster => "Scope::Cluster",
     }
 }

@@ -69,13 +69,19 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     };
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
+    let mut stage_empty = group("stage_empty", warps * cta.multicast_group());
+    // Threads read scales of blocks there, which this CTA alone loads.
+    let scaled = cta.tilings().iter().any(|it| !it.scales().is_empty());
+    if scaled && cta.multicast_group() > 1 {
+        stage_empty.scope = Scope::Own;
+    }
     let stage = Ring {
         buffer: Some(stages),
         ..over(
             region("stage"),
             "STAGES",
             landing("stage_full"),
-            Some(group("stage_empty", warps * cta.multicast_group())),
+            Some(stage_empty),
         )
     };
     let subtile = over(

@@ -114,6 +114,8 @@ pub enum Scope {
     Relaxed,
     /// This CTA's: they order its ordinary accesses.
     Cta,
+    /// This CTA's where it arrives itself, and none where others of its cluster do: what those are about is complete by then.
+    Own,
     /// Its cluster's: they order ordinary accesses of all its CTAs.
     Cluster,
 }

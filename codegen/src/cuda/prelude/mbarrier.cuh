@@ -42,6 +42,16 @@ __device__ __forceinline__ void mbarrier_arrive_release_cluster(u32 barrier, u32
         : "memory");
 }
 
+// The same where CTA `cta` may be this one, whose threads also read the place by ordinary loads: a release at CTA scope
+// orders those for it. For another CTA it orders nothing, as above. Pairs with mbarrier_wait.
+__device__ __forceinline__ void mbarrier_arrive_release_own(u32 barrier, u32 cta) {
+    jitter();
+    asm volatile(
+        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+        "mbarrier.arrive.release.cta.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta)
+        : "memory");
+}
+
 // One arrival that also announces `bytes` of TMA data; the phase ends when they have landed, and the data is then
 // visible to every waiter (TMA's complete_tx pairs with the wait, no proxy fence needed on the reading side).
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
@@ -114,8 +124,8 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, c
 }
 
 // The scope at which arrivals at a barrier release and waits acquire. Relaxed: at none, since everything that they are
-// about is complete by then.
-enum class Scope { Cta, Cluster, Relaxed };
+// about is complete by then. Own: this CTA's where it arrives itself, and relaxed where others of its cluster do.
+enum class Scope { Cta, Own, Cluster, Relaxed };
 
 // The mbarrier of one slot.
 template <Scope SCOPE>
@@ -125,7 +135,7 @@ struct Barrier {
     u32 slot;
 
     __device__ __forceinline__ void wait(u32 parity, const Watch& watch, u32 role) const {
-        if (SCOPE == Scope::Cta) mbarrier_wait(at, parity, watch, role, name, slot);
+        if (SCOPE == Scope::Cta || SCOPE == Scope::Own) mbarrier_wait(at, parity, watch, role, name, slot);
         if (SCOPE == Scope::Cluster) mbarrier_wait_cluster(at, parity, watch, role, name, slot);
         if (SCOPE == Scope::Relaxed) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
     }
@@ -141,6 +151,8 @@ struct Barrier {
         static_assert(SCOPE != Scope::Cta, "an arrival in another CTA orders nothing at this one's scope");
         if (SCOPE == Scope::Cluster) {
             mbarrier_arrive_release_cluster(at, cta);
+        } else if (SCOPE == Scope::Own) {
+            mbarrier_arrive_release_own(at, cta);
         } else {
             mbarrier_arrive_cluster(at, cta);
         }

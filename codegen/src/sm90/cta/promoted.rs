@@ -84,7 +84,7 @@ pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(asked.at, message, hint)]
 }
 
-/// A tile has all of a block of 128×128 along its side, or lies within one; its CTA loads for itself alone.
+/// A tile has all of a block of 128×128 along its side, or lies within one.
 pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let kernel = asked.kernel;
     let squares = asked
@@ -92,12 +92,6 @@ pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
         .into_iter()
         .filter(|it| it.block == ScaleBlock::Square);
     let mut found = Vec::new();
-    let (down, across) = asked.kind.cluster;
-    if down * across > 1 && !asked.scales().is_empty() {
-        let message = "scales of blocks, in a cluster";
-        let hint = "1x1: stages that others load into are released without a fence, and scales are ordinary reads";
-        found.push(refuse(asked.at, message, hint));
-    }
     for scale in squares {
         let name = &kernel.buffers[scale.tensor.index()].name;
         let (_, side) = asked.stages().0[scale.operand];

@@ -89,7 +89,7 @@ impl Simulator<'_> {
                     let at = &mut self.ctas[cta].barriers[barrier];
                     match at.scope {
                         Scope::Cta | Scope::Cluster => at.gathers.shared.both(id),
-                        Scope::Relaxed => at.gathers.shared.over.add(id),
+                        Scope::Own | Scope::Relaxed => at.gathers.shared.over.add(id),
                     }
                     if let Some(read) = read {
                         at.gathers.global.both(read);

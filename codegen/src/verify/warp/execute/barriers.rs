@@ -34,11 +34,13 @@ impl Simulator<'_> {
         let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];
         match at.scope {
-            Scope::Cta if agent.cta == cta => at.gathers.join_released(&agent.knows),
+            Scope::Cta | Scope::Own if agent.cta == cta => {
+                at.gathers.join_released(&agent.knows);
+            }
             // What comes from another CTA is ordered by no scope of this one.
             Scope::Cta => at.gathers.past.join(&agent.knows.past),
             Scope::Cluster => at.gathers.join_released(&agent.knows),
-            Scope::Relaxed => at.gathers.join_over(&agent.knows, &agent.own),
+            Scope::Own | Scope::Relaxed => at.gathers.join_over(&agent.knows, &agent.own),
         }
         at.arrived += count;
         self.complete(index, cta, barrier)

@@ -25,7 +25,7 @@ impl Simulator<'_> {
         match at.scope {
             Scope::Cta => {}
             Scope::Cluster => at.gathers.shared.both(id),
-            Scope::Relaxed => at.gathers.shared.over.add(id),
+            Scope::Own | Scope::Relaxed => at.gathers.shared.over.add(id),
         }
         self.tells_past(index, to, barrier);
         self.complete(index, to, barrier)
