@@ -132,34 +132,43 @@ fn emulated_bits_of_a_plain_gemm() {
 }
 
 /// Tiles that are multiplied in other pieces than 128x128: by blocks of rows or parts of columns, whose scales are read by
-/// halves or all at once.
-const PIECES: [(Schedule, (u32, u32), Scales); 7] = [
-    (schedules::gemm, (256, 128), Scales::Blocks1d1d),
-    (schedules::gemm, (256, 112), Scales::Blocks1d1d),
-    (schedules::gemm, (128, 160), Scales::Blocks1d1d),
-    (schedules::gemm, (128, 176), Scales::Blocks1d1d),
-    (schedules::gemm, (256, 128), Scales::Blocks2d1d),
-    (schedules::gemm, (176, 128), Scales::Blocks1d2d),
-    (schedules::wgrad, (256, 128), Scales::Blocks1d1d),
+/// halves or all at once; alone, and in clusters whose CTAs load operands for each other.
+const PIECES: [(Schedule, (u32, u32), (u32, u32), Scales); 12] = [
+    (schedules::gemm, (256, 128), (1, 1), Scales::Blocks1d1d),
+    (schedules::gemm, (256, 112), (1, 1), Scales::Blocks1d1d),
+    (schedules::gemm, (128, 160), (1, 1), Scales::Blocks1d1d),
+    (schedules::gemm, (128, 176), (1, 1), Scales::Blocks1d1d),
+    (schedules::gemm, (256, 128), (1, 1), Scales::Blocks2d1d),
+    (schedules::gemm, (176, 128), (1, 1), Scales::Blocks1d2d),
+    (schedules::wgrad, (256, 128), (1, 1), Scales::Blocks1d1d),
+    (schedules::gemm, (256, 128), (1, 2), Scales::Blocks1d2d),
+    (schedules::gemm, (128, 256), (2, 1), Scales::Blocks1d2d),
+    (schedules::gemm, (256, 128), (2, 1), Scales::Blocks2d1d),
+    (schedules::gemm, (256, 128), (1, 2), Scales::Blocks1d1d),
+    (schedules::gemm, (128, 128), (2, 1), Scales::Blocks1d1d),
 ];
 
 /// The same product in whole steps of 128x128, and in pieces.
 fn of_pieces() -> impl Iterator<Item = (Program, [Variant; 2])> {
-    PIECES.into_iter().map(|(schedule, tile, scales)| {
+    PIECES.into_iter().map(|(schedule, tile, cluster, scales)| {
         let program = schedule();
-        let tiles = [TILES[0].1, tile];
-        let variants = tiles.map(|tile| {
+        let of = |tile| {
             let variant = variant_of(&program, 1, (Dtype::E4M3, tile, Layout::Nt));
             variant.scales(scales)
-        });
+        };
+        let pieces = match cluster {
+            (1, 1) => of(tile),
+            cluster => of(tile).set("gemm.cluster", cluster),
+        };
+        let variants = [of(TILES[0].1), pieces];
         (program, variants)
     })
 }
 
-/// Whatever pieces a step is multiplied in, each element is the same sum.
+/// Whatever pieces a step is multiplied in, each element is the same sum. A cluster's last tile lies outside, along either side.
 #[test]
 fn bits_in_any_pieces() {
-    let shape = Shape::new(1000, 520, 1104);
+    let shape = Shape::new(1100, 520, 1104);
     let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
     for (program, variants) in of_pieces() {
         let both = variants
