@@ -97,10 +97,19 @@ impl Kernels {
                 }
             }
             Scaling::Current(Pieces::Rows) if job.at.turned.is_none() => {
-                let columns = Item::Number(columns as u32);
-                let of = [on.x(), on.codes(), on.scales(), on.skip(), columns];
-                // SAFETY: as the caller promises; a CTA has a row.
-                return unsafe { on.launch(&self.cast_rows, rows as u32, &of) };
+                let threads = threads_of_row(columns);
+                let ctas = rows.div_ceil((THREADS / threads) as usize) as u32;
+                let of = [
+                    on.x(),
+                    on.codes(),
+                    on.scales(),
+                    on.skip(),
+                    Item::Number(rows as u32),
+                    Item::Number(columns as u32),
+                    Item::Number(threads),
+                ];
+                // SAFETY: as the caller promises; so many threads have a row.
+                return unsafe { on.launch(&self.cast_rows, ctas, &of) };
             }
             Scaling::Current(Pieces::Rows) => {
                 let lines = rows + columns;
@@ -134,6 +143,13 @@ impl Kernels {
         // SAFETY: as the caller promises; a CTA has a tile of 128×128 elements, and planes are as large as their words.
         unsafe { on.launch(&self.cast_tiles, tiles as u32, &of) }
     }
+}
+
+/// How many threads of a CTA have a row of so many elements, so that each holds up to four times 8 of them: a CTA for each row
+/// that is short would be over before enough of memory is asked for.
+fn threads_of_row(columns: usize) -> u32 {
+    let threads = columns.div_ceil(4 * 8).next_power_of_two();
+    threads.clamp(32, THREADS as usize) as u32
 }
 
 /// A parameter of a kernel.

@@ -73,16 +73,23 @@ __device__ __forceinline__ float largest_of_warp(float amax) {
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(amax)));
 }
 
-// The largest of a CTA of 256 threads, in all of them.
-__device__ __forceinline__ float largest_of_cta(float amax) {
+// The largest of so many threads next to each other, of a CTA of 256, in all of them. Whole warps; every thread of the CTA is here.
+__device__ __forceinline__ float largest_of_group(float amax, u32 threads) {
     __shared__ float of_warps[8];
     amax = largest_of_warp(amax);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = amax;
     __syncthreads();
-    amax = of_warps[0];
+    const float* of_group = of_warps + threadIdx.x / threads * (threads / 32);
+    amax = of_group[0];
 #pragma unroll
-    for (u32 warp = 1; warp < 8; ++warp) amax = larger(amax, of_warps[warp]);
+    for (u32 warp = 1; warp < 8; ++warp)
+        if (warp < threads / 32) amax = larger(amax, of_group[warp]);
     return amax;
+}
+
+// The largest of a CTA of 256 threads, in all of them.
+__device__ __forceinline__ float largest_of_cta(float amax) {
+    return largest_of_group(amax, 256);
 }
 
 // `most`: what a quotient beyond f32 becomes.

@@ -37,18 +37,22 @@ extern "C" __global__ void __launch_bounds__(256) settle(const float* partials, 
     *scale = made.stored;
 }
 
-// A CTA for each row. What fits into registers is read once.
-extern "C" __global__ void __launch_bounds__(256) cast_rows(const void* x, u8* codes, float* scales, const u32* skip, u32 columns) {
+// So many threads of a CTA for each row, 32 or more. What fits into registers is read once.
+extern "C" __global__ void __launch_bounds__(256) cast_rows(const void* x, u8* codes, float* scales, const u32* skip, u32 rows, u32 columns,
+                                                            u32 threads) {
     if (is_skipped(skip)) return;
-    const u64 first = u64(blockIdx.x) * columns;
+    const u32 own = threadIdx.x % threads, row = blockIdx.x * (256 / threads) + threadIdx.x / threads;
+    // Whoever has no row waits with the others.
+    const u32 end = row < rows ? columns : 0;
+    const u64 first = u64(row) * columns;
     constexpr u32 HELD = 4;
     Eight held[HELD];
     float amax = 0.f;
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i) {
-        const u32 column = (i * 256 + threadIdx.x) * 8;
+        const u32 column = (i * threads + own) * 8;
         held[i].clear();
-        if (column < columns) held[i].load(x, first + column);
+        if (column < end) held[i].load(x, first + column);
     }
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i)
@@ -56,21 +60,21 @@ extern "C" __global__ void __launch_bounds__(256) cast_rows(const void* x, u8* c
         for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(held[i][j]));
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i) held[i].forget();
-    const u32 rest = (HELD * 256 + threadIdx.x) * 8;
-    for (u32 column = rest; column < columns; column += 256 * 8) {
+    const u32 rest = (HELD * threads + own) * 8;
+    for (u32 column = rest; column < end; column += threads * 8) {
         Eight x8;
         x8.load(x, first + column);
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) amax = larger(amax, fabsf(x8[j]));
     }
-    const Scale scale = scale_of(largest_of_cta(amax), LARGEST_F32);
-    if (threadIdx.x == 0) scales[blockIdx.x] = scale.stored;
+    const Scale scale = scale_of(largest_of_group(amax, threads), LARGEST_F32);
+    if (own == 0 && row < rows) scales[row] = scale.stored;
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i) {
-        const u32 column = (i * 256 + threadIdx.x) * 8;
-        if (column < columns) store(codes + first + column, held[i], scale.multiplier);
+        const u32 column = (i * threads + own) * 8;
+        if (column < end) store(codes + first + column, held[i], scale.multiplier);
     }
-    for (u32 column = rest; column < columns; column += 256 * 8) {
+    for (u32 column = rest; column < end; column += threads * 8) {
         Eight x8;
         x8.load(x, first + column);
         store(codes + first + column, x8, scale.multiplier);
