@@ -1,8 +1,9 @@
 //! A problem's numbers: a shape, and a kernel's geometry on it.
 
+mod lines;
 mod sizes;
 
-use crate::block::{BLOCK, SCALES_LINE};
+use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
@@ -309,21 +310,6 @@ impl Geometry {
                         }),
                 );
             }
-        }
-    }
-
-    /// Elements of a buffer that are adjacent in memory.
-    pub fn contiguous(&self, buffer: &Buffer) -> u32 {
-        if buffer.mn_major && buffer.is_scratch() {
-            self.dims[usize::from(buffer.rows.0)]
-                .chunk
-                .next_multiple_of(SCALES_LINE)
-        } else if buffer.mn_major {
-            self.dims[usize::from(buffer.rows.0)].chunk
-        } else if buffer.kind.blocks().is_some() {
-            self.size(buffer.columns).next_multiple_of(SCALES_LINE)
-        } else {
-            self.size(buffer.columns)
         }
     }
 

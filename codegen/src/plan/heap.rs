@@ -1,6 +1,5 @@
 //! The heap layout of counters and tensors that peers address.
 
-use crate::block::SCALES_LINE;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
 use crate::shape::{Geometry, Shape};
@@ -39,23 +38,14 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
         .iter()
         .filter(|buffer| buffer.kind.symmetric())
     {
-        let chunks = if buffer.chunk_only() {
-            1
-        } else {
-            geometry.chunks(buffer.rows)
-        };
-        let (rows, columns) = (
-            geometry.most_chunk_rows(buffer.rows),
-            geometry.most(buffer.columns),
-        );
+        let chunks = geometry.held_chunks(buffer);
         // If rows are contiguous, every chunk is a separate matrix.
-        let (lines, contiguous) = if buffer.mn_major {
-            let padded = rows.next_multiple_of(SCALES_LINE);
-            (columns, if buffer.is_scratch() { padded } else { rows })
-        } else {
-            (rows, columns)
+        let lines = match buffer.mn_major {
+            true => geometry.most(buffer.columns),
+            false => geometry.most_chunk_rows(buffer.rows),
         };
-        let contiguous = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
+        let given = shape.ld.get(&buffer.name).copied();
+        let contiguous = given.unwrap_or_else(|| geometry.most_contiguous(buffer));
         let slots = buffer.slots(geometry.world);
         let sizes = [slots, chunks, lines, contiguous, buffer.dtype.bytes()];
         add(&buffer.name, &sizes.map(u64::from));

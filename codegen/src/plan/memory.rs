@@ -35,19 +35,17 @@ impl Plan {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
+        let chunks = u64::from(geometry.held_chunks(buffer));
         let lines = match buffer.kind {
             // Every chunk is a separate matrix, with a line for each column.
-            _ if buffer.mn_major => {
-                u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
-            }
-            _ if buffer.chunk_only() => chunk,
+            _ if buffer.mn_major => u64::from(geometry.size(buffer.columns)) * chunks,
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
             | TensorKind::Scale { gathered: true, .. }
             | TensorKind::Reduced
             | TensorKind::GatheredOutput
             | TensorKind::Scattered
-            | TensorKind::Exchanged => chunk * u64::from(geometry.chunks(buffer.rows)),
+            | TensorKind::Exchanged => chunk * chunks,
             TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Scale {
@@ -82,10 +80,7 @@ impl Plan {
         let pitch = self.pitch(kernel, span.buffer);
         let chunk_rows = geometry.chunk_rows(buffer.rows).max(1);
         let row = span.rows.start - geometry.held(buffer, u32::from(span.home)).start;
-        let chunks = match buffer.chunk_only() {
-            true => 1,
-            false => geometry.chunks(buffer.rows),
-        };
+        let chunks = geometry.held_chunks(buffer);
         let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
         let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
         // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.

@@ -13,6 +13,7 @@ mod foreign;
 mod generator;
 mod geometry;
 mod machine;
+mod memory;
 mod model;
 mod open;
 mod orders;

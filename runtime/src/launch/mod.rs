@@ -25,7 +25,7 @@ use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig};
 use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
-use crate::group::{Awaited, CELLS, Entry, Names, Placed};
+use crate::group::{Awaited, Entry, Names, Placed};
 use crate::jit::Compiler;
 use crate::retire;
 use cells::Cells;
@@ -184,12 +184,6 @@ impl Loaded {
                 range.bytes(),
             )
         })
-    }
-
-    /// The most bytes that a kernel of so many counter cells takes of a GPU's own memory.
-    pub(crate) fn own_bytes(cells: u64) -> u64 {
-        // Cells that kernels share may lie anywhere among those of the communicator.
-        (cells + CELLS / COUNTER_LINE) * tables::MOST as u64 * 4 + FINISHED as u64 * 4
     }
 
     /// The machine code's function. None on an emulated GPU.

@@ -8,12 +8,10 @@ use super::typed::{Launcher, Schedule};
 use crate::communicator::Communicator;
 use crate::driver::range;
 use crate::error::Error;
-use crate::group::ALIGN;
 use crate::jit::Compiler;
 use crate::launch::Loaded;
 use crate::proof::{Asked, Proof};
-use counterflow_codegen::plan::COUNTER_LINE;
-use counterflow_codegen::program::{CounterId, Program, RoleKind, Setting, TensorId};
+use counterflow_codegen::program::{Program, RoleKind, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::borrow::Cow;
@@ -362,18 +360,9 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
 }
 
 fn workspace(proof: &Proof) -> Workspace {
-    let kernel = proof.series.kernel();
-    let counters = (0..kernel.counters.len()).map(|index| CounterId(index as u16));
-    let cells: u64 = counters
-        .map(|counter| u64::from(proof.series.largest().counter_cells(counter)))
-        .sum();
-    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
-    let scratch = ids.filter(|id| kernel.buffers[id.index()].is_scratch());
-    let scratch = scratch.map(|id| proof.largest.bytes(kernel, id));
-    let each = scratch.chain([cells * COUNTER_LINE]);
     Workspace {
-        heap: each.map(|bytes| bytes.max(1).next_multiple_of(ALIGN)).sum(),
-        own: Loaded::own_bytes(cells),
+        heap: Loaded::workspace(&proof.series, &proof.largest),
+        own: Loaded::own_bytes(&proof.series),
     }
 }
 

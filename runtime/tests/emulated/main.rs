@@ -11,6 +11,7 @@ mod groups;
 mod held;
 mod log;
 mod no_rows;
+mod partial;
 mod planes;
 mod refused;
 mod rounds;

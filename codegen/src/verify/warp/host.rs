@@ -84,11 +84,7 @@ pub(super) fn steps<'a>(
 fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let buffer = &case.pipeline.kernel.buffers[span.buffer.index()];
     let (geometry, home) = (case.geometry(plan), u32::from(span.home));
-    let chunks = match buffer.chunk_only() {
-        true => 1,
-        false => geometry.chunks(buffer.rows),
-    };
-    let slot_rows = chunks * geometry.chunk_rows(buffer.rows);
+    let slot_rows = geometry.held_chunks(buffer) * geometry.chunk_rows(buffer.rows);
     let before = u32::from(span.slot) * slot_rows;
     let held = geometry.held(buffer, home).start;
     let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);

@@ -1,0 +1,43 @@
+//! What a rank has of a buffer in memory: how long its lines are, and how many chunks each slot has.
+
+use super::Geometry;
+use crate::block::SCALES_LINE;
+use crate::kernel::Buffer;
+
+impl Geometry {
+    /// How many chunks of its rows a rank holds in each slot of a buffer: its own, or all.
+    pub fn held_chunks(&self, buffer: &Buffer) -> u32 {
+        match buffer.chunk_only() {
+            true => 1,
+            false => self.chunks(buffer.rows),
+        }
+    }
+
+    /// Elements of a buffer that are adjacent in memory.
+    pub fn contiguous(&self, buffer: &Buffer) -> u32 {
+        adjacent(
+            buffer,
+            self.chunk_rows(buffer.rows),
+            self.size(buffer.columns),
+        )
+    }
+
+    /// The same in the largest launch of the series.
+    pub(crate) fn most_contiguous(&self, buffer: &Buffer) -> u32 {
+        adjacent(
+            buffer,
+            self.most_chunk_rows(buffer.rows),
+            self.most(buffer.columns),
+        )
+    }
+}
+
+/// Elements side by side in a buffer whose chunks and rows are so long.
+fn adjacent(buffer: &Buffer, chunk: u32, columns: u32) -> u32 {
+    match (buffer.mn_major, buffer.kind.blocks()) {
+        (true, _) if buffer.is_scratch() => chunk.next_multiple_of(SCALES_LINE),
+        (true, _) => chunk,
+        (false, Some(_)) => columns.next_multiple_of(SCALES_LINE),
+        (false, None) => columns,
+    }
+}
