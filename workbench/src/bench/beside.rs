@@ -1,14 +1,10 @@
 //! What stands beside a result of FP8: the scale that it is given, its amax, the scales that a launch makes.
 
+use super::room::{NUMBER, Room, What};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_runtime::gpus::Memory;
-use counterflow_runtime::launch::Loaded;
 use counterflow_runtime::{Communicator, Error};
-
-/// The bytes of a number in memory of its own.
-const NUMBER: u64 = 16;
 
 /// Each of them, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,17 +65,13 @@ impl Beside<TensorId> {
 impl Beside<Memory> {
     /// Memory for those of a kernel's result. One in FP8 has a scale also where launches make theirs: the same without them reads it.
     pub(super) fn new(
-        rank: &Communicator,
-        (kernel, plan): (&Kernel, &Plan),
+        (room, what): (&Room<'_>, fn(TensorId) -> What),
+        kernel: &Kernel,
         y: TensorId,
         given: f32,
     ) -> Result<Beside<Memory>, Error> {
-        let of = Beside::of(kernel, y);
-        let place = |tensor: TensorId| {
-            let (bytes, in_heap) = Loaded::needs(kernel, plan, tensor);
-            let name = &kernel.buffers[tensor.index()].name;
-            Memory::new(rank, name, bytes.max(NUMBER), in_heap)
-        };
+        let (of, rank) = (Beside::of(kernel, y), room.rank);
+        let place = |tensor: TensorId| room.take(what(tensor));
         let narrow = kernel.buffers[y.index()].dtype.is_fp8();
         Ok(Beside {
             scale: narrow.then(|| scale(rank, given)).transpose()?,

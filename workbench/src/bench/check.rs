@@ -2,6 +2,7 @@
 
 use super::held;
 use super::interleaved::Contender;
+use super::room::{Room, What};
 use super::task::Task;
 use super::written::{Codes, Holds, Written};
 use crate::cuda::{Difference, Draw, Exactly, Fp8, Got, Narrowed, Numbers, Pieces, Scale, Terms};
@@ -34,19 +35,22 @@ pub(super) struct Exact {
 }
 
 impl Exact {
-    /// Bytes of the heap for a product that peers read.
-    pub(super) fn bytes([m, n]: [u64; 2]) -> u64 {
-        m * n * 12 + m * n.div_ceil(128) * 4 + 8192
+    /// Its memory, with names and bytes.
+    pub(super) fn parts(size: [u32; 3]) -> [(What, &'static str, u64); 3] {
+        let [m, n, _] = size.map(u64::from);
+        [
+            (What::Exact, "exact", 8 * m * n),
+            (What::Allowed, "allowed", 4 * m * n),
+            (What::Least, "least", 4 * m * n.div_ceil(128)),
+        ]
     }
 
-    fn new(rank: &Communicator, size: [u32; 2], shared: bool) -> Result<Exact, Error> {
-        let [m, n] = size.map(u64::from);
-        let place = |name, bytes| Memory::new(rank, name, bytes, shared);
+    pub(super) fn new(room: &Room<'_>, [m, n, _]: [u32; 3]) -> Result<Exact, Error> {
         Ok(Exact {
-            value: place("exact", 8 * m * n)?,
-            allowed: place("allowed", 4 * m * n)?,
-            least: place("least", 4 * m * n.div_ceil(128))?,
-            size,
+            value: room.take(What::Exact)?,
+            allowed: room.take(What::Allowed)?,
+            least: room.take(What::Least)?,
+            size: [m, n],
             amaxes: Vec::new(),
             rule: None,
         })
@@ -122,20 +126,18 @@ pub(super) struct Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
-    /// For some checks. Collective.
+    /// For a task. Collective.
     pub(super) fn new(
-        (rank, fp8, numbers): (&'a Communicator, &'a Fp8, &'a Numbers),
+        (room, fp8, numbers): (&Room<'a>, &'a Fp8, &'a Numbers),
         task: &'a Task<'a>,
-        checks: &[Check<'_>],
     ) -> Result<Checks<'a>, Error> {
-        let [m, n, _] = task.case.size;
-        let shared = checks.iter().any(|check| check.written.holds != Holds::Own);
+        let rank = room.rank;
         let mut checks = Checks {
             rank,
             fp8,
             numbers,
             task,
-            exact: Exact::new(rank, [m, n], shared)?,
+            exact: Exact::new(room, task.case.size)?,
             before: None,
         };
         if task.epilogue().in_place {

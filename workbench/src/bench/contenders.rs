@@ -1,6 +1,7 @@
 //! Our kernels as candidates.
 
 use super::beside::Beside;
+use super::room::{Room, What};
 use super::task::Set;
 use super::variants::Planned;
 use super::written::Written;
@@ -77,7 +78,7 @@ impl<'a> Ready<'a> {
     /// A kernel of the schedule.
     pub(super) fn new(
         rank: &Communicator,
-        compiler: &Compiler,
+        compiler: Option<&Compiler>,
         planned: &'a Planned<'a>,
         sets: &[Set],
     ) -> Result<Ready<'a>, Error> {
@@ -87,22 +88,21 @@ impl<'a> Ready<'a> {
 
     /// Our kernel for the product of this rank alone, with a result of its own, multiplied by so much if it is FP8.
     pub(super) fn alone(
-        (rank, compiler): (&Communicator, &Compiler),
+        (room, compiler): (&Room<'_>, Option<&Compiler>),
         planned: &'a Planned<'a>,
         sets: &[Set],
         given: f32,
     ) -> Result<Ready<'a>, Error> {
-        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
+        let roles = planned.built.roles;
         let y = roles.y;
-        let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, y);
-        let own = Memory::new(rank, &kernel.buffers[y.index()].name, bytes, in_heap)?;
-        let beside = planned.beside(rank, given)?;
+        let own = room.take(What::Alone(y))?;
+        let beside = planned.beside((room, What::Alone), given)?;
         let place = |set: usize, tensor| match tensor == y {
             true => Some(&own),
             false => (beside.place(roles.beside, tensor))
                 .or_else(|| sets[set].alone(planned.built, tensor)),
         };
-        let ready = Ready::with((rank, compiler), planned, sets.len(), place)?;
+        let ready = Ready::with((room.rank, compiler), planned, sets.len(), place)?;
         Ok(Ready {
             own: Some((own, beside)),
             ..ready
@@ -111,7 +111,7 @@ impl<'a> Ready<'a> {
 
     /// A kernel whose tensors are, in so many sets, at those places.
     pub(super) fn with<'m>(
-        (rank, compiler): (&Communicator, &Compiler),
+        (rank, compiler): (&Communicator, Option<&Compiler>),
         planned: &'a Planned<'a>,
         sets: usize,
         place: impl Fn(usize, TensorId) -> Option<&'m Memory>,

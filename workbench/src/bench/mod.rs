@@ -15,6 +15,7 @@ mod meter;
 mod object;
 mod peer;
 mod roles;
+mod room;
 mod setup;
 mod stats;
 mod summary;

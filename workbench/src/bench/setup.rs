@@ -161,7 +161,7 @@ impl Setup {
             ours: kernels.ours,
             plain: kernels.plain,
             alone: kernels.alone,
-            compiler: &self.compiler,
+            compiler: Some(&self.compiler),
             samples: request.bench.samples,
             warm: request.bench.warm,
             budget,

@@ -4,6 +4,8 @@ use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
+use super::peer::padded;
+use super::room::{Room, What};
 use super::unlike;
 use super::variants::{Built, Plane, Planned};
 use super::written::Written;
@@ -12,8 +14,14 @@ use crate::suite::Case;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::variant::Layout;
+use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
+use counterflow_runtime::launch::Loaded;
+
+/// The least bytes of all operand sets together: several times the L2 cache.
+const ROTATED: u64 = 256 << 20;
+const MOST_SETS: u64 = 16;
 
 /// What all ranks measure.
 pub(super) struct Task<'a> {
@@ -28,7 +36,8 @@ pub(super) struct Task<'a> {
     pub plain: &'a [Planned<'a>],
     /// Our kernel for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
-    pub compiler: &'a Compiler,
+    /// None on emulated GPUs.
+    pub compiler: Option<&'a Compiler>,
     pub samples: usize,
     /// Seconds of warm-up.
     pub warm: f64,
@@ -56,6 +65,34 @@ impl Task<'_> {
     pub(super) fn narrows(&self) -> bool {
         let variant = &self.ours[0].built.kernel.variant;
         self.result().is_fp8() || variant.partial_sums.is_some()
+    }
+
+    /// Whether results are compared with exact products.
+    pub(super) fn is_exact(&self) -> bool {
+        self.dtype.is_fp8() || self.narrows()
+    }
+
+    /// How many sets of operands there are: so many that the cache does not hold them.
+    pub(super) fn sets(&self) -> u64 {
+        let first = &self.ours[0];
+        let [m, n, k] = self.case.size.map(u64::from);
+        let of_operands = (m * k + n * k) * u64::from(self.dtype.bytes());
+        let of_y = padded(first)[1] * u64::from(self.wide().bytes());
+        let more = self.epilogue().operands().map(|tensor| {
+            let (bytes, _) = Loaded::needs(&first.built.kernel, &first.plan, tensor);
+            bytes
+        });
+        (ROTATED.div_ceil(of_operands + of_y + more.sum::<u64>()) + 1).min(MOST_SETS)
+    }
+
+    /// Each kernel that is loaded. Ours for the product alone stands beside NCCL, too.
+    pub(super) fn loaded(&self) -> impl Iterator<Item = &Planned<'_>> {
+        let alone = self.alone.into_iter();
+        alone
+            .clone()
+            .chain(alone)
+            .chain(self.ours)
+            .chain(self.plain)
     }
 
     /// What results of FP8 with a given scale are multiplied by: sums of `k` products of numbers of variance 1 are of the size of
@@ -153,6 +190,15 @@ impl Operand {
 }
 
 impl Held {
+    /// What the schedule's kernels have of an operand.
+    pub(super) fn given(room: &Room<'_>, built: &Built, side: usize) -> Result<Held, Error> {
+        let place = |tensor| room.take(What::Tensor(tensor));
+        Ok(Held {
+            elements: place(built.operands()[side])?,
+            scales: built.scales(side).map(place).transpose()?,
+        })
+    }
+
     /// Its elements, or their scales.
     pub(super) fn plane(&self, plane: Plane) -> Option<&Memory> {
         match plane {
@@ -163,6 +209,34 @@ impl Held {
 }
 
 impl Set {
+    /// One with these operands, and memory for results.
+    pub(super) fn new(
+        room: &Room<'_>,
+        task: &Task<'_>,
+        operands: [Operand; 2],
+    ) -> Result<Set, Error> {
+        let first = &task.ours[0];
+        let roles = first.built.roles;
+        // cuBLASLt's results are FP8 only of FP8 operands.
+        let narrow = task.dtype.is_fp8() && task.result().is_fp8();
+        let more = roles.epilogue.operands();
+        let more = more.map(|tensor| Ok((tensor, room.take(What::Tensor(tensor))?)));
+        Ok(Set {
+            operands,
+            y: room.take(What::Tensor(roles.y))?,
+            beside: first.beside((room, What::Tensor), task.given())?,
+            product: room.take(What::Product)?,
+            of_product: match narrow {
+                true => {
+                    let amax = roles.beside.amax.is_some();
+                    Beside::of_theirs(room.rank, task.given(), amax)?
+                }
+                false => Beside::NOTHING,
+            },
+            more: more.collect::<Result<_, Error>>()?,
+        })
+    }
+
     /// cuBLASLt's product of this rank alone, of operands without scales.
     pub(super) fn of_product(&self) -> Operands {
         let [x, w] = [0, 1].map(|side| self.operands[side].all().elements.address());

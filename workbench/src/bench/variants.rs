@@ -2,6 +2,7 @@
 
 use super::beside::Beside;
 use super::roles::Roles;
+use super::room::{Room, What};
 use crate::args::Many;
 use crate::size;
 use crate::suite::{Case, Side};
@@ -15,9 +16,9 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::tuned::{self, Ranked, Ranking};
-use counterflow_runtime::{Communicator, Error};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -44,9 +45,13 @@ pub(super) struct Planned<'a> {
 
 impl Planned<'_> {
     /// Memory for what stands beside its result, which is multiplied by so much if it is FP8.
-    pub(super) fn beside(&self, rank: &Communicator, given: f32) -> Result<Beside<Memory>, Error> {
-        let kernel = &self.built.kernel;
-        Beside::new(rank, (kernel, &self.plan), self.built.roles.y, given)
+    pub(super) fn beside(
+        &self,
+        room: (&Room<'_>, fn(TensorId) -> What),
+        given: f32,
+    ) -> Result<Beside<Memory>, Error> {
+        let built = self.built;
+        Beside::new(room, &built.kernel, built.roles.y, given)
     }
 
     /// Schedule and choices.

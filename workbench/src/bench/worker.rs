@@ -1,11 +1,11 @@
 //! One rank's part of a measurement: its operands, the candidates' samples, and the check that all compute the same.
 
 use super::baseline::{Baseline, Does, Exact};
-use super::beside::Beside;
-use super::check::{self, Check, Checks};
+use super::check::{Check, Checks};
 use super::contenders::{Ready, rounded};
 use super::interleaved::Contender;
-use super::peer::{How, Peer, Product, padded};
+use super::peer::{How, Peer, Product};
+use super::room::Room;
 use super::table;
 use super::task::{Held, Measured, Operand, Set, Task};
 use super::timed::timed;
@@ -13,18 +13,13 @@ use super::written::{Holds, Written};
 use crate::cuda::{
     Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands, Pieces, off_of_sums,
 };
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::TensorKind;
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::jit::Compiler;
-use counterflow_runtime::launch::Loaded;
 use counterflow_runtime::{Communicator, Error};
 use std::time::Instant;
-
-/// The least bytes of all operand sets together: several times the L2 cache.
-pub(super) const ROTATED: u64 = 256 << 20;
-pub(super) const MOST_SETS: u64 = 16;
 
 /// What a rank keeps from product to product.
 pub(super) struct Worker {
@@ -37,17 +32,13 @@ pub(super) struct Worker {
 
 impl<'a> Task<'a> {
     /// Our product alone, if it is measured, the schedule's kernels, and the same without options.
-    pub(super) fn kernels(
-        &self,
-        rank: &Communicator,
-        sets: &[Set],
-    ) -> Result<Vec<Ready<'a>>, Error> {
+    pub(super) fn kernels(&self, room: &Room<'_>, sets: &[Set]) -> Result<Vec<Ready<'a>>, Error> {
         let alone = self.alone.into_iter();
         let given = self.given();
-        let on = (rank, self.compiler);
+        let on = (room, self.compiler);
         let alone = alone.map(|planned| Ready::alone(on, planned, sets, given));
         let ours = self.ours.iter().chain(self.plain);
-        let ours = ours.map(|planned| Ready::new(rank, self.compiler, planned, sets));
+        let ours = ours.map(|planned| Ready::new(room.rank, self.compiler, planned, sets));
         alone.chain(ours).collect()
     }
 
@@ -56,22 +47,6 @@ impl<'a> Task<'a> {
         let rank = whose.map_or(0, |rank| u64::from(rank.rank()) + 1);
         let seed = self.seed.wrapping_mul(1 << 20);
         seed.wrapping_add((set << 12) + (which << 8) + rank)
-    }
-
-    /// Bytes of the symmetric heap for so many sets, each with so many more, and for what kernels have there.
-    pub(super) fn heap(&self, sets: u64, more: u64) -> u64 {
-        let first = &self.ours[0];
-        let kernel = &first.built.kernel;
-        let tensors = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
-        let held = tensors.filter(|tensor| !kernel.buffers[tensor.index()].is_scratch());
-        let held = held.map(|tensor| Loaded::needs(kernel, &first.plan, tensor));
-        let held = held.filter(|(_, in_heap)| *in_heap);
-        let set: u64 = held.map(|(bytes, _)| bytes + 2048).sum();
-        let kernels = (self.alone.into_iter()).chain(self.ours).chain(self.plain);
-        let kernels = kernels.map(|planned| {
-            planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536
-        });
-        (set + more) * sets + kernels.sum::<u64>() + (16 << 20)
     }
 }
 
@@ -100,10 +75,11 @@ impl Worker {
         if let Some(fp8) = self.fp8.as_ref().filter(|_| task.dtype.is_fp8()) {
             return self.measure_fp8(rank, fp8, task, begin);
         }
-        let sets = self.sets(rank, task)?;
+        let room = &Room::new(rank, task, task.sets())?;
+        let sets = self.sets(room, task)?;
         let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;
         let product = &baseline.product;
-        let kernels = task.kernels(rank, &sets)?;
+        let kernels = task.kernels(room, &sets)?;
         let peer = self.nccl.as_ref().map(|nccl| {
             let gathers = How::of(&task.ours[0]) == How::Gather;
             let all = &sets;
@@ -155,7 +131,7 @@ impl Worker {
                 .map(|ready| rounded(ready.kernel(), rank.world()));
             let rounded = of_ours.chain(peer.iter().map(|_| rank.world()));
             all.extend(checks.into_iter().zip(rounded));
-            differences = self.narrowed((rank, fp8), task, (&sets[0], &contenders), all)?;
+            differences = self.narrowed((room, fp8), task, (&sets[0], &contenders), all)?;
         } else if task.fused() {
             let exact = Exact::new(rank, (&self.blas, &self.numbers), task, &sets[0])?;
             for (index, contender) in contenders.iter().enumerate() {
@@ -187,38 +163,18 @@ impl Worker {
     }
 
     /// Memory with random numbers: more sets than the cache holds.
-    fn sets(&self, rank: &Communicator, task: &Task<'_>) -> Result<Vec<Set>, Error> {
+    fn sets(&self, room: &Room<'_>, task: &Task<'_>) -> Result<Vec<Set>, Error> {
+        let rank = room.rank;
         let [m, n, k] = task.case.size.map(u64::from);
         let width = u64::from(task.dtype.bytes());
-        let [of_x, of_w] = [m * k, n * k].map(|elements| elements * width);
         let first = &task.ours[0];
-        let of_y = padded(first)[1] * u64::from(task.wide().bytes());
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
-        let needs = |tensor| Loaded::needs(kernel, &first.plan, tensor);
-        let more: u64 = roles
-            .epilogue
-            .operands()
-            .map(|tensor| needs(tensor).0)
-            .sum();
-        let count = (ROTATED.div_ceil(of_x + of_w + of_y + more) + 1).min(MOST_SETS);
-        // What comes of all ranks' products is compared with them.
-        let shared = Holds::of(first) != Holds::Own;
-        let in_heap = if shared { of_y + 2048 } else { 0 };
-        let exact = match shared && task.narrows() {
-            true => check::Exact::bytes([m, n]),
-            false => 0,
-        };
-        rank.reserve(task.heap(count, in_heap) + exact)?;
-        let place = |tensor: TensorId| -> Result<Memory, Error> {
-            let (bytes, in_heap) = needs(tensor);
-            Memory::new(rank, &kernel.buffers[tensor.index()].name, bytes, in_heap)
-        };
         let mut sets = Vec::new();
-        for set in 0..count {
+        for set in 0..task.sets() {
             let operand = |side: usize| -> Result<Operand, Error> {
                 let tensor = first.built.operands()[side];
-                let elements = place(tensor)?;
-                self.draw(rank, task, (set, side), &elements)?;
+                let given = Held::given(room, first.built, side)?;
+                self.draw(rank, task, (set, side), &given.elements)?;
                 let whole = match first.built.is_gathered(tensor) {
                     true => {
                         let count = [m, n][side] * k;
@@ -229,31 +185,16 @@ impl Worker {
                             count,
                         };
                         self.numbers.normal(whole.address(), task.dtype, drawn)?;
-                        Some(whole)
+                        Some(Held {
+                            elements: whole,
+                            scales: None,
+                        })
                     }
                     false => None,
                 };
-                let held = |elements| Held {
-                    elements,
-                    scales: None,
-                };
-                Ok(Operand {
-                    given: held(elements),
-                    whole: whole.map(held),
-                })
+                Ok(Operand { given, whole })
             };
-            let made = Set {
-                operands: [operand(0)?, operand(1)?],
-                y: place(roles.y)?,
-                beside: first.beside(rank, task.given())?,
-                product: Memory::new(rank, "product", of_y, shared)?,
-                of_product: Beside::NOTHING,
-                more: roles
-                    .epilogue
-                    .operands()
-                    .map(|tensor| Ok((tensor, place(tensor)?)))
-                    .collect::<Result<_, Error>>()?,
-            };
+            let made = Set::new(room, task, [operand(0)?, operand(1)?])?;
             for (which, (tensor, memory)) in (2..).zip(&made.more) {
                 let buffer = &kernel.buffers[tensor.index()];
                 let elements = match buffer.kind {
@@ -324,11 +265,12 @@ impl Worker {
     /// Each contender's result where some are FP8, or are sums of FP8, beside cuBLASLt's products in f32. Collective.
     fn narrowed(
         &self,
-        (rank, fp8): (&Communicator, &Fp8),
+        (room, fp8): (&Room<'_>, &Fp8),
         task: &Task<'_>,
         (set, contenders): (&Set, &[Contender<'_>]),
         all: Vec<(Written<'_>, u32)>,
     ) -> Result<Vec<Difference>, Error> {
+        let rank = room.rank;
         let [m, n, k] = task.case.size;
         let all: Vec<Check<'_>> = all
             .into_iter()
@@ -338,7 +280,7 @@ impl Worker {
                 rounded,
             })
             .collect();
-        let mut checks = Checks::new((rank, fp8, &self.numbers), task, &all)?;
+        let mut checks = Checks::new((room, fp8, &self.numbers), task)?;
         let product = Exact::new(rank, (&self.blas, &self.numbers), task, set)?;
         let count = u64::from(m) * u64::from(n);
         checks.of_product(|to| fp8.widened(product.product(), (count, off_of_sums(k)), to))?;

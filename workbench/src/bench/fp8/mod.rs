@@ -7,13 +7,13 @@ mod peers;
 pub(super) mod tests;
 mod theirs;
 
-use super::check::{Check, Checks, Exact};
+use super::check::{Check, Checks};
 use super::contenders::rounded;
 use super::interleaved::Contender;
+use super::room::Room;
 use super::task::{Measured, Set, Task};
 use super::timed::timed;
-use super::worker::{MOST_SETS, ROTATED, Worker};
-use super::written::Holds;
+use super::worker::Worker;
 use crate::cuda::{Difference, Fp8, Pieces, Scaled};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Scales;
@@ -56,17 +56,11 @@ impl Worker {
         begin: Instant,
     ) -> Result<Measured, Error> {
         let own = task.own_kind();
-        let [m, n, k] = task.case.size.map(u64::from);
-        let bytes = m * k + n * k + m * n * u64::from(task.wide().bytes());
-        let count = (ROTATED.div_ceil(bytes) + 1).min(MOST_SETS);
-        let terms = Holds::of(&task.ours[0]) != Holds::Own;
-        // Exact products of all ranks are added.
-        let exact = if terms { Exact::bytes([m, n]) } else { 0 };
-        rank.reserve(task.heap(count, 0) + exact)?;
-        let count = count as usize;
+        let room = &Room::new(rank, task, task.sets())?;
+        let count = task.sets() as usize;
         let mut both = Both::new();
         draw((rank, fp8), task, own, count, &mut both)?;
-        let sets = own_sets((rank, fp8), task, own, &mut both)?;
+        let sets = own_sets((room, fp8), task, own, &mut both)?;
 
         let mut absent = Vec::new();
         let mut theirs = Vec::new();
@@ -103,7 +97,7 @@ impl Worker {
                 None => absent.push(kind.name()),
             }
         }
-        let kernels = task.kernels(rank, &sets)?;
+        let kernels = task.kernels(room, &sets)?;
         let joined = Joined::new(rank, task, &both, own)?;
         let peers = self.peers((rank, fp8), task, (own, &sets, &joined), &theirs)?;
 
@@ -145,7 +139,7 @@ impl Worker {
         }
         rank.barrier()?;
         let differences =
-            self.differences((rank, fp8), task, (set, &both), (&contenders, &checks))?;
+            self.differences((room, fp8), task, (set, &both), (&contenders, &checks))?;
         let name = |one: &Theirs<'_>| one.name(task);
         let measured = Measured {
             differences,
@@ -164,12 +158,13 @@ impl Worker {
     /// own share. Collective.
     fn differences(
         &self,
-        (rank, fp8): (&Communicator, &Fp8),
+        (room, fp8): (&Room<'_>, &Fp8),
         task: &Task<'_>,
         (set, both): (&Set, &Both),
         (contenders, all): (&[Contender<'_>], &[Check<'_>]),
     ) -> Result<Vec<Difference>, Error> {
-        let mut checks = Checks::new((rank, fp8, &self.numbers), task, all)?;
+        let rank = room.rank;
+        let mut checks = Checks::new((room, fp8, &self.numbers), task)?;
         let mut found = vec![Difference::default(); contenders.len()];
         let mut known: Option<[Pieces; 2]> = None;
         let mut order: Vec<usize> = (0..contenders.len()).collect();

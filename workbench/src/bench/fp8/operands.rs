@@ -1,7 +1,6 @@
 //! Operands of FP8 with their scales: the same numbers with every kind, and what the schedule's kernels have of them.
 
-use super::super::beside::Beside;
-use super::super::peer::padded;
+use super::super::room::Room;
 use super::super::task::{Held, Operand, Set, Task};
 use super::super::variants::Planned;
 use crate::cuda::{Coded, Fp8, Matrix, Pieces, Scaled, Share};
@@ -117,7 +116,7 @@ pub(super) fn spoil(
 
 /// The tensors of our kernels, with results for theirs.
 pub(super) fn own_sets(
-    (rank, fp8): (&Communicator, &Fp8),
+    (room, fp8): (&Room<'_>, &Fp8),
     task: &Task<'_>,
     own: Scaled,
     both: &mut Both,
@@ -131,17 +130,6 @@ pub(super) fn own_sets(
             .unwrap_or_default()
             .into_iter()
     });
-    let place = |tensor: TensorId| {
-        let (bytes, in_heap) = Loaded::needs(&built.kernel, &first.plan, tensor);
-        let name = &built.kernel.buffers[tensor.index()].name;
-        Memory::new(rank, name, bytes, in_heap)
-    };
-    let of_product = padded(first)[1] * u64::from(task.wide().bytes());
-    let amax = built.roles.beside.amax.is_some();
-    let theirs = || match task.result().is_fp8() {
-        true => Beside::of_theirs(rank, task.given(), amax),
-        false => Ok(Beside::NOTHING),
-    };
     let mut sets = Vec::new();
     while let (Some(x), Some(w)) = (held[0].next(), held[1].next()) {
         let operand = |side: usize, drawn: Held| -> Result<Operand, Error> {
@@ -152,12 +140,8 @@ pub(super) fn own_sets(
                     whole: None,
                 });
             }
-            let scales = built.scales(side);
             let operand = Operand {
-                given: Held {
-                    elements: place(tensor)?,
-                    scales: scales.map(place).transpose()?,
-                },
+                given: Held::given(room, built, side)?,
                 whole: Some(drawn),
             };
             let matrix = both[&(side, own.pieces[side])].matrix;
@@ -171,18 +155,11 @@ pub(super) fn own_sets(
                 let to = operand.given.coded().plane;
                 fp8.share_scales(matrix, (from, to), (all, 1))?;
             }
-            spoil((rank, fp8), first, (side, matrix), &operand)?;
+            spoil((room.rank, fp8), first, (side, matrix), &operand)?;
             Ok(operand)
         };
         let operands = [operand(0, x)?, operand(1, w)?];
-        sets.push(Set {
-            operands,
-            y: place(built.roles.y)?,
-            beside: first.beside(rank, task.given())?,
-            product: Memory::new(rank, "product", of_product, false)?,
-            of_product: theirs()?,
-            more: Vec::new(),
-        });
+        sets.push(Set::new(room, task, operands)?);
     }
     Ok(sets)
 }
