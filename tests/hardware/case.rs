@@ -5,6 +5,7 @@ use crate::gpus::{World, dawdle};
 use crate::halves;
 use crate::memory::{self, Heap, Memory, Raw, Words};
 use crate::parallel::in_parallel;
+use counterflow::codegen::diag::Diagnostics;
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
@@ -150,19 +151,27 @@ pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checke
     (kernel, pipeline)
 }
 
+/// Its launches, of ranks of which so many share a GPU.
+pub fn plans(
+    kernel: &Checked<Kernel>,
+    shapes: &[Shape],
+    sharing: u32,
+) -> Result<(Series, Vec<Checked<Plan>>), Diagnostics> {
+    let machine = machine(kernel, sharing);
+    let most = shapes.iter().cloned().reduce(|a, b| a.covering(&b));
+    let series = verify::series(kernel, &most.expect("a shape"), &machine)?;
+    let plans = shapes.iter().map(|shape| series.plan(shape));
+    let plans = plans.collect::<Result<_, _>>()?;
+    Ok((series, plans))
+}
+
 impl Case {
     pub fn new(program: &Program, variant: &Variant, shapes: &[Shape], sharing: u32) -> Case {
         let (kernel, pipeline) = checked(program, variant);
-        let machine = machine(&kernel, sharing);
-        let most = shapes.iter().cloned().reduce(|a, b| a.covering(&b));
-        let series = verify::series(&kernel, &most.expect("a shape"), &machine)
+        let (series, plans) = plans(&kernel, shapes, sharing)
             .unwrap_or_else(|error| panic!("{}: {error}", program.name));
-        let plan = |shape| {
-            let plan = series.plan(shape);
-            plan.unwrap_or_else(|error| panic!("{}: {error}", program.name))
-        };
         Case {
-            plans: shapes.iter().map(plan).collect(),
+            plans,
             pipeline,
             series,
             kernel,

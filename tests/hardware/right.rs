@@ -2,6 +2,7 @@
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
 pub mod fp8_blocks;
+mod legal;
 mod narrow;
 mod newcomers;
 mod outsiders;
@@ -103,9 +104,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Every case, of ranks of which so many share a GPU.
-    fn cases(&self, schedule: Schedule, ranks: u32, sharing: u32) -> Vec<(Case, Fill)> {
-        let program = schedule();
+    fn variants(&self, program: &Program, ranks: u32) -> Vec<Variant> {
         let of_kind = |kind: &Kind| Variant {
             scales: self.scales,
             second: self.second,
@@ -113,9 +112,15 @@ impl Matrix {
             amax: self.amax,
             output_scales: self.made,
             partial_sums: self.partial,
-            ..variant_of(&program, ranks, *kind)
+            ..variant_of(program, ranks, *kind)
         };
-        let variants: Vec<_> = self.kinds.iter().map(of_kind).collect();
+        self.kinds.iter().map(of_kind).collect()
+    }
+
+    /// Every case, of ranks of which so many share a GPU.
+    fn cases(&self, schedule: Schedule, ranks: u32, sharing: u32) -> Vec<(Case, Fill)> {
+        let program = schedule();
+        let variants = self.variants(&program, ranks);
         let of_size = self.sizes.len() * self.fills.len();
         in_parallel(self.kinds.len() * of_size, |index| {
             let size = self.sizes[index % of_size / self.fills.len()];
@@ -157,8 +162,10 @@ impl Matrix {
         what: &str,
         (probes, late): (Probes, u64),
     ) {
+        let Some(gpus) = gpus::here() else {
+            return self.must_be_legal(worlds, schedule);
+        };
         for ranks in worlds.iter().copied() {
-            let Some(gpus) = gpus::here() else { return };
             // Before and behind the world, which keeps other tests from the GPUs, is what needs none.
             let cases = self.cases(schedule, ranks, ranks.div_ceil(gpus));
             let filled: Vec<_> = (cases.iter().map(|(case, fill)| case.filled(*fill))).collect();
@@ -279,11 +286,7 @@ fn fp8_sums_have_the_bits_of_the_emulator() {
     let device = Device::gpus(&world, Probes::default(), 0);
     let mut launches = 0;
     for (number, variant) in (1..).zip(of_bits()) {
-        let shapes = [
-            Shape::new(130, 272, 1104),
-            Shape::new(5, 272, 1104).up_to(130),
-        ];
-        let case = on(&device, &schedules::gemm(), &variant, &shapes);
+        let case = on(&device, &schedules::gemm(), &variant, &shapes_of_bits());
         let fill = Fill::Uniform(number);
         let (ran, emulated) = (case.run(&device, fill), case.run(&Device::Cpu, fill));
         for of in &ran.outputs {
@@ -298,6 +301,10 @@ fn fp8_sums_have_the_bits_of_the_emulator() {
         }
     }
     println!("  {launches} launches right: FP8 sums have the bits of the emulator");
+}
+
+fn shapes_of_bits() -> Vec<Shape> {
+    shapes(&[130, 5], (272, 1104))
 }
 
 /// Types of operands, by tiles and types of results. What an output is multiplied by is rounded once.

@@ -120,9 +120,14 @@ fn emulated(
     Some((case, outputs))
 }
 
+/// No tile, block or step divides any of it.
+fn shape() -> Shape {
+    Shape::new(1000, 520, 1104)
+}
+
 #[test]
 fn bits_of_a_plain_gemm() {
-    as_a_plain_gemm(on_gpus, (Shape::new(1000, 520, 1104), &[1, 2, 3, 4]));
+    as_a_plain_gemm(on_gpus, (shape(), &[1, 2, 3, 4]));
 }
 
 #[test]
@@ -165,10 +170,15 @@ fn of_pieces() -> impl Iterator<Item = (Program, [Variant; 2])> {
     })
 }
 
-/// Whatever pieces a step is multiplied in, each element is the same sum. A cluster's last tile lies outside, along either side.
+/// A cluster's last tile lies outside, along either side.
+fn shape_of_pieces() -> Shape {
+    Shape::new(1100, 520, 1104)
+}
+
+/// Whatever pieces a step is multiplied in, each element is the same sum.
 #[test]
 fn bits_in_any_pieces() {
-    let shape = Shape::new(1100, 520, 1104);
+    let shape = shape_of_pieces();
     let fill = Fill::Everywhere(7, shape.k.div_ceil(128));
     for (program, variants) in of_pieces() {
         let both = variants
@@ -181,6 +191,27 @@ fn bits_in_any_pieces() {
         assert!(whole.iter().all(|value| value.is_finite()));
         assert!(whole == pieces, "{} {}", program.name, variants[1]);
     }
+}
+
+/// What is compared bit for bit on GPUs.
+pub fn of_bits() -> impl Iterator<Item = (Program, Variant, Vec<Shape>)> {
+    let plain: (Schedule, u32) = (schedules::gemm, 1);
+    let gathers = (1..=4).flat_map(|world| GATHERS.map(|schedule| (schedule, world)));
+    let all = gathers.chain([plain]).flat_map(|(schedule, world)| {
+        let program = schedule();
+        let variant = variant_of(&program, world, TILES[0]);
+        KINDS.map(|scales| {
+            (
+                program.clone(),
+                variant.clone().scales(scales),
+                vec![shape()],
+            )
+        })
+    });
+    let pieces = of_pieces().flat_map(|(program, variants)| {
+        variants.map(|variant| (program.clone(), variant, vec![shape_of_pieces()]))
+    });
+    all.chain(pieces)
 }
 
 pub fn of_all() -> impl Iterator<Item = (Probes, Program, Variant)> {

@@ -11,7 +11,7 @@ use counterflow::{Program, Scales, Variant, schedules};
 const THEIRS: Rule = Rule::transformer_engine(Fp8::E4M3);
 const SENDERS: [Schedule; 2] = [schedules::gemm_rs, schedules::gemm_ar];
 
-fn sendings() -> [Making; 3] {
+pub(super) fn sendings() -> [Making; 3] {
     [
         (&KINDS[..2], None, THEIRS.powers_of_two()),
         (&KINDS[2..], None, Rule::transformer_engine(Fp8::E5M2)),
@@ -19,11 +19,13 @@ fn sendings() -> [Making; 3] {
     ]
 }
 
-fn sending((kinds, scales, rule): Making) -> (Matrix, String) {
+pub(super) fn sending((kinds, scales, rule): Making) -> (Matrix, String) {
     let matrix = Matrix {
         kinds,
         scales,
         partial: Some(rule),
+        // Codes of a row are whole 16 bytes.
+        sizes: &[(272, 1104), (576, 144), (2112, 272)],
         ..FP8_MATRIX
     };
     let to = rule.to.dtype();
