@@ -15,6 +15,7 @@ mod prepared;
 mod tables;
 mod tensors;
 mod which;
+mod workspace;
 
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;

@@ -1,13 +1,11 @@
 //! What a kernel needs of the heap for all its launches: counter cells and scratch.
 
 use super::cells::Cells;
-use super::{FINISHED, Loaded, tables};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::group::{ALIGN, CELLS, Needs, Placed, Readers, Scratch};
+use crate::group::{Needs, Placed, Readers, Scratch};
 use crate::undo::{Fix, undone};
 use counterflow_codegen::kernel::{Kernel, Purpose};
-use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::verify::{self, Series};
 use std::sync::Arc;
@@ -19,28 +17,10 @@ pub(super) fn scratch_of(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
 }
 
 /// Its counters' cells, one after another.
-fn cells_of(series: &Series) -> Cells {
+pub(super) fn cells_of(series: &Series) -> Cells {
     let counters = (0..series.kernel().counters.len()).map(|index| CounterId(index as u16));
     let cells = counters.map(|counter| series.largest().counter_cells(counter));
     Cells::new(cells.collect())
-}
-
-impl Loaded {
-    /// Bytes of the heap that a kernel takes when it is loaded: counter cells and scratch for every launch of a series whose
-    /// largest launch has that plan. Kernels that share scratch take less.
-    pub fn workspace(series: &Series, largest: &Plan) -> u64 {
-        let kernel = series.kernel();
-        let scratch = scratch_of(kernel).map(|tensor| largest.bytes(kernel, tensor));
-        let each = scratch.chain([u64::from(cells_of(series).count()) * COUNTER_LINE]);
-        each.map(|bytes| bytes.max(1).next_multiple_of(ALIGN)).sum()
-    }
-
-    /// The most bytes that it takes of a GPU's own memory.
-    pub(crate) fn own_bytes(series: &Series) -> u64 {
-        // Cells that kernels share may lie anywhere among those of the communicator.
-        let cells = u64::from(cells_of(series).count()) + CELLS / COUNTER_LINE;
-        cells * tables::MOST as u64 * 4 + FINISHED as u64 * 4
-    }
 }
 
 /// Counter cells and scratch for every launch of a series. Collective.

@@ -7,6 +7,7 @@ mod candidates;
 mod check;
 mod contenders;
 mod cost;
+mod counted;
 mod fp8;
 mod fused_epilogue;
 mod held;

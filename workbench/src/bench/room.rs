@@ -1,14 +1,8 @@
 //! Memory of a measurement: a list of all that tensors and results have, by which the heap is reserved and from which it
 //! is taken. What is not on the list cannot be taken.
 
-use super::check::Exact;
-use super::peer::padded;
-use super::task::Task;
-use super::variants::Planned;
-use super::written::Holds;
 use counterflow_codegen::program::TensorId;
 use counterflow_runtime::gpus::Memory;
-use counterflow_runtime::launch::Loaded;
 use counterflow_runtime::{Communicator, Error};
 use std::cell::RefCell;
 
@@ -40,7 +34,7 @@ pub(super) enum What {
 
 /// Memory on the list.
 #[derive(Debug)]
-struct Part {
+pub(super) struct Part {
     what: What,
     name: String,
     bytes: u64,
@@ -50,32 +44,23 @@ struct Part {
 }
 
 impl Part {
-    fn in_heap(&self) -> u64 {
+    pub(super) fn new(what: What, name: &str, bytes: u64, in_heap: bool) -> Part {
+        Part {
+            what,
+            name: name.into(),
+            bytes,
+            in_heap,
+            memory: None,
+        }
+    }
+
+    /// Bytes that it takes of the heap.
+    pub(super) fn in_heap(&self) -> u64 {
         match self.in_heap {
             true => self.bytes.max(1).next_multiple_of(ALIGN),
             false => 0,
         }
     }
-}
-
-/// The tensors of a kernel but for its scratch.
-fn tensors<'a>(
-    planned: &'a Planned<'_>,
-    what: fn(TensorId) -> What,
-) -> impl Iterator<Item = Part> + 'a {
-    let kernel = &planned.built.kernel;
-    let buffers = kernel.buffers.iter().zip(0..);
-    let given = buffers.filter(|(buffer, _)| !buffer.is_scratch());
-    given.map(move |(buffer, index)| {
-        let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, TensorId(index));
-        Part {
-            what: what(TensorId(index)),
-            name: buffer.name.clone(),
-            bytes: bytes.max(NUMBER),
-            in_heap,
-            memory: None,
-        }
-    })
 }
 
 /// What a measurement has.
@@ -86,16 +71,17 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Makes room for that many sets: at once, and while nothing runs. Otherwise what an earlier product had there would not be
-    /// free yet; parts of this one would come to lie behind that, and leave holes that the largest do not fit in. Collective.
+    /// Makes room for these, and for so many bytes of kernels in the heap: at once, and while nothing runs. Otherwise what an
+    /// earlier product had there would not be free yet; parts of this one would come to lie behind that, and leave holes that the
+    /// largest do not fit in. Collective.
     pub(super) fn new(
         rank: &'a Communicator,
-        task: &Task<'_>,
-        sets: u64,
+        mut left: Vec<Part>,
+        kernels: u64,
     ) -> Result<Room<'a>, Error> {
-        let mut left = parts(task, sets);
+        let parts: u64 = left.iter().map(Part::in_heap).sum();
         rank.synchronize()?;
-        rank.reserve(OWN + heap(&left, task))?;
+        rank.reserve(OWN + parts + kernels)?;
         for part in left.iter_mut().filter(|part| part.in_heap) {
             part.memory = Some(Memory::new(rank, &part.name, part.bytes, true)?);
         }
@@ -121,42 +107,32 @@ impl<'a> Room<'a> {
             None => Memory::new(self.rank, &part.name, part.bytes, false),
         }
     }
-}
 
-/// Bytes of the heap for these, and for what kernels have there.
-fn heap(parts: &[Part], task: &Task<'_>) -> u64 {
-    let kernels = task.loaded();
-    let kernels = kernels.map(|of| Loaded::workspace(&of.series, &of.plan));
-    parts.iter().map(Part::in_heap).chain(kernels).sum()
-}
-
-/// All that a measurement takes.
-fn parts(task: &Task<'_>, sets: u64) -> Vec<Part> {
-    let first = &task.ours[0];
-    let part = |what, name: &str, bytes, in_heap| Part {
-        what,
-        name: name.into(),
-        bytes,
-        in_heap,
-        memory: None,
-    };
-    // What comes of all ranks' products is compared with them: exact ones, or cuBLASLt's.
-    let shared = Holds::of(first) != Holds::Own;
-    let of_product = padded(first)[1] * u64::from(task.wide().bytes());
-    let mut parts = Vec::new();
-    for _ in 0..sets {
-        parts.extend(tensors(first, What::Tensor));
-        let in_heap = shared && !task.is_exact();
-        parts.push(part(What::Product, "product", of_product, in_heap));
+    /// Whether something in the heap was not taken.
+    #[cfg(test)]
+    pub(super) fn has_more(&self) -> bool {
+        self.left.borrow().iter().any(|part| part.in_heap)
     }
-    if task.is_exact() {
-        let exact = Exact::parts(task.case.size);
-        parts.extend(exact.map(|(what, name, bytes)| part(what, name, bytes, shared)));
-    }
-    let alone = task.alone.iter();
-    parts.extend(alone.flat_map(|alone| tensors(alone, What::Alone)));
-    parts
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_counted_is_refused() {
+        let ranks = Communicator::emulated(1).expect("ranks");
+        for in_heap in [false, true] {
+            let part = Part::new(What::Exact, "exact", 5, in_heap);
+            let room = Room::new(&ranks[0], vec![part], 0).expect("room");
+            assert_eq!(room.has_more(), in_heap);
+            let taken = room.take(What::Exact).expect("on the list");
+            assert_eq!(matches!(taken, Memory::Heap(_)), in_heap);
+            assert!(!room.has_more());
+            for what in [What::Exact, What::Product] {
+                let error = room.take(what).map(drop).expect_err("not on the list");
+                assert!(error.to_string().contains("than was counted"), "{error}");
+            }
+        }
+    }
+}

@@ -4,7 +4,6 @@ use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
-use super::peer::padded;
 use super::room::{Room, What};
 use super::unlike;
 use super::variants::{Built, Plane, Planned};
@@ -17,11 +16,6 @@ use counterflow_codegen::variant::Layout;
 use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
-use counterflow_runtime::launch::Loaded;
-
-/// The least bytes of all operand sets together: several times the L2 cache.
-const ROTATED: u64 = 256 << 20;
-const MOST_SETS: u64 = 16;
 
 /// What all ranks measure.
 pub(super) struct Task<'a> {
@@ -70,19 +64,6 @@ impl Task<'_> {
     /// Whether results are compared with exact products.
     pub(super) fn is_exact(&self) -> bool {
         self.dtype.is_fp8() || self.narrows()
-    }
-
-    /// How many sets of operands there are: so many that the cache does not hold them.
-    pub(super) fn sets(&self) -> u64 {
-        let first = &self.ours[0];
-        let [m, n, k] = self.case.size.map(u64::from);
-        let of_operands = (m * k + n * k) * u64::from(self.dtype.bytes());
-        let of_y = padded(first)[1] * u64::from(self.wide().bytes());
-        let more = self.epilogue().operands().map(|tensor| {
-            let (bytes, _) = Loaded::needs(&first.built.kernel, &first.plan, tensor);
-            bytes
-        });
-        (ROTATED.div_ceil(of_operands + of_y + more.sum::<u64>()) + 1).min(MOST_SETS)
     }
 
     /// Each kernel that is loaded. Ours for the product alone stands beside NCCL, too.

@@ -75,7 +75,7 @@ impl Worker {
         if let Some(fp8) = self.fp8.as_ref().filter(|_| task.dtype.is_fp8()) {
             return self.measure_fp8(rank, fp8, task, begin);
         }
-        let room = &Room::new(rank, task, task.sets())?;
+        let room = &task.room(rank, task.sets())?;
         let sets = self.sets(room, task)?;
         let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;
         let product = &baseline.product;

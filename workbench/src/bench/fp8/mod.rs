@@ -56,7 +56,7 @@ impl Worker {
         begin: Instant,
     ) -> Result<Measured, Error> {
         let own = task.own_kind();
-        let room = &Room::new(rank, task, task.sets())?;
+        let room = &task.room(rank, task.sets())?;
         let count = task.sets() as usize;
         let mut both = Both::new();
         draw((rank, fp8), task, own, count, &mut both)?;

@@ -1,0 +1,81 @@
+//! What a measurement takes: all memory of its sets, of what results are compared with, and of kernels.
+
+use super::check::Exact;
+use super::peer::padded;
+use super::room::{NUMBER, Part, Room, What};
+use super::task::Task;
+use super::variants::Planned;
+use super::written::Holds;
+use counterflow_codegen::program::TensorId;
+use counterflow_runtime::launch::Loaded;
+use counterflow_runtime::{Communicator, Error};
+
+/// The least bytes of all operand sets together: several times the L2 cache.
+const ROTATED: u64 = 256 << 20;
+const MOST_SETS: u64 = 16;
+
+impl Task<'_> {
+    /// How many sets of operands there are: so many that the cache does not hold them.
+    pub(super) fn sets(&self) -> u64 {
+        let first = &self.ours[0];
+        let [m, n, k] = self.case.size.map(u64::from);
+        let of_operands = (m * k + n * k) * u64::from(self.dtype.bytes());
+        let of_y = padded(first)[1] * u64::from(self.wide().bytes());
+        let more = self.epilogue().operands().map(|tensor| {
+            let (bytes, _) = Loaded::needs(&first.built.kernel, &first.plan, tensor);
+            bytes
+        });
+        (ROTATED.div_ceil(of_operands + of_y + more.sum::<u64>()) + 1).min(MOST_SETS)
+    }
+
+    /// Room for that many sets. Collective.
+    pub(super) fn room<'a>(&self, rank: &'a Communicator, sets: u64) -> Result<Room<'a>, Error> {
+        Room::new(rank, parts(self, sets), of_kernels(self))
+    }
+}
+
+/// Bytes of the heap that kernels have.
+fn of_kernels(task: &Task<'_>) -> u64 {
+    let kernels = task.loaded();
+    let each = kernels.map(|of| Loaded::workspace(&of.series, &of.plan));
+    each.sum()
+}
+
+/// All that a measurement takes.
+fn parts(task: &Task<'_>, sets: u64) -> Vec<Part> {
+    let first = &task.ours[0];
+    // What comes of all ranks' products is compared with them: exact ones, or cuBLASLt's.
+    let shared = Holds::of(first) != Holds::Own;
+    let of_product = padded(first)[1] * u64::from(task.wide().bytes());
+    let mut parts = Vec::new();
+    for _ in 0..sets {
+        parts.extend(tensors(first, What::Tensor));
+        let in_heap = shared && !task.is_exact();
+        parts.push(Part::new(What::Product, "product", of_product, in_heap));
+    }
+    if task.is_exact() {
+        let exact = Exact::parts(task.case.size);
+        parts.extend(exact.map(|(what, name, bytes)| Part::new(what, name, bytes, shared)));
+    }
+    let alone = task.alone.iter();
+    parts.extend(alone.flat_map(|alone| tensors(alone, What::Alone)));
+    parts
+}
+
+/// The tensors of a kernel but for its scratch.
+fn tensors<'a>(
+    planned: &'a Planned<'_>,
+    what: fn(TensorId) -> What,
+) -> impl Iterator<Item = Part> + 'a {
+    let kernel = &planned.built.kernel;
+    let buffers = kernel.buffers.iter().zip(0..);
+    let given = buffers.filter(|(buffer, _)| !buffer.is_scratch());
+    given.map(move |(buffer, index)| {
+        let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, TensorId(index));
+        let bytes = bytes.max(NUMBER);
+        Part::new(what(TensorId(index)), &buffer.name, bytes, in_heap)
+    })
+}
+
+#[cfg(test)]
+mod tests;
