@@ -136,9 +136,12 @@ fn emulated_bits_of_a_plain_gemm() {
     as_a_plain_gemm(emulated, (Shape::new(389, 136, 272), worlds));
 }
 
+/// A schedule with its tile, cluster and scales.
+type Piece = (Schedule, (u32, u32), (u32, u32), Scales);
+
 /// Tiles that are multiplied in other pieces than 128x128: by blocks of rows or parts of columns, whose scales are read by
 /// halves or all at once; alone, and in clusters whose CTAs load operands for each other.
-const PIECES: [(Schedule, (u32, u32), (u32, u32), Scales); 12] = [
+const PIECES: [Piece; 12] = [
     (schedules::gemm, (256, 128), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (256, 112), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (128, 160), (1, 1), Scales::Blocks1d1d),
