@@ -1,5 +1,6 @@
 //! What of the heap is given out, and to whom.
 
+use crate::group::ALIGN;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -80,6 +81,19 @@ pub struct HeapUse {
     pub peak: u64,
     /// What is given out, by its place.
     pub held: Vec<Held>,
+}
+
+impl HeapUse {
+    /// Bytes of the heap that an allocation of `bytes` bytes takes.
+    ///
+    /// ```
+    /// use counterflow::HeapUse;
+    ///
+    /// assert_eq!([0, 5, 1024, 1025].map(HeapUse::by), [1024, 1024, 1024, 2048]);
+    /// ```
+    pub fn by(bytes: u64) -> u64 {
+        bytes.max(1).next_multiple_of(ALIGN)
+    }
 }
 
 /// A line for each part, and the sums.

@@ -82,11 +82,15 @@ fn scales_of_blocks_pass_the_sass_checks() {
         ((256, 128), Scales::Blocks2d1d, (2, 1)),
         ((256, 128), Scales::Blocks1d1d, (1, 2)),
         ((128, 128), Scales::Blocks1d1d, (2, 1)),
+        ((256, 128), Scales::Blocks2d1d, (1, 2)),
+        ((16, 64), Scales::Blocks1d2d, (2, 1)),
     ];
     cases.extend(clusters.map(|(tile, scales, cluster)| {
         let variant = scaled((tile, false), scales).set("gemm.cluster", cluster);
         (schedules::gemm(), variant)
     }));
+    let both = scaled(((128, 256), false), Scales::Blocks1d2d).set("gemm.split", 2);
+    cases.push((schedules::gemm(), both.set("gemm.cluster", (2, 1))));
     let fused = [
         schedules::gemm_rs(),
         schedules::gemm_ar(),

@@ -9,6 +9,7 @@
 //!   A copy engine makes one copy after another, each with its fixed cost.
 //! - A wait ends when the last signal that it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.
+//! - A vector, or a scale, is read from memory for the first tile that needs it, and from the cache for the others.
 //! - Scales that a store makes count by the bytes of their plane, with the tile: written, sent, and read where partial
 //!   sums are added.
 //!

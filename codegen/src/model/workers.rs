@@ -6,7 +6,7 @@ use super::links::Transfer;
 use super::sim::{Action, Sim, Waiting};
 use super::state::{Did, Mode};
 use crate::kernel::{OpId, RoleKind};
-use crate::program::StoreMode;
+use crate::program::{Side, StoreMode};
 use crate::unroll::{EVERYWHERE, Span, StepKind};
 
 impl Sim<'_> {
@@ -168,8 +168,10 @@ impl Sim<'_> {
                 self.read(w, op, EventKind::Reduce, (from, scales))
             }
             StepKind::Load { from, .. } => {
-                // Vectors and scales are in the cache after the first tile that reads them.
-                if from.home == rank && !self.touches(rank, from) {
+                let kind = self.kernel.buffers[from.buffer.index()].kind;
+                let repeats = [Side::Rows, Side::Columns].map(|side| kind.is_same_in(side));
+                // The next tile finds it in the cache.
+                if repeats.contains(&true) && from.home == rank && !self.touches(rank, from) {
                     return Did::Step;
                 }
                 self.read(w, op, EventKind::Load, (from, None))

@@ -51,6 +51,17 @@ impl Stmt {
     }
 
     /// Statements that enclose none, here and within, to edit.
+    ///
+    /// ```
+    /// use counterflow_codegen::program::{Stmt, StmtKind};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let mut program = example::ag_gemm();
+    /// let outer = program.roles.iter_mut().flat_map(|role| &mut role.body);
+    /// let stores = outer.flat_map(Stmt::leaves_mut);
+    /// let stores = stores.filter(|stmt| matches!(stmt.kind, StmtKind::Store { .. }));
+    /// assert_eq!(stores.count(), 1);
+    /// ```
     pub fn leaves_mut(&mut self) -> Vec<&mut Stmt> {
         if self.blocks().is_empty() {
             return vec![self];

@@ -373,7 +373,8 @@ impl Walk<'_, '_> {
         Some(staged)
     }
 
-    /// A step's scales of an operand's blocks, in their part of the stage.
+    /// A step's scales of an operand's blocks, in their part of the stage. They come for a tile outside, too: so few that leaving
+    /// them out would cost more.
     fn scale(&mut self, pass: &Pass<'_>, at: usize, scale: StagedScale) -> Option<Staged> {
         let region = self.operands_of(pass).into_iter();
         let (_, region) = region

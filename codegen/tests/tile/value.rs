@@ -15,7 +15,6 @@ fn erf_matches_known_values() {
         assert!((erf(x) - expected).abs() < 1e-11, "erf({x})");
         assert!((erf(-x) + expected).abs() < 1e-11, "erf(-{x})");
     }
-    assert!((erf(2.499_999) - erf(2.500_001)).abs() < 1e-6);
     // Tails keep their digits: gelu(x) is x / 2 * erfc(-x / √2), and erfc(5) is known.
     let x = -5.0 * 2.0_f64.sqrt();
     let known = x / 2.0 * 1.537_459_794_428_035e-12;

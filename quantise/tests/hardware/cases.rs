@@ -60,13 +60,14 @@ pub fn delayed() -> Vec<Recipe> {
 }
 
 /// Rows and columns: one row, ragged in both ways, whole tiles, rows longer than registers hold, none of either.
-pub const SHAPES: [[usize; 2]; 9] = [
+pub const SHAPES: [[usize; 2]; 10] = [
     [1, 16],
     [5, 48],
     [128, 128],
     [129, 272],
     [300, 1040],
     [3, 9232],
+    [3, 4096],
     [513, 2048],
     [0, 32],
     [40, 0],

@@ -2,7 +2,8 @@
 
 use super::place::{cells_of, scratch_of};
 use super::{FINISHED, Loaded, tables};
-use crate::group::{ALIGN, CELLS};
+use crate::group::CELLS;
+use crate::held::HeapUse;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::verify::Series;
 
@@ -13,7 +14,7 @@ impl Loaded {
         let kernel = series.kernel();
         let scratch = scratch_of(kernel).map(|tensor| largest.bytes(kernel, tensor));
         let each = scratch.chain([u64::from(cells_of(series).count()) * COUNTER_LINE]);
-        each.map(|bytes| bytes.max(1).next_multiple_of(ALIGN)).sum()
+        each.map(HeapUse::by).sum()
     }
 
     /// The most bytes that it takes of a GPU's own memory.

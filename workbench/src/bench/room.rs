@@ -3,14 +3,11 @@
 
 use counterflow_codegen::program::TensorId;
 use counterflow_runtime::gpus::Memory;
-use counterflow_runtime::{Communicator, Error};
+use counterflow_runtime::{Communicator, Error, HeapUse};
 use std::cell::RefCell;
 
 /// What the communicator has for itself: a little more than a MiB.
 const OWN: u64 = 2 << 20;
-
-/// Parts of the heap are multiples of this.
-const ALIGN: u64 = 1024;
 
 /// The bytes of a number in memory of its own.
 pub(super) const NUMBER: u64 = 16;
@@ -39,7 +36,7 @@ pub(super) struct Part {
     name: String,
     bytes: u64,
     in_heap: bool,
-    /// What is in the heap, all ranks have at once.
+    /// Of the heap's parts: all ranks allocate them together, when the room is made.
     memory: Option<Memory>,
 }
 
@@ -55,9 +52,9 @@ impl Part {
     }
 
     /// Bytes that it takes of the heap.
-    pub(super) fn in_heap(&self) -> u64 {
+    pub(super) fn heap_bytes(&self) -> u64 {
         match self.in_heap {
-            true => self.bytes.max(1).next_multiple_of(ALIGN),
+            true => HeapUse::by(self.bytes),
             false => 0,
         }
     }
@@ -79,7 +76,7 @@ impl<'a> Room<'a> {
         mut left: Vec<Part>,
         kernels: u64,
     ) -> Result<Room<'a>, Error> {
-        let parts: u64 = left.iter().map(Part::in_heap).sum();
+        let parts: u64 = left.iter().map(Part::heap_bytes).sum();
         rank.synchronize()?;
         rank.reserve(OWN + parts + kernels)?;
         for part in left.iter_mut().filter(|part| part.in_heap) {

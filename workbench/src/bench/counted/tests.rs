@@ -107,7 +107,7 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
             let measuring = Measuring::new(rank, task)?;
             rank.barrier()?;
             let used = rank.heap_use();
-            let counted = parts(task, SETS).iter().map(Part::in_heap).sum::<u64>();
+            let counted = parts(task, SETS).iter().map(Part::heap_bytes).sum::<u64>();
             let counted = counted + of_kernels(task);
             let name = format!("{} {}", kernel.name, kernel.variant);
             assert_eq!(used.used, counted, "{name}: {used}");
