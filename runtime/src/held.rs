@@ -1,10 +1,12 @@
 //! What of the heap is given out, and to whom.
 
-use crate::group::ALIGN;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
+pub(crate) const ALIGN: u64 = 1024;
 
 /// Whose a part of the heap is.
 ///

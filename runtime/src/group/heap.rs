@@ -4,7 +4,7 @@ use super::peers::{Dropped, Peers};
 use super::refusal::agreed;
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
-use crate::held::{HeapUse, Holders, Owner};
+use crate::held::{ALIGN, HeapUse, Holders, Owner};
 use crate::rendezvous::Deadline;
 use crate::retire::{self, Mark, Retired};
 use crate::undo::{Fix, undone};
@@ -13,9 +13,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
-pub(crate) const ALIGN: u64 = 1024;
 
 /// Which part of every slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

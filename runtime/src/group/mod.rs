@@ -31,7 +31,7 @@ mod seats_tests;
 
 pub(crate) use abort::{Awaited, End, Names};
 pub(crate) use callers::Passage;
-pub(crate) use heap::{ALIGN, Allocation};
+pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use refusal::Refusal;

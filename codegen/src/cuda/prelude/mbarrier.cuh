@@ -43,8 +43,8 @@ __device__ __forceinline__ void mbarrier_arrive_release_cluster(u32 barrier, u32
 }
 
 // The same where CTA `cta` may be this one, whose threads also read the place by ordinary loads: a release at CTA scope
-// orders those for it. At another CTA's barrier an arrival counts whatever its scope, and this one orders nothing there:
-// what that CTA waits for was read by wgmma alone, and is complete. Pairs with mbarrier_wait.
+// orders those for it. At another CTA's barrier an arrival counts whatever its scope, and this one orders nothing
+// there: what that CTA waits for was read by wgmma alone, and is complete. Pairs with mbarrier_wait.
 __device__ __forceinline__ void mbarrier_arrive_release_own(u32 barrier, u32 cta) {
     jitter();
     asm volatile(
