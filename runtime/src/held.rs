@@ -94,7 +94,7 @@ impl HeapUse {
     /// assert_eq!([0, 5, 1024, 1025].map(HeapUse::by), [1024, 1024, 1024, 2048]);
     /// ```
     pub fn by(bytes: u64) -> u64 {
-        bytes.max(1).next_multiple_of(ALIGN)
+        bytes.max(1).div_ceil(ALIGN).saturating_mul(ALIGN)
     }
 }
 

@@ -210,12 +210,12 @@ mod agrees {
     crate::each_schedule!(super::agrees);
 }
 
-/// Chunks that end within a tile, of which some partial boxes exist: every sort of end in every world.
 /// Whether it has a kernel in layout nn: `#[comm]` CTAs do not copy a weight's rows that lie as columns.
 fn has_nn(schedule: Schedule) -> bool {
     schedule().name != "fsdp_gemm"
 }
 
+/// Chunks that end within a tile, of which some partial boxes exist: every sort of end in every world.
 fn ragged(schedule: Schedule) {
     let kinds: &[Kind] = if has_nn(schedule) {
         &[KINDS[0], KINDS[1], NN[0]]

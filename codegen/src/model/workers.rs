@@ -169,9 +169,9 @@ impl Sim<'_> {
             }
             StepKind::Load { from, .. } => {
                 let kind = self.kernel.buffers[from.buffer.index()].kind;
-                let repeats = [Side::Rows, Side::Columns].map(|side| kind.is_same_in(side));
+                let repeats = kind.is_same_in(Side::Rows) || kind.is_same_in(Side::Columns);
                 // The next tile finds it in the cache.
-                if repeats.contains(&true) && from.home == rank && !self.touches(rank, from) {
+                if repeats && from.home == rank && !self.touches(rank, from) {
                     return Did::Step;
                 }
                 self.read(w, op, EventKind::Load, (from, None))
