@@ -312,9 +312,9 @@ ag_gemm(
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 float acc[TILE_N / 2] = {};  // this thread's of 64 rows
                 float short_acc[TILE_N / 2 / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
-                #pragma unroll 1
+                #pragma unroll 4
                 for (u32 step = 0; step < steps; ++step) {
-                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
                     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
@@ -342,11 +342,12 @@ ag_gemm(
                     wgmma_wait<0>();
                     __syncwarp();
                     if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
                     #pragma unroll
                     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
                         add_scaled(acc[i + (TILE_N / 2 / 2)], short_acc[i], x_scales[vector_index_transposed(i)],
                             w_scales[(i + (TILE_N / 2 / 2)) / (SCALE_BLOCK / 2)]);
-                    stage.advance();
                 }
                 // y[t] = acc0
                 #pragma unroll

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{PartitionId, StoreMode, Var};
 use crate::sm90::cta::instruction_k;
-use crate::tiling::{Major, Tile, Tiling};
+use crate::tiling::{Major, Promotion, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
@@ -56,7 +56,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         // Four accumulators each, of all that a thread has of a tile; each subtile's sends stand once, whoever's it is.
         let (m, n) = sides(pipeline, pipeline.tile());
         let parts = pipeline.tiling().promotion().map_or(1, |it| it.parts);
-        let accumulators = multiplies / multiplies_of(pipeline, 0) / parts * m * n / 128;
+        let times = parts * unrolled(pipeline.tiling());
+        let accumulators = multiplies / multiplies_of(pipeline, 0) / times * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
@@ -74,6 +75,11 @@ fn sides(pipeline: &Pipeline, tile: Tile) -> (u32, u32) {
     let ping_pong = (pipeline.kernel.roles.iter())
         .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
     (if ping_pong { m } else { m / 2 }, n)
+}
+
+/// How many steps of a loop's tiles stand one after another.
+fn unrolled(tiling: &Tiling) -> u32 {
+    tiling.promotion().map_or(1, Promotion::steps_unrolled)
 }
 
 /// Matrix instructions that multiply a warpgroup's share of a loop's tiles in a step: 64 on the M side at a time.
@@ -170,7 +176,7 @@ impl Stands {
                     // One instruction may compute several of an item's products.
                     let of = pipeline.tiling_of(tiling);
                     let parts = of.promotion().map_or(1, |it| it.parts);
-                    let multiplies = of.multiplies().len() as u32 * parts;
+                    let multiplies = of.multiplies().len() as u32 * parts * unrolled(of);
                     multiplied += multiplies * multiplies_of(pipeline, tiling);
                     operands += of_operands(of);
                 }
@@ -218,7 +224,8 @@ impl Stands {
                     // A step's pieces are as many instructions as its blocks, for each part of the N side.
                     let promotion = pipeline.tiling_of(tiling).promotion();
                     let blocks = promotion.map_or(1, |it| it.blocks / it.together);
-                    stands.multiplies += multiplies_of(pipeline, tiling) / blocks;
+                    let times = unrolled(pipeline.tiling_of(tiling));
+                    stands.multiplies += multiplies_of(pipeline, tiling) / blocks * times;
                 }
                 if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
                     stands.stored += halves(*dtype) * moved();

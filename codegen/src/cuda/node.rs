@@ -6,7 +6,7 @@ use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
 use crate::tiling::{Multiply, Piece};
-use crate::warp::{At, Expr, Field, MapId, Node, Phase, RingId, RunBy, Slot, Test, Warp};
+use crate::warp::{At, Expr, Field, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
@@ -104,10 +104,14 @@ impl Text<'_> {
                 from,
                 to,
                 by,
-                unrolled,
+                unroll,
                 body,
             } => {
-                self.line(if *unrolled { "#pragma unroll" } else { ONCE });
+                match unroll {
+                    Unroll::Once => self.line(ONCE),
+                    Unroll::Times(times) => self.line(format!("#pragma unroll {times}")),
+                    Unroll::Fully => self.line("#pragma unroll"),
+                }
                 let step = match by {
                     Expr::Const(1) => format!("++{var}"),
                     by => format!("{var} += {}", self.expr(by)),
@@ -130,7 +134,7 @@ impl Text<'_> {
             Node::Await { barrier, phase } => {
                 let name = self.pipeline.ring(barrier.ring).name;
                 let flip = match phase {
-                    Phase::ThisPhase => "",
+                    Phase::ThisPhase | Phase::Tested => "",
                     Phase::PreviousPhase => " ^ 1",
                     // The first consumer has it first.
                     Phase::Staggered => " ^ consumer ^ 1",
@@ -139,7 +143,20 @@ impl Text<'_> {
                     self.barrier(*barrier, Slot::Current),
                     self.role.to_uppercase(),
                 );
-                self.line(format!("{at}.wait({name}.phase{flip}, watch, {role});"));
+                let unless = match phase {
+                    Phase::Tested => format!("if (!{name}.over) "),
+                    Phase::ThisPhase | Phase::PreviousPhase | Phase::Staggered => String::new(),
+                };
+                self.line(format!(
+                    "{unless}{at}.wait({name}.phase{flip}, watch, {role});"
+                ));
+            }
+            Node::TestWait { barrier } => {
+                let name = self.pipeline.ring(barrier.ring).name;
+                let at = self.barrier(*barrier, Slot::Current);
+                self.line(format!(
+                    "{name}.over = {at}.test({name}.phase);  // meanwhile the last sums are added"
+                ));
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));

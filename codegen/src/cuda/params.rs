@@ -145,6 +145,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::For { .. }
         | Node::If { .. }
         | Node::Await { .. }
+        | Node::TestWait { .. }
         | Node::Expect { .. }
         | Node::Arrive { .. }
         | Node::Advance { .. }

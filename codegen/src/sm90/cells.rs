@@ -4,7 +4,7 @@ use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::{Cells, WhichChunk};
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick, Side};
-use crate::warp::{Expr, Field, Node};
+use crate::warp::{Expr, Field, Node, Unroll};
 
 impl Walk<'_, '_> {
     fn axis(&self, dim: CounterDim) -> Expr {
@@ -113,7 +113,7 @@ impl Walk<'_, '_> {
                     from: 0.into(),
                     to,
                     by: 1.into(),
-                    unrolled: false,
+                    unroll: Unroll::Once,
                     body,
                 }]
             }
@@ -179,7 +179,7 @@ impl Walk<'_, '_> {
                     from: start / piece_rows,
                     to: last,
                     by: 1.into(),
-                    unrolled: false,
+                    unroll: Unroll::Once,
                     body,
                 }]
             }

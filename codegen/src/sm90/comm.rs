@@ -14,7 +14,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING};
+use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING, Unroll};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -357,7 +357,13 @@ fn sending() -> Expr {
 }
 
 pub(super) fn batch(body: Vec<Node>) -> Node {
-    count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
+    count(
+        "i",
+        Expr::symbol("BATCH", BATCH),
+        1.into(),
+        Unroll::Once,
+        body,
+    )
 }
 
 /// An item's waits: which of its thread makes them, and before what.

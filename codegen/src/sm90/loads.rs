@@ -19,7 +19,7 @@ use crate::program::{CellIndex, Pick, ScaleBlock, Side};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
+    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, Unroll,
     identifier,
 };
 
@@ -123,7 +123,7 @@ impl Walk<'_, '_> {
             }
         }
         nodes.extend(sizes);
-        nodes.push(self.each_step(body));
+        nodes.push(self.each_step(Unroll::Once, body));
         for (waits, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
@@ -206,7 +206,13 @@ impl Walk<'_, '_> {
                 barrier: STAGES.full(),
                 bytes: self.stage_subtiles() * subtile,
             },
-            count("i", self.stage_subtiles(), 1.into(), false, vec![load]),
+            count(
+                "i",
+                self.stage_subtiles(),
+                1.into(),
+                Unroll::Once,
+                vec![load],
+            ),
             Node::Advance {
                 ring: STAGES,
                 keep: false,
@@ -234,7 +240,7 @@ impl Walk<'_, '_> {
             "part",
             self.subtiles(),
             self.stage_subtiles(),
-            false,
+            Unroll::Once,
             part,
         ));
         nodes.push(Node::Others {
@@ -366,7 +372,7 @@ impl Walk<'_, '_> {
             partial_boxes,
         };
         staged.loads.push(if mn_major {
-            count("block", come, 1.into(), false, vec![load])
+            count("block", come, 1.into(), Unroll::Once, vec![load])
         } else {
             load
         });

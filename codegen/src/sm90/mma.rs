@@ -8,7 +8,7 @@ use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::{ScaleBlock, Var};
 use crate::tiling::{Piece, Promotion};
-use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
+use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test, Unroll};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, pass: &Pass<'_>, var: Var, tiles: Expr) -> Vec<Node> {
@@ -20,16 +20,22 @@ impl Walk<'_, '_> {
             slot,
         };
         let promoted = self.tiling().promotion();
-        let body = match promoted {
-            Some(promotion) => self.promoted_step(promotion),
-            None => self.step_in_flight(),
+        let (unroll, body) = match promoted {
+            Some(promotion) => (
+                match promotion.steps_unrolled() {
+                    1 => Unroll::Once,
+                    times => Unroll::Times(times),
+                },
+                self.promoted_step(promotion),
+            ),
+            None => (Unroll::Once, self.step_in_flight()),
         };
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.extend(self.read_vectors_ahead(pass, var));
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
-        nodes.extend(self.staggered(body));
+        nodes.extend(self.staggered(unroll, body));
         nodes.extend(ping_pong(Node::ArriveOrder));
         if promoted.is_none() {
             nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
@@ -53,7 +59,13 @@ impl Walk<'_, '_> {
                     barrier: STAGES.full(),
                     phase: Phase::ThisPhase,
                 },
-                count("i", self.stage_subtiles(), 1.into(), true, vec![add]),
+                count(
+                    "i",
+                    self.stage_subtiles(),
+                    1.into(),
+                    Unroll::Fully,
+                    vec![add],
+                ),
                 // These were ordinary reads; the next write to the stage is TMA's.
                 Node::FenceShared,
                 Node::SyncWarp,
@@ -69,7 +81,7 @@ impl Walk<'_, '_> {
                 "part",
                 self.subtiles(),
                 self.stage_subtiles(),
-                true,
+                Unroll::Fully,
                 part,
             ));
             nodes.push(Node::Others {
@@ -124,10 +136,13 @@ impl Walk<'_, '_> {
     /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before, share by share.
     /// Meanwhile the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have
     /// read it, and threads the last of its scales.
+    ///
+    /// From the last wait to the next step's multiplies tensor cores have nothing of this warpgroup. So the next stage is tested
+    /// before the last sums are added, which takes as long as the answer.
     fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
         let mut body = vec![Node::Await {
             barrier: STAGES.full(),
-            phase: Phase::ThisPhase,
+            phase: Phase::Tested,
         }];
         let multiplies = 0..self.tiling().multiplies().len();
         let pieces: Vec<(usize, Piece)> = multiplies
@@ -158,10 +173,19 @@ impl Walk<'_, '_> {
                     if !self.tiling().scales().is_empty() {
                         body.push(Node::SyncWarp);
                     }
-                    body.push(Node::Arrive {
-                        barrier: STAGES.empty(),
-                        slot: Slot::Current,
-                    });
+                    body.extend([
+                        Node::Arrive {
+                            barrier: STAGES.empty(),
+                            slot: Slot::Current,
+                        },
+                        Node::Advance {
+                            ring: STAGES,
+                            keep: false,
+                        },
+                        Node::TestWait {
+                            barrier: STAGES.full(),
+                        },
+                    ]);
                 }
                 body.push(Node::Fragment(FragmentOp::Promote {
                     multiply,
@@ -170,10 +194,6 @@ impl Walk<'_, '_> {
                 }));
             }
         }
-        body.push(Node::Advance {
-            ring: STAGES,
-            keep: false,
-        });
         body
     }
 

@@ -4,7 +4,7 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::Region;
 use crate::program::Var;
-use crate::warp::{Expr, Node, Note, Phase, RingId, Slot};
+use crate::warp::{Expr, Node, Note, Phase, RingId, Slot, Unroll};
 
 /// A note that no statement of the schedule asks for.
 pub(super) fn why(words: &str) -> Node {
@@ -24,8 +24,8 @@ impl Walk<'_, '_> {
     }
 
     /// The steps of a tile.
-    pub(super) fn each_step(&self, body: Vec<Node>) -> Node {
-        count("step", self.steps.clone(), 1.into(), false, body)
+    pub(super) fn each_step(&self, unroll: Unroll, body: Vec<Node>) -> Node {
+        count("step", self.steps.clone(), 1.into(), unroll, body)
     }
 }
 
@@ -64,16 +64,16 @@ pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
         },
         Node::Advance { ring, keep: false },
     ];
-    count("i", slots, 1.into(), false, body)
+    count("i", slots, 1.into(), Unroll::Once, body)
 }
 
-pub(super) fn count(var: &str, to: Expr, by: Expr, unrolled: bool, body: Vec<Node>) -> Node {
+pub(super) fn count(var: &str, to: Expr, by: Expr, unroll: Unroll, body: Vec<Node>) -> Node {
     Node::For {
         var: var.into(),
         from: 0.into(),
         to,
         by,
-        unrolled,
+        unroll,
         body,
     }
 }

@@ -13,7 +13,7 @@ use super::cta::Mode;
 use super::nodes::{count, why};
 use super::rings::{PARTIALS, TILES};
 use super::walk::Walk;
-use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Test, cluster};
+use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Test, Unroll, cluster};
 
 /// Which of them a subtile belongs to.
 fn owner(split: Expr) -> Expr {
@@ -112,14 +112,14 @@ impl Walk<'_, '_> {
     /// A loop of one thread over the subtiles of a tile that this CTA stores.
     pub(super) fn each_own_subtile(&self, body: Vec<Node>) -> Node {
         if self.b.cta.split() == 1 {
-            return count("part", self.subtiles(), 1.into(), false, body);
+            return count("part", self.subtiles(), 1.into(), Unroll::Once, body);
         }
         Node::For {
             var: "part".into(),
             from: Expr::var("split_rank"),
             to: self.subtiles(),
             by: self.b.split_ctas(),
-            unrolled: false,
+            unroll: Unroll::Once,
             body,
         }
     }
@@ -132,7 +132,7 @@ impl Walk<'_, '_> {
             let test = which(owner(self.b.split_ctas()), Expr::var("split_rank"));
             vec![Node::If { test, body }]
         };
-        count("part", self.subtiles(), 1.into(), true, body)
+        count("part", self.subtiles(), 1.into(), Unroll::Fully, body)
     }
 
     /// Sends what the others add up, and adds up what they send.
@@ -160,7 +160,7 @@ impl Walk<'_, '_> {
             index: place(Expr::var("from")),
             part: Expr::var("part"),
         });
-        let adds = count("from", split() - 1, 1.into(), true, vec![add]);
+        let adds = count("from", split() - 1, 1.into(), Unroll::Fully, vec![add]);
         let bytes = Expr::symbol(
             "SPLIT_PARTIAL_SUBTILE_BYTES",
             tiling.subtile().elements() * 4 / self.b.cta.mode().warpgroups(),

@@ -8,7 +8,7 @@
 use super::nodes::{read, why};
 use super::rings::SUBTILES;
 use super::walk::Walk;
-use crate::warp::{Expr, Node, Phase, Slot, Test};
+use crate::warp::{Expr, Node, Phase, Slot, Test, Unroll};
 
 /// Steps that the second consumer begins when all of the first one's are under way. There can be no more: while it waits it
 /// holds the stage of the step before, and the last two have one each. Measured, 200×256 at 8192³: 1.2 % faster than without
@@ -17,9 +17,9 @@ const BEHIND: u32 = 2;
 
 impl Walk<'_, '_> {
     /// The steps of a tile, each of them `body`. One that has a single step has no order barrier that somebody waits at.
-    pub(super) fn staggered(&self, mut body: Vec<Node>) -> Vec<Node> {
+    pub(super) fn staggered(&self, unroll: Unroll, mut body: Vec<Node>) -> Vec<Node> {
         if !self.b.cta.staggered() {
-            return vec![self.each_step(body)];
+            return vec![self.each_step(unroll, body)];
         }
         let only = |consumer: u32, body: Vec<Node>| Node::If {
             test: Test::Equal(Expr::var("consumer"), consumer.into()),
@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
             why(
                 "The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its half.",
             ),
-            self.each_step(body),
+            self.each_step(unroll, body),
             only(0, vec![Node::ArriveOrder]),
         ]
     }

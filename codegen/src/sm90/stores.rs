@@ -9,7 +9,7 @@ use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, StoreMode, TensorId};
-use crate::warp::{At, Expr, MapId, Node, Phase, Slot};
+use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Unroll};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
@@ -183,7 +183,7 @@ impl Walk<'_, '_> {
         let slices = of / columns.clone();
         let slice = || Expr::var("slice");
         let node = moves(slice(), column + slice() * columns);
-        count("slice", slices, 1.into(), false, vec![node])
+        count("slice", slices, 1.into(), Unroll::Once, vec![node])
     }
 
     pub(super) fn tile_rows(&self) -> Expr {

@@ -31,7 +31,7 @@ pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGI
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Elements, Epilogue, FragmentOp, Param, Source};
-pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
+pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, ItemLoop, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{

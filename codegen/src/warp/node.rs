@@ -77,8 +77,8 @@ pub enum Node {
         to: Expr,
         /// How far a step goes.
         by: Expr,
-        /// Whether the body indexes registers, so that the loop must be unrolled.
-        unrolled: bool,
+        /// How often its body stands in the machine code.
+        unroll: Unroll,
         /// What runs.
         body: Vec<Node>,
     },
@@ -100,6 +100,15 @@ pub enum Node {
         barrier: BarrierId,
         /// Which phase.
         phase: Phase,
+    },
+    /// Asks whether this pass's phase of the current slot's barrier is over, and does not wait. An [`Node::Await`] of
+    /// [`Phase::Tested`] before the next [`Node::Advance`] waits only where it was not.
+    ///
+    /// CUDA: `stage.over = stage_full[stage.index].test(stage.phase)`. Meaning: nothing; what orders memory is the wait. But the
+    /// phase before must be known to be over, or its parity would be taken for that phase's.
+    TestWait {
+        /// The barrier.
+        barrier: BarrierId,
     },
     /// Arrives at the current slot's barrier and announces so many bytes of loads.
     Expect {
@@ -342,11 +351,24 @@ pub struct Grid {
     pub columns: Expr,
 }
 
+/// How often the body of a loop stands in the machine code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unroll {
+    /// Once, where tests count instructions.
+    Once,
+    /// So many times.
+    Times(u32),
+    /// As often as it runs: it indexes registers.
+    Fully,
+}
+
 /// Which phase of a barrier: the parity of the role's pass over the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// The one of this pass.
     ThisPhase,
+    /// The same, which a [`Node::TestWait`] may have found to be over.
+    Tested,
     /// The one before: passes at once in the first pass over the slots.
     PreviousPhase,
     /// Where sets hand slots on: the one in which the set before hands it to this one. For the first consumer it is that of

@@ -10,6 +10,7 @@ use crate::program::{CounterId, StoreMode};
 use crate::tiling::Tiling;
 use crate::warp::{
     At, BarrierId, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy, Side, Slot,
+    Unroll,
 };
 use std::fmt;
 
@@ -258,14 +259,18 @@ impl Printer<'_> {
                 from,
                 to,
                 by,
-                unrolled,
+                unroll,
                 ..
             } => {
                 let by = match by {
                     Expr::Const(1) => String::new(),
                     by => format!(" by {}", number(by)),
                 };
-                let unrolled = if *unrolled { ", unrolled" } else { "" };
+                let unrolled = match unroll {
+                    Unroll::Once => String::new(),
+                    Unroll::Times(times) => format!(", unrolled {times} times"),
+                    Unroll::Fully => ", unrolled".into(),
+                };
                 format!(
                     "for {var} in {}..{}{by}{unrolled}",
                     factor(from, self),
@@ -276,11 +281,13 @@ impl Printer<'_> {
             Node::Await { barrier, phase } => {
                 let phase = match phase {
                     Phase::ThisPhase => "",
+                    Phase::Tested => " unless it was over",
                     Phase::PreviousPhase => " of the previous phase",
                     Phase::Staggered => " as staggered",
                 };
                 format!("await {}{phase}", self.barrier(*barrier))
             }
+            Node::TestWait { barrier } => format!("test {}", self.barrier(*barrier)),
             Node::Expect { barrier, bytes } => {
                 let full = self.barrier(*barrier);
                 format!("expect {} at {full}", number(bytes))

@@ -29,6 +29,7 @@ impl Node {
             Node::Note(_)
             | Node::Let { .. }
             | Node::Await { .. }
+            | Node::TestWait { .. }
             | Node::Expect { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
@@ -145,6 +146,7 @@ impl Node {
             | Node::Schedule { .. }
             | Node::Others { .. }
             | Node::Await { .. }
+            | Node::TestWait { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
             | Node::AwaitOrder

@@ -301,8 +301,8 @@ fn kernels_that_lose_scales_of_blocks() {
     insta::assert_snapshot!(found.join("\n"));
 }
 
-/// Whatever step of a kernel is left out is missed, but for what the end of a kernel, or the release of a later box, sees to as
-/// well.
+/// Whatever step of a kernel is left out is missed, but for a test, which only saves time, and what the end of a kernel, or the
+/// release of a later box, sees to as well.
 #[test]
 fn no_step_can_be_left_out() {
     let kinds = [

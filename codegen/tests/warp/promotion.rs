@@ -1,15 +1,16 @@
 //! Promoted sums of FP8 products: what a step becomes, in how many pieces, and what is refused.
 
 use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::E4M3;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{BarrierId, FragmentOp, Node, Pipeline, RingId, Side};
 use counterflow_codegen::{cuda, sm90, verify};
 
 /// What fills the operands of a run.
@@ -36,14 +37,14 @@ fn text(name: &str, variant: &Variant) -> String {
     cuda::emit(&pipeline).text
 }
 
-/// What the text says from where it starts to the stage's end.
+/// What the text says of a step, from its accumulators on.
 fn step(text: &str) -> String {
     let from = text.find("float acc").unwrap_or_else(|| panic!("{text}"));
     let lines = text[from..].lines();
     let mut step: Vec<&str> = Vec::new();
     for line in lines {
         step.push(line.trim());
-        if line.contains("stage.advance()") {
+        if line.trim() == "}" {
             break;
         }
     }
@@ -55,9 +56,9 @@ fn a_step_is_multiplied_from_zero_and_added() {
     insta::assert_snapshot!(step(&text("gemm", &variant((128, 128)))), @"
     float acc[TILE_N / 2] = {};  // this thread's of 64 rows
     float short_acc[TILE_N / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
-    #pragma unroll 1
+    #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
     #pragma unroll
@@ -66,9 +67,11 @@ fn a_step_is_multiplied_from_zero_and_added() {
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
+    stage.advance();
+    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2; ++i) acc[i] += short_acc[i];
-    stage.advance();
+    }
     ");
 }
 
@@ -77,9 +80,9 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     insta::assert_snapshot!(step(&text("gemm", &variant((256, 128)))), @"
     float acc[BLOCKS][TILE_N / 2] = {};  // this thread's of each 64 rows
     float short_acc[TILE_N / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
-    #pragma unroll 1
+    #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
     #pragma unroll
@@ -97,16 +100,18 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
+    stage.advance();
+    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2; ++i) acc[1][i] += short_acc[i];
-    stage.advance();
+    }
     ");
     insta::assert_snapshot!(step(&text("gemm", &variant((128, 256)))), @"
     float acc[TILE_N / 2] = {};  // this thread's of 64 rows
     float short_acc[TILE_N / 2 / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
-    #pragma unroll 1
+    #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
-    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
     #pragma unroll
@@ -124,9 +129,49 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     wgmma_commit();
     wgmma_wait<0>();
     if (lane == 0) stage_empty[stage.index].arrive();
+    stage.advance();
+    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i) acc[i + (TILE_N / 2 / 2)] += short_acc[i];
-    stage.advance();
+    }
+    ");
+}
+
+/// Past the other consumer's tile, in ping-pong, nothing says yet that the phase before is over: its parity would be taken for
+/// that of the one that is tested.
+#[test]
+fn a_stage_is_not_tested_a_phase_too_early() {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        ping_pong: Some(true.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    let (program, variant) = (s.finish(), Variant::new(1).dtype(E4M3).promote(true));
+    let mut pipeline = built(&program, &variant).unwrap_or_else(|error| panic!("{error}"));
+    verify::pipeline(pipeline.clone()).unwrap_or_else(|error| panic!("{error}"));
+    let barrier = BarrierId {
+        ring: RingId(0),
+        side: Side::Full,
+    };
+    pipeline.lists(&mut |list| {
+        let end = |node: &Node| *node == Node::ArriveOrder;
+        if let Some(at) = list.iter().position(end) {
+            list.insert(at + 2, Node::TestWait { barrier });
+        }
+    });
+    let found = verify::pipeline(pipeline).err().expect("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: multiply of block 0 on rank 0 tests a stage before its turn
+      = nothing says that the previous phase is complete, and an earlier one has the same parity
+      help: a parity names a phase only within one pass over the ring's slots: wait at the order barrier first
     ");
 }
 

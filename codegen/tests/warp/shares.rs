@@ -25,13 +25,13 @@ fn built(name: &str, variant: &Variant) -> Result<Pipeline, Diagnostics> {
     sm90::build(&lower(&program(name), variant).and_then(verify::kernel)?)
 }
 
-/// What the text says from where it starts to the stage's end.
+/// What the text says of a step, from its accumulators on.
 fn step(variant: &Variant) -> String {
     let pipeline = built("gemm", variant).and_then(verify::pipeline);
     let pipeline = pipeline.unwrap_or_else(|error| panic!("{variant}: {error}"));
     let text = cuda::emit(&pipeline).text;
     let from = text.find("float acc").unwrap_or_else(|| panic!("{text}"));
-    let to = text[from..].find("stage.advance()").expect("a step's end");
+    let to = text[from..].find("            }\n").expect("a step's end");
     let lines = text[from..from + to].lines().map(str::trim);
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -45,7 +45,7 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     float w_scales[TILE_N / 2 / 4];  // of one share at a time
     #pragma unroll 1
     for (u32 step = 0; step < steps; ++step) {
-    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+    if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
     wgmma_fence();
     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
     #pragma unroll
@@ -79,6 +79,8 @@ fn the_scales_of_the_second_half_take_the_place_of_the_first() {
     scales_on_n<TILE_N / 2>(w_scales, smem_w_scale[stage.index], lane);
     __syncwarp();
     if (lane == 0) stage_empty[stage.index].arrive();
+    stage.advance();
+    stage.over = stage_full[stage.index].test(stage.phase);  // meanwhile the last sums are added
     #pragma unroll
     for (u32 i = 0; i < TILE_N / 2 / 2; ++i)
     add_scaled(acc[1][i], short_acc[i], x_scales[vector_index_transposed(i)],

@@ -71,6 +71,17 @@ __device__ __forceinline__ bool mbarrier_try_wait(u32 barrier, u32 parity) {
     return done != 0;
 }
 
+// Answers at once.
+__device__ __forceinline__ bool mbarrier_test_wait(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 __device__ __forceinline__ bool mbarrier_try_wait_relaxed(u32 barrier, u32 parity) {
     u32 done;
     asm volatile(
@@ -141,6 +152,12 @@ struct Barrier {
         if (SCOPE == Scope::Relaxed) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
     }
 
+    // Whether it would not wait. Acquires as it does where that is so.
+    __device__ __forceinline__ bool test(u32 parity) const {
+        static_assert(SCOPE == Scope::Cta || SCOPE == Scope::Own, "a wait at this CTA's scope");
+        return mbarrier_test_wait(at, parity);
+    }
+
     // Release at CTA scope.
     __device__ __forceinline__ void arrive() const {
         static_assert(SCOPE == Scope::Cta, "an arrival that other CTAs wait for has their scope: arrive_on");
@@ -194,18 +211,22 @@ struct Buffer {
 };
 
 // A role's place in a ring: its next slot, and the parity of that slot's phase. A consumer that has slots of its own
-// cycles through its set of them.
+// cycles through its set of them. `over`: a test before its turn found that phase to be over.
 template <u32 SLOTS>
 struct PipelineState {
     u32 first, index, phase;
+    bool over;
 
-    __device__ __forceinline__ explicit PipelineState(u32 set = 0) : first(set * SLOTS), index(first), phase(0) {}
+    __device__ __forceinline__ explicit PipelineState(u32 set = 0)
+        : first(set * SLOTS), index(first), phase(0), over(false) {}
 
     __device__ __forceinline__ void advance() {
+        over = false;
         if (++index == first + SLOTS) index = first, phase ^= 1;
     }
 
     __device__ __forceinline__ void advance(u32 by) {
+        over = false;
         index += by % SLOTS, phase ^= by / SLOTS % 2;
         if (index >= first + SLOTS) index -= SLOTS, phase ^= 1;
     }

@@ -33,15 +33,11 @@ impl Simulator<'_> {
         }
         let mut skipped = 0;
         match *kind {
+            Kind::TestWait { barrier, phases } => self.follows(index, barrier, phases)?,
             Kind::Await { barrier, phases } => {
-                let at = &self.ctas[cta].barriers;
-                let (number, at) = (
-                    (cta - self.leader(index)) * at.len() + barrier,
-                    &at[barrier],
-                );
-                if self.agents[index].knows.phases(number) + 1 < phases {
-                    return Err(Box::new(trace::a_phase_behind(self, index)));
-                }
+                self.follows(index, barrier, phases)?;
+                let number = self.number(index, barrier);
+                let at = &self.ctas[cta].barriers[barrier];
                 if at.phase > phases {
                     return Err(Box::new(trace::too_late(self, index)));
                 }

@@ -219,7 +219,7 @@ impl<'a> Flattener<'a> {
             Node::Await { barrier, phase } => {
                 let cursor = self.cursors[usize::from(barrier.ring.0)];
                 let phases = match phase {
-                    Phase::ThisPhase => cursor.phase + 1,
+                    Phase::ThisPhase | Phase::Tested => cursor.phase + 1,
                     Phase::PreviousPhase => cursor.phase,
                     Phase::Staggered => cursor.phase + self.runner,
                 };
@@ -230,6 +230,14 @@ impl<'a> Flattener<'a> {
                         phases,
                     },
                 );
+            }
+            Node::TestWait { barrier } => {
+                let cursor = self.cursors[usize::from(barrier.ring.0)];
+                let kind = Kind::TestWait {
+                    barrier: self.barrier(*barrier, cursor.slot),
+                    phases: cursor.phase + 1,
+                };
+                self.push(node, kind);
             }
             Node::Expect { barrier, bytes } => {
                 let slot = self.slot(barrier.ring, Slot::Current);

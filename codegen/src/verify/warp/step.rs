@@ -26,6 +26,11 @@ pub(super) enum Kind {
         barrier: usize,
         phases: u32,
     },
+    /// Whether so many phases are over.
+    TestWait {
+        barrier: usize,
+        phases: u32,
+    },
     Expect {
         barrier: usize,
         bytes: u32,
@@ -130,6 +135,7 @@ impl Kind {
             | Kind::Flush
             | Kind::Last { .. } => true,
             Kind::Await { .. }
+            | Kind::TestWait { .. }
             | Kind::Expect { .. }
             | Kind::Arrive { .. }
             | Kind::Commit

@@ -99,6 +99,7 @@ impl Simulator<'_> {
         });
         let what = match &step.kind {
             Kind::Await { .. } => self.awaited(step.node),
+            Kind::TestWait { .. } => "tests a stage before its turn".into(),
             Kind::Expect { .. } => "announces a load".into(),
             Kind::Arrive { .. } => self.announced(step.node),
             Kind::Load { area, from, .. } => format!(

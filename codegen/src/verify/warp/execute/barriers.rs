@@ -19,6 +19,21 @@ impl Simulator<'_> {
         matches!(role.run_by, RunBy::Groups)
     }
 
+    /// A barrier's number in its cluster.
+    pub(super) fn number(&self, index: usize, barrier: usize) -> usize {
+        let cta = self.agents[index].cta;
+        (cta - self.leader(index)) * self.ctas[cta].barriers.len() + barrier
+    }
+
+    /// An agent may look for that phase of a barrier: it knows the one before to be over, whose parity is the other one.
+    pub(super) fn follows(&self, index: usize, barrier: usize, phases: u32) -> Verdict {
+        let number = self.number(index, barrier);
+        if self.agents[index].knows.phases(number) + 1 < phases {
+            return Err(Box::new(trace::a_phase_behind(self, index)));
+        }
+        Ok(())
+    }
+
     /// Arrivals, of all warps of an agent or of one.
     pub(super) fn arrive(
         &mut self,
