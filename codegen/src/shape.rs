@@ -1,5 +1,6 @@
 //! A problem's numbers: a shape, and a kernel's geometry on it.
 
+mod empty;
 mod lines;
 mod sizes;
 
@@ -100,7 +101,7 @@ impl Geometry {
     /// launch, so that each keeps its meaning when sizes change from launch to launch.
     ///
     /// # Errors
-    /// A size of zero or above the most, an unknown dimension or tensor name, a row that is not a multiple of 16
+    /// A size of zero that is more than the depth of products of local operands, or one above the most, an unknown dimension or tensor name, a row that is not a multiple of 16
     /// bytes, a leading dimension that is too small, or a size beyond 31 bits, each with what would be legal.
     pub fn within(kernel: &Kernel, shape: &Shape, most: &Shape) -> Result<Geometry, Diagnostics> {
         let mut found = Vec::new();
@@ -145,9 +146,14 @@ impl Geometry {
             .zip(0..)
             .map(|(dim, id)| {
                 let (size, most) = (shape.size(dim), most.size(dim));
-                if size == 0 || size > i32::MAX as u32 {
+                let none = size == 0 && !kernel.may_be_empty(DimId(id));
+                if none || size > i32::MAX as u32 {
                     let message = format!("{} is {size}", dim.name);
-                    found.push(shape_error(message).hint("give a size from 1 to 2147483647"));
+                    let legal = "give a size from 1 to 2147483647";
+                    found.push(shape_error(message).hint(match none && kernel.is_depth(DimId(id)) {
+                        true => format!("only tensors that a rank has by itself may have none: skip the product, whose sums are 0, or {legal}"),
+                        false => legal.into(),
+                    }));
                 } else if size > most {
                     let message = format!("{} is {size} in a series of up to {most}", dim.name);
                     let hint = format!("make the series for at least {} = {size}", dim.name);

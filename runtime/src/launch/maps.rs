@@ -87,6 +87,7 @@ impl Loaded {
         let place = self.place(tensors, plan, map.tensor)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let (base, stride) = match (map.view, place.shared) {
+            _ if shape.zeros => (self.zeros.address(), shape.strides[1]),
             (View::Flat | View::Chunks | View::ColumnChunks, _) => (place.own, shape.strides[1]),
             (
                 View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
