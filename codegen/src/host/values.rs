@@ -15,12 +15,12 @@ pub struct MapShape {
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
-    /// Whether it is of 16 bytes that are zero, beside the tensor, which has no columns. TMA reads the rest as zero, too.
+    /// Whether it is of 16 bytes that are zero, since the tensor has no elements. TMA reads the rest as zero, too.
     pub zeros: bool,
 }
 
 impl MapShape {
-    /// Of a tensor without columns.
+    /// In the place of a tensor without elements.
     fn zeros(element: u32, boxed: [u32; 4]) -> MapShape {
         MapShape {
             dims: [u64::from(LINE / element), 1, 1, 1],
@@ -151,7 +151,7 @@ impl Pipeline {
         if buffer.mn_major {
             boxed.swap(0, 1);
         }
-        if columns == 0 {
+        if geometry.is_empty(buffer) {
             return MapShape::zeros(buffer.dtype.bytes(), boxed);
         }
         let mut shape = MapShape {

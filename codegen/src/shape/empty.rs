@@ -1,7 +1,17 @@
 //! Products of depth 0, whose sums are 0.
 
-use crate::kernel::{DimId, Kernel, OpKind, visit};
+use super::Geometry;
+use crate::kernel::{Buffer, DimId, Kernel, OpKind, visit};
 use crate::program::Side;
+
+impl Geometry {
+    /// Whether a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
+    pub fn is_empty(&self, buffer: &Buffer) -> bool {
+        [buffer.rows, buffer.columns]
+            .iter()
+            .any(|dim| self.size(*dim) == 0)
+    }
+}
 
 impl Kernel {
     /// Whether products multiply along that size, or it counts the blocks of one along which they do.

@@ -72,7 +72,7 @@ pub struct Loaded {
     /// Where its scratch is.
     scratch: Tensors,
     finished: Local<u32>,
-    /// What a launch reads of tensors without columns.
+    /// What a launch reads of tensors without elements.
     zeros: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
