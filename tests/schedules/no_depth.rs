@@ -20,6 +20,7 @@ fn layer(rank: &Communicator, depth: usize) -> Result<Vec<u16>, Error> {
     bias.write(&values.collect::<Vec<_>>())?;
     y.fill(0xff)?;
     let (x, w) = (x?, w?);
+    assert_eq!(op.needs("x")?.shape, [M, depth]);
     let launch = op.on(rank).x(&x).w(&w).bias(&bias).y(&mut y);
     launch.rows(M - 2).launch()?.wait()?;
     Ok(y.read()?.into_iter().map(bf16::to_bits).collect())

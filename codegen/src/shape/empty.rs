@@ -1,8 +1,8 @@
-//! Products of depth 0, whose sums are 0.
+//! Launches of no rows, which have nothing to do, and products of depth 0, whose sums are 0.
 
-use super::Geometry;
+use super::{Geometry, Shape};
 use crate::kernel::{Buffer, DimId, Kernel, OpKind, visit};
-use crate::program::Side;
+use crate::program::{Side, TensorKind};
 
 impl Geometry {
     /// Whether a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
@@ -10,6 +10,22 @@ impl Geometry {
         [buffer.rows, buffer.columns]
             .iter()
             .any(|dim| self.size(*dim) == 0)
+    }
+}
+
+impl Shape {
+    /// The first output, or tensor that ranks gather, that has something in a launch of no rows.
+    pub fn beside_rows<'k>(&self, kernel: &'k Kernel) -> Option<&'k str> {
+        let none = |dim: DimId| self.size(&kernel.dims[usize::from(dim.0)]) == 0;
+        let has_more = |buffer: &&Buffer| {
+            let gathered = buffer.kind == TensorKind::Gathered;
+            let read = buffer.kind.is_input() && !gathered;
+            // An amax is of an output that has them.
+            let beside = buffer.is_scratch() || read || buffer.kind.is_number();
+            !(beside || none(buffer.rows) || none(buffer.columns))
+        };
+        let found = kernel.buffers.iter().find(has_more);
+        found.map(|buffer| &buffer.name[..])
     }
 }
 
