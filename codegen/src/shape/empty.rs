@@ -1,15 +1,14 @@
 //! Launches of no rows, which have nothing to do, and products of depth 0, whose sums are 0.
 
 use super::{Geometry, Shape};
-use crate::kernel::{Buffer, DimId, Kernel, OpKind, visit};
-use crate::program::{Side, TensorKind};
+use crate::kernel::{Buffer, DimId, Kernel, OpKind, Partition, visit};
+use crate::program::TensorKind;
 
 impl Geometry {
     /// Whether a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
-    pub fn is_empty(&self, buffer: &Buffer) -> bool {
-        [buffer.rows, buffer.columns]
-            .iter()
-            .any(|dim| self.size(*dim) == 0)
+    pub(crate) fn is_empty(&self, buffer: &Buffer) -> bool {
+        let mut sides = [buffer.rows, buffer.columns].into_iter();
+        sides.any(|dim| self.size(dim) == 0)
     }
 }
 
@@ -44,19 +43,19 @@ impl Kernel {
         found
     }
 
-    /// Whether a launch may have 0 of that size: nothing but products is along it, no item is a part of it, and each rank has
-    /// all of it by itself.
+    /// Whether a launch may have 0 of that size: products are along it, no item is a part of it, and all that is along it each
+    /// rank is given by itself. What is moved or stored would be along it at its other end.
     pub(crate) fn may_be_empty(&self, dim: DimId) -> bool {
         let of = self.counted_by(dim);
-        let along = |dims: [DimId; 2]| dims.contains(&dim) || dims.contains(&of);
-        let divided = |side: Side| {
-            let mut all = self.partitions.iter();
-            all.any(|partition| partition.dim(side) == of)
+        let given = |buffer: &Buffer| buffer.kind.is_input() && !buffer.kind.symmetric();
+        let along = |buffer: &&Buffer| {
+            let mut sides = [buffer.rows, buffer.columns].into_iter();
+            sides.any(|side| self.counted_by(side) == of)
         };
-        let mut shared = self.buffers.iter().filter(|it| it.kind.symmetric());
+        let divides = |partition: &Partition| [partition.rows, partition.columns].contains(&of);
         self.is_depth(of)
-            && !Side::ALL.into_iter().any(divided)
-            && !shared.any(|buffer| along([buffer.rows, buffer.columns]))
+            && !self.partitions.iter().any(divides)
+            && self.buffers.iter().filter(along).all(given)
     }
 
     /// The size whose blocks it counts, or itself.

@@ -112,6 +112,45 @@ fn tensors_without_elements_are_a_line_of_zeros() {
     }
 }
 
+/// A product of what is gathered or not, whose rows are somebody's items or not.
+fn product(gathered: bool, in_pieces: bool) -> Program {
+    let mut s = ScheduleBuilder::new("product");
+    let x = match gathered {
+        true => s.gathered("x", Bf16),
+        false => s.local("x", Bf16),
+    };
+    let (w, y) = (s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+        });
+    });
+    if in_pieces {
+        let pieces = s.pieces("pieces", x, 64);
+        let seen = s.counters("seen", [pieces.into()]);
+        s.comm(1, |s| {
+            s.for_items("p", pieces.all(), |s, p| s.signal(seen.at(p), 1));
+        });
+    }
+    s.finish()
+}
+
+#[test]
+fn what_is_more_than_an_operand_has_a_depth() {
+    for (gathered, in_pieces) in [(false, false), (true, false), (false, true)] {
+        let kernel = lower(&product(gathered, in_pieces), &Variant::new(1));
+        let kernel = kernel.and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        let series = |k| verify::series(&kernel, &Shape::new(256, 256, k), &Machine::h200());
+        series(64).unwrap_or_else(|error| panic!("{error}"));
+        let told = series(0).err().map(|found| found.first().message.clone());
+        let refused = gathered || in_pieces;
+        assert_eq!(told.as_deref(), refused.then_some("k is 0"));
+    }
+}
+
 /// What ranks gather has rows to move. All else has its products, whatever becomes of them.
 #[test]
 fn what_ranks_gather_has_a_depth() {
