@@ -33,7 +33,8 @@ pub use memory::Bytes;
 /// println!("{}", plan.text(series.kernel()));
 /// println!("{} steps of rank 1's first role", plan.agent(1, 0).steps.len());
 /// let (kernel, x) = (plan.kernel(), TensorId(0));
-/// assert_eq!((plan.pitch(kernel, x), plan.bytes(kernel, x)), (2 * 16, 64 * 2 * 16));
+/// assert_eq!((plan.held_lines(kernel, x), plan.pitch(kernel, x)), (64, 2 * 16));
+/// assert_eq!(plan.bytes(kernel, x), 64 * 2 * 16);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Plan {

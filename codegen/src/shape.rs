@@ -1,5 +1,6 @@
 //! A problem's numbers: a shape, and a kernel's geometry on it.
 
+mod empty;
 mod lines;
 mod sizes;
 
@@ -100,8 +101,9 @@ impl Geometry {
     /// launch, so that each keeps its meaning when sizes change from launch to launch.
     ///
     /// # Errors
-    /// A size of zero or above the most, an unknown dimension or tensor name, a row that is not a multiple of 16
-    /// bytes, a leading dimension that is too small, or a size beyond 31 bits, each with what would be legal.
+    /// A size of zero, but for the depth of products of a rank's own operands, or above the most, an unknown dimension or
+    /// tensor name, a row that is not a multiple of 16 bytes, a leading dimension that is too small, or a size beyond 31
+    /// bits, each with what would be legal.
     pub fn within(kernel: &Kernel, shape: &Shape, most: &Shape) -> Result<Geometry, Diagnostics> {
         let mut found = Vec::new();
         let geometry = Geometry::sized(kernel, shape, most, &mut found);
@@ -145,9 +147,14 @@ impl Geometry {
             .zip(0..)
             .map(|(dim, id)| {
                 let (size, most) = (shape.size(dim), most.size(dim));
-                if size == 0 || size > i32::MAX as u32 {
-                    let message = format!("{} is {size}", dim.name);
-                    found.push(shape_error(message).hint("give a size from 1 to 2147483647"));
+                let empty = size == 0 && !kernel.may_be_empty(DimId(id));
+                if empty || size > i32::MAX as u32 {
+                    let legal = "give a size from 1 to 2147483647";
+                    let hint = match empty && kernel.is_depth(DimId(id)) {
+                        true => format!("a product has depth 0 only where all operands are the rank's own: skip it, as its sums are 0, or {legal}"),
+                        false => legal.into(),
+                    };
+                    found.push(shape_error(format!("{} is {size}", dim.name)).hint(hint));
                 } else if size > most {
                     let message = format!("{} is {size} in a series of up to {most}", dim.name);
                     let hint = format!("make the series for at least {} = {size}", dim.name);

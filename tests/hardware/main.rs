@@ -58,6 +58,7 @@ mod jobs;
 mod memory;
 mod mlp;
 mod nccl;
+mod no_depth;
 mod op;
 mod parallel;
 mod prebuilt;

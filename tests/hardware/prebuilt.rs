@@ -2,7 +2,9 @@
 
 use crate::case::{checked, variant_of};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, accumulate, chain, fine, fused, host, pulls, right, scratch, tiles};
+use crate::{
+    SCHEDULES, accumulate, chain, fine, fused, host, no_depth, pulls, right, scratch, tiles,
+};
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes, Source, Target};
 use counterflow::tuned::{self, Tuned};
@@ -63,6 +65,7 @@ fn kernels_of_the_suite() {
     }
     let more = pulls::kernels().chain(right::of_strangers());
     let more = more.chain(right::of_fp8()).chain(scratch::kernels());
+    let more = more.chain(no_depth::kernels());
     for (probes, program, variant) in more {
         let (_, pipeline) = checked(&program, &variant);
         let kernel = (probes, cuda::emit(&pipeline));

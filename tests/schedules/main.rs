@@ -6,6 +6,7 @@ mod fp8;
 mod library;
 mod macros;
 mod negative;
+mod no_depth;
 mod no_rows;
 mod outsiders;
 mod tuned;

@@ -2,7 +2,7 @@
 
 use super::{AG, GEMM, GEMM_RS, SMALL, SMALL_AG, bad, good, has, object, schedules, tell};
 use counterflow::given::{Given, Matrix};
-use counterflow_workbench::{REJECTED, Schedule};
+use counterflow_workbench::{REJECTED, Schedule, USAGE};
 
 #[test]
 fn the_library_is_safe_and_right_in_every_world() {
@@ -125,6 +125,43 @@ fn run_takes_layouts_types_and_leading_dimensions() {
             good(tell(GEMM, &words));
         }
     }
+}
+
+#[test]
+fn run_takes_products_of_depth_0() {
+    for (schedules, words) in [(GEMM, "--ld x=16"), (GEMM_RS, "--world 3")] {
+        let words = format!("run --arch cpu --set tiles=16x16 --m 64 --n 32 --k 0 {words} --json");
+        let told = object(&tell(schedules, &words));
+        assert_eq!(told["ok"], true, "{told}");
+        for launch in told["ran"]["launches"].as_array().expect("launches") {
+            assert_eq!(launch["of_allowed"], 0.0, "{told}");
+        }
+    }
+    let gathered = tell(AG, "run --arch cpu --k 0");
+    bad(
+        &gathered,
+        REJECTED,
+        &["k is 0", "skip it, as its sums are 0"],
+    );
+}
+
+/// As launches of the library that have none, whatever the columns are.
+#[test]
+fn run_of_no_rows_runs_nothing() {
+    for schedules in [GEMM, AG, GEMM_RS] {
+        let told = good(tell(schedules, "run --m 0"));
+        has(&told.out, &["ran nothing", "no rows"]);
+        let told = object(&tell(schedules, "run --m 0 --json"));
+        assert_eq!(told["ran"]["launches"].as_array().map(Vec::len), Some(0));
+    }
+    const GATHERED: &[Schedule] = &[counterflow::schedules::fsdp_gemm];
+    let told = tell(GATHERED, "run --m 0 --n 64");
+    bad(
+        &told,
+        USAGE,
+        &["--m 0, where w has other rows", "at least one"],
+    );
+    bad(&tell(GEMM, "run --m 0 --n 0"), REJECTED, &["n is 0"]);
 }
 
 #[test]

@@ -9,19 +9,43 @@ use counterflow_codegen::diag::Rule;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind};
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Arch;
 use counterflow_codegen::verify;
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::tuned::{self, Tuned};
 use counterflow_runtime::{Device, Error, communicator};
+use serde_json::{Map, json};
 
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    if request.shape.m == 0 {
+        return of_no_rows(request, console);
+    }
     let request = &settled(request, console)?;
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     let Outcome { good, fields: ran } = on_device(request, &ready, console)?;
     fields.extend(ran);
     Ok(Outcome { good, fields })
+}
+
+/// Launches of no rows, of a kernel that would have some.
+fn of_no_rows(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    let kernel = lower(&request.program, &request.variant).and_then(verify::kernel)?;
+    if let Some(name) = request.shape.beside_rows(&kernel) {
+        return Err(Error::Usage {
+            what: format!("--m 0, where {name} has other rows"),
+            legal: "launch at least one row".into(),
+        });
+    }
+    let one = Shape {
+        m: 1,
+        ..request.shape.clone()
+    };
+    verify::series(&kernel, &one, &request.machine)?;
+    console.say("**ran** nothing: a launch of no rows enqueues no kernel");
+    let ran = json!({ "launches": [] });
+    Ok(Outcome::good(Map::from_iter([("ran".into(), ran)])))
 }
 
 /// Where it runs, and with which choices: where the user says, else on GPUs, if there are any and the schedule has a kernel

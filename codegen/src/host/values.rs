@@ -15,14 +15,31 @@ pub struct MapShape {
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
+    /// Whether it is of 16 bytes that are zero, since the tensor has no elements. TMA reads the rest as zero, too.
+    pub zeros: bool,
 }
+
+impl MapShape {
+    /// In the place of a tensor without elements.
+    fn zeros(element: u32, boxed: [u32; 4]) -> MapShape {
+        MapShape {
+            dims: [u64::from(LINE / element), 1, 1, 1],
+            strides: [LINE.into(); 2],
+            boxed,
+            zeros: true,
+        }
+    }
+}
+
+/// Bytes of the smallest line that TMA reads.
+const LINE: u32 = 16;
 
 impl Pipeline {
     /// A field's value on `rank`; `None` for addresses, the heap's stride and tables.
     pub fn value(&self, field: Field, plan: &Plan, machine: &Machine, rank: u32) -> Option<u64> {
         let geometry = &plan.geometry;
         Some(match field {
-            Field::Size(dim) => geometry.size(dim).into(),
+            Field::Size(dim) => size(plan, dim).into(),
             Field::ChunkRows(dim) => geometry.chunk_rows(dim).into(),
             Field::PartialChunk(dim) => partial_chunk(plan, dim).into(),
             Field::Me => rank.into(),
@@ -130,15 +147,22 @@ impl Pipeline {
                 (long, columns, lines.max(1) * pitch)
             }
         };
+        let mut boxed = [map.box_columns, map.box_rows, 1, 1];
+        if buffer.mn_major {
+            boxed.swap(0, 1);
+        }
+        if geometry.is_empty(buffer) {
+            return MapShape::zeros(buffer.dtype.bytes(), boxed);
+        }
         let mut shape = MapShape {
             // TMA's encoder rejects an empty map, so encode one row that nobody visits.
             dims: [across.max(1), rows.max(1), middle.max(1), ranks],
             strides: [pitch, plane],
-            boxed: [map.box_columns, map.box_rows, 1, 1],
+            boxed,
+            zeros: false,
         };
         if buffer.mn_major {
             shape.dims.swap(0, 1);
-            shape.boxed.swap(0, 1);
         }
         shape
     }
@@ -179,7 +203,7 @@ impl Pipeline {
             each * f64::from(machine.sms) / machine.memory
         } else {
             let k = self.kernel.buffers[self.map(MapId(0)).tensor.index()].columns;
-            let flops = 2.0 * elements * f64::from(geometry.size(k));
+            let flops = 2.0 * elements * f64::from(size(plan, k));
             flops / machine.flops_of(self.dtype(), f64::from(machine.sms))
         };
         let waves = (moved + machine.launch_latency) / wave;
@@ -191,6 +215,12 @@ impl Pipeline {
         let waves = waves.ceil().clamp(0.0, 65535.0) as u32;
         waves
     }
+}
+
+/// A size as a kernel takes it. Where products have no depth, it multiplies one step of zeros by zeros: see
+/// [`MapShape::zeros`].
+fn size(plan: &Plan, dim: DimId) -> u32 {
+    plan.geometry.size(dim).max(1)
 }
 
 /// The first cell of a counter among all cells of a rank.
@@ -222,7 +252,7 @@ impl Values for Numbers<'_> {
     }
     fn field(&self, field: Field) -> u32 {
         match field {
-            Field::Size(dim) => self.plan.geometry.size(dim),
+            Field::Size(dim) => size(self.plan, dim),
             Field::ChunkRows(dim) => self.plan.geometry.chunk_rows(dim),
             Field::World => self.plan.geometry.world,
             Field::PartialChunk(_)

@@ -32,6 +32,11 @@ impl Plan {
 
     /// Bytes that a tensor needs on every rank, with the padding of its last chunk if peers address it.
     pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
+        self.held_lines(kernel, tensor) * self.pitch(kernel, tensor)
+    }
+
+    /// Rows that it has there, or columns if rows are contiguous, in all its slots.
+    pub fn held_lines(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
@@ -56,7 +61,7 @@ impl Plan {
             | TensorKind::Amax { .. }
             | TensorKind::MadeScale { .. } => u64::from(geometry.size(buffer.rows)),
         };
-        lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
+        lines * u64::from(buffer.slots(geometry.world))
     }
 
     /// A rectangle's lines in its tensor's memory on the rank that is its home.

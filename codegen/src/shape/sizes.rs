@@ -20,6 +20,7 @@ use std::fmt;
 /// assert_eq!(shape.most(&kernel).m, 8192);
 /// let mut sizes = kernel.dims.iter().map(|dim| (&dim.name[..], shape.size(dim)));
 /// assert!(sizes.any(|size| size == ("m", 4096)));
+/// assert_eq!(Shape::new(0, 2560, 8192).beside_rows(&kernel), None); // nothing that a launch of no rows would have to do
 /// assert_eq!(Shape::new(64, 32, 16).covering(&Shape::new(32, 64, 16)), Shape::new(64, 64, 16));
 /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
 /// ```

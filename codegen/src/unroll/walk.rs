@@ -193,9 +193,7 @@ impl Walker<'_> {
                 }
                 OpKind::Dot { acc, a, b } => {
                     let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
-                    if !a.columns.is_empty() {
-                        self.push(op.id, StepKind::Dot { acc: *acc, a, b });
-                    }
+                    self.push(op.id, StepKind::Dot { acc: *acc, a, b });
                 }
                 OpKind::Reduce { acc, from } => {
                     for slot in self.slots(op.id, from)? {

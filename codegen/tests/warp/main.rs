@@ -28,6 +28,7 @@ mod made;
 mod memory_order;
 mod mn_major;
 mod names;
+mod no_depth;
 mod partial;
 mod partial_tiles;
 mod passes;

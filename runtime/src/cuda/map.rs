@@ -54,7 +54,7 @@ impl std::fmt::Debug for TensorMap {
 
 impl MapSpec {
     /// TMA's requirements of a map. The driver would only report an invalid value.
-    fn check(&self, address: Address) -> Result<(), Error> {
+    pub(crate) fn check(&self, address: Address) -> Result<(), Error> {
         let element = u64::from(self.dtype.bytes());
         let refuse = |what: String, legal: &str| {
             Err(Error::Usage {

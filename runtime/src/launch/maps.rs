@@ -87,6 +87,7 @@ impl Loaded {
         let place = self.place(tensors, plan, map.tensor)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let (base, stride) = match (map.view, place.shared) {
+            _ if shape.zeros => (self.zeros.address(), shape.strides[1]),
             (View::Flat | View::Chunks | View::ColumnChunks, _) => (place.own, shape.strides[1]),
             (
                 View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
@@ -110,5 +111,53 @@ impl Loaded {
                 .is_none(),
         };
         Ok((spec, base))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ZEROS;
+    use super::*;
+    use crate::schedules::product;
+    use counterflow_codegen::lower::lower;
+    use counterflow_codegen::model::Machine;
+    use counterflow_codegen::shape::Shape;
+    use counterflow_codegen::sm90;
+    use counterflow_codegen::variant::Variant;
+    use counterflow_codegen::verify;
+
+    /// What a GPU would be told, without one. The operands' own addresses are read by nobody.
+    #[test]
+    fn operands_of_no_depth_are_zeros_that_tma_takes() -> Result<(), Error> {
+        let rank = &Communicator::emulated(1)?[0];
+        let kernel = lower(&product((64, 64)), &Variant::new(1)).and_then(verify::kernel)?;
+        let pipeline = sm90::build(&kernel).and_then(verify::pipeline)?;
+        let series = verify::series(&kernel, &Shape::new(64, 64, 8), &Machine::h200())?;
+        let loaded = Loaded::load(rank, None, &pipeline, &series)?;
+        let mut tensors = Tensors::new();
+        let given = |id: u16| Placement {
+            own: Address::of(4096 * u64::from(id + 1)),
+            shared: None,
+            bytes: 64 * 64 * 2,
+        };
+        for id in 0..kernel.buffers.len() as u16 {
+            tensors.put(TensorId(id), given(id));
+        }
+        for k in [0, 8] {
+            let plan = series.plan(&Shape::new(64, 64, k))?;
+            for (map, id) in pipeline.maps.iter().zip(0..) {
+                let (spec, address) = loaded.map(MapId(id), false, rank, &plan, &tensors)?;
+                spec.check(address)?;
+                let buffer = &kernel.buffers[map.tensor.index()];
+                let own = given(map.tensor.0).own;
+                let wanted = match k == 0 && buffer.kind.is_input() {
+                    true => (loaded.zeros.address(), [8, 1, 1, 1]),
+                    false => (own, [if buffer.kind.is_input() { 8 } else { 64 }, 64, 1, 1]),
+                };
+                assert_eq!((address, spec.size), wanted, "{} {k}", buffer.name);
+            }
+        }
+        assert_eq!(loaded.zeros.read()?, [0; ZEROS]);
+        Ok(())
     }
 }

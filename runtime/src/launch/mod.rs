@@ -54,6 +54,9 @@ const MOST_NUMBERS: usize = 2048;
 /// Words in which a launch counts its finished CTAs.
 const FINISHED: usize = 32;
 
+/// Words that are zero: 16 bytes.
+const ZEROS: usize = 4;
+
 /// A checked kernel on one rank's GPU, with its counters. A rank's launches run one after another on its stream.
 #[derive(Debug)]
 pub struct Loaded {
@@ -69,6 +72,8 @@ pub struct Loaded {
     /// Where its scratch is.
     scratch: Tensors,
     finished: Local<u32>,
+    /// What a launch reads of tensors without elements.
+    zeros: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
@@ -136,10 +141,11 @@ impl Loaded {
         let made = || {
             // The driver may let the stream wait for memory that another stream frees.
             let _turn = rank.own().settled()?;
-            let finished = Local::zeros(rank.own_stream(), FINISHED)?;
-            Ok((finished, Tables::new(rank, cells.end() as usize)?))
+            let zeros = |words| Local::zeros(rank.own_stream(), words);
+            let tables = Tables::new(rank, cells.end() as usize)?;
+            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables))
         };
-        let (finished, tables) = made().inspect_err(|error: &Error| {
+        let (finished, zeros, tables) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
             let name = &pipeline.kernel.name;
             rank.ended_early(&format!("it does not load {name}: {error}"));
@@ -147,6 +153,7 @@ impl Loaded {
         Ok(Loaded {
             machine: Machine::h200(),
             finished,
+            zeros,
             heap: rank.heap(),
             stride: rank.stride(),
             watch_bytes: watch.bytes(),

@@ -1,7 +1,7 @@
 //! How much memory a kernel takes, before it is loaded.
 
 use super::place::{cells_of, scratch_of};
-use super::{FINISHED, Loaded, tables};
+use super::{FINISHED, Loaded, ZEROS, tables};
 use crate::group::CELLS;
 use crate::held::HeapUse;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
@@ -21,6 +21,6 @@ impl Loaded {
     pub(crate) fn own_bytes(series: &Series) -> u64 {
         // Cells that kernels share may lie anywhere among those of the communicator.
         let cells = u64::from(cells_of(series).count()) + CELLS / COUNTER_LINE;
-        cells * tables::MOST as u64 * 4 + FINISHED as u64 * 4
+        cells * tables::MOST as u64 * 4 + (FINISHED + ZEROS) as u64 * 4
     }
 }

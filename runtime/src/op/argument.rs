@@ -65,16 +65,11 @@ impl Needs {
     /// What a plan needs of that tensor on each rank.
     pub(super) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
         let buffer = &kernel.buffers[tensor.index()];
-        let pitch = plan.pitch(kernel, tensor);
-        let slots = u64::from(buffer.slots(plan.geometry.world));
-        let lines = plan.bytes(kernel, tensor) / pitch.max(1) / slots.max(1);
+        let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());
         Needs {
             kind: buffer.kind,
             dtype: buffer.dtype,
-            shape: [
-                (lines * slots) as usize,
-                (pitch / u64::from(buffer.dtype.bytes())) as usize,
-            ],
+            shape: [plan.held_lines(kernel, tensor), line].map(|side| side as usize),
             in_heap: buffer.kind.symmetric(),
         }
     }

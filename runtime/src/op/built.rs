@@ -5,8 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
 use crate::proof::Proof;
-use counterflow_codegen::kernel::{Buffer, DimId, Kernel};
-use counterflow_codegen::program::TensorKind;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::Checked;
@@ -182,20 +181,9 @@ impl Inner {
         self.largest().kernel()
     }
 
-    /// The first output, or tensor that ranks gather, that has something in a launch of no rows.
+    /// As [`Shape::beside_rows`].
     pub fn beside_rows(&self) -> Option<&str> {
-        let kernel = self.kernel();
-        let shape = self.largest().shape(0);
-        let rows = |dim: DimId| shape.size(&kernel.dims[usize::from(dim.0)]) == 0;
-        let has_more = |buffer: &&Buffer| {
-            let gathered = buffer.kind == TensorKind::Gathered;
-            let read = buffer.kind.is_input() && !gathered;
-            // An amax is of an output that has them.
-            let none = buffer.is_scratch() || read || buffer.kind.is_number();
-            !(none || rows(buffer.rows) || rows(buffer.columns))
-        };
-        let found = kernel.buffers.iter().find(has_more);
-        found.map(|buffer| &buffer.name[..])
+        self.largest().shape(0).beside_rows(self.kernel())
     }
 
     /// The bucket of a launch: the first that has so many rows.
