@@ -487,7 +487,8 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
         visit(&role.body, &mut |op| {
             if let OpKind::Dot { a, .. } = &op.kind {
                 let depth = geometry.size(kernel.buffers[a.buffer.index()].columns);
-                let steps = depth.div_ceil(kind.k.max(1));
+                // Of no depth there is a step of zeros.
+                let steps = depth.div_ceil(kind.k.max(1)).max(1);
                 if steps < kind.split {
                     let message = format!(
                         "{} CTAs split {steps} steps of {} of a K of {depth}",
