@@ -377,10 +377,6 @@ fn reads(node: &Node) -> bool {
     matches!(node, Node::Fragment(FragmentOp::ReadBlocks { .. }))
 }
 
-fn promotes(node: &Node) -> bool {
-    matches!(node, Node::Fragment(FragmentOp::Promote { .. }))
-}
-
 #[test]
 fn a_scale_that_a_warp_loses() {
     // The stage is released before its scales are read.
