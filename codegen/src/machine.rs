@@ -141,7 +141,7 @@ impl Machine {
     /// 256×128 934, 128×128 1015, in ping-pong 1480. With 1×128 by 1×128 each thread reads a number for every four columns:
     /// 256×128 1293, 128×192 1287, 256×112 1406, 128×128 1620. Steps were 0.3 to 0.5 µs longer than tensor cores need, whatever
     /// the tile: 10 ns for each number. With scales of one that are not read, 128×144 took 963 instead of 1328. Since the next stage
-    /// is tested while sums are added, a step takes 30 ns less with 1×128 by 128×128, and 60 to 70 with 1×128 by 1×128.
+    /// is tested while sums are added, a step takes 25 ns less with 1×128 by 128×128, and 45 with 1×128 by 1×128 in 256×128.
     ///
     /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one GPU:
     /// others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes
@@ -172,8 +172,8 @@ impl Machine {
             flops_sm: 854e12 / 132.0,
             promotion: 128.0 * 1.5e9,
             promotion_latency: 65e-9,
-            scales: 60e-9,
-            scale_on_n: 9e-9,
+            scales: 65e-9,
+            scale_on_n: 9.4e-9,
             tile_overhead: 1.5e-6,
             subtile_overhead: 0.2e-6,
             link_copy_engine: 394e9,

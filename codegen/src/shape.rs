@@ -151,7 +151,7 @@ impl Geometry {
                 if empty || size > i32::MAX as u32 {
                     let legal = "give a size from 1 to 2147483647";
                     let hint = match empty && kernel.is_depth(DimId(id)) {
-                        true => format!("a product has depth 0 only where all operands are the rank's own: skip it, as its sums are 0, or {legal}"),
+                        true => format!("a product has depth 0 only where each rank is given all that is along it, and nothing of it is gathered, stored or cut into pieces: launch none, or {legal}"),
                         false => legal.into(),
                     };
                     found.push(shape_error(format!("{} is {size}", dim.name)).hint(hint));

@@ -141,7 +141,7 @@ fn run_takes_products_of_depth_0() {
     bad(
         &gathered,
         REJECTED,
-        &["k is 0", "skip it, as its sums are 0"],
+        &["k is 0", "nothing of it is gathered"],
     );
 }
 

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{PartitionId, StoreMode, Var};
 use crate::sm90::cta::instruction_k;
-use crate::tiling::{Major, Promotion, Tile, Tiling};
+use crate::tiling::{Major, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
@@ -56,7 +56,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         // Four accumulators each, of all that a thread has of a tile; each subtile's sends stand once, whoever's it is.
         let (m, n) = sides(pipeline, pipeline.tile());
         let parts = pipeline.tiling().promotion().map_or(1, |it| it.parts);
-        let times = parts * unrolled(pipeline.tiling());
+        let times = parts * pipeline.tiling().steps_unrolled();
         let accumulators = multiplies / multiplies_of(pipeline, 0) / times * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
@@ -75,11 +75,6 @@ fn sides(pipeline: &Pipeline, tile: Tile) -> (u32, u32) {
     let ping_pong = (pipeline.kernel.roles.iter())
         .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
     (if ping_pong { m } else { m / 2 }, n)
-}
-
-/// How many steps of a loop's tiles stand one after another.
-fn unrolled(tiling: &Tiling) -> u32 {
-    tiling.promotion().map_or(1, Promotion::steps_unrolled)
 }
 
 /// Matrix instructions that multiply a warpgroup's share of a loop's tiles in a step: 64 on the M side at a time.
@@ -176,7 +171,7 @@ impl Stands {
                     // One instruction may compute several of an item's products.
                     let of = pipeline.tiling_of(tiling);
                     let parts = of.promotion().map_or(1, |it| it.parts);
-                    let multiplies = of.multiplies().len() as u32 * parts * unrolled(of);
+                    let multiplies = of.multiplies().len() as u32 * parts * of.steps_unrolled();
                     multiplied += multiplies * multiplies_of(pipeline, tiling);
                     operands += of_operands(of);
                 }
@@ -224,7 +219,7 @@ impl Stands {
                     // A step's pieces are as many instructions as its blocks, for each part of the N side.
                     let promotion = pipeline.tiling_of(tiling).promotion();
                     let blocks = promotion.map_or(1, |it| it.blocks / it.together);
-                    let times = unrolled(pipeline.tiling_of(tiling));
+                    let times = pipeline.tiling_of(tiling).steps_unrolled();
                     stands.multiplies += multiplies_of(pipeline, tiling) / blocks * times;
                 }
                 if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {

@@ -134,7 +134,7 @@ impl Text<'_> {
             Node::Await { barrier, phase } => {
                 let name = self.pipeline.ring(barrier.ring).name;
                 let flip = match phase {
-                    Phase::ThisPhase | Phase::Tested => "",
+                    Phase::ThisPhase => "",
                     Phase::PreviousPhase => " ^ 1",
                     // The first consumer has it first.
                     Phase::Staggered => " ^ consumer ^ 1",
@@ -143,19 +143,23 @@ impl Text<'_> {
                     self.barrier(*barrier, Slot::Current),
                     self.role.to_uppercase(),
                 );
-                let unless = match phase {
-                    Phase::Tested => format!("if (!{name}.over) "),
-                    Phase::ThisPhase | Phase::PreviousPhase | Phase::Staggered => String::new(),
-                };
-                self.line(format!(
-                    "{unless}{at}.wait({name}.phase{flip}, watch, {role});"
-                ));
+                self.line(format!("{at}.wait({name}.phase{flip}, watch, {role});"));
             }
-            Node::TestWait { barrier } => {
-                let name = self.pipeline.ring(barrier.ring).name;
-                let at = self.barrier(*barrier, Slot::Current);
+            Node::TestWait { ring } => {
+                let name = self.pipeline.ring(*ring).name;
+                let at = self.barrier(ring.full(), Slot::Current);
                 self.line(format!(
                     "{name}.over = {at}.test({name}.phase);  // meanwhile the last sums are added"
+                ));
+            }
+            Node::AwaitTested { ring } => {
+                let name = self.pipeline.ring(*ring).name;
+                let (at, role) = (
+                    self.barrier(ring.full(), Slot::Current),
+                    self.role.to_uppercase(),
+                );
+                self.line(format!(
+                    "if (!{name}.over) {at}.wait({name}.phase, watch, {role});"
                 ));
             }
             Node::Expect { barrier, bytes } => {

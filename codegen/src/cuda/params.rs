@@ -146,6 +146,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::If { .. }
         | Node::Await { .. }
         | Node::TestWait { .. }
+        | Node::AwaitTested { .. }
         | Node::Expect { .. }
         | Node::Arrive { .. }
         | Node::Advance { .. }

@@ -39,6 +39,7 @@ impl Text<'_> {
                     barrier: BarrierId { ring, .. },
                     ..
                 }
+                | Node::AwaitTested { ring }
                 | Node::Advance { ring, .. } = node
                     && !rings.contains(ring)
                 {

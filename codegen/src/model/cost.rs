@@ -159,7 +159,8 @@ impl<'a> Costs<'a> {
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
         let item = self.items[usize::from(op.0)];
         let (rows, columns) = item.tile;
-        let k = a.columns.len().next_multiple_of(self.k_step);
+        // Of no depth there is a step of zeros.
+        let k = a.columns.len().max(1).next_multiple_of(self.k_step);
         let split = self.gemm.split;
         // CTAs that split a tile's K have equal numbers of them, or one more.
         let steps = (k / self.k_step).div_ceil(split);

@@ -217,12 +217,8 @@ impl Loops<'_> {
                 }
                 OpKind::Dot { a, b, .. } => {
                     let (a, b) = (self.operand(a), self.operand(b));
-                    if a.columns.is_empty() {
-                        0
-                    } else {
-                        let first = std::mem::replace(&mut self.fresh, false);
-                        self.costs.dot(op.id, &a, &b, first)
-                    }
+                    let first = std::mem::replace(&mut self.fresh, false);
+                    self.costs.dot(op.id, &a, &b, first)
                 }
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }

@@ -13,7 +13,7 @@ impl Geometry {
 }
 
 impl Shape {
-    /// The first output, or tensor that ranks gather, that has something in a launch of no rows.
+    /// The first output, or tensor that ranks gather, that has something in a launch of no rows: `m` of this shape is 0.
     pub fn beside_rows<'k>(&self, kernel: &'k Kernel) -> Option<&'k str> {
         let none = |dim: DimId| self.size(&kernel.dims[usize::from(dim.0)]) == 0;
         let has_more = |buffer: &&Buffer| {

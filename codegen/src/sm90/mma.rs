@@ -22,7 +22,7 @@ impl Walk<'_, '_> {
         let promoted = self.tiling().promotion();
         let (unroll, body) = match promoted {
             Some(promotion) => (
-                match promotion.steps_unrolled() {
+                match self.tiling().steps_unrolled() {
                     1 => Unroll::Once,
                     times => Unroll::Times(times),
                 },
@@ -140,10 +140,7 @@ impl Walk<'_, '_> {
     /// From the last wait to the next step's multiplies tensor cores have nothing of this warpgroup. So the next stage is tested
     /// before the last sums are added, which takes as long as the answer.
     fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
-        let mut body = vec![Node::Await {
-            barrier: STAGES.full(),
-            phase: Phase::Tested,
-        }];
+        let mut body = vec![Node::AwaitTested { ring: STAGES }];
         let multiplies = 0..self.tiling().multiplies().len();
         let pieces: Vec<(usize, Piece)> = multiplies
             .flat_map(|multiply| promotion.pieces().map(move |piece| (multiply, piece)))
@@ -182,9 +179,7 @@ impl Walk<'_, '_> {
                             ring: STAGES,
                             keep: false,
                         },
-                        Node::TestWait {
-                            barrier: STAGES.full(),
-                        },
+                        Node::TestWait { ring: STAGES },
                     ]);
                 }
                 body.push(Node::Fragment(FragmentOp::Promote {
@@ -203,8 +198,6 @@ impl Walk<'_, '_> {
     /// behind the multiplies is too short for them.
     fn read_blocks(&self) -> Vec<Node> {
         let tiling = self.tiling();
-        let mut all = tiling.scales().iter();
-        let few = all.all(|it| it.block == ScaleBlock::Square || tiling.is_on_m(it.operand));
         let scales = tiling.scales().iter().enumerate();
         let reads = scales.map(|(scale, staged)| {
             let number = match staged.block {
@@ -219,7 +212,7 @@ impl Walk<'_, '_> {
             })
         });
         let mut nodes: Vec<Node> = reads.collect();
-        if few && !nodes.is_empty() {
+        if !tiling.has_scales_on_n() && !nodes.is_empty() {
             nodes.insert(0, Node::SyncWarp);
         }
         nodes

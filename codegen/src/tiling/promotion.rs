@@ -88,13 +88,6 @@ impl fmt::Display for Piece {
 }
 
 impl Promotion {
-    /// Steps that stand in the machine code one after another: what the next one needs is worked out while sums are added.
-    /// Measured with 1×128 by 128×128, 8192³ in 256×128: 1.4 % faster than one, and no slower than eight. Where scales come in
-    /// shares, registers are full, and more than one step would spill some.
-    pub const fn steps_unrolled(self) -> u32 {
-        if self.shares == 1 { 4 } else { 1 }
-    }
-
     /// The fewest pieces of `blocks` of 64 by `n` for whose sums there is room, beside so many registers for the scales along all
     /// of the N side; `None` where no piece is small enough.
     ///

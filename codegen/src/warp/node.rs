@@ -101,14 +101,20 @@ pub enum Node {
         /// Which phase.
         phase: Phase,
     },
-    /// Asks whether this pass's phase of the current slot's barrier is over, and does not wait. An [`Node::Await`] of
-    /// [`Phase::Tested`] before the next [`Node::Advance`] waits only where it was not.
+    /// Asks whether the current slot is full, and does not wait. A [`Node::AwaitTested`] of that slot waits only where it was not.
     ///
     /// CUDA: `stage.over = stage_full[stage.index].test(stage.phase)`. Meaning: nothing; what orders memory is the wait. But the
     /// phase before must be known to be over, or its parity would be taken for that phase's.
     TestWait {
-        /// The barrier.
-        barrier: BarrierId,
+        /// The ring.
+        ring: RingId,
+    },
+    /// Blocks until the current slot is full, unless a [`Node::TestWait`] since the last [`Node::Advance`] found it to be.
+    ///
+    /// CUDA: `if (!stage.over) stage_full[stage.index].wait(stage.phase, ..)`. Meaning: that of [`Node::Await`].
+    AwaitTested {
+        /// The ring.
+        ring: RingId,
     },
     /// Arrives at the current slot's barrier and announces so many bytes of loads.
     Expect {
@@ -354,7 +360,7 @@ pub struct Grid {
 /// How often the body of a loop stands in the machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unroll {
-    /// Once, where tests count instructions.
+    /// Once: the compiler does not choose, so that it is known how many instructions of a kind a kernel has.
     Once,
     /// So many times.
     Times(u32),
@@ -367,8 +373,6 @@ pub enum Unroll {
 pub enum Phase {
     /// The one of this pass.
     ThisPhase,
-    /// The same, which a [`Node::TestWait`] may have found to be over.
-    Tested,
     /// The one before: passes at once in the first pass over the slots.
     PreviousPhase,
     /// Where sets hand slots on: the one in which the set before hands it to this one. For the first consumer it is that of

@@ -281,13 +281,15 @@ impl Printer<'_> {
             Node::Await { barrier, phase } => {
                 let phase = match phase {
                     Phase::ThisPhase => "",
-                    Phase::Tested => " unless it was over",
                     Phase::PreviousPhase => " of the previous phase",
                     Phase::Staggered => " as staggered",
                 };
                 format!("await {}{phase}", self.barrier(*barrier))
             }
-            Node::TestWait { barrier } => format!("test {}", self.barrier(*barrier)),
+            Node::TestWait { ring } => format!("test {}", self.barrier(ring.full())),
+            Node::AwaitTested { ring } => {
+                format!("await {} unless it was over", self.barrier(ring.full()))
+            }
             Node::Expect { barrier, bytes } => {
                 let full = self.barrier(*barrier);
                 format!("expect {} at {full}", number(bytes))

@@ -30,6 +30,7 @@ impl Node {
             | Node::Let { .. }
             | Node::Await { .. }
             | Node::TestWait { .. }
+            | Node::AwaitTested { .. }
             | Node::Expect { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
@@ -147,6 +148,7 @@ impl Node {
             | Node::Others { .. }
             | Node::Await { .. }
             | Node::TestWait { .. }
+            | Node::AwaitTested { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
             | Node::AwaitOrder

@@ -10,7 +10,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_codegen::warp::{BarrierId, FragmentOp, Node, Pipeline, RingId, Side};
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, RingId};
 use counterflow_codegen::{cuda, sm90, verify};
 
 /// What fills the operands of a run.
@@ -157,14 +157,10 @@ fn a_stage_is_not_tested_a_phase_too_early() {
     let (program, variant) = (s.finish(), Variant::new(1).dtype(E4M3).promote(true));
     let mut pipeline = built(&program, &variant).unwrap_or_else(|error| panic!("{error}"));
     verify::pipeline(pipeline.clone()).unwrap_or_else(|error| panic!("{error}"));
-    let barrier = BarrierId {
-        ring: RingId(0),
-        side: Side::Full,
-    };
     pipeline.lists(&mut |list| {
         let end = |node: &Node| *node == Node::ArriveOrder;
         if let Some(at) = list.iter().position(end) {
-            list.insert(at + 2, Node::TestWait { barrier });
+            list.insert(at + 2, Node::TestWait { ring: RingId(0) });
         }
     });
     let Err(found) = verify::pipeline(pipeline) else {

@@ -147,7 +147,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
-    /// same depth, and at most so many rows. The depth may be 0 where no operand is gathered; then so is every sum.
+    /// same depth, and at most so many rows. The depth may be 0 where each rank is given all that is along it; then so is every sum.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp};

@@ -73,6 +73,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(u32 barrier, u32 parity) {
 
 // Answers at once.
 __device__ __forceinline__ bool mbarrier_test_wait(u32 barrier, u32 parity) {
+    jitter();
     u32 done;
     asm volatile(
         "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -154,7 +155,7 @@ struct Barrier {
 
     // Whether it would not wait. Acquires as it does where that is so.
     __device__ __forceinline__ bool test(u32 parity) const {
-        static_assert(SCOPE == Scope::Cta || SCOPE == Scope::Own, "a wait at this CTA's scope");
+        static_assert(SCOPE == Scope::Cta, "a wait at this CTA's scope");
         return mbarrier_test_wait(at, parity);
     }
 

@@ -219,7 +219,7 @@ impl<'a> Flattener<'a> {
             Node::Await { barrier, phase } => {
                 let cursor = self.cursors[usize::from(barrier.ring.0)];
                 let phases = match phase {
-                    Phase::ThisPhase | Phase::Tested => cursor.phase + 1,
+                    Phase::ThisPhase => cursor.phase + 1,
                     Phase::PreviousPhase => cursor.phase,
                     Phase::Staggered => cursor.phase + self.runner,
                 };
@@ -231,13 +231,13 @@ impl<'a> Flattener<'a> {
                     },
                 );
             }
-            Node::TestWait { barrier } => {
-                let cursor = self.cursors[usize::from(barrier.ring.0)];
-                let kind = Kind::TestWait {
-                    barrier: self.barrier(*barrier, cursor.slot),
-                    phases: cursor.phase + 1,
-                };
-                self.push(node, kind);
+            Node::TestWait { ring } => {
+                let (barrier, phases) = self.full(*ring);
+                self.push(node, Kind::TestWait { barrier, phases });
+            }
+            Node::AwaitTested { ring } => {
+                let (barrier, phases) = self.full(*ring);
+                self.push(node, Kind::Await { barrier, phases });
             }
             Node::Expect { barrier, bytes } => {
                 let slot = self.slot(barrier.ring, Slot::Current);

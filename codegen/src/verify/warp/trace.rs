@@ -65,7 +65,11 @@ impl Simulator<'_> {
     }
 
     fn awaited(&self, node: &Node) -> String {
-        let Node::Await { barrier, .. } = node else {
+        let barrier = if let Node::Await { barrier, .. } = node {
+            *barrier
+        } else if let Node::AwaitTested { ring } = node {
+            ring.full()
+        } else {
             return "waits at its order barrier".into();
         };
         let ring = self.case.pipeline.ring(barrier.ring);

@@ -9,6 +9,12 @@ impl Flattener<'_> {
         (self.case.pipeline.barrier_number(id) + slot) as usize
     }
 
+    /// What says that a ring's current slot is full, and how many of its phases are over then.
+    pub(super) fn full(&self, ring: RingId) -> (usize, u32) {
+        let cursor = self.cursors[usize::from(ring.0)];
+        (self.barrier(ring.full(), cursor.slot), cursor.phase + 1)
+    }
+
     /// The number of a slot among those of all sets.
     pub(in crate::verify::warp) fn slot(&self, id: RingId, slot: Slot) -> u32 {
         let (cursor, ring) = (self.cursors[usize::from(id.0)], self.case.pipeline.ring(id));
