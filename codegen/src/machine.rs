@@ -140,8 +140,9 @@ impl Machine {
     /// Promoted sums of FP8, by hand from 8192³ at the power limit, in µs: 128×256 852, and with scales of 1×128 by 128×128 921,
     /// 256×128 934, 128×128 1015, in ping-pong 1480. With 1×128 by 1×128 each thread reads a number for every four columns:
     /// 256×128 1293, 128×192 1287, 256×112 1406, 128×128 1620. Steps were 0.3 to 0.5 µs longer than tensor cores need, whatever
-    /// the tile: 10 ns for each number. With scales of one that are not read, 128×144 took 963 instead of 1328. Since the next stage
-    /// is tested while sums are added, a step takes 25 ns less with 1×128 by 128×128, and 45 with 1×128 by 1×128 in 256×128.
+    /// the tile: taken as 10 ns for each number. With scales of one that are not read, 128×144 took 963 instead of 1328. Since the next stage
+    /// is tested while sums are added, a step takes 25 ns less with 1×128 by 128×128, and 45 with 1×128 by 1×128 in
+    /// 256×128: taken as 9.4 ns for each number, and 65 instead of 90 for the step.
     ///
     /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one GPU:
     /// others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes

@@ -152,6 +152,7 @@ gemm(
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2] = {};  // this thread's of 64 rows
             float short_acc[TILE_N / 2 / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
+            // Several steps stand one after another: what the next one needs is worked out while sums are added.
             #pragma unroll 4
             for (u32 step = 0; step < steps; ++step) {
                 if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);

@@ -1,7 +1,7 @@
 //! A tile as the multiplying warpgroups compute it.
 
 use super::cta::Mode;
-use super::nodes::count;
+use super::nodes::{count, why};
 use super::passes::Pass;
 use super::rings::STAGES;
 use super::walk::Walk;
@@ -20,21 +20,25 @@ impl Walk<'_, '_> {
             slot,
         };
         let promoted = self.tiling().promotion();
-        let (unroll, body) = match promoted {
-            Some(promotion) => (
-                match self.tiling().steps_unrolled() {
-                    1 => Unroll::Once,
-                    times => Unroll::Times(times),
-                },
-                self.promoted_step(promotion),
-            ),
-            None => (Unroll::Once, self.step_in_flight()),
+        let unroll = match self.tiling().steps_unrolled() {
+            1 => Unroll::Once,
+            times => Unroll::Times(times),
+        };
+        let body = match promoted {
+            Some(promotion) => self.promoted_step(promotion),
+            None => self.step_in_flight(),
         };
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.extend(self.read_vectors_ahead(pass, var));
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
+        nodes.extend(match unroll {
+            Unroll::Once | Unroll::Fully => None,
+            Unroll::Times(_) => Some(why(
+                "Several steps stand one after another: what the next one needs is worked out while sums are added.",
+            )),
+        });
         nodes.extend(self.staggered(unroll, body));
         nodes.extend(ping_pong(Node::ArriveOrder));
         if promoted.is_none() {

@@ -37,6 +37,20 @@ fn scaled(scales: Scales) -> Variant {
 
 const LARGE: [[u32; 3]; 3] = [[8192, 8192, 8192], [4096, 4096, 7168], [2048, 14336, 8192]];
 
+/// A kernel takes a step of zeros where there is nothing to multiply.
+#[test]
+fn no_depth_takes_a_step() {
+    let plain = Variant::new(1).dtype(E4M3);
+    for variant in [plain, scaled(Scales::Blocks1d2d)] {
+        let of = |k| total(&variant, (128, 128), false, [4096, 4096, k]);
+        let (none, least) = (of(0), of(16));
+        assert!(
+            (0.98 * least..=least).contains(&none),
+            "{variant}: {none}, not {least}"
+        );
+    }
+}
+
 /// While a warpgroup promotes, the other one multiplies: not so in ping-pong.
 #[test]
 fn promotion_is_hidden_where_warpgroups_share_a_tile() {

@@ -56,6 +56,7 @@ fn a_step_is_multiplied_from_zero_and_added() {
     insta::assert_snapshot!(step(&text("gemm", &variant((128, 128)))), @"
     float acc[TILE_N / 2] = {};  // this thread's of 64 rows
     float short_acc[TILE_N / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
+    // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
@@ -80,6 +81,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     insta::assert_snapshot!(step(&text("gemm", &variant((256, 128)))), @"
     float acc[BLOCKS][TILE_N / 2] = {};  // this thread's of each 64 rows
     float short_acc[TILE_N / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
+    // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
@@ -109,6 +111,7 @@ fn a_step_in_pieces_has_the_registers_of_one() {
     insta::assert_snapshot!(step(&text("gemm", &variant((128, 256)))), @"
     float acc[TILE_N / 2] = {};  // this thread's of 64 rows
     float short_acc[TILE_N / 2 / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits
+    // Several steps stand one after another: what the next one needs is worked out while sums are added.
     #pragma unroll 4
     for (u32 step = 0; step < steps; ++step) {
     if (!stage.over) stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
