@@ -62,10 +62,16 @@ pub struct Machine {
     pub promotion: f64,
     /// Seconds between the multiplies of a piece and those that its warpgroup starts next, besides its promotion.
     pub promotion_latency: f64,
+    /// Seconds of a piece besides its multiplies and its promotion.
+    pub piece: f64,
+    /// How much faster tensor cores are that pause between pieces: the power limit leaves them a higher clock.
+    pub pauses: f64,
     /// Seconds by which scales of blocks make a step longer.
     pub scales: f64,
-    /// The same for each scale along the instruction's N side that a thread reads.
+    /// The same of a step for each scale along the instruction's N side that a thread reads, and each block of 64 of the M side.
     pub scale_on_n: f64,
+    /// The same for each number that a thread has of blocks which cross a tile's edges, beyond two, and each of its blocks of 64.
+    pub scale_across: f64,
     /// Seconds of a cooperative tile besides its K loop: filling the ring, and the exposed part of the epilogue. In
     /// ping-pong mode one warpgroup's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
@@ -138,11 +144,12 @@ impl Machine {
     /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz.
     ///
     /// Promoted sums of FP8, by hand from 8192³ at the power limit, in µs: 128×256 852, and with scales of 1×128 by 128×128 921,
-    /// 256×128 934, 128×128 1015, in ping-pong 1480. With 1×128 by 1×128 each thread reads a number for every four columns:
-    /// 256×128 1293, 128×192 1287, 256×112 1406, 128×128 1620. Steps were 0.3 to 0.5 µs longer than tensor cores need, whatever
-    /// the tile: taken as 10 ns for each number. With scales of one that are not read, 128×144 took 963 instead of 1328. Since the next stage
-    /// is tested while sums are added, a step takes 25 ns less with 1×128 by 128×128, and 45 with 1×128 by 1×128 in
-    /// 256×128: taken as 9.4 ns for each number, and 65 instead of 90 for the step.
+    /// 256×128 934. Since the next stage is tested while sums are added: with 1×128 by 128×128 128×256 907, 128×192 890, 128×160
+    /// 995, 128×144 1080, 128×128 963, in ping-pong 1393; with 1×128 by 1×128, where each thread reads a number for every four
+    /// columns, 256×128 1291, 128×128 1355, in ping-pong 1800. Beside what tensor cores need, which are 10 %
+    /// faster there: 47 ns for each piece of a step, 32 for a step; 3.1 for
+    /// each of those numbers and block of 64 rows, so, too, at 128×4096×7168, where 64×128 takes 25.2, and 128×64 in two parts of K
+    /// 13.6; 9 for each number beyond two of blocks of 128×128 that cross a tile's edges.
     ///
     /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one GPU:
     /// others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes
@@ -173,8 +180,11 @@ impl Machine {
             flops_sm: 854e12 / 132.0,
             promotion: 128.0 * 1.5e9,
             promotion_latency: 65e-9,
-            scales: 65e-9,
-            scale_on_n: 9.4e-9,
+            piece: 47e-9,
+            pauses: 1.105,
+            scales: 32e-9,
+            scale_on_n: 3.1e-9,
+            scale_across: 9e-9,
             tile_overhead: 1.5e-6,
             subtile_overhead: 0.2e-6,
             link_copy_engine: 394e9,

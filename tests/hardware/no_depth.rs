@@ -5,8 +5,11 @@ use crate::{fine, gpus};
 use counterflow::codegen::interp::Outcome;
 use counterflow::codegen::program::Setting::{One, Pair};
 use counterflow::jit::Probes;
+use counterflow::prelude::bf16;
 use counterflow::rule::{Fp8, Rule};
-use counterflow::{Communicator, Dtype, Layout, Program, Scales, Shape, Variant, schedules};
+use counterflow::{
+    Communicator, Dtype, Error, Layout, Program, Scales, Shape, Tensor, Variant, schedules,
+};
 
 /// Depths of launches in a row, each with its rows: the same kernel, whose maps are now of tensors and now of zeros.
 const LAUNCHES: [(u32, u32); 5] = [(264, 0), (136, 208), (264, 0), (8, 0), (264, 208)];
@@ -105,6 +108,67 @@ fn sums_of_nothing_are_zero() {
         launches += LAUNCHES.len();
     }
     println!("  {launches} launches right: products of depth 0 between others");
+}
+
+/// Bits of a layer whose operands are zeros of that depth, launched, and replayed on another bias, in two rows less than it may
+/// have; behind them is NaN.
+fn layer(rank: &Communicator, depth: usize) -> Result<[Vec<u16>; 2], Error> {
+    const M: usize = 264;
+    const N: usize = 272;
+    let program = schedules::linear_gelu();
+    let builder = rank.op(&program).dtype(Dtype::Bf16);
+    let builder = builder.up_to(M, N, depth).set("tiles", (128, 256));
+    let op = builder.first_options().build()?;
+    let (x, w) = (
+        rank.zeros::<bf16>([M, depth])?,
+        rank.zeros::<bf16>([N, depth])?,
+    );
+    let (bias, mut y) = (rank.zeros::<bf16>([N])?, rank.zeros::<bf16>([M, N])?);
+    let begin = |from: f32, y: &Tensor<bf16>| {
+        let values = (0..N).map(|at| bf16::from_f32(at as f32 / 32.0 - from));
+        bias.write(&values.collect::<Vec<_>>())?;
+        y.fill(0xff)
+    };
+    let bits = |y: &Tensor<bf16>| -> Result<Vec<u16>, Error> {
+        Ok(y.read()?.into_iter().map(bf16::to_bits).collect())
+    };
+    begin(3.0, &y)?;
+    let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+    let launch = launch.tensor("bias", &bias).tensor("y", &mut y);
+    launch.rows(M - 2).launch()?.wait()?;
+    let launched = bits(&y)?;
+    let graph = rank.capture(|s| {
+        let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+        let launch = launch.tensor("bias", &bias).tensor("y", &mut y);
+        launch.rows(M - 2).launch().map(drop)
+    })?;
+    begin(5.0, &y)?;
+    graph.launch(rank)?.wait()?;
+    let all = [launched, bits(&y)?];
+    for bits in &all {
+        let (rows, behind) = bits.split_at((M - 2) * N);
+        assert!(behind.iter().all(|bits| *bits == 0xffff));
+        // What is added is not 0.
+        assert!(rows.iter().filter(|bits| **bits != 0).count() > rows.len() / 2);
+    }
+    assert_ne!(all[0], all[1]);
+    Ok(all)
+}
+
+#[test]
+fn an_operation_of_no_depth_is_launched_and_replayed() {
+    let Some(world) = gpus::world(1) else {
+        return;
+    };
+    let rank = &world.ranks[0];
+    assert_eq!(fine(layer(rank, 0)), fine(layer(rank, 16)));
+    println!("  4 launches right: an operation of depth 0, and its graph");
+}
+
+#[test]
+fn an_emulated_operation_of_no_depth_is_launched_and_replayed() {
+    let ranks = fine(Communicator::emulated(1));
+    assert_eq!(fine(layer(&ranks[0], 0)), fine(layer(&ranks[0], 16)));
 }
 
 /// The schedule's emulator, and emulated ranks, whose operands have addresses and no bytes.

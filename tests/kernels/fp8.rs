@@ -70,6 +70,11 @@ fn scales_of_blocks_pass_the_sass_checks() {
         (((256, 112), false), Scales::Blocks1d1d),
         (((256, 128), false), Scales::Blocks1d1d),
         (((176, 128), false), Scales::Blocks1d2d),
+        // Blocks cross the edges of these.
+        (((128, 192), false), Scales::Blocks1d2d),
+        (((128, 144), false), Scales::Blocks1d2d),
+        (((256, 112), false), Scales::Blocks1d2d),
+        (((144, 128), false), Scales::Blocks2d1d),
         (((16, 64), true), Scales::Blocks1d1d),
     ];
     let mut cases: Vec<_> =

@@ -97,8 +97,9 @@ impl Text<'_> {
                 ring,
                 scale,
                 number,
+                begin,
                 share,
-            } => self.read_blocks(*ring, *scale, number, *share),
+            } => self.read_blocks(*ring, *scale, (number, begin), *share),
             FragmentOp::Promote {
                 multiply,
                 piece,

@@ -116,15 +116,19 @@ impl Text<'_> {
         let tiling = self.tiling();
         let scale = tiling.scale_of(operand)?;
         let (name, _) = self.scale_names(scale);
+        let staged = tiling.scales()[scale];
         let StagedScale {
             block: of, side, ..
-        } = tiling.scales()[scale];
+        } = staged;
         Some(match (of, tiling.is_on_m(operand)) {
             (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
                 format!("{name}[vector_index_transposed(i)]")
             }
             (ScaleBlock::Line, true) => format!("{name}{block}[vector_index_transposed(i)]"),
             (ScaleBlock::Line, false) => format!("{name}[vector_index(i{before})]"),
+            (ScaleBlock::Square, false) if staged.crosses() => {
+                format!("{name}[(i{before}) / {}]", staged.alike() / 2)
+            }
             (ScaleBlock::Square, false) if side > BLOCK => {
                 format!("{name}[(i{before}) / (SCALE_BLOCK / 2)]")
             }
@@ -140,7 +144,13 @@ impl Text<'_> {
     }
 
     /// Reads a scale of a step's blocks, or of a share of them.
-    pub(super) fn read_blocks(&mut self, ring: RingId, scale: usize, number: &Expr, share: u32) {
+    pub(super) fn read_blocks(
+        &mut self,
+        ring: RingId,
+        scale: usize,
+        (number, begin): (&Expr, &Expr),
+        share: u32,
+    ) {
         let part = self.tiling().operands().len() + scale;
         let mut from = self.shared(ring, part, &Expr::Const(0), false);
         if *number != Expr::Const(0) {
@@ -148,12 +158,13 @@ impl Text<'_> {
         }
         let (name, _) = self.scale_names(scale);
         let tiling = self.tiling();
+        let staged = tiling.scales()[scale];
         let StagedScale {
             block,
             side,
             operand,
             ..
-        } = tiling.scales()[scale];
+        } = staged;
         let first = self.first_on_m();
         let n = self.tile_n();
         let blocks = self.blocks();
@@ -189,6 +200,13 @@ impl Text<'_> {
             (ScaleBlock::Square, true) if side > BLOCK => {
                 let at = format!("{from} + {first} / SCALE_BLOCK * 16");
                 self.line(format!("const float {name} = scale_of_block({at});"));
+            }
+            (ScaleBlock::Square, false) if staged.crosses() => {
+                let (each, begin) = (staged.alike(), self.factor(begin));
+                self.line(format!("float {name}[{n} / {each}];"));
+                self.line(format!(
+                    "scales_across<{each}, SCALE_BLOCK>({name}, {from}, {begin});"
+                ));
             }
             (ScaleBlock::Square, false) if side > BLOCK => {
                 self.line(format!("float {name}[{n} / SCALE_BLOCK];"));

@@ -224,17 +224,18 @@ impl<'a> Costs<'a> {
         let (Some(promotion), Some(cta)) = (promotion, &self.plan.cta) else {
             return tensor;
         };
-        let pieces =
+        let count =
             f64::from(promotion.count()) * tiling.map_or(1.0, |it| it.multiplies().len() as f64);
         let elements = f64::from(promotion.together * BLOCK_ROWS * promotion.n);
         let machine = self.machine;
         let between = machine.promotion_latency + elements / machine.promotion;
         let alone = f64::from(cta.mode().warpgroups());
-        let own = tensor / pieces / alone;
-        let pieces = match cta.mode() {
-            Mode::Cooperative => pieces * (alone * own).max(own + between),
-            Mode::PingPong => pieces * (own + between),
+        let own = tensor / machine.pauses / count / alone;
+        let piece = match cta.mode() {
+            Mode::Cooperative => (alone * own).max(own + between),
+            Mode::PingPong => own + between,
         };
+        let pieces = count * (piece + machine.piece);
         let scales = match tiling.map_or(&[][..], Tiling::scales) {
             [] => 0.0,
             all => {
@@ -243,7 +244,15 @@ impl<'a> Costs<'a> {
                     scale.block == ScaleBlock::Line && !on_m
                 };
                 let read: u32 = all.iter().filter(on_n).map(|scale| scale.side / 4).sum();
-                machine.scales + f64::from(read) * machine.scale_on_n
+                // Tiles whose edges no block crosses have two numbers of it at most.
+                let across = all.iter().filter(|scale| scale.crosses());
+                let across: u32 = across
+                    .map(|scale| (scale.side / scale.alike()).saturating_sub(2))
+                    .sum();
+                let blocks = alone * f64::from(promotion.blocks);
+                machine.scales
+                    + blocks * f64::from(read) * machine.scale_on_n
+                    + f64::from(across * promotion.blocks) * machine.scale_across
             }
         };
         pieces + scales

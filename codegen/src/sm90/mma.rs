@@ -24,13 +24,16 @@ impl Walk<'_, '_> {
             1 => Unroll::Once,
             times => Unroll::Times(times),
         };
+        let mut begins = Vec::new();
+        let begin = self.begins_in_blocks(pass, &mut begins);
         let body = match promoted {
-            Some(promotion) => self.promoted_step(promotion),
+            Some(promotion) => self.promoted_step(promotion, &begin),
             None => self.step_in_flight(),
         };
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.extend(self.read_vectors_ahead(pass, var));
+        nodes.extend(begins);
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(match unroll {
@@ -143,7 +146,7 @@ impl Walk<'_, '_> {
     ///
     /// From the last wait to the next step's multiplies tensor cores have nothing of this warpgroup. So the next stage is tested
     /// before the last sums are added, which takes as long as the answer.
-    fn promoted_step(&self, promotion: Promotion) -> Vec<Node> {
+    fn promoted_step(&self, promotion: Promotion, begin: &[Expr]) -> Vec<Node> {
         let mut body = vec![Node::AwaitTested { ring: STAGES }];
         let multiplies = 0..self.tiling().multiplies().len();
         let pieces: Vec<(usize, Piece)> = multiplies
@@ -163,7 +166,7 @@ impl Walk<'_, '_> {
                 Node::MmaCommit,
             ]);
             if at == 0 {
-                body.extend(self.read_blocks());
+                body.extend(self.read_blocks(begin));
             }
             for (nth, share) in (1..).zip(promotion.shares_of(piece)) {
                 body.extend(self.read_share(&mut has, multiply, (piece, share)));
@@ -200,7 +203,7 @@ impl Walk<'_, '_> {
     /// accumulators. The compiler puts the reads between two multiplies, and the second one starts when they have come; a barrier of
     /// the warp before them keeps them behind all. Where lines run along the N side, each thread reads many numbers, and the time
     /// behind the multiplies is too short for them.
-    fn read_blocks(&self) -> Vec<Node> {
+    fn read_blocks(&self, begin: &[Expr]) -> Vec<Node> {
         let tiling = self.tiling();
         let scales = tiling.scales().iter().enumerate();
         let reads = scales.map(|(scale, staged)| {
@@ -212,6 +215,7 @@ impl Walk<'_, '_> {
                 ring: STAGES,
                 scale,
                 number,
+                begin: begin[scale].clone(),
                 share: 0,
             })
         });
@@ -240,6 +244,7 @@ impl Walk<'_, '_> {
                     ring: STAGES,
                     scale,
                     number: 0.into(),
+                    begin: 0.into(),
                     share,
                 }));
             }

@@ -59,13 +59,46 @@ pub struct StagedScale {
     pub travels: bool,
 }
 
+const fn least(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}
+
 impl StagedScale {
     /// Rows and columns of the box that a step's come in: what TMA loads of a row is 16 bytes at least.
     pub const fn boxed(&self) -> (u32, u32) {
         match self.block {
             ScaleBlock::Line if self.travels => (self.side, 1),
             ScaleBlock::Line => (1, self.side),
-            ScaleBlock::Square => (self.side.div_ceil(BLOCK), 4),
+            ScaleBlock::Square => ((self.side + BLOCK - self.alike()).div_ceil(BLOCK), 4),
+        }
+    }
+
+    /// Rows or columns of a tile, one after another, that have one number wherever the tile begins: at a multiple of its side.
+    ///
+    /// ```
+    /// use counterflow_codegen::program::{ScaleBlock, TensorId};
+    /// use counterflow_codegen::tiling::StagedScale;
+    ///
+    /// let of = |side| StagedScale { tensor: TensorId(0), operand: 0, block: ScaleBlock::Square, side, travels: false };
+    /// assert_eq!([64, 128, 192, 256].map(|side| of(side).alike()), [64, 128, 64, 128]);
+    /// // A tile of 192 has parts of two blocks of 128, and one of 208 may have parts of three.
+    /// assert_eq!([64, 128, 192, 208].map(|side| of(side).boxed().0), [1, 1, 2, 3]);
+    /// assert_eq!([64, 128, 192, 256].map(|side| of(side).crosses()), [false, false, true, false]);
+    /// ```
+    pub const fn alike(&self) -> u32 {
+        match self.block {
+            ScaleBlock::Line => 1,
+            // The greatest divisor that the side has in common with a block, a power of two.
+            ScaleBlock::Square => 1 << least(self.side.trailing_zeros(), BLOCK.trailing_zeros()),
+        }
+    }
+
+    /// Whether a tile may begin within a block and end in another one.
+    pub const fn crosses(&self) -> bool {
+        let alike = self.alike();
+        match self.block {
+            ScaleBlock::Line => false,
+            ScaleBlock::Square => alike < self.side && alike < BLOCK,
         }
     }
 

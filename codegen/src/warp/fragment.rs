@@ -111,6 +111,8 @@ pub enum FragmentOp {
         scale: usize,
         /// Which number of each line of its box is the step's, if they are blocks along K.
         number: Expr,
+        /// Where in a block the tile begins, if blocks cross its edges: [`crate::tiling::StagedScale::crosses`].
+        begin: Expr,
         /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
         share: u32,
     },
@@ -270,7 +272,7 @@ impl FragmentOp {
             | FragmentOp::Promote { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. } => Vec::new(),
-            FragmentOp::ReadBlocks { number, .. } => vec![number],
+            FragmentOp::ReadBlocks { number, begin, .. } => vec![number, begin],
             FragmentOp::MakeScales { part, columns, .. } => {
                 [part].into_iter().chain(columns).collect()
             }

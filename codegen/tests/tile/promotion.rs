@@ -76,7 +76,7 @@ fn scales_are_read_from_memory_once() {
     }
 }
 
-/// H200s at their power limit, beside cuBLASLt, µs; 128x128 before stages were tested while sums are added.
+/// H200s at their power limit, beside cuBLASLt, µs.
 #[test]
 fn products_take_what_was_measured() {
     let one = |tile, shape: [u32; 3], measured: f64| (tile, false, shape, measured);
@@ -95,8 +95,11 @@ fn products_take_what_was_measured() {
             vec![
                 one((128, 256), large, 907.2),
                 one((256, 128), large, 906.2),
-                one((128, 128), large, 1015.4),
-                ((128, 128), true, large, 1480.5),
+                one((128, 192), large, 890.4),
+                one((128, 160), large, 995.4),
+                one((128, 144), large, 1079.9),
+                one((128, 128), large, 963.3),
+                ((128, 128), true, large, 1393.4),
                 one((128, 256), [4096, 4096, 7168], 201.9),
                 one((128, 256), [4096, 7168, 16384], 798.8),
                 one((128, 256), [4096, 7168, 2048], 103.2),
@@ -108,7 +111,8 @@ fn products_take_what_was_measured() {
             scaled(Scales::Blocks1d1d),
             vec![
                 one((256, 128), large, 1290.8),
-                one((128, 128), large, 1620.1),
+                one((128, 128), large, 1354.8),
+                ((128, 128), true, large, 1799.9),
                 one((256, 128), [4096, 4096, 7168], 283.3),
             ],
         ),
@@ -125,13 +129,28 @@ fn products_take_what_was_measured() {
     }
 }
 
-/// Each thread reads a number for every four columns: tall tiles have it for more rows.
+/// Each thread reads a number for every four columns: tall tiles have it for more rows. Measured, 256×128 takes 0.86 to 0.95 of
+/// 128×128's time.
 #[test]
 fn scales_of_columns_want_tall_tiles() {
     for shape in LARGE {
         let of = |tile| total(&scaled(Scales::Blocks1d1d), tile, false, shape);
-        for other in [(128, 128), (128, 144), (128, 160)] {
-            assert!(of((256, 128)) < of(other), "{shape:?} {other:?}");
-        }
+        assert!(of((256, 128)) < of((128, 128)), "{shape:?}");
+    }
+}
+
+/// A tile of 192 columns is multiplied in one piece, and one of 256 in two. Which is faster depends on how many tiles each SM has.
+#[test]
+fn tiles_across_blocks_fill_waves() {
+    let of = |tile, shape| total(&scaled(Scales::Blocks1d2d), tile, false, shape);
+    let faster = |shape| of((128, 192), shape) / of((128, 256), shape);
+    for (shape, measured) in [
+        ([8192, 8192, 8192], 0.980),
+        ([2048, 9216, 16384], 0.890),
+        ([512, 12288, 12288], 0.748),
+        ([4096, 4096, 7168], 1.120),
+    ] {
+        let ratio = faster(shape) / measured;
+        assert!((ratio - 1.0).abs() < 0.06, "{shape:?}: {ratio:.3}");
     }
 }

@@ -4,6 +4,7 @@ mod accumulated;
 mod aliased_memory;
 mod amax;
 mod blocks;
+mod blocks_across;
 mod blocks_in_clusters;
 mod chunk_ends;
 mod cluster_split_k;

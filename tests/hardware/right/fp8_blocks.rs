@@ -141,13 +141,19 @@ type Piece = (Schedule, (u32, u32), (u32, u32), Scales);
 
 /// Tiles that are multiplied in other pieces than 128x128: by blocks of rows or parts of columns, whose scales are read by
 /// halves or all at once; alone, and in clusters whose CTAs load operands for each other.
-const PIECES: [Piece; 14] = [
+const PIECES: [Piece; 19] = [
     (schedules::gemm, (256, 128), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (256, 112), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (128, 160), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (128, 176), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (256, 128), (1, 1), Scales::Blocks2d1d),
     (schedules::gemm, (176, 128), (1, 1), Scales::Blocks1d2d),
+    // Blocks of 128×128 cross the edges of these.
+    (schedules::gemm, (128, 192), (1, 1), Scales::Blocks1d2d),
+    (schedules::gemm, (128, 144), (1, 1), Scales::Blocks1d2d),
+    (schedules::gemm, (256, 112), (1, 1), Scales::Blocks1d2d),
+    (schedules::gemm, (128, 192), (2, 1), Scales::Blocks1d2d),
+    (schedules::gemm, (144, 128), (1, 1), Scales::Blocks2d1d),
     (schedules::wgrad, (256, 128), (1, 1), Scales::Blocks1d1d),
     (schedules::gemm, (256, 128), (1, 2), Scales::Blocks1d2d),
     (schedules::gemm, (128, 256), (2, 1), Scales::Blocks1d2d),

@@ -68,5 +68,5 @@ fn cases_that_are_compared_bit_for_bit_have_plans() {
         planned += 1;
     }
     // Of scales of blocks: 3 kinds of 5 gathers in 4 worlds and of a plain product, and pieces.
-    assert_eq!(planned, 12 + 3 * (5 * 4 + 1) + 2 * 14);
+    assert_eq!(planned, 12 + 3 * (5 * 4 + 1) + 2 * 19);
 }

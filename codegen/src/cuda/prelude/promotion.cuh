@@ -32,6 +32,15 @@ __device__ __forceinline__ void scales_on_n(float (&d)[n / 4], u32 scales, u32 l
     scales_on_n_from<n>(d, scales + lane % 4 * 8);
 }
 
+// Scales of blocks of its N side that cross the tile's edges: every `each` columns have one of two numbers, the second
+// one from where the first one's block ends.
+template <u32 each, u32 block, u32 count>
+__device__ __forceinline__ void scales_across(float (&d)[count], u32 scales, u32 begin) {
+    const float first = scale_of_block(scales), second = scale_of_block(scales + 16);
+#pragma unroll
+    for (u32 i = 0; i < count; ++i) d[i] = begin + i * each < block ? first : second;
+}
+
 // The product of the scales is rounded, and then the sum once: in this order, whatever the compiler contracts.
 __device__ __forceinline__ void add_scaled(float& sum, float value, float a, float b) {
     sum = __fmaf_rn(value, __fmul_rn(a, b), sum);

@@ -4,7 +4,7 @@
 use super::asked::Asked;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
 use super::rules::refuse;
-use crate::block::{BLOCK, ScaleBlock};
+use crate::block::ScaleBlock;
 use crate::diag::Diagnostic;
 use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
@@ -84,7 +84,8 @@ pub(super) fn promoted_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
     vec![refuse(asked.at, message, hint)]
 }
 
-/// A tile has all of a block of 128×128 along its side, or lies within one.
+/// A tile has all of a block of 128×128 along its side, or lies within one. Along the instruction's N side it may have parts of
+/// two, unless they come from another rank: then the second one's scale may not be there.
 pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let kernel = asked.kernel;
     let squares = asked
@@ -96,12 +97,18 @@ pub(super) fn whole_squares(asked: &Asked<'_>) -> Vec<Diagnostic> {
         let name = &kernel.buffers[scale.tensor.index()].name;
         let (_, side) = asked.stages().0[scale.operand];
         let what = Side::ALL[side].word();
-        if !BLOCK.is_multiple_of(scale.side) && !scale.side.is_multiple_of(BLOCK) {
+        let on_n = side == usize::from(!asked.wgmma.swapped());
+        let parts = on_n && !scale.travels && scale.boxed().0 == 2;
+        if scale.crosses() && !parts {
             let message = format!(
                 "tiles of {} {what}, across the blocks of 128 of `{name}`",
                 scale.side
             );
-            let hint = format!("a number of {what} that divides 128, or a multiple of it");
+            let two = match on_n && !scale.travels {
+                true => ", or one with parts of two blocks at most, such as 192",
+                false => "",
+            };
+            let hint = format!("a number of {what} that divides 128, or a multiple of it{two}");
             found.push(refuse(asked.at, message, hint));
         }
     }

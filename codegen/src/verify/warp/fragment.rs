@@ -95,6 +95,7 @@ impl<'a> Flattener<'a> {
                 ring,
                 scale,
                 number,
+                begin,
                 share,
             } => {
                 let tiling = self.case.pipeline.tiling_of(self.tiling);
@@ -114,6 +115,7 @@ impl<'a> Flattener<'a> {
                     area,
                     scale: *scale,
                     number: self.value(number),
+                    begin: self.value(begin),
                     share: *share,
                 }
             }
@@ -366,11 +368,12 @@ impl Simulator<'_> {
                 area,
                 scale,
                 number,
+                begin,
                 share,
             } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
-                self.read_blocks(index, area, (scale, number, share))?;
+                self.read_blocks(index, area, (scale, number, begin), share)?;
             }
             FragmentStep::Promote {
                 product,

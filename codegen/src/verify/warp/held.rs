@@ -46,6 +46,8 @@ pub(super) struct BlocksRead {
     pub scale: usize,
     /// Of which rows.
     pub rows: u32,
+    /// From which of their rows on, if blocks cross tiles' edges.
+    pub begin: u32,
     /// Of which block of K.
     pub block: u32,
     /// Of which share.

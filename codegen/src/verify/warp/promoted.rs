@@ -33,7 +33,8 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         area: Area,
-        (scale, number, share): (usize, u32, u32),
+        (scale, number, begin): (usize, u32, u32),
+        share: u32,
     ) -> Verdict {
         let agent = &self.agents[index];
         let staged = self
@@ -59,6 +60,7 @@ impl Simulator<'_> {
         blocks.push(BlocksRead {
             scale,
             rows,
+            begin,
             block,
             share,
         });
@@ -79,12 +81,18 @@ impl Simulator<'_> {
             let Some(read) = read.find(|known| known.scale == scale) else {
                 return Some("the scales of its blocks were not read");
             };
-            let by = tiling.scales()[scale].block.rows();
+            let staged = tiling.scales()[scale];
+            let by = staged.block.rows();
             if read.block != short.of.depth.0 / BLOCK {
                 return Some("the scales that were read are of another block of K");
             }
             if first.is_some_and(|first| first / by != read.rows) {
                 return Some("the scales that were read are of other rows or columns");
+            }
+            if staged.crosses() && first.is_some_and(|first| first % by != read.begin) {
+                return Some(
+                    "the scales that were read are of a tile that begins elsewhere in a block",
+                );
             }
             if read.share != tiling.share_of_scale(scale, short.piece, share) {
                 return Some("the scales that were read are of another share");

@@ -284,6 +284,8 @@ pub(super) enum FragmentStep {
         scale: usize,
         /// Which number of each line.
         number: u32,
+        /// Where in a block the tile begins, if blocks cross its edges.
+        begin: u32,
         /// Which share of them.
         share: u32,
     },

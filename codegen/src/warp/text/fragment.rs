@@ -78,6 +78,7 @@ impl Printer<'_> {
                 ring,
                 scale,
                 number: nth,
+                begin,
                 share,
             } => {
                 let part = self.tiling().operands().len() + scale;
@@ -86,7 +87,11 @@ impl Printer<'_> {
                     Expr::Const(0) => String::new(),
                     nth => format!(", number {}", number(nth)),
                 };
-                let of = of + &in_share(*share, self.tiling().shares_of_scale(*scale));
+                let begins = match begin {
+                    Expr::Const(0) => String::new(),
+                    begin => format!(", from {} of a block on", number(begin)),
+                };
+                let of = of + &begins + &in_share(*share, self.tiling().shares_of_scale(*scale));
                 format!("{name}s = {}{of}", self.part(*ring, part, &Expr::Const(0)))
             }
             FragmentOp::Promote {

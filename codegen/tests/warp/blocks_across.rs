@@ -1,0 +1,106 @@
+//! Scales of 128×128 whose blocks cross the edges of tiles: what such a tile reads of them, what the verifier says where it reads
+//! others, and which tiles are refused.
+
+use crate::fixtures::library;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::E4M3;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+use counterflow_codegen::{cuda, sm90, verify};
+
+fn built(name: &str, scales: Scales, tile: (u32, u32)) -> Result<Pipeline, Diagnostics> {
+    let mut all = library::all().into_iter();
+    let program = all.find(|program| program.name == name);
+    let variant = Variant::new(2).dtype(E4M3).scales(scales);
+    let variant = variant.set("tiles", tile);
+    sm90::build(&lower(&program.expect("a schedule"), &variant).and_then(verify::kernel)?)
+}
+
+/// The lines of its text that say which scales a tile has.
+fn text(name: &str, scales: Scales, tile: (u32, u32)) -> String {
+    let pipeline = built(name, scales, tile).and_then(verify::pipeline);
+    let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {tile:?}: {error}"));
+    let text = cuda::emit(&pipeline).text;
+    let (_, kernel) = text.split_once("extern \"C\"").expect("a kernel");
+    let named = |line: &&str| {
+        let tells = ["boxes of", "_begin", "add_scaled", "SCALE_BLOCK"];
+        line.contains("scale") && tells.iter().any(|it| line.contains(it))
+    };
+    let lines = kernel.lines().map(str::trim).filter(named);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_tile_has_one_of_two_numbers_for_as_many_columns_as_begin_alike() {
+    insta::assert_snapshot!(text("gemm", Scales::Blocks1d2d, (128, 192)), @"
+    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 1x128
+    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 2x4
+    const u32 w_scale_begin = t.column * TILE_N % SCALE_BLOCK;
+    scales_across<64, SCALE_BLOCK>(w_scales, smem_w_scale[stage.index] + (step % 4) * 4, w_scale_begin);
+    add_scaled(acc[i], short_acc[i], x_scales[vector_index_transposed(i)], w_scales[(i) / 32]);
+    ");
+    // Operands are swapped: rows are along the instruction's N side.
+    insta::assert_snapshot!(text("gemm", Scales::Blocks2d1d, (144, 128)), @"
+    const __grid_constant__ TensorMap x_scale,  // mine, in one piece; boxes of 2x4
+    const __grid_constant__ TensorMap w_scale,  // mine, in one piece; boxes of 1x128
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, step / 4 * 4, t.row * TILE_M / SCALE_BLOCK,
+    const u32 x_scale_begin = t.row * TILE_M % SCALE_BLOCK;
+    scales_across<16, SCALE_BLOCK>(x_scales, smem_x_scale[stage.index] + (step % 4) * 4, x_scale_begin);
+    add_scaled(acc[i], short_acc[i], x_scales[(i) / 8], w_scales[vector_index_transposed(i)]);
+    ");
+}
+
+/// Ranks divide rows between blocks, so a tile of a chunk begins where it would in all rows.
+#[test]
+fn tiles_of_chunks() {
+    for (scales, tile) in [
+        (Scales::Blocks1d2d, (128, 192)),
+        (Scales::Blocks2d1d, (144, 128)),
+    ] {
+        for name in ["gemm_rs", "gemm_ar"] {
+            assert!(!text(name, scales, tile).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_tile_that_takes_a_block_to_begin_elsewhere() {
+    let broken = |scales, tile| {
+        let mut pipeline = built("gemm", scales, tile).unwrap_or_else(|error| panic!("{error}"));
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::Fragment(FragmentOp::ReadBlocks { begin, .. }) = node {
+                    *begin = 0.into();
+                }
+            }
+        });
+        let found = verify::pipeline(pipeline).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    insta::assert_snapshot!(broken(Scales::Blocks1d2d, (128, 192)), @"
+    error[coverage]: multiply of block 1 on rank 0 promotes block 0 part 0 for tile (0, 1)
+      = the scales that were read are of a tile that begins elsewhere in a block
+    ");
+    insta::assert_snapshot!(broken(Scales::Blocks2d1d, (144, 128)), @"
+    error[coverage]: multiply of block 1 on rank 0 promotes block 0 part 0 for tile (1, 0)
+      = the scales that were read are of a tile that begins elsewhere in a block
+    ");
+}
+
+#[test]
+fn what_has_parts_of_more_blocks() {
+    let refused = |name, scales, tile| {
+        let found = built(name, scales, tile).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    insta::assert_snapshot!(refused("gemm", Scales::Blocks1d2d, (128, 176)), @"
+    error[resources]: tiles of 176 columns, across the blocks of 128 of `w.scale`
+      help: a number of columns that divides 128, or a multiple of it, or one with parts of two blocks at most, such as 192
+    ");
+    // The second block's scale may be another piece's, which has not come yet.
+    insta::assert_snapshot!(refused("ag_gemm", Scales::Blocks2d1d, (144, 128)), @"
+    error[resources]: tiles of 144 rows, across the blocks of 128 of `x.scale`
+      help: a number of rows that divides 128, or a multiple of it
+    ");
+}
