@@ -64,7 +64,7 @@ pub struct Machine {
     pub promotion_latency: f64,
     /// Seconds of a piece besides its multiplies and its promotion.
     pub piece: f64,
-    /// How much faster tensor cores are that pause between pieces: the power limit leaves them a higher clock.
+    /// How much faster tensor cores are that pause between pieces, by the fit: at the power limit they have a higher clock.
     pub pauses: f64,
     /// Seconds by which scales of blocks make a step longer.
     pub scales: f64,
@@ -146,10 +146,10 @@ impl Machine {
     /// Promoted sums of FP8, by hand from 8192³ at the power limit, in µs: 128×256 852, and with scales of 1×128 by 128×128 921,
     /// 256×128 934. Since the next stage is tested while sums are added: with 1×128 by 128×128 128×256 907, 128×192 890, 128×160
     /// 995, 128×144 1080, 128×128 963, in ping-pong 1393; with 1×128 by 1×128, where each thread reads a number for every four
-    /// columns, 256×128 1291, 128×128 1355, in ping-pong 1800. Beside what tensor cores need, which are 10 %
-    /// faster there: 47 ns for each piece of a step, 32 for a step; 3.1 for
-    /// each of those numbers and block of 64 rows, so, too, at 128×4096×7168, where 64×128 takes 25.2, and 128×64 in two parts of K
-    /// 13.6; 9 for each number beyond two of blocks of 128×128 that cross a tile's edges.
+    /// columns, 256×128 1291, 128×128 1355, in ping-pong 1800. Fitted to these, to the ratios of tiles of 18 products, and to few
+    /// rows: tensor cores 10 % faster than without promotion; 47 ns for each piece of a step, 32 for a step; 3.1 for each of those
+    /// numbers and block of 64 rows, so, too, at 128×4096×7168, where with K in two parts 64×128 takes 16.2 µs and 128×64 13.6; 9
+    /// for each number beyond two of blocks of 128×128 that cross a tile's edges, in both warpgroups at once.
     ///
     /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one GPU:
     /// others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes

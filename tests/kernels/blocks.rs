@@ -24,5 +24,9 @@ fn scales_of_blocks_that_travel_pass_the_sass_checks() {
     let wide = scaled(Scales::Blocks1d2d).set("tiles", (128, 256));
     cases.push((schedules::ag_gemm(), wide));
     cases.push((schedules::bulk(), scaled(Scales::Blocks1d2d)));
+    // Blocks cross the edges of tiles that are multiplied in several places, or added.
+    let across = scaled(Scales::Blocks1d2d).set("tiles", (128, 160));
+    cases.push((schedules::gemm_rs_add(), across.clone()));
+    cases.push((schedules::gemm_ar(), across));
     all_pass(&cases);
 }

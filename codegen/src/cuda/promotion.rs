@@ -202,7 +202,7 @@ impl Text<'_> {
                 self.line(format!("const float {name} = scale_of_block({at});"));
             }
             (ScaleBlock::Square, false) if staged.crosses() => {
-                let (each, begin) = (staged.alike(), self.factor(begin));
+                let (each, begin) = (staged.alike(), self.expr(begin));
                 self.line(format!("float {name}[{n} / {each}];"));
                 self.line(format!(
                     "scales_across<{each}, SCALE_BLOCK>({name}, {from}, {begin});"

@@ -439,9 +439,12 @@ impl Walk<'_, '_> {
     }
 
     /// Where in a block of 128×128 a tile begins, by scale: 0 where no block crosses its edges. Ranks divide rows between blocks.
-    pub(super) fn begins_in_blocks(&mut self, pass: &Pass<'_>, nodes: &mut Vec<Node>) -> Vec<Expr> {
-        let regions = self.operands_of(pass);
+    pub(super) fn begins_in_blocks(&mut self, pass: &Pass<'_>) -> Vec<Expr> {
         let scales = self.tiling().scales().to_vec();
+        if !scales.iter().any(StagedScale::crosses) {
+            return vec![0.into(); scales.len()];
+        }
+        let regions = self.operands_of(pass);
         let begin = scales.iter().map(|scale| {
             let of = regions.iter().find(|(part, _)| *part == scale.operand);
             let (axis, var) = side(of.filter(|_| scale.crosses())?.1)?;
@@ -450,13 +453,7 @@ impl Walk<'_, '_> {
                 Operand::Rows => row * self.tile_rows(),
                 Operand::Columns => column * self.tile_columns(),
             };
-            let name = &self.b.kernel.buffers[scale.tensor.index()].name;
-            let name = format!("{}_begin", identifier(&name.replace('.', "_")));
-            nodes.push(why(
-                "Blocks of scales cross the edges of tiles: where in one the tile begins.",
-            ));
-            let begin = first % Expr::symbol("SCALE_BLOCK", BLOCK);
-            Some(self.name(nodes, &name, begin))
+            Some(first % Expr::symbol("SCALE_BLOCK", BLOCK))
         });
         begin.map(|begin| begin.unwrap_or(0.into())).collect()
     }

@@ -24,8 +24,7 @@ impl Walk<'_, '_> {
             1 => Unroll::Once,
             times => Unroll::Times(times),
         };
-        let mut begins = Vec::new();
-        let begin = self.begins_in_blocks(pass, &mut begins);
+        let begin = self.begins_in_blocks(pass);
         let body = match promoted {
             Some(promotion) => self.promoted_step(promotion, &begin),
             None => self.step_in_flight(),
@@ -33,7 +32,6 @@ impl Walk<'_, '_> {
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes: Vec<Node> = pass.dots.iter().map(|dot| self.note(dot.op)).collect();
         nodes.extend(self.read_vectors_ahead(pass, var));
-        nodes.extend(begins);
         nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(match unroll {

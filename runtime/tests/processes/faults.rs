@@ -322,6 +322,8 @@ fn told(fault: &Fault, before: &Prepared) -> Vec<Option<Told>> {
         ("UB_TIMEOUT", &seconds),
         (PORT, &port),
         ("COUNTERFLOW_CACHE", folder),
+        // A panic's rank leaves once it has printed where it was, for which a busy machine reads debug information for seconds.
+        ("RUST_BACKTRACE", "0"),
     ];
     let libraries = (fault.part == "driver").then(|| with_an_old_driver(&before.folder));
     if let Some(libraries) = &libraries {

@@ -89,10 +89,17 @@ impl Simulator<'_> {
             if first.is_some_and(|first| first / by != read.rows) {
                 return Some("the scales that were read are of other rows or columns");
             }
-            if staged.crosses() && first.is_some_and(|first| first % by != read.begin) {
-                return Some(
-                    "the scales that were read are of a tile that begins elsewhere in a block",
-                );
+            if staged.crosses() {
+                if first.is_some_and(|first| first % by != read.begin) {
+                    return Some(
+                        "the scales that were read are of a tile that begins elsewhere in a block",
+                    );
+                }
+                if tiling.is_on_m(operand) || read.begin + staged.side > 2 * by {
+                    return Some(
+                        "threads have no scale of a further block that the tile has a part of",
+                    );
+                }
             }
             if read.share != tiling.share_of_scale(scale, short.piece, share) {
                 return Some("the scales that were read are of another share");
