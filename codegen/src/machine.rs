@@ -63,9 +63,9 @@ pub struct Machine {
     /// Seconds between the multiplies of a piece and those that its warpgroup starts next, besides its promotion.
     pub promotion_latency: f64,
     /// Seconds of a piece besides its multiplies and its promotion.
-    pub piece: f64,
-    /// How much faster tensor cores are that pause between pieces, by the fit: at the power limit they have a higher clock.
-    pub pauses: f64,
+    pub piece_latency: f64,
+    /// The rate of tensor cores whose sums are promoted, as a multiple of that of others: between pieces they pause.
+    pub promoted_rate: f64,
     /// Seconds by which scales of blocks make a step longer.
     pub scales: f64,
     /// The same of a step for each scale along the instruction's N side that a thread reads, and each block of 64 of the M side.
@@ -180,8 +180,8 @@ impl Machine {
             flops_sm: 854e12 / 132.0,
             promotion: 128.0 * 1.5e9,
             promotion_latency: 65e-9,
-            piece: 47e-9,
-            pauses: 1.105,
+            piece_latency: 47e-9,
+            promoted_rate: 1.105,
             scales: 32e-9,
             scale_on_n: 3.1e-9,
             scale_across: 9e-9,

@@ -230,12 +230,12 @@ impl<'a> Costs<'a> {
         let machine = self.machine;
         let between = machine.promotion_latency + elements / machine.promotion;
         let alone = f64::from(cta.mode().warpgroups());
-        let own = tensor / machine.pauses / count / alone;
+        let own = tensor / machine.promoted_rate / count / alone;
         let piece = match cta.mode() {
             Mode::Cooperative => (alone * own).max(own + between),
             Mode::PingPong => own + between,
         };
-        let pieces = count * (piece + machine.piece);
+        let pieces = count * (piece + machine.piece_latency);
         let scales = match tiling.map_or(&[][..], Tiling::scales) {
             [] => 0.0,
             all => {

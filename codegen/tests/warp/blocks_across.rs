@@ -147,6 +147,40 @@ fn a_tile_that_takes_a_block_to_begin_elsewhere() {
     ");
 }
 
+/// A box of less than the tile needs, and bytes to match: what lay behind it would be read.
+#[test]
+fn a_tile_whose_scales_come_in_part() {
+    let broken = |tile, plane: &str, [rows, columns]: [u32; 2], bytes: u32| {
+        let pipeline = built("gemm", Scales::Blocks1d2d, tile);
+        let mut pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
+        let mut maps = pipeline.maps.iter_mut();
+        let map = maps.find(|map| map.name == plane).expect("a map");
+        (map.box_rows, map.box_columns) = (rows, columns);
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::Expect { bytes: all, .. } = node {
+                    *all = all.clone() - bytes;
+                }
+            }
+        });
+        let found = verify::pipeline(pipeline).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    let first = broken((128, 192), "w_scale", [1, 4], 16);
+    insta::assert_snapshot!(first, @"
+    error[coverage]: multiply of block 0 on rank 0 reads w_scale of stage 0 for tile (0, 0)
+      = the stage holds the scales of a part of the tile's rows or columns
+    ");
+    // No block crosses the edges of these.
+    for (plane, one_box, bytes) in [("w_scale", [1, 4], 16), ("x_scale", [1, 64], 256)] {
+        let said = broken((128, 256), plane, one_box, bytes);
+        assert!(
+            said.contains("a part of the tile's rows or columns"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn what_has_parts_of_more_blocks() {
     let refused = |name, scales, tile| {

@@ -2,10 +2,10 @@
 
 use super::held::{BlocksRead, Content, Short, TileProduct};
 use super::simulator::{Simulator, Verdict};
-use super::step::Area;
+use super::step::{Area, Box4};
 use super::trace;
 use crate::block::{BLOCK, ScaleBlock};
-use crate::tiling::Piece;
+use crate::tiling::{Piece, StagedScale};
 
 impl Simulator<'_> {
     /// Promoted sums begin as zero.
@@ -55,6 +55,10 @@ impl Simulator<'_> {
             ScaleBlock::Line if !staged.travels => (column, row),
             ScaleBlock::Line | ScaleBlock::Square => (self.row_in_all(&from, row), column + number),
         };
+        if self.lacks_scales(&from, staged, (rows, begin)) {
+            let what = "the stage holds the scales of a part of the tile's rows or columns";
+            return Err(Box::new(trace::wrong(self, index, what)));
+        }
         let blocks = &mut self.agents[index].fragment.blocks;
         blocks.retain(|known| known.scale != scale);
         blocks.push(BlocksRead {
@@ -65,6 +69,25 @@ impl Simulator<'_> {
             share,
         });
         Ok(())
+    }
+
+    /// Whether a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
+    /// tensor.
+    fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
+        let geometry = self.case.geometry(from.plan);
+        let plane = &self.case.pipeline.kernel.buffers[from.tensor.index()];
+        let by = staged.block.rows();
+        let tile = (first * by + begin + staged.side).div_ceil(by);
+        if staged.block == ScaleBlock::Line && !staged.travels {
+            return from.columns.1 < tile.min(geometry.size(plane.columns));
+        }
+        let all = geometry.size(plane.rows);
+        let chunk = match geometry.chunks(plane.rows) {
+            1 => all,
+            _ => geometry.chunk_rows(plane.rows),
+        };
+        let end = (first / chunk.max(1) + 1) * chunk;
+        first < all && from.all.1 < tile.min(end).min(all)
     }
 
     /// What keeps the scales that were read from being those of a share of a product's part of K.
@@ -89,17 +112,10 @@ impl Simulator<'_> {
             if first.is_some_and(|first| first / by != read.rows) {
                 return Some("the scales that were read are of other rows or columns");
             }
-            if staged.crosses() {
-                if first.is_some_and(|first| first % by != read.begin) {
-                    return Some(
-                        "the scales that were read are of a tile that begins elsewhere in a block",
-                    );
-                }
-                if tiling.is_on_m(operand) || read.begin + staged.side > 2 * by {
-                    return Some(
-                        "threads have no scale of a further block that the tile has a part of",
-                    );
-                }
+            if staged.crosses() && first.is_some_and(|first| first % by != read.begin) {
+                return Some(
+                    "the scales that were read are of a tile that begins elsewhere in a block",
+                );
             }
             if read.share != tiling.share_of_scale(scale, short.piece, share) {
                 return Some("the scales that were read are of another share");
