@@ -73,7 +73,7 @@ impl Proof {
         } = asked;
         let machine = Machine {
             sms: *sms,
-            ..Machine::h200()
+            ..Machine::of(gpu)
         };
         let variant = if *first_options {
             variant.clone()

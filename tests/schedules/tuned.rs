@@ -407,7 +407,7 @@ fn the_ranking_is_that_of_all_predictions_to_a_hundredth() {
 
 #[test]
 fn no_plan_is_faster_than_the_least_of_its_kernel() {
-    let machine = Machine::h200_at_power_limit();
+    let machine = Machine::h200().at_power_limit();
     for schedule in schedules::ALL {
         let program = schedule();
         for world in [1, 3] {

@@ -93,7 +93,7 @@ fn of_world(request: &Request, world: u32, rows: &Numbers, most: u64) -> Result<
         &kernel,
         &request.shape,
         rows.clone(),
-        &request.machine,
+        &request.machine(),
         most,
     );
     Ok(World {

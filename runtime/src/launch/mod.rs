@@ -151,7 +151,7 @@ impl Loaded {
             rank.ended_early(&format!("it does not load {name}: {error}"));
         })?;
         Ok(Loaded {
-            machine: Machine::h200(),
+            machine: Machine::of(rank.gpu().name()),
             finished,
             zeros,
             heap: rank.heap(),
