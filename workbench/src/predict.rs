@@ -30,8 +30,8 @@ pub(super) fn timeline(
     console: &mut Console<'_>,
 ) -> Result<Map<String, Json>, Error> {
     let bar = console.bar(1, "predicting");
-    let timeline =
-        model::predict(&ready.kernel, &ready.plan, &request.machine()).map_err(Diagnostics::from)?;
+    let timeline = model::predict(&ready.kernel, &ready.plan, &request.machine())
+        .map_err(Diagnostics::from)?;
     drop(bar);
     console.say(format!(
         "**predicted** on {}: {}",
