@@ -4,6 +4,7 @@ use super::driver::{check, checked};
 use super::gpu::uuid_of;
 use super::{queues, start};
 use crate::error::Error;
+use crate::shared::Handles;
 use cudarc::driver::{result::device, sys};
 use sys::CUdevice_attribute_enum as Attribute;
 
@@ -29,6 +30,10 @@ pub struct Survey {
     pub cuda: (u32, u32),
     /// Hardware queues of a context. None if `CUDA_DEVICE_MAX_CONNECTIONS` is no number from 1 to 32.
     pub queues: Option<u32>,
+    /// True if `CUDA_LAUNCH_BLOCKING` makes every launch wait for its end.
+    pub blocking: bool,
+    /// True if `COUNTERFLOW_HANDLES` asks for fabric handles. None if it has no such value.
+    pub fabric_wanted: Option<bool>,
     /// The GPUs that this process may use, by ordinal.
     pub gpus: Vec<Surveyed>,
 }
@@ -145,6 +150,8 @@ impl Survey {
         Ok(Survey {
             cuda: (version / 1000, version % 1000 / 10),
             queues: queues::queues().ok(),
+            blocking: queues::blocking(),
+            fabric_wanted: (Handles::wanted().ok()).map(|handles| handles == Handles::Fabric),
             gpus: gpus.collect::<Result<_, _>>()?,
         })
     }
