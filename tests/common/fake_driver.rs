@@ -5,6 +5,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 type Status = c_int;
@@ -13,7 +14,11 @@ fn machine_is(what: &str) -> bool {
     std::env::var("FAKE_DRIVER").is_ok_and(|said| said == what)
 }
 
+/// Whether a call hangs.
+static HANGS: AtomicBool = AtomicBool::new(false);
+
 fn hang() -> ! {
+    HANGS.store(true, Ordering::Relaxed);
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -21,7 +26,7 @@ fn hang() -> ! {
 
 /// Its own function at the end of a process waits for a call that hangs, as a driver's may.
 extern "C" fn end() {
-    if machine_is("hangs") {
+    if HANGS.load(Ordering::Relaxed) {
         hang();
     }
 }
@@ -101,14 +106,14 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     device: c_int,
 ) -> Status {
     let told = match attribute {
-        16 => 132,         // multiprocessors
-        20 => 0,           // compute mode
-        33 => 0x1b + device, // PCI bus
-        34 | 50 => 0,      // PCI device, domain
-        75 => 9,           // compute capability: major
-        76 => 0,           // minor
+        16 => 132,            // multiprocessors
+        20 => 0,              // compute mode
+        33 => 0x1b + device,  // PCI bus
+        34 | 50 => 0,         // PCI device, domain
+        75 => 9,              // compute capability: major
+        76 => 0,              // minor
         102 | 103 | 132 => 1, // virtual memory, file descriptors, multicast
-        128 => 0,          // fabric handles
+        128 => 0,             // fabric handles
         _ => return 1,
     };
     unsafe { *value = told };
@@ -191,7 +196,10 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Status {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut Device) -> Status {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    device: *mut Device,
+) -> Status {
     unsafe { *device = (index as usize + 1) as Device };
     0
 }
@@ -210,7 +218,11 @@ pub struct PciInfo {
 unsafe fn place(info: *mut PciInfo, bus: u32) -> Status {
     let info = unsafe { &mut *info };
     (info.domain, info.bus, info.device) = (0, bus, 0);
-    text(info.name.as_mut_ptr(), 32, &format!("00000000:{bus:02X}:00.0"))
+    text(
+        info.name.as_mut_ptr(),
+        32,
+        &format!("00000000:{bus:02X}:00.0"),
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -235,7 +247,10 @@ pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(_: Device, on: *mut c_uint
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(device: Device, milli: *mut c_uint) -> Status {
+pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(
+    device: Device,
+    milli: *mut c_uint,
+) -> Status {
     let low = machine_is("low power") && number(device) == 1;
     unsafe { *milli = if low { 500_000 } else { 700_000 } };
     0
@@ -251,7 +266,11 @@ pub unsafe extern "C" fn nvmlDeviceGetPowerManagementDefaultLimit(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(_: Device, _: c_uint, clock: *mut c_uint) -> Status {
+pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
+    _: Device,
+    _: c_uint,
+    clock: *mut c_uint,
+) -> Status {
     unsafe { *clock = 1980 };
     0
 }
@@ -337,6 +356,10 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(_: Device, info: *mut Fabri
     let info = unsafe { &mut *info };
     assert_eq!(info.version, 36 | 2 << 24);
     (info.status, info.health) = (0, 0b10);
-    info.state = if machine_is("no fabric manager") { 1 } else { 3 };
+    info.state = if machine_is("no fabric manager") {
+        1
+    } else {
+        3
+    };
     0
 }

@@ -1,9 +1,14 @@
 //! `doctor` on this machine, and on machines of a fake driver: two H100s, of which something may be wrong.
 
 use super::*;
+use counterflow_workbench::USAGE;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long a process may take.
+const MOST: Duration = Duration::from_secs(120);
 
 fn findings(object: &Json) -> &[Json] {
     object["findings"].as_array().expect("a list")
@@ -108,10 +113,10 @@ fn fake(old: bool) -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// What `doctor --json` says in a process that finds the fake driver, and how long it took.
+/// What `doctor --json` says in a process that finds the fake driver.
 fn on_a_machine(what: &str, old: bool) -> Option<Json> {
     let folder = fake(old)?;
-    let done = Command::new(std::env::current_exe().expect("this program"))
+    let mut process = Command::new(std::env::current_exe().expect("this program"))
         .args([
             "--exact",
             "doctor::a_process_of_another_test",
@@ -123,8 +128,19 @@ fn on_a_machine(what: &str, old: bool) -> Option<Json> {
         .env("UB_TIMEOUT", if what == "hangs" { "1" } else { "" })
         .env_remove("CUDA_DEVICE_MAX_CONNECTIONS")
         .env_remove("CUDA_VISIBLE_DEVICES")
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .expect("it starts");
+    let end = Instant::now() + MOST;
+    while process.try_wait().expect("its state").is_none() {
+        if Instant::now() > end {
+            let _ = process.kill();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = process.wait_with_output().expect("what it said");
     let (out, err) = (
         String::from_utf8_lossy(&done.stdout),
         String::from_utf8_lossy(&done.stderr),
