@@ -54,7 +54,7 @@ fn doctor_tells_each_gpu() {
     for check in [
         "compute mode",
         "peer access",
-        "shared memory",
+        "memory handles",
         "hardware queues",
     ] {
         assert!(!of(check).is_empty(), "{check}");

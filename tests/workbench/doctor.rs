@@ -2,6 +2,7 @@
 
 use super::*;
 use counterflow_workbench::USAGE;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -81,33 +82,34 @@ fn fake(old: bool) -> Option<&'static Path> {
     static MADE: [OnceLock<Option<PathBuf>>; 2] = [OnceLock::new(), OnceLock::new()];
     let made = MADE[usize::from(old)].get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/fake_driver.rs");
-        let name = format!("fake-driver-{old}-{}", std::process::id());
+        let name = if old {
+            "old-fake-driver"
+        } else {
+            "fake-driver"
+        };
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
+        // Another run of these tests may have the libraries loaded: each is replaced, never written.
+        let draft = folder.join(format!("draft-{}", std::process::id()));
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let mut made = Command::new(rustc);
-        made.args([
-            "--edition=2024",
-            "--crate-type=cdylib",
-            "-Cpanic=abort",
-            "--check-cfg=cfg(old)",
-        ]);
-        made.args(old.then_some("--cfg=old"))
-            .arg(source)
-            .arg("-o")
-            .arg(folder.join("libcuda.so"));
-        match made.output() {
-            Ok(done) => assert!(
-                done.status.success(),
-                "{}",
-                String::from_utf8_lossy(&done.stderr)
-            ),
+        made.args(["--edition=2024", "--crate-type=cdylib", "-Cpanic=abort"]);
+        made.arg("--check-cfg=cfg(old)")
+            .args(old.then_some("--cfg=old"));
+        match made.arg(source).arg("-o").arg(&draft).output() {
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stderr);
+                assert!(done.status.success(), "{said}");
+            }
             Err(error) => {
                 eprintln!("skipped: no rustc here: {error}");
                 return None;
             }
         }
-        std::fs::copy(folder.join("libcuda.so"), folder.join("libnvidia-ml.so.1")).expect("copied");
+        let second = draft.with_extension("second");
+        std::fs::copy(&draft, &second).expect("copied");
+        std::fs::rename(&draft, folder.join("libcuda.so")).expect("moved");
+        std::fs::rename(&second, folder.join("libnvidia-ml.so.1")).expect("moved");
         Some(folder)
     });
     made.as_deref()
@@ -115,6 +117,11 @@ fn fake(old: bool) -> Option<&'static Path> {
 
 /// What `doctor --json` says in a process that finds the fake driver.
 fn on_a_machine(what: &str, old: bool) -> Option<Json> {
+    on_a_machine_with(what, old, &[])
+}
+
+/// The same with these variables.
+fn on_a_machine_with(what: &str, old: bool, set: &[(&str, &OsStr)]) -> Option<Json> {
     let folder = fake(old)?;
     let mut process = Command::new(std::env::current_exe().expect("this program"))
         .args([
@@ -128,6 +135,7 @@ fn on_a_machine(what: &str, old: bool) -> Option<Json> {
         .env("UB_TIMEOUT", if what == "hangs" { "1" } else { "" })
         .env_remove("CUDA_DEVICE_MAX_CONNECTIONS")
         .env_remove("CUDA_VISIBLE_DEVICES")
+        .envs(set.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -193,7 +201,7 @@ fn two_gpus_are_told_from_driver_and_nvml() {
             "GPU 0, 1: adds atomically to the memory of every other",
         ),
         (
-            "shared memory",
+            "memory handles",
             "GPU 0, 1: virtual memory, by file descriptors; no fabric handles",
         ),
         ("hardware queues", "32"),
@@ -284,4 +292,101 @@ fn a_driver_that_hangs_is_told_and_left() {
             [("ok", "GPU 0000:1b:00.0, 0000:1c:00.0: limit 700 W")]
         );
     }
+}
+
+#[test]
+fn what_is_wrong_with_software_and_variables_is_told() {
+    let top = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{}", std::process::id()));
+    let folder = |name: &str, files: &[(&str, &str)]| {
+        let folder = top.join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (file, text) in files {
+            std::fs::write(folder.join(file), text).expect("a file");
+        }
+        folder.into_os_string()
+    };
+    let half = folder("half", &[("libnvrtc.so.13", "")]);
+    let both = ("libnvrtc-builtins.so.13.0", "");
+    let broken = folder("broken", &[("libnvrtc.so.13", "no library"), both]);
+    let damaged = folder("damaged", &[("tuned.toml", "winner = 3"), ("a-file", "")]);
+    let below = Path::new(&damaged).join("a-file/kernels").into_os_string();
+    let text = |text: &'static str| OsStr::new(text).to_owned();
+    for (variable, value, check, grade, says) in [
+        (
+            "COUNTERFLOW_NVRTC",
+            half,
+            "NVRTC",
+            "bad",
+            "has no libnvrtc.so.13 with its",
+        ),
+        ("COUNTERFLOW_NVRTC", broken, "NVRTC", "bad", "does not load"),
+        (
+            "COUNTERFLOW_CACHE",
+            below,
+            "kernel cache",
+            "bad",
+            "cannot be written",
+        ),
+        (
+            "COUNTERFLOW_CACHE",
+            damaged,
+            "choices",
+            "bad",
+            "tuned.toml: ",
+        ),
+        (
+            "COUNTERFLOW_CACHE",
+            text("off"),
+            "kernel cache",
+            "note",
+            "off",
+        ),
+        (
+            "CUDA_DEVICE_MAX_CONNECTIONS",
+            text("many"),
+            "hardware queues",
+            "bad",
+            "is not a number",
+        ),
+        (
+            "CUDA_DEVICE_MAX_CONNECTIONS",
+            text("1"),
+            "hardware queues",
+            "note",
+            "1: enough",
+        ),
+        (
+            "CUDA_LAUNCH_BLOCKING",
+            text("1"),
+            "hardware queues",
+            "bad",
+            "every launch wait",
+        ),
+        (
+            "COUNTERFLOW_HANDLES",
+            text("imex"),
+            "memory handles",
+            "bad",
+            "without meaning",
+        ),
+        (
+            "COUNTERFLOW_HANDLES",
+            text("fabric"),
+            "memory handles",
+            "bad",
+            "no fabric handles",
+        ),
+    ] {
+        let Some(object) = on_a_machine_with("", false, &[(variable, &value)]) else {
+            return;
+        };
+        let lines = lines(&object, check);
+        let told = |(found, text): &(&str, &str)| *found == grade && text.contains(says);
+        assert!(lines.iter().any(told), "{variable}={value:?}: {lines:?}");
+    }
+    let left = std::fs::read_dir(top.join("damaged"))
+        .expect("there")
+        .count();
+    assert_eq!(left, 2, "nothing is written");
+    let _ = std::fs::remove_dir_all(top);
 }

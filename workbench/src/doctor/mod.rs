@@ -84,9 +84,8 @@ fn tell(facts: &Facts, console: &mut Console<'_>) -> u8 {
 fn page(each: &[(&Check, Vec<Finding>)]) -> String {
     let mut rows = Vec::new();
     for (check, found) in each {
-        for (index, Finding { grade, says, help }) in found.iter().enumerate() {
-            let name = if index == 0 { check.name } else { "" };
-            rows.push(vec![grade.name().into(), name.into(), says.clone()]);
+        for Finding { grade, says, help } in found {
+            rows.push(vec![grade.name().into(), check.name.into(), says.clone()]);
             if let Some(help) = help {
                 rows.push(vec![String::new(), String::new(), format!("help: {help}")]);
             }

@@ -39,7 +39,7 @@ pub(super) const ALL: [Check; 20] = [
     check("fabric", links::fabric),
     check("peer access", links::access),
     check("peer atomics", links::atomics),
-    check("shared memory", links::memory),
+    check("memory handles", links::memory),
     check("multicast", links::multicast),
     check("hardware queues", software::queues),
     check("NVRTC", software::compiler),

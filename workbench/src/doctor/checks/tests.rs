@@ -548,25 +548,25 @@ fn gpus_that_do_not_reach_each_other() {
         (|gpu| gpu.virtual_memory = false) as fn(&mut Surveyed),
         |gpu| gpu.file_handles = false,
     ] {
-        bad("shared memory", &["maps no memory"], |facts| {
+        bad("memory handles", &["maps no memory"], |facts| {
             survey(facts).gpus.iter_mut().for_each(lacks);
         });
     }
-    bad("shared memory", &["without meaning"], |facts| {
+    bad("memory handles", &["without meaning"], |facts| {
         survey(facts).fabric_wanted = None
     });
-    bad("shared memory", &["no IMEX channel"], |facts| {
+    bad("memory handles", &["no IMEX channel"], |facts| {
         survey(facts).fabric_wanted = Some(true)
     });
     bad(
-        "shared memory",
+        "memory handles",
         &["GPU 1: COUNTERFLOW_HANDLES=fabric, and the GPU has no"],
         |facts| {
             (survey(facts).fabric_wanted, facts.imex) = (Some(true), true);
             survey(facts).gpus[1].fabric_handles = false;
         },
     );
-    let (grades, _) = found("shared memory", |facts| {
+    let (grades, _) = found("memory handles", |facts| {
         (survey(facts).fabric_wanted, facts.imex) = (Some(true), true);
     });
     assert_eq!(grades, [Grade::Good]);
