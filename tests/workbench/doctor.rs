@@ -132,7 +132,7 @@ fn on_a_machine_with(what: &str, old: bool, set: &[(&str, &OsStr)]) -> Option<Js
         ])
         .env("LD_LIBRARY_PATH", folder)
         .env("FAKE_DRIVER", what)
-        .env("UB_TIMEOUT", if what == "hangs" { "1" } else { "" })
+        .env("UB_TIMEOUT", if what == "hangs" { "6" } else { "" })
         .env_remove("CUDA_DEVICE_MAX_CONNECTIONS")
         .env_remove("CUDA_VISIBLE_DEVICES")
         .envs(set.iter().copied())
@@ -286,7 +286,7 @@ fn a_driver_that_hangs_is_told_and_left() {
             panic!("one line of the driver");
         };
         assert_eq!(grade, "bad");
-        has(says, &["580.95.05, the driver does not answer within 1s"]);
+        has(says, &["580.95.05, the driver does not answer within 6s"]);
         assert_eq!(
             lines(&object, "power"),
             [("ok", "GPU 0000:1b:00.0, 0000:1c:00.0: limit 700 W")]

@@ -90,7 +90,7 @@ impl<T, E: Into<Problem>> Waiting<Result<T, E>> {
             Ok(Err(why)) => Asked::Refused(why.into()),
             Err(RecvTimeoutError::Timeout) => {
                 HANGS.store(true, Ordering::Relaxed);
-                Asked::Silent(self.since.elapsed())
+                Asked::Silent(end.saturating_duration_since(self.since))
             }
             // The thread panicked, which the binding does where a library lacks a function.
             Err(RecvTimeoutError::Disconnected) => Asked::Refused(Problem {

@@ -55,7 +55,12 @@ pub(super) struct Problem {
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
-        let help = error.help().unwrap_or_default().to_owned();
+        let help = error.help().unwrap_or(match &error {
+            Error::File { .. } => "see that the path is right, and that this process may use it",
+            Error::Compile(_) => "`.ci/cuda.sh` fetches a compiler that works into .cuda/",
+            _ => "this is a mistake of counterflow's: please report it with the page",
+        });
+        let help = help.to_owned();
         let what = match error {
             Error::NoDevice { why, .. } => why,
             other => other.to_string(),
@@ -183,5 +188,31 @@ impl Facts {
             .iter()
             .filter(|board| seen.iter().all(|gpu| gpu.pci != board.pci));
         unseen.map(|board| board.pci).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use counterflow_runtime::Device;
+
+    #[test]
+    fn every_problem_says_what_to_do() {
+        let file = Error::File {
+            path: "tuned.toml".into(),
+            source: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let problem = Problem::from(file);
+        assert!(problem.what.contains("tuned.toml"), "{problem:?}");
+        assert!(problem.help.contains("this process may use it"));
+        let none = Problem::from(Error::NoDevice {
+            device: Device::Cuda,
+            why: "no driver".into(),
+            help: "install one".into(),
+        });
+        assert_eq!(
+            (&none.what[..], &none.help[..]),
+            ("no driver", "install one")
+        );
     }
 }

@@ -46,10 +46,7 @@ pub(super) fn compiler(facts: &Facts) -> Vec<Finding> {
     if let Err(why) = &toolkit.works {
         return vec![Finding::bad(
             format!("{} compiles nothing: {}", toolkit.name, why.what),
-            match &why.help[..] {
-                "" => "`.ci/cuda.sh` fetches a fresh one into .cuda/",
-                help => help,
-            },
+            &why.help,
         )];
     }
     // Of an older driver its own line says enough.

@@ -624,13 +624,6 @@ fn compilers() {
     bad("NVRTC", &["compiles nothing: broken", "do this"], |facts| {
         toolkit(facts).works = Err(problem("broken"));
     });
-    bad("NVRTC", &["compiles nothing", "cuda.sh"], |facts| {
-        let help = String::new();
-        toolkit(facts).works = Err(Problem {
-            help,
-            ..problem("broken")
-        });
-    });
     note("NVRTC", &["the driver supports 13.2"], |facts| {
         survey(facts).cuda = (13, 2)
     });
