@@ -158,16 +158,16 @@ impl Survey {
 }
 
 fn surveyed(gpu: sys::CUdevice, all: &[sys::CUdevice]) -> Result<Surveyed, Error> {
-    // SAFETY: the driver gave us the device.
     let ask = |attribute| {
-        checked("ask the GPU", unsafe {
-            device::get_attribute(gpu, attribute)
-        })
+        // SAFETY: the driver gave us the device.
+        let told = unsafe { device::get_attribute(gpu, attribute) };
+        checked("ask the GPU", told)
     };
     let number = |attribute| ask(attribute).map(i32::unsigned_abs);
     let has = |attribute| ask(attribute).map(|told| told != 0);
     // SAFETY: as above.
-    let memory = checked("ask the GPU's memory", unsafe { device::total_mem(gpu) })?;
+    let memory = unsafe { device::total_mem(gpu) };
+    let memory = checked("ask the GPU's memory", memory)?;
     Ok(Surveyed {
         name: checked("ask the GPU's name", device::get_name(gpu))?,
         uuid: uuid_of(gpu)?,
