@@ -2,7 +2,7 @@
 
 use super::driver::{self, check, checked};
 use super::start;
-use super::survey::{Reach, reach};
+use super::survey::{Reach, reach, uuid_of};
 use super::unused::Unused;
 use crate::device::Device;
 use crate::error::Error;
@@ -241,21 +241,6 @@ impl Gpu {
         let Reach { access, atomics } = reach(self.context.cu_device(), other)?;
         apart([self.ordinal(), ordinal], access, atomics).map_or(Ok(()), Err)
     }
-}
-
-/// A device's name among all GPUs.
-pub(super) fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the place is ours, and the device is one.
-    let code = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
-    check("ask the GPU's identity", code)?;
-    let hex: String = uuid
-        .bytes
-        .iter()
-        .map(|byte| format!("{:02x}", *byte as u8))
-        .collect();
-    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
-    Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
 }
 
 /// Lets a pool return nothing to the driver by itself.

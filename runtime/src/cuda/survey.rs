@@ -1,7 +1,6 @@
 //! A survey of the machine: attributes that the driver tells without a context. Nothing is opened, allocated or set.
 
 use super::driver::{check, checked};
-use super::gpu::uuid_of;
 use super::{queues, start};
 use crate::error::Error;
 use crate::shared::Handles;
@@ -220,6 +219,21 @@ pub(super) fn reach(gpu: sys::CUdevice, other: sys::CUdevice) -> Result<Reach, E
         access: access != 0,
         atomics: atomics != 0,
     })
+}
+
+/// A device's name among all GPUs.
+pub(super) fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: the place is ours, and the device is one.
+    let code = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    check("ask the GPU's identity", code)?;
+    let hex: String = uuid
+        .bytes
+        .iter()
+        .map(|byte| format!("{:02x}", *byte as u8))
+        .collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
+    Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
 }
 
 #[cfg(test)]
