@@ -21,6 +21,7 @@ mod print;
 mod promotion;
 mod random;
 mod series;
+mod short_sums;
 #[cfg(debug_assertions)]
 mod undo;
 #[cfg(debug_assertions)]

@@ -30,6 +30,8 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod no_depth;
+#[path = "../../../tests/common/parallel.rs"]
+mod parallel;
 mod partial;
 mod partial_tiles;
 mod passes;
