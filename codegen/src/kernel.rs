@@ -11,8 +11,10 @@
 mod handed_over;
 mod scales;
 mod sides;
+mod turns;
 
 pub(crate) use sides::WhichChunk;
+pub(crate) use turns::Turn;
 
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
@@ -138,6 +140,25 @@ impl Buffer {
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::GatheredOutput => 1,
+        }
+    }
+
+    /// Whether its slots are one for each rank.
+    pub(crate) fn has_slot_for_each_rank(&self) -> bool {
+        match self.kind {
+            TensorKind::Scratch { slots, .. } => slots == Slots::World,
+            TensorKind::Exchanged => true,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => false,
         }
     }
 

@@ -15,7 +15,7 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{CellIndex, Pick, ScaleBlock, Side};
+use crate::program::{Pick, ScaleBlock, Side};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
@@ -220,7 +220,8 @@ impl Walk<'_, '_> {
         ]);
         // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first. What else is waited for
         // comes once, before all of them.
-        let (each, before): (Vec<_>, Vec<_>) = waits.iter().cloned().partition(over_others);
+        let (each, before): (Vec<_>, Vec<_>) =
+            waits.iter().cloned().partition(|wait| wait.slot_by_slot);
         let mut nodes = self.waits(&before);
         let mut body = Vec::new();
         for leaf in &each {
@@ -519,12 +520,6 @@ impl TileSide {
             self.tile.clone()
         }
     }
-}
-
-/// Whether a wait is for a cell of each other rank.
-fn over_others(leaf: &Leaf<'_>) -> bool {
-    let others = CellIndex::Rank(Pick::Others);
-    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.contains(&others))
 }
 
 fn least(a: Expr, b: Expr) -> Expr {

@@ -193,6 +193,15 @@ pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
     })
 }
 
+/// For tests: runs the warps of a few items in a world of so many ranks, also in one that [`pipeline`] does not try.
+///
+/// # Errors
+/// What is wrong with the warps, or why the schedule is not legal in that world.
+#[cfg(feature = "undo")]
+pub fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
+    warp::in_world(pipeline, world)
+}
+
 fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
     warp::run(&pipeline).map(|()| Checked::new(pipeline, ()))
 }

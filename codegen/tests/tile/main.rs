@@ -21,6 +21,7 @@ mod print;
 mod promotion;
 mod random;
 mod series;
+mod turns;
 #[cfg(feature = "undo")]
 mod undo;
 #[cfg(feature = "undo")]

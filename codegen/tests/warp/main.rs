@@ -50,6 +50,7 @@ mod staggered_epilogues;
 mod summing_roles;
 mod swapped_operands;
 mod together;
+mod turns;
 mod without_gemm;
 mod without_product;
 mod worlds;

@@ -135,6 +135,12 @@ impl<'a> Facts<'a> {
         self.plan.agents[at.agent as usize].items[at.item as usize].phase
     }
 
+    /// The steps that stand before one in its item.
+    pub fn in_item_before(&self, at: At) -> impl Iterator<Item = At> + use<> {
+        let item = self.plan.agents[at.agent as usize].items[at.item as usize];
+        (item.start..at.step).map(move |step| At { step, ..at })
+    }
+
     /// The step itself.
     pub fn step(&self, at: At) -> StepKind {
         self.plan.agents[at.agent as usize].steps[at.step as usize].kind
@@ -412,15 +418,20 @@ impl<'a> Facts<'a> {
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
+    /// Where the blocks of one rank's span are. Of a buffer that somebody writes.
+    pub fn area_of(&self, span: &Span) -> &Area {
+        let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
+        let slot = u32::from(span.home) * slots + u32::from(span.slot);
+        &self.areas[(self.cuts[span.buffer.index()].first_area + slot) as usize]
+    }
+
     /// Calls `f` with every block of one rank's span; for a multicast, with those on that rank.
     pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
         let cut = &self.cuts[span.buffer.index()];
         if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
             return;
         }
-        let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
-        let slot = u32::from(span.home) * slots + u32::from(span.slot);
-        let area = &self.areas[(cut.first_area + slot) as usize];
+        let area = self.area_of(span);
         let row =
             |at: u32| cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows);
         let column = |at: u32| cut.column_index[at as usize];

@@ -111,7 +111,7 @@ fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Diagnos
 }
 
 /// The launches of so many ranks, if each keeps every rule of the tile level.
-fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
+pub(super) fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
     let launches = of_ranks(pipeline, world, None)?;
     let Launches { kernel, plans, .. } = &launches;
     // Without counters ranks have nothing to do with each other.
@@ -311,7 +311,7 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
 }
 
 /// The largest launch.
-fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
+pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
     let mut shape = match pipeline.cta.computes() {
         true => of_tiles(pipeline, world, steps),

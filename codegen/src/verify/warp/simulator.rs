@@ -107,6 +107,9 @@ pub(super) struct Cell {
     pub base: u64,
     /// The launch of each signal, how much it added, and what its sender saw.
     pub signals: Vec<(u32, u64, Bits)>,
+    /// The launch of each wait that is over, what it waited for if that was not all, and its number among the accesses of
+    /// global memory: who has seen that, comes after the wait.
+    pub waits: Vec<(u32, Option<u64>, u32)>,
 }
 
 pub(super) struct Simulator<'a> {
@@ -129,6 +132,9 @@ pub(super) struct Simulator<'a> {
     pub measured: HashMap<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
+    /// The first step that does not keep the order of its item's statements. What goes wrong in the case itself says more,
+    /// and is told first.
+    pub out_of_turn: Option<Box<Diagnostic>>,
 }
 
 impl<'a> Agent<'a> {
@@ -236,6 +242,7 @@ impl<'a> Simulator<'a> {
             finishing: vec![Knows::default(); world],
             measured: HashMap::new(),
             watched,
+            out_of_turn: None,
         }
     }
 
