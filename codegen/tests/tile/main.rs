@@ -22,9 +22,9 @@ mod promotion;
 mod random;
 mod series;
 mod turns;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod undo;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod undone;
 mod value;
 mod verify;

@@ -32,7 +32,7 @@ fn far(number: u64, case: &mut Case) {
 }
 
 /// What the tile level accepts in a larger world has right warps there, too: they are run in that world, not in a small case.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn warps_of_far_worlds_are_right_there() {
     use counterflow_codegen::verify;
