@@ -371,7 +371,14 @@ impl<'a> Walker<'a> {
                 range: 0..1,
                 without: None,
             }),
-            Some(pick) => self.picked(pick, buffer.slots(self.geometry.world), "slot", op),
+            Some(pick) => {
+                let world = self.geometry.world;
+                let below = match pick {
+                    Pick::All => buffer.slots_of_all(world),
+                    Pick::One(_) | Pick::Others => buffer.slots(world),
+                };
+                self.picked(pick, below, "slot", op)
+            }
         }
     }
 

@@ -47,8 +47,9 @@
 //!
 //! # What orders two accesses
 //!
-//! Program order inside an item; the joins of a role; a wait and the signals that *must precede it*: those without
-//! which the count cannot reach its target. Other items of the same role order nothing, since another CTA may run
+//! Program order inside an item, which is that of its statements (a sum over slots waits for a slot and adds it, slot by
+//! slot); the joins of a role; a wait and the signals that *must precede it*: those without which, and without what follows
+//! them in their agent, the count cannot reach its target. Other items of the same role order nothing, since another CTA may run
 //! them. Across launches also the end of a rank's launch and the beginning of its next.
 //!
 //! # What a sum is of

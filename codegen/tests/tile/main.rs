@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
 mod double_buffer;
+mod dims;
 mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]

@@ -1,6 +1,8 @@
 //! Waits, loads and signals of an item take their turns in the order of the statements, a sum over slots slot by slot.
 
 use crate::fixtures::strangers::far_cells;
+use crate::fixtures::strangers::slots::acknowledged_in_turn;
+use crate::generator::judge;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -11,7 +13,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::unroll::StepKind;
+use counterflow_codegen::unroll::{Item, Step, StepKind};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
 
@@ -23,17 +25,19 @@ fn kernel(program: &Program, world: u32) -> Kernel {
     lower(program, &variant).unwrap_or_else(|error| panic!("{world} ranks: {error}"))
 }
 
-/// The steps of rank 1's last item, in words.
+/// The steps of rank 1's last item that stores something, in words.
 fn last_item(program: &Program, world: u32) -> Vec<String> {
     let kernel = kernel(program, world);
     let plan = Plan::new(&kernel, &Shape::new(world * 4, 8, 8), &Machine::h200()).expect("a plan");
-    let agent = &plan.agents[1];
-    let computes = |step: &StepKind| matches!(step, StepKind::Store { .. });
-    let steps = |item: &counterflow_codegen::unroll::Item| {
-        &agent.steps[item.start as usize..item.end as usize]
+    let agents = plan.agents.iter().filter(|agent| agent.rank == 1);
+    let items = agents.flat_map(|agent| {
+        let steps = |item: &Item| &agent.steps[item.start as usize..item.end as usize];
+        agent.items.iter().map(steps)
+    });
+    let computes = |steps: &&[Step]| {
+        steps.iter().any(|step| matches!(step.kind, StepKind::Store { .. }))
     };
-    let mut items = agent.items.iter().rev();
-    let item = items.find(|item| steps(item).iter().any(|step| computes(&step.kind)));
+    let item = items.filter(computes).last();
     let word = |kind: &StepKind| match kind {
         StepKind::Wait { counter, cell, .. } => {
             format!("wait {}[{cell}]", kernel.counters[usize::from(counter.0)].name)
@@ -45,7 +49,7 @@ fn last_item(program: &Program, world: u32) -> Vec<String> {
         StepKind::Load { .. } => "load".into(),
         StepKind::Store { .. } => "store".into(),
     };
-    let steps = steps(item.expect("it stores"));
+    let steps = item.expect("it stores");
     steps.iter().map(|step| word(&step.kind)).collect()
 }
 
@@ -136,4 +140,22 @@ fn a_slot_that_another_cell_announces_is_read_too_early() {
         interp::provoke(&kernel, &[vec![&plan]], &options, |_, _| {}).is_err()
     };
     assert!((0..40).any(fails), "no interleaving reads too early");
+}
+
+/// One counter for two acknowledgements: the second follows the first, so one that has come is the first.
+#[test]
+fn acknowledgements_of_one_counter_come_in_turn() {
+    for world in [1, 2, 3, 5] {
+        let program = acknowledged_in_turn(false);
+        let kernel = kernel(&program, world);
+        let checked = verify::kernel(kernel.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let shape = Shape::new(13, 24, 8);
+        verify::plan(&checked, &shape, &Machine::h200())
+            .unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+        let plans = [Plan::new(&kernel, &shape, &Machine::h200()).expect("a plan")];
+        judge::provoke(&kernel, &plans, 0..16).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(judge::unlike_reference(&kernel, &plans), None, "{world} ranks");
+    }
+    let refused = verdict(&acknowledged_in_turn(true), 3).expect_err("the second slot is still read");
+    assert_eq!(refused.first().rule, Rule::Race, "{refused}");
 }

@@ -13,6 +13,7 @@ mod control;
 mod copies;
 mod cuda;
 mod dependent_launch;
+mod dims;
 mod double_buffer;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]

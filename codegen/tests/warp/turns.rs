@@ -1,6 +1,7 @@
 //! Warps keep the order of an item's statements, also where no signal of the small case shows it: which signals a wait joins
 //! with may be arithmetic over ranks, which comes to something else in a larger world.
 
+use crate::fixtures::strangers::slots::acknowledged_in_turn;
 use crate::fixtures::strangers::{Gather, far_cells};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
@@ -118,12 +119,13 @@ fn a_signal_that_nobody_builds_on_in_the_small_case_comes_after_what_stands_befo
     let kernel = pipeline.kernel.clone();
     pipeline.lists(&mut |list| {
         let signals = |node: &Node| {
-            let mut found = false;
+            let (mut found, mut items) = (false, false);
             node.visit(&mut |node| {
+                items |= matches!(node, Node::Items { .. });
                 found |= matches!(node, Node::CounterAdd { counter, .. }
                     if kernel.counters[counter.index()].name == "read");
             });
-            found
+            found && !items
         };
         let stores = list.iter().position(|node| matches!(node, Node::AwaitStores { .. }));
         if let (Some(stores), true) = (stores, list.iter().any(signals)) {
@@ -168,5 +170,56 @@ fn a_combination_of_branches_is_tried_where_a_rank_takes_it() {
             .unwrap_or_else(|error| panic!("from {from} for {world}: {error}"));
     }
     let found = verify::pipeline(built(&both_from(16), 32)).expect_err("refused");
-    insta::assert_snapshot!(first(&found), @"");
+    insta::assert_snapshot!(first(&found), @"
+    error[resources]: this has no kernel together with the other branches of its item: all warps are tried for at most 16 ranks, and none of those takes these branches in one item
+      help: let a rank do it in a world of 2 to 16, or put the branches into loops of their own
+    ");
+}
+
+/// Sums that no kernel has are told apart.
+#[test]
+fn a_sum_without_a_kernel_says_what_it_is() {
+    let refused = |place: &dyn Fn(TensorRef) -> PlaceRef, slots: u32| {
+        let mut s = ScheduleBuilder::new("refused");
+        let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+        let y = s.scattered("y", Bf16);
+        let tiles = s.tiles("tiles", y, (128, 256));
+        let partial = match slots {
+            0 => s.symmetric("partial", Bf16, y.chunk(), world()),
+            slots => s.symmetric("partial", Bf16, y.chunk(), slots),
+        };
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.of(me()), |s, t| {
+                let mine = s.dot(x.at(t), w.at(t));
+                let theirs = s.sum(place(partial).at(t));
+                s.store(y.at(t), mine + theirs);
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(3)).and_then(verify::kernel);
+        let found = sm90::build(&kernel.unwrap_or_else(|error| panic!("{error}")));
+        first(&found.expect_err("no kernel"))
+    };
+    let told = [
+        refused(&|partial| partial.at(0), 0),
+        refused(&|partial| partial.on((me() + 1) % world()).at(others()), 0),
+        refused(&|partial| partial.at(others()), 2),
+    ];
+    insta::assert_snapshot!(told.join("\n"), @"
+    error[resources]: a sum of one slot
+      help: a stored tile as it is, without `.sum()`: `partial[slot][t]`
+
+    error[resources]: a sum of slots in another rank's memory
+      help: copy them to this rank first: it adds its own slots, `partial[others()][t].sum()`
+
+    error[resources]: a sum of the slots of all others, of which `partial` has none
+      help: `slots = world()`, or all of its slots: `partial[everyone()][t].sum()`
+    ");
+}
+
+#[test]
+fn acknowledgements_of_one_counter_have_right_warps() {
+    for world in [1, 2, 3, 8] {
+        verify::pipeline(built(&acknowledged_in_turn(false), world))
+            .unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
 }

@@ -8,14 +8,14 @@
 //! access also has the waits that stand before it in its item, and each cell what stands before its signals. Warps that keep
 //! both keep the order of the statements, whatever ranks and slots the statements compute.
 
-use super::facts::{Access, At, Facts, for_spans};
+use super::facts::{Access, At, Facts, for_spans, in_program_order};
 use super::happens::Happens;
 use crate::kernel::{Kernel, Purpose};
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::shape::Extent;
 use crate::unroll::StepKind;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Who accesses which memory, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct Before {
 }
 
 /// A wait for a cell of the waiter's rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Wait {
     /// The counter.
     pub counter: CounterId,
@@ -73,6 +73,19 @@ pub(crate) struct Order {
     pub before: HashMap<Accessor, Vec<Before>>,
     /// What stands before the signals of each cell of each rank.
     pub announced: HashMap<(u32, CounterId, u32), Announced>,
+    /// Of each rank's wait for a part of what arrives: the signals that must precede its end.
+    pub parts: HashMap<(u32, Wait), Vec<Part>>,
+}
+
+/// The first signals that a role of a rank sends to a cell in a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The rank.
+    pub rank: u32,
+    /// The index of its role.
+    pub role: usize,
+    /// How many.
+    pub signals: usize,
 }
 
 impl Order {
@@ -82,6 +95,7 @@ impl Order {
         Order {
             before: before(&facts),
             announced: announced(&facts),
+            parts: parts(&facts),
         }
     }
 }
@@ -120,6 +134,37 @@ fn announced(facts: &Facts<'_>) -> HashMap<(u32, CounterId, u32), Announced> {
                 });
             });
         }
+    });
+    all
+}
+
+/// The signals that waits for less than all join with, of roles that send theirs one after another.
+fn parts(facts: &Facts<'_>) -> HashMap<(u32, Wait), Vec<Part>> {
+    let mut all = HashMap::new();
+    facts.each_step(|at, kind| {
+        let Some(wait) = wait(kind).filter(|wait| wait.at_least.is_some()) else {
+            return;
+        };
+        let rank = facts.rank(at.agent);
+        let arrivals = &facts.plan.arrivals;
+        let signals = facts.signals(arrivals.index(rank as u16, wait.counter, wait.cell));
+        let mut agents: BTreeMap<u32, usize> = BTreeMap::new();
+        for signal in facts.joined(at) {
+            *agents.entry(signal.agent).or_default() += 1;
+        }
+        agents.retain(|agent, _| {
+            let own = || signals.iter().filter(|it| it.at.agent == *agent);
+            let one_by_one = |a: At, b: At| {
+                in_program_order(facts, a, b) || in_program_order(facts, b, a)
+            };
+            own().all(|a| own().all(|b| one_by_one(a.at, b.at)))
+        });
+        let part = |(agent, signals)| Part {
+            rank: facts.rank(agent),
+            role: facts.role(agent),
+            signals,
+        };
+        all.insert((rank, wait), agents.into_iter().map(part).collect());
     });
     all
 }

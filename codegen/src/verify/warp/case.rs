@@ -5,9 +5,10 @@ use super::step::Box4;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::plan::Plan;
-use crate::program::{CounterId, StoreMode, TensorId};
+use crate::program::{CounterId, Pick, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
-use crate::verify::tile::{Accessor, Announced, Order, Wait};
+use crate::value::AccId;
+use crate::verify::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
 
@@ -159,6 +160,29 @@ impl<'a> Case<'a> {
         adds
     }
 
+    /// The slots that a sum into an accumulator adds on a rank; `None` where no sum fills it.
+    pub fn summed_slots(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
+        let kernel = &self.pipeline.kernel;
+        let mut found = None;
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                let OpKind::Reduce { acc: filled, from } = &op.kind else {
+                    return;
+                };
+                let own = from.slot == Some(Pick::All);
+                let buffer = &kernel.buffers[from.buffer.index()];
+                let slots = 0..match own {
+                    true => buffer.slots_of_all(self.world),
+                    false => buffer.slots(self.world),
+                };
+                if *filled == acc {
+                    found = Some(slots.filter(|slot| own || *slot != rank).collect());
+                }
+            });
+        }
+        found
+    }
+
     /// The first cell of a counter.
     pub fn first(&self, counter: CounterId) -> u32 {
         self.first[counter.index()]
@@ -252,6 +276,18 @@ impl<'a> Case<'a> {
     pub fn announced(&self, plan: usize, rank: u32, cell: u32) -> Option<&Announced> {
         let (counter, within) = self.counter_of(cell);
         self.sizes[plan].order.announced.get(&(rank, counter, within))
+    }
+
+    /// The signals that must precede the end of a rank's wait for a part of what arrives in a launch of a plan.
+    pub fn parts(&self, plan: usize, rank: u32, (cell, at_least): (u32, u64)) -> &[Part] {
+        let (counter, cell) = self.counter_of(cell);
+        let wait = Wait {
+            counter,
+            cell,
+            at_least: u32::try_from(at_least / self.scale(plan, counter)).ok(),
+        };
+        let parts = self.sizes[plan].order.parts.get(&(rank, wait));
+        parts.map_or(&[], Vec::as_slice)
     }
 
     /// A row of a plane of a tensor's map, among all rows of the tensor.

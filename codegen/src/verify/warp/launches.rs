@@ -392,6 +392,11 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
             pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
         },
     );
+    // Where K is the columns of the products, it is what either asks for.
+    let n = match kernel.dims.iter().any(|dim| dim.name == "k") {
+        true => n,
+        false => n.max(k),
+    };
     let mut shape = Shape::new(m, n, k);
     // Other loops have a grid and a depth of their own.
     for tiling in pipeline.cta.tilings() {

@@ -1,7 +1,7 @@
 //! Counters between ranks: waits that join with the signals they cannot have missed.
 
 use super::super::case::{common, span};
-use super::super::simulator::{CALLER, Simulator};
+use super::super::simulator::{CALLER, Signal, Simulator};
 use super::super::trace;
 use crate::diag::Diagnostic;
 use crate::shape::Extent;
@@ -30,10 +30,19 @@ impl Simulator<'_> {
         // It joins with the signals it cannot have missed: all up to this launch, if only all of them reach the target.
         let upto = who.launch - lag;
         if wanted >= self.case.arrived(upto, who.rank, cell) {
-            let up_to = at.signals.iter().filter(|(launch, ..)| *launch <= upto);
-            up_to.for_each(|(.., saw)| knows.join(saw));
+            let up_to = at.signals.iter().filter(|signal| signal.launch <= upto);
+            up_to.for_each(|signal| knows.join(&signal.saw));
             if self.out_of_turn.is_none() {
                 self.out_of_turn = self.announced_early(index, cell, upto);
+            }
+        } else if let Some(least) = at_least {
+            let plan = self.case.plan_of(upto);
+            for part in self.case.parts(plan, who.rank, (cell, least)) {
+                let theirs = at.signals.iter().filter(|signal| {
+                    (signal.launch, signal.rank, signal.role) == (upto, part.rank, part.role)
+                });
+                let first = theirs.take(part.signals);
+                first.for_each(|signal| knows.join(&signal.saw));
             }
         }
         true
@@ -136,9 +145,14 @@ impl Simulator<'_> {
 
     pub(super) fn signal(&mut self, index: usize, rank: u32, cell: u32, amount: u64) {
         let agent = &self.agents[index];
-        let (launch, saw) = (agent.who.launch, agent.knows.global.plain.clone());
+        let signal = Signal {
+            launch: agent.who.launch,
+            rank: agent.who.rank,
+            role: agent.steps[agent.at].role,
+            saw: agent.knows.global.plain.clone(),
+        };
         let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
         at.count += amount;
-        at.signals.push((launch, amount, saw));
+        at.signals.push(signal);
     }
 }
