@@ -61,6 +61,7 @@ mod mlp;
 mod nccl;
 mod no_depth;
 mod op;
+#[path = "../common/parallel.rs"]
 mod parallel;
 mod prebuilt;
 mod processes;
