@@ -46,6 +46,7 @@ mod beside;
 mod case;
 mod chain;
 mod copies;
+mod doctor;
 mod drops;
 mod epilogue;
 mod fused;

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
 mod double_buffer;
+mod dims;
 mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]
@@ -22,6 +23,7 @@ mod promotion;
 mod random;
 mod series;
 mod short_sums;
+mod turns;
 #[cfg(debug_assertions)]
 mod undo;
 #[cfg(debug_assertions)]

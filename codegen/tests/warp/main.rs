@@ -13,6 +13,7 @@ mod control;
 mod copies;
 mod cuda;
 mod dependent_launch;
+mod dims;
 mod double_buffer;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]
@@ -52,6 +53,7 @@ mod staggered_epilogues;
 mod summing_roles;
 mod swapped_operands;
 mod together;
+mod turns;
 mod without_gemm;
 mod without_product;
 mod worlds;
