@@ -33,7 +33,9 @@ impl Kernel {
                 continue;
             };
             let before = body[..index].iter().rev();
-            let waits = before.take_while(|op| self.waits_for_each(op, slots)).count();
+            let waits = before
+                .take_while(|op| self.waits_for_each(op, slots))
+                .count();
             turns.truncate(turns.len() - waits);
             turns.push(Turn::Slots {
                 waits: &body[index - waits..index],
@@ -66,9 +68,8 @@ impl Kernel {
         };
         let dims = &self.counters[cells.counter.index()].dims;
         let axes = cells.index.iter().zip(dims);
-        let mut by_rank = axes.filter(|(index, _)| {
-            matches!(index, CellIndex::Rank(pick) if pick == ranks)
-        });
+        let mut by_rank =
+            axes.filter(|(index, _)| matches!(index, CellIndex::Rank(pick) if pick == ranks));
         let only = (by_rank.next(), by_rank.next());
         matches!(only, (Some((_, CounterDim::World)), None))
     }

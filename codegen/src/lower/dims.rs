@@ -243,7 +243,8 @@ fn divided_twice(
         })
     };
     let pairs = [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (sides[one], sides[other]));
-    let same = |((_, one), (_, other)): &((&str, usize), (&str, usize))| one == other && divided(*one);
+    let same =
+        |((_, one), (_, other)): &((&str, usize), (&str, usize))| one == other && divided(*one);
     let ((one, _), (other, _)) = pairs.into_iter().find(same)?;
     let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
     let message = format!(
@@ -325,12 +326,18 @@ fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> 
 /// parameters, or else the first. What a schedule keeps between its products names nothing that a caller gives.
 fn naming<'p>(program: &Program, products: &'p [DotSides]) -> Option<&'p DotSides> {
     let given = |tensor: TensorId| {
-        !matches!(program.tensors[tensor.index()].kind, TensorKind::Scratch { .. })
+        !matches!(
+            program.tensors[tensor.index()].kind,
+            TensorKind::Scratch { .. }
+        )
     };
     let of_given = |product: &&DotSides| given(product.a) && given(product.b);
     let to_given = |product: &&DotSides| of_given(product) && given(product.over);
     let mut all = products.iter();
-    let first = all.clone().find(to_given).or_else(|| all.clone().find(of_given));
+    let first = all
+        .clone()
+        .find(to_given)
+        .or_else(|| all.clone().find(of_given));
     first.or_else(|| all.next())
 }
 

@@ -2,7 +2,9 @@
 
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, Turn, WhichChunk};
+use crate::kernel::{
+    Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, Turn, WhichChunk,
+};
 use crate::order::{Chosen, RankOrder, Selection, left_out};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::{Cond, RankError, RankExpr};

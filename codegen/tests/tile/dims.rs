@@ -13,13 +13,16 @@ use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify;
 
 fn kernel(program: &Program, world: u32) -> Kernel {
-    let small = |variant: Variant, name: &str| match program.tunables.iter().any(|it| it.name == name) {
-        true if name == "rows" => variant.set(name, 4),
-        true => variant.set(name, (4, 8)),
-        false => variant,
-    };
+    let small =
+        |variant: Variant, name: &str| match program.tunables.iter().any(|it| it.name == name) {
+            true if name == "rows" => variant.set(name, 4),
+            true => variant.set(name, (4, 8)),
+            false => variant,
+        };
     let names = ["tiles", "hidden_tiles", "rows"];
-    let variant = names.into_iter().fold(Variant::new(world).arch(Arch::Cpu), small);
+    let variant = names
+        .into_iter()
+        .fold(Variant::new(world).arch(Arch::Cpu), small);
     lower(program, &variant).unwrap_or_else(|error| panic!("{}: {error}", program.name))
 }
 
@@ -33,13 +36,21 @@ fn is_right(program: &Program, world: u32, shape: &Shape) {
     let plan = Plan::new(&kernel, shape, &Machine::h200()).expect("a plan");
     let plans = [plan];
     judge::provoke(&kernel, &plans, 0..8).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(judge::unlike_reference(&kernel, &plans), None, "{name}, {world} ranks");
+    assert_eq!(
+        judge::unlike_reference(&kernel, &plans),
+        None,
+        "{name}, {world} ranks"
+    );
 }
 
 #[test]
 fn two_sides_of_a_product_may_have_one_size() {
     for world in [1, 2, 3] {
-        is_right(&through_scratch(), world, &Shape::new(13, 16, 16).dim("y.columns", 8));
+        is_right(
+            &through_scratch(),
+            world,
+            &Shape::new(13, 16, 16).dim("y.columns", 8),
+        );
         is_right(&by_itself(false), world, &Shape::new(16, 16, 8));
     }
 }

@@ -4,8 +4,8 @@
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
-mod double_buffer;
 mod dims;
+mod double_buffer;
 mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]

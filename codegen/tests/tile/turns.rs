@@ -35,12 +35,17 @@ fn last_item(program: &Program, world: u32) -> Vec<String> {
         agent.items.iter().map(steps)
     });
     let computes = |steps: &&[Step]| {
-        steps.iter().any(|step| matches!(step.kind, StepKind::Store { .. }))
+        steps
+            .iter()
+            .any(|step| matches!(step.kind, StepKind::Store { .. }))
     };
     let item = items.filter(computes).last();
     let word = |kind: &StepKind| match kind {
         StepKind::Wait { counter, cell, .. } => {
-            format!("wait {}[{cell}]", kernel.counters[usize::from(counter.0)].name)
+            format!(
+                "wait {}[{cell}]",
+                kernel.counters[usize::from(counter.0)].name
+            )
         }
         StepKind::Signal { .. } => "signal".into(),
         StepKind::Copy { .. } => "copy".into(),
@@ -154,8 +159,13 @@ fn acknowledgements_of_one_counter_come_in_turn() {
             .unwrap_or_else(|error| panic!("{world} ranks: {error}"));
         let plans = [Plan::new(&kernel, &shape, &Machine::h200()).expect("a plan")];
         judge::provoke(&kernel, &plans, 0..16).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(judge::unlike_reference(&kernel, &plans), None, "{world} ranks");
+        assert_eq!(
+            judge::unlike_reference(&kernel, &plans),
+            None,
+            "{world} ranks"
+        );
     }
-    let refused = verdict(&acknowledged_in_turn(true), 3).expect_err("the second slot is still read");
+    let refused =
+        verdict(&acknowledged_in_turn(true), 3).expect_err("the second slot is still read");
     assert_eq!(refused.first().rule, Rule::Race, "{refused}");
 }

@@ -67,8 +67,14 @@ fn constants_of_any_size_may_be_left_out() {
 fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
     in_parallel(STRANGERS.len(), |stranger| {
         let (program, worlds) = STRANGERS[stranger];
-        let from = if wide() { 0 } else { worlds.len() - 1 };
-        for world in &worlds[from..] {
+        // Three ranks, if it is for so many.
+        let three = worlds.len().min(3) - 1;
+        let some = if wide() {
+            worlds
+        } else {
+            &worlds[three..=three]
+        };
+        for world in some {
             let kernel = kernel(&program(), *world);
             let shapes = [(128 * world + 37, 136, 72), (5, 264, 8)];
             let shapes = shapes.map(|(m, n, k)| Shape::new(m, n, k).up_to(128 * world + 37));

@@ -127,7 +127,9 @@ fn a_signal_that_nobody_builds_on_in_the_small_case_comes_after_what_stands_befo
             });
             found && !items
         };
-        let stores = list.iter().position(|node| matches!(node, Node::AwaitStores { .. }));
+        let stores = list
+            .iter()
+            .position(|node| matches!(node, Node::AwaitStores { .. }));
         if let (Some(stores), true) = (stores, list.iter().any(signals)) {
             list.remove(stores);
             early += 1;
@@ -136,7 +138,10 @@ fn a_signal_that_nobody_builds_on_in_the_small_case_comes_after_what_stands_befo
     assert_eq!(early, 1, "one item signals `read`");
     let found = verify::pipeline(pipeline).expect_err("refused");
     let told = first(&found);
-    assert!(told.contains("which stands before the signal in its item"), "{told}");
+    assert!(
+        told.contains("which stands before the signal in its item"),
+        "{told}"
+    );
 }
 
 /// Two branches in one item, both of which only ranks from `from` on take.

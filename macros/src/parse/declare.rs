@@ -286,8 +286,12 @@ impl Parser<'_> {
         } else if let Some(word) = all_but_one(slots) {
             Some(Axis::Peers(word.clone()))
         } else {
-            self.whole(slots, false, "`slots`: `world()`, `world() - 1` or a number")
-                .map(Axis::Count)
+            self.whole(
+                slots,
+                false,
+                "`slots`: `world()`, `world() - 1` or a number",
+            )
+            .map(Axis::Count)
         };
         let (tensor, extent) = self.like(like)?;
         let like = Like {

@@ -189,7 +189,9 @@ impl<'a> Facts<'a> {
         {
             let index = self.plan.arrivals.index(home, counter, cell);
             let mut signals = self.signals(index).iter();
-            let follows = signals.find(|signal| signal.at == at).map_or(0, |it| it.follows);
+            let follows = signals
+                .find(|signal| signal.at == at)
+                .map_or(0, |it| it.follows);
             let spare = self.plan.arrivals.of(home, counter, cell) - amount - follows;
             u32::from(home) == rank && self.waited[index] > spare
         } else {
@@ -229,7 +231,14 @@ impl<'a> Facts<'a> {
                 let index = arrivals.index(home, counter, cell);
                 start[index + 1] += 1;
                 let follows = 0;
-                found.push((index, Signal { at, amount, follows }));
+                found.push((
+                    index,
+                    Signal {
+                        at,
+                        amount,
+                        follows,
+                    },
+                ));
             }
             StepKind::Wait {
                 counter,

@@ -154,9 +154,8 @@ fn parts(facts: &Facts<'_>) -> HashMap<(u32, Wait), Vec<Part>> {
         }
         agents.retain(|agent, _| {
             let own = || signals.iter().filter(|it| it.at.agent == *agent);
-            let one_by_one = |a: At, b: At| {
-                in_program_order(facts, a, b) || in_program_order(facts, b, a)
-            };
+            let one_by_one =
+                |a: At, b: At| in_program_order(facts, a, b) || in_program_order(facts, b, a);
             own().all(|a| own().all(|b| one_by_one(a.at, b.at)))
         });
         let part = |(agent, signals)| Part {
@@ -186,7 +185,12 @@ fn wait(step: StepKind) -> Option<Wait> {
 }
 
 /// The waits that stand before an access in its item. A credit for what a copy writes may be waited for after the copy reads.
-fn waits_before(facts: &Facts<'_>, at: At, access: Access, (tensor, home): (TensorId, u32)) -> Vec<Wait> {
+fn waits_before(
+    facts: &Facts<'_>,
+    at: At,
+    access: Access,
+    (tensor, home): (TensorId, u32),
+) -> Vec<Wait> {
     let guards = |wait: &Wait| match facts.kernel.counters[wait.counter.index()].purpose {
         Purpose::Data => true,
         Purpose::Ready(lent) if access == Access::Read => {

@@ -275,7 +275,10 @@ impl<'a> Case<'a> {
     /// What the tile level puts before the signals of a rank's cell in launches of a plan.
     pub fn announced(&self, plan: usize, rank: u32, cell: u32) -> Option<&Announced> {
         let (counter, within) = self.counter_of(cell);
-        self.sizes[plan].order.announced.get(&(rank, counter, within))
+        self.sizes[plan]
+            .order
+            .announced
+            .get(&(rank, counter, within))
     }
 
     /// The signals that must precede the end of a rank's wait for a part of what arrives in a launch of a plan.

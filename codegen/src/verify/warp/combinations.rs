@@ -62,7 +62,9 @@ fn not_tried(at: Loc) -> Diagnostic {
         "this has no kernel together with the other branches of its item: all warps are tried for at most {MOST} ranks, and \
          none of those takes these branches in one item"
     );
-    let hint = format!("let a rank do it in a world of 2 to {MOST}, or put the branches into loops of their own");
+    let hint = format!(
+        "let a rank do it in a world of 2 to {MOST}, or put the branches into loops of their own"
+    );
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
 }
 

@@ -125,7 +125,9 @@ impl Simulator<'_> {
     /// `landed[2][0]`.
     pub(in crate::verify::warp) fn wait_name(&self, wait: &Wait) -> String {
         let kernel = &self.case.pipeline.kernel;
-        self.case.geometry(0).cell_name(kernel, wait.counter, wait.cell)
+        self.case
+            .geometry(0)
+            .cell_name(kernel, wait.counter, wait.cell)
     }
 
     /// What a waiter sees and wants. The host knows what arrives in every launch; on the GPU the base of a cell is moved on.
