@@ -566,7 +566,7 @@ fn large_products_have_large_tiles_on_an_h100() {
     }
     let one = schedules::gemm();
     let area = |tile: Setting| match tile {
-        Setting::Two(rows, columns) => rows * columns,
+        Setting::Pair(rows, columns) => rows * columns,
         Setting::One(_) => 0,
     };
     let size = [8192, 8192, 4096];
