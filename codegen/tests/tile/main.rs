@@ -22,6 +22,7 @@ mod print;
 mod promotion;
 mod random;
 mod series;
+mod short_sums;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

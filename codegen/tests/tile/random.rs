@@ -5,6 +5,7 @@
 //! `RANDOM_CASES` and `RANDOM_SEEDS` widen the test, `RANDOM_KIND` draws schedules of one kind only, `RANDOM_SHOW` prints what
 //! is conservative.
 
+use crate::fixtures::wide::wide;
 use crate::generator;
 use crate::generator::judge::{self, Verdict};
 use counterflow_codegen::diag::Rule;
@@ -90,7 +91,7 @@ fn examine(bytes: &[u8], seeds: u64, tally: &mut Tally) -> Result<(), TestCaseEr
 
 #[test]
 fn accepted_schedules_never_fail_and_rejected_ones_do() {
-    let cases = environment("RANDOM_CASES", 150);
+    let cases = environment("RANDOM_CASES", if wide() { 500 } else { 150 });
     let seeds = u64::from(environment("RANDOM_SEEDS", 16));
     let config = Config {
         cases,

@@ -31,6 +31,8 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod no_depth;
+#[path = "../../../tests/common/parallel.rs"]
+mod parallel;
 mod partial;
 mod partial_tiles;
 mod passes;
