@@ -35,8 +35,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there are not so many, with those that there are and the ways to share them, or where they
-    /// do not reach each other.
+    /// do not reach each other; [`Error::Usage`] for no rank, or more than 128.
     pub fn local(world: u32) -> Result<Vec<Communicator>, Error> {
+        legal(world as usize)?;
         let count = cuda::Gpu::count()?;
         if count < world {
             let gpus = (0..count).map(|gpu| Ok(cuda::Gpu::open(gpu)?.name().to_owned()));
@@ -86,8 +87,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
-        let timeout = timeout()?;
         legal(gpus.len())?;
+        let timeout = timeout()?;
         retire::sweep();
         let mut opened: Vec<Gpu> = Vec::new();
         for ordinal in gpus {

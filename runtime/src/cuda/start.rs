@@ -48,7 +48,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         return Err(none(
             "no NVIDIA driver: libcuda.so.1 does not load",
-            "install driver 580 or later, or use --device cpu: the emulator runs the same checked plan",
+            "install driver 580 or later, or emulate the ranks, which run the same checked plan: `Communicator::emulated`, or --device cpu of the tool",
         ));
     }
     for name in NEEDED {
@@ -70,7 +70,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if started != CUresult::CUDA_SUCCESS {
         return Err(none(
             &format!("the NVIDIA driver does not start: {}", name_of(started)),
-            "nvidia-smi shows the driver's state; --device cpu needs no GPU",
+            "nvidia-smi shows the driver's state; emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool",
         ));
     }
     let mut count = 0;
@@ -83,7 +83,7 @@ pub(super) fn open() -> Result<u32, Error> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(none(
             "the NVIDIA driver sees no GPU",
-            "CUDA_VISIBLE_DEVICES may hide them; --device cpu needs none",
+            "CUDA_VISIBLE_DEVICES may hide them; emulated ranks need none: `Communicator::emulated`, or --device cpu of the tool",
         )),
     }
 }

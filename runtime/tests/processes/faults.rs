@@ -71,7 +71,7 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 26] = {
+const FAULTS: [Fault; 28] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
     const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
@@ -185,6 +185,20 @@ const FAULTS: [Fault; 26] = {
             LEFT,
         ),
         fault(
+            "a broken file of winners",
+            "table",
+            (Nothing, LONG),
+            Some("tuned.toml: it is no file of winners"),
+            "tuned.toml: rank 3: it is no file of winners",
+        ),
+        fault(
+            "another number of ranks",
+            "world",
+            (Nothing, LONG),
+            Some("rank 0 counts another number of ranks than 5"),
+            "rank 3 says that there are 5 ranks, and rank 0 that there are 4",
+        ),
+        fault(
             "no NVRTC",
             "compiler",
             (Nothing, LONG),
@@ -267,6 +281,10 @@ fn prepared(part: &str) -> Option<Prepared> {
         other
     });
     let folder = common::folder("faults");
+    if part == "table" {
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("tuned.toml"), "winner = 3").expect("written");
+    }
     if ["cache", "sealed"].contains(&part) {
         filled_and_damaged(&folder)?;
     }
@@ -413,6 +431,8 @@ fn each_fault_is_told_to_every_rank_in_time() {
             // A closed socket is seen at once; else the limit ends it, and who waits for the record of another.
             let most = match fault.limit {
                 SHORT => Duration::from_secs(u64::from(SHORT) + 3),
+                // Rank 0 tells for a second all that come.
+                _ if fault.part == "world" => Duration::from_secs(3),
                 _ => Duration::from_secs(1),
             };
             // Processes take their time to start, and a compiler its own.

@@ -126,6 +126,22 @@ fn half_an_environment_is_refused_with_the_variable() {
 }
 
 #[test]
+fn numbers_that_no_job_has_are_refused_before_anything_is_waited_for() {
+    let world = |number: &str| TORCHRUN.replace(" WORLD_SIZE=4", &format!(" WORLD_SIZE={number}"));
+    for number in ["129", "100000000", "4294967295"] {
+        let (variable, what) = refused(&world(number));
+        assert_eq!(variable, "WORLD_SIZE");
+        assert_eq!(what, format!("WORLD_SIZE={number} ranks"));
+    }
+    let slurm = SLURM.replace("SLURM_STEP_NUM_TASKS=7", "SLURM_STEP_NUM_TASKS=4294967295");
+    assert_eq!(refused(&slurm).0, "SLURM_STEP_NUM_TASKS");
+    let local = TORCHRUN.replace("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=5");
+    assert_eq!(refused(&local).0, "LOCAL_WORLD_SIZE");
+    assert_eq!(refused(&format!("{TORCHRUN} UB_PORT=0")).0, "UB_PORT");
+    assert_eq!(tasks_of("4(x4294967295),3(x9)", 4_294_967_295), None);
+}
+
+#[test]
 fn slurm_lists_tasks_of_nodes() {
     let each: Vec<_> = (0..5).map(|node| tasks_of("4(x2),3,1", node)).collect();
     assert_eq!(each, [Some(4), Some(4), Some(3), Some(1), None]);
