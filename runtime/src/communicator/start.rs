@@ -277,6 +277,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn worlds_that_no_schedule_is_proven_for_are_refused_before_anything_is_made() {
+        for world in [0, 129, 100_000_000, u32::MAX] {
+            for made in [
+                Communicator::local(world),
+                Communicator::loopback(world),
+                Communicator::emulated(world),
+            ] {
+                let error = made.expect_err("refused");
+                assert_eq!(error.kind(), "usage");
+                assert_eq!(
+                    error.to_string(),
+                    format!("a communicator of {world} ranks")
+                );
+            }
+        }
+    }
+
+    #[test]
     fn too_few_gpus_are_named_with_the_ways_to_share_them() {
         let error = too_few(4, &["one".into(), "two".into()]);
         assert_eq!(

@@ -125,7 +125,7 @@ pub(super) fn first(files: impl Iterator<Item = PathBuf>) -> io::Result<Option<P
     let mut refused = None;
     for file in files.filter(|file| file.is_file()) {
         match trust::file(&file) {
-            Ok(_) => return Ok(Some(file)),
+            Ok(file) => return Ok(Some(file)),
             Err(why) => refused = refused.or(Some(why)),
         }
     }
@@ -234,9 +234,11 @@ fn in_dir(dir: &Path) -> io::Result<Option<Libraries>> {
     ) else {
         return Ok(None);
     };
-    trust::file(&nvrtc)?;
-    trust::file(&builtins)?;
-    Ok(Some(Libraries { nvrtc, builtins }))
+    // Where links lead: the loader looks beside the file that it opens for more.
+    Ok(Some(Libraries {
+        nvrtc: trust::file(&nvrtc)?,
+        builtins: trust::file(&builtins)?,
+    }))
 }
 
 #[cfg(test)]

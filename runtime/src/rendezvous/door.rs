@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of a challenge.
 const GREETING: &[u8; 8] = b"cntrflw2";
-/// They, the session, and the host's half of the exchange.
+/// They, the connection's random number, and the host's half of the exchange.
 const CHALLENGE: usize = GREETING.len() + 2 * BYTES;
 /// A rank, its world, the guest's half and a proof.
 const ANSWER: usize = 8 + 2 * BYTES;
@@ -79,7 +79,7 @@ impl Word {
 
 struct Standing<S> {
     wire: Wire<S>,
-    exchange: Exchange,
+    nonce: [u8; BYTES],
     since: Instant,
 }
 
@@ -101,6 +101,7 @@ pub(crate) fn admit<L: Listen>(
     let mut inside = BTreeMap::new();
     let mut standing: VecDeque<Standing<L::Stream>> = VecDeque::new();
     let (mut cause, mut told) = (None::<Cause>, BTreeSet::new());
+    let exchange = Exchange::begin(Side::Host, secret)?;
     loop {
         match &cause {
             None if inside.len() == wanted.len() => return Ok(inside),
@@ -125,7 +126,7 @@ pub(crate) fn admit<L: Listen>(
             && let Ok(stream) = listener.accept()
         {
             idle = false;
-            standing.extend(greeted(stream, secret)?);
+            standing.extend(greeted(stream, &exchange)?);
         }
         for _ in 0..standing.len() {
             let Some(mut one) = standing.pop_front() else {
@@ -135,7 +136,7 @@ pub(crate) fn admit<L: Listen>(
                 Ok(Some(answer)) => {
                     idle = false;
                     let free = |rank| wanted.contains(&rank) && !inside.contains_key(&rank);
-                    match judged(one, &answer, me, free) {
+                    match judged(one, &exchange, &answer, me, free) {
                         Judged::In(rank, wire) => drop(inside.insert(rank, wire)),
                         Judged::OtherWorld(place) => {
                             told.insert(place.rank);
@@ -189,14 +190,13 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
 }
 
 /// Asks somebody who knocks.
-fn greeted<S: Read + Write>(stream: S, secret: &Secret) -> Result<Option<Standing<S>>, Error> {
-    let session = random()?;
+fn greeted<S: Read + Write>(stream: S, exchange: &Exchange) -> Result<Option<Standing<S>>, Error> {
     let mut one = Standing {
         wire: Wire::new(stream)?,
-        exchange: Exchange::begin(Side::Host, secret, session)?,
+        nonce: random()?,
         since: Instant::now(),
     };
-    let challenge = [&GREETING[..], &session, &one.exchange.public].concat();
+    let challenge = [&GREETING[..], &one.nonce, &exchange.public].concat();
     // A new connection has room for it.
     let sent = one.wire.send(&challenge, one.since);
     Ok(sent.is_ok().then_some(one))
@@ -211,18 +211,19 @@ enum Judged<S> {
 
 fn judged<S: Read + Write>(
     one: Standing<S>,
+    exchange: &Exchange,
     answer: &[u8; ANSWER],
     me: Place,
     free: impl Fn(u32) -> bool,
 ) -> Judged<S> {
     let Standing {
-        mut wire, exchange, ..
+        mut wire, nonce, ..
     } = one;
     let mut who = [0; 8];
     who.copy_from_slice(&answer[..8]);
     let (theirs, proof) = answer[8..].split_at(BYTES);
     let key = exchange
-        .finish(theirs, &who)
+        .finish(&nonce, theirs, &who)
         .filter(|key| proves(key, Side::Guest, &[], proof));
     let place = Place::of(&who);
     let word = match key {
@@ -356,12 +357,10 @@ fn answered<S: Read + Write>(
     if greeting != GREETING {
         return Err(Refused::NotYet("something else listens there".into()));
     }
-    let (session, theirs) = rest.split_at(BYTES);
-    let mut own = [0; BYTES];
-    own.copy_from_slice(session);
-    let exchange = Exchange::begin(Side::Guest, secret, own).map_err(Refused::Never)?;
+    let (nonce, theirs) = rest.split_at(BYTES);
+    let exchange = Exchange::begin(Side::Guest, secret).map_err(Refused::Never)?;
     let who = me.bytes();
-    let Some(key) = exchange.finish(theirs, &who) else {
+    let Some(key) = exchange.finish(nonce, theirs, &who) else {
         return Err(Refused::NotYet("something else listens there".into()));
     };
     let proof = key.proof(Side::Guest, &[]);

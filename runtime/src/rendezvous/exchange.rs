@@ -1,10 +1,13 @@
 //! Two sides that know a secret agree on a key, so that nobody learns anything to guess the secret from: CPace, a
 //! key exchange by password, over ristretto255.
 //!
-//! The secret and a random number of this connection give a point of the group. Each side multiplies it by a random
-//! number of its own and sends the product; both then multiply what they got. Who does not know the secret starts from
-//! another point, so the keys differ, and what was sent says nothing: a stranger, on either side, tries one guess with
-//! each connection and gets no other use of it. A key that becomes known later says nothing of other connections.
+//! The secret gives a point of the group. Each side multiplies it by a random number of its own and sends the product;
+//! both then multiply what they got. Who does not know the secret starts from another point, so the keys differ, and what
+//! was sent says nothing: a stranger, on either side, tries one guess with each connection and gets no other use of it. A
+//! key that becomes known later says nothing of other connections.
+//!
+//! A host sends the same product to all who knock, so that a crowd of strangers costs it nothing. It names each connection
+//! at random, and the key is of that connection: nothing of one fits another.
 
 use super::failed;
 use super::secret::{BYTES, Secret, random};
@@ -24,38 +27,36 @@ pub(super) enum Side {
 /// One side, which has not heard of the other yet.
 pub(super) struct Exchange {
     side: Side,
-    session: [u8; BYTES],
     own: Scalar,
     /// What the other side gets.
     pub public: [u8; BYTES],
 }
 
 impl Exchange {
-    /// Begins, in a session that the host has named at random.
+    /// Begins.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the system gives no random numbers.
-    pub fn begin(side: Side, secret: &Secret, session: [u8; BYTES]) -> Result<Exchange, Error> {
-        let base = RistrettoPoint::from_uniform_bytes(&secret.point(&session));
+    pub fn begin(side: Side, secret: &Secret) -> Result<Exchange, Error> {
         let mut wide = [0; 2 * BYTES];
         wide[..BYTES].copy_from_slice(&random()?);
         wide[BYTES..].copy_from_slice(&random()?);
         let own = Scalar::from_bytes_mod_order_wide(&wide);
-        let public = base * own;
+        let public = base(secret) * own;
         // Not by chance: 1 of 2^252.
         if public.is_identity() {
             return Err(failed("a random number is zero", "try again"));
         }
         Ok(Exchange {
             side,
-            session,
             own,
             public: public.compress().to_bytes(),
         })
     }
 
-    /// The key, with what the other side sent and what else both must agree on. None if no honest side sends that.
-    pub fn finish(&self, theirs: &[u8], beside: &[u8]) -> Option<Key> {
+    /// The key of a connection that the host has named at random, with what the other side sent and what else both must
+    /// agree on. None if no honest side sends that.
+    pub fn finish(&self, connection: &[u8], theirs: &[u8], beside: &[u8]) -> Option<Key> {
         let point = CompressedRistretto::from_slice(theirs).ok()?.decompress()?;
         if point.is_identity() {
             return None;
@@ -66,12 +67,17 @@ impl Exchange {
             Side::Guest => (theirs, &self.public[..]),
         };
         let mut hasher = blake3::Hasher::new_derive_key("counterflow's key of a connection");
-        for part in [&self.session[..], beside, host, guest, shared.as_bytes()] {
+        for part in [connection, beside, host, guest, shared.as_bytes()] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
         Some(Key(*hasher.finalize().as_bytes()))
     }
+}
+
+/// The point that a secret gives.
+fn base(secret: &Secret) -> RistrettoPoint {
+    RistrettoPoint::from_uniform_bytes(&secret.point())
 }
 
 /// What both sides have of a connection, and nobody else.
@@ -103,18 +109,21 @@ impl Key {
 mod tests {
     use super::*;
 
-    const SESSION: [u8; BYTES] = [7; BYTES];
+    const CONNECTION: &[u8] = &[7; BYTES];
 
     fn both(host: &[u8], guest: &[u8]) -> [Exchange; 2] {
         [(Side::Host, host), (Side::Guest, guest)].map(|(side, secret)| {
-            Exchange::begin(side, &Secret::of(secret), SESSION).expect("random numbers")
+            Exchange::begin(side, &Secret::of(secret)).expect("random numbers")
         })
     }
 
     fn keys([host, guest]: &[Exchange; 2], beside: [&[u8]; 2]) -> [Key; 2] {
         [
-            host.finish(&guest.public, beside[0]).expect("a point"),
-            guest.finish(&host.public, beside[1]).expect("a point"),
+            host.finish(CONNECTION, &guest.public, beside[0])
+                .expect("a point"),
+            guest
+                .finish(CONNECTION, &host.public, beside[1])
+                .expect("a point"),
         ]
     }
 
@@ -133,6 +142,14 @@ mod tests {
             alike[0].0,
             "each has its own"
         );
+        // What was heard of one connection fits no other.
+        let [host, guest] = both(SECRET, SECRET);
+        let of = |connection: &[u8]| {
+            host.finish(connection, &guest.public, b"")
+                .expect("a point")
+                .0
+        };
+        assert_ne!(of(CONNECTION), of(&[8; BYTES]));
         // Another side's words, sent back, prove nothing.
         let key = &alike[0];
         assert_ne!(key.proof(Side::Host, b""), key.proof(Side::Guest, b""));
@@ -152,17 +169,16 @@ mod tests {
         for guess in guesses {
             let [host, guest] = both(guess, SECRET);
             let heard = guest
-                .finish(&host.public, b"")
+                .finish(CONNECTION, &host.public, b"")
                 .expect("a point")
                 .proof(Side::Guest, b"");
             let computed = host
-                .finish(&guest.public, b"")
+                .finish(CONNECTION, &guest.public, b"")
                 .expect("a point")
                 .proof(Side::Guest, b"");
             assert_eq!(computed == heard, guess == SECRET);
             // Another guess, tried afterwards on what was heard, starts from another point.
-            let after =
-                RistrettoPoint::from_uniform_bytes(&Secret::of(SECRET).point(&SESSION)) * host.own;
+            let after = base(&Secret::of(SECRET)) * host.own;
             assert_eq!(after.compress().to_bytes() == host.public, guess == SECRET);
         }
     }
@@ -170,8 +186,14 @@ mod tests {
     #[test]
     fn what_is_no_point_or_the_trivial_one_gives_no_key() {
         let [host, _] = both(b"", b"");
-        assert!(host.finish(&[0; BYTES], b"").is_none(), "the identity");
-        assert!(host.finish(&[0xff; BYTES], b"").is_none(), "no point");
-        assert!(host.finish(&[1; 3], b"").is_none(), "too short");
+        assert!(
+            host.finish(CONNECTION, &[0; BYTES], b"").is_none(),
+            "the identity"
+        );
+        assert!(
+            host.finish(CONNECTION, &[0xff; BYTES], b"").is_none(),
+            "no point"
+        );
+        assert!(host.finish(CONNECTION, &[1; 3], b"").is_none(), "too short");
     }
 }

@@ -134,12 +134,12 @@ impl Secret {
         Ok(secret)
     }
 
-    /// Of a session: what a point of a group is made of, which only who knows the secret can find.
-    pub(super) fn point(&self, session: &[u8; BYTES]) -> [u8; 2 * BYTES] {
+    /// What a point of a group is made of, which only who knows the secret can find.
+    pub(super) fn point(&self) -> [u8; 2 * BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(b"counterflow's point of a session");
+        hasher.update(b"counterflow's point of a secret");
         let mut bytes = [0; 2 * BYTES];
-        hasher.update(session).finalize_xof().fill(&mut bytes);
+        hasher.finalize_xof().fill(&mut bytes);
         bytes
     }
 }
@@ -176,10 +176,9 @@ mod tests {
         };
         let long = "a line of random text";
         let secret = wrote(&format!("{long}\n"), 0o600).expect("read");
-        let (session, other) = ([1; BYTES], [2; BYTES]);
         let same = Secret::of(format!(" {long}\n\n").as_bytes());
-        assert_eq!(secret.point(&session), same.point(&session));
-        assert_ne!(secret.point(&session), secret.point(&other));
+        assert_eq!(secret.point(), same.point());
+        assert_ne!(secret.point(), Secret::of(b"another line of text").point());
         let told = wrote(long, 0o644).expect_err("others read it").to_string();
         assert!(
             told.contains("others can read it") && !told.contains(long),

@@ -263,7 +263,13 @@ struct Prepared {
 fn other_job(rank: u32, port: u16) -> Result<(), Error> {
     let limit = Duration::from_secs(LONG.into());
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let job = Tcp::join(rank, 2, address, &Secret::of(b"the other job's"), limit)?;
+    let job = Tcp::join(
+        rank,
+        2,
+        address,
+        &Secret::of(b"the other job's secret"),
+        limit,
+    )?;
     job.barrier(limit)
 }
 
