@@ -67,42 +67,37 @@ struct Names {
 }
 
 impl Names {
-    /// Rejects numbers that contradict each other, and those of no job of ours, before anything is made or waited for.
+    fn of(launcher: Launcher) -> Names {
+        let mut all = LAUNCHERS.into_iter();
+        let found = all.find(|names| names.launcher == launcher);
+        found.unwrap_or(SLURM)
+    }
+
+    /// Rejects numbers that contradict each other.
     fn must_be_legal(&self, [rank, world, local_rank, local_world]: [u32; 4]) -> Result<(), Error> {
-        let refused = |variable, what: String, help: String| {
-            Err(Error::Environment {
-                variable,
-                what,
-                help,
-            })
-        };
-        if !(1..=MAX_WORLD).contains(&world) {
-            let what = format!("{}={world} ranks", self.world);
-            return refused(
-                self.world,
-                what,
-                format!("a job has 1 to {MAX_WORLD} ranks"),
-            );
-        }
         if local_world > world {
             let what = format!(
                 "{local_world} of {world} ranks are on this host, by what {:?} sets",
                 self.launcher
             );
-            let help = "a host has no more ranks than the job".to_owned();
-            return refused(self.local_world, what, help);
+            return Err(Error::Environment {
+                variable: self.local_world,
+                what,
+                help: "a host has no more ranks than the job".into(),
+            });
         }
-        for (variable, number, end) in [
+        let places = [
             (self.rank, rank, world),
             (self.local_rank, local_rank, local_world),
-        ] {
-            if number >= end {
-                let what = format!("rank {number} of {end}, by what {:?} sets", self.launcher);
-                let help = "ranks count from 0, below the number of ranks".to_owned();
-                return refused(variable, what, help);
-            }
-        }
-        Ok(())
+        ];
+        let beyond = places.into_iter().find(|(_, number, end)| number >= end);
+        beyond.map_or(Ok(()), |(variable, number, end)| {
+            Err(Error::Environment {
+                variable,
+                what: format!("rank {number} of {end}, by what {:?} sets", self.launcher),
+                help: "ranks count from 0, below the number of ranks".into(),
+            })
+        })
     }
 }
 
@@ -288,7 +283,7 @@ impl Job {
     /// does not, or two jobs would have one name.
     ///
     /// # Errors
-    /// [`Error::Environment`] for variables that contradict each other or are not all there, and for more than 128 ranks.
+    /// [`Error::Environment`] for variables that contradict each other or are not all there.
     pub fn from_env() -> Result<Option<Job>, Error> {
         Variables(|name: &str| std::env::var(name).ok()).job()
     }
@@ -297,12 +292,23 @@ impl Job {
     /// Ranks of several hosts need rank 0's address, `UB_PORT` and `UB_SECRET_FILE`.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] with the ranks that did not come within `limit`.
+    /// [`Error::Environment`] at once for more than 128 ranks; [`Error::Rendezvous`] with the ranks that did not come within
+    /// `limit`.
     pub fn rendezvous(&self, limit: Duration) -> Result<Tcp, Error> {
         let place = Place {
             rank: self.rank,
             world: self.world,
         };
+        if self.world > MAX_WORLD {
+            let variable = Names::of(self.launcher).world;
+            return Err(Error::Environment {
+                variable,
+                what: format!("{variable}={} ranks", self.world),
+                help: format!(
+                    "a communicator has at most {MAX_WORLD} ranks: of a larger job, let those of one NVLink domain meet by a rendezvous of their own (`Tcp::join`, `Callbacks`)"
+                ),
+            });
+        }
         if self.local_world == self.world {
             return lobby::join(&lobby::folder()?, &self.name, place, limit);
         }

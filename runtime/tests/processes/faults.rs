@@ -441,8 +441,8 @@ fn each_fault_is_told_to_every_rank_in_time() {
                 _ if fault.part == "world" => Duration::from_secs(3),
                 _ => Duration::from_secs(1),
             };
-            // Processes take their time to start, and a compiler its own.
-            let starts = ["addresses", "cache", "driver", "gpu"].contains(&fault.part);
+            // Processes take their time to start, and a compiler or a proof its own.
+            let starts = ["addresses", "cache", "driver", "gpu", "table"].contains(&fault.part);
             assert!(starts || *took < most, "{name}, rank {rank}: {took:?}");
         }
         let _ = std::fs::remove_dir_all(&before.folder);
