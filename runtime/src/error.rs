@@ -150,7 +150,7 @@ impl Error {
         match self {
             Error::Rejected(_) | Error::Compile(_) => None,
             Error::File { .. } => Some(
-                "let this user read and write it, and nobody else write it and the folders above it; a file of ours that is broken may be deleted, and is made anew",
+                "see that the path is right, and that this process may use it and nobody else write it or the folders above; a broken file of ours may be deleted, and is made anew",
             ),
             Error::Stalled(stall) => Some(stall.help()),
             Error::Usage { legal: help, .. }

@@ -34,12 +34,18 @@ fn of(library: &str) -> Vec<(&'static str, &'static str)> {
     }
 }
 
-fn checked(library: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
+/// Those of [`OFF`] that do not forbid it, by what `variable` gives for a name.
+pub fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
     let forbids =
         |(name, value): &(&str, &str)| variable(name).as_deref().map(str::trim) == Some(value);
-    let set: Vec<String> = of(library)
+    OFF.into_iter().filter(|each| !forbids(each)).collect()
+}
+
+fn checked(library: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
+    let (allowing, own) = (allowing(variable), of(library));
+    let set: Vec<String> = own
         .iter()
-        .filter(|each| !forbids(each))
+        .filter(|each| allowing.contains(each))
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     if set.is_empty() {

@@ -38,6 +38,8 @@ const LONGEST_SEAL: u64 = 4096;
 /// assert_eq!(Cache::off().dir(), None);
 /// let user = Cache::of_user();
 /// println!("{:?}", user.dir());
+/// assert_eq!(Cache::off().room()?, 0);
+/// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cache {

@@ -226,6 +226,17 @@ pub(crate) fn made(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Whether a folder takes files that count, or would once it is made. Nothing is made to find out.
+///
+/// # Errors
+/// As [`file`].
+pub(crate) fn takes(path: &Path) -> io::Result<()> {
+    match User::own().folder(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        found => found.map(drop),
+    }
+}
+
 /// What stands above a folder that this process makes for itself alone.
 ///
 /// # Errors

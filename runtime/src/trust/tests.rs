@@ -59,6 +59,9 @@ fn whoever_may_write_a_file_or_a_folder_above_it_decides_whether_it_counts() {
     mode(&dir.join("shared/own"), 0o1777);
     assert!(told(User::own(), &file).contains("others may write it"));
     assert!(made(&dir.join("shared/own")).is_err());
+    assert!(takes(&dir.join("shared/own")).is_err());
+    mode(&dir.join("shared/own"), 0o755);
+    assert!(takes(&dir.join("shared/own")).is_ok() && takes(&dir.join("shared/own/new")).is_ok());
     fs::remove_dir_all(dir).expect("gone");
 }
 
