@@ -187,7 +187,7 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
 ///
 /// # Errors
 /// No case to run, or a run that does not end.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 #[doc(hidden)]
 pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
     warp::outdated(pipeline).map_err(|refused| match refused {
@@ -199,7 +199,7 @@ pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
 ///
 /// # Errors
 /// What is wrong with the warps, or why the schedule is not legal in that world.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 #[doc(hidden)]
 pub fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
     warp::in_world(pipeline, world)

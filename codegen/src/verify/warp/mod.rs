@@ -47,7 +47,7 @@ mod launches;
 mod made;
 mod measured;
 mod memory;
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 mod outdated;
 mod pace;
 mod programs;
@@ -70,7 +70,7 @@ use pace::Pace;
 use programs::Programs;
 
 pub(crate) use launches::Refused;
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 pub(crate) use outdated::outdated;
 
 /// Runs a pipeline.
@@ -109,7 +109,7 @@ fn every_case(pipeline: &Pipeline, launches: Launches) -> Result<(), Diagnostics
 ///
 /// # Errors
 /// What is wrong with it, or with the schedule in that world.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 pub(crate) fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
     let launches = launches::legal(pipeline, world)?;
     one_case(&Case::new(pipeline, launches))
