@@ -37,7 +37,7 @@ pub(super) fn has(name: &CStr) -> bool {
 
 /// Looks up a function once, and calls it. Without it the call is refused as one that the driver does not know.
 macro_rules! call {
-    ($name:literal as fn($($type:ty),*), $($value:expr),*) => {{
+    ($name:literal as fn($($type:ty),* $(,)?), $($value:expr),* $(,)?) => {{
         type Called = unsafe extern "C" fn($($type),*) -> CUresult;
         static FOUND: OnceLock<Option<Called>> = OnceLock::new();
         // SAFETY: the driver's function of this name has this type.

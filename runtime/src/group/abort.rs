@@ -11,10 +11,10 @@ use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tracing::debug;
+use tracing::error;
 
 /// The names of a kernel's roles and waits, by their numbers in records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -44,6 +44,24 @@ pub(crate) struct End {
     ranks: Vec<Rank>,
     /// If the ranks are processes: what they share, and which this one is.
     shared: Option<(Board, u32)>,
+}
+
+/// Names of a kernel that are known until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Named {
+    end: Weak<End>,
+    rank: u32,
+    kernel: u32,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.upgrade() {
+            // A record that nobody has looked at yet still has its names.
+            let _ = end.verdict();
+            lock(&end.ranks[self.rank as usize].kernels).remove(&self.kernel);
+        }
+    }
 }
 
 /// What is known of a rank.
@@ -122,9 +140,14 @@ impl End {
         ]
     }
 
-    /// What records of a rank's kernel with that number mean.
-    pub(crate) fn name(&self, rank: u32, kernel: u32, names: Names) {
-        lock(&self.ranks[rank as usize].kernels).insert(kernel, names);
+    /// Says what records of a rank's kernel with that number mean, until the result is dropped.
+    pub(crate) fn name(end: &Arc<End>, (rank, kernel): (u32, u32), names: Names) -> Named {
+        lock(&end.ranks[rank as usize].kernels).insert(kernel, names);
+        Named {
+            end: Arc::downgrade(end),
+            rank,
+            kernel,
+        }
     }
 
     /// Ends the communicator for this cause, unless it has ended before. Gives the first cause.
@@ -138,7 +161,7 @@ impl End {
         };
         let first = self.say(first);
         if !ended {
-            debug!(cause = %Error::from(first.clone()), "communicator ended");
+            error!(cause = %Error::from(first.clone()), "communicator ended");
         }
         *verdict = Some(first.clone());
         // The cause is there before anybody can act on it.
@@ -153,7 +176,7 @@ impl End {
             let first = self.said().or_else(|| self.recorded());
             *verdict = first.map(|first| self.say(first));
             if let Some(first) = &*verdict {
-                debug!(cause = %Error::from(first.clone()), "communicator ended");
+                error!(cause = %Error::from(first.clone()), "communicator ended");
                 self.word.set(1);
             }
         }

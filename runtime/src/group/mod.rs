@@ -29,11 +29,11 @@ mod meeting_tests;
 #[path = "seats/tests.rs"]
 mod seats_tests;
 
-pub(crate) use abort::{Awaited, End, Names};
+pub(crate) use abort::{Awaited, End, Named, Names};
 pub(crate) use callers::Passage;
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
-pub(crate) use pool::{Needs, Placed, Readers, Scratch};
+pub(crate) use pool::{Needs, PLACES, Placed, Readers, Scratch, places};
 pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use verdict::Verdict;
