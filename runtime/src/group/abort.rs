@@ -7,11 +7,12 @@
 use super::board::{self, Board};
 use super::roll::Roll;
 use super::verdict::Verdict;
+use super::within::Within;
 use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tracing::error;
@@ -44,6 +45,8 @@ pub(crate) struct End {
     ranks: Vec<Rank>,
     /// If the ranks are processes: what they share, and which this one is.
     shared: Option<(Board, u32)>,
+    /// If it is a group of a split: which ranks it has.
+    group: OnceLock<Within>,
 }
 
 /// Names of a kernel that are known until this is dropped.
@@ -113,6 +116,7 @@ impl End {
             roll,
             ranks,
             shared: None,
+            group: OnceLock::new(),
         }
     }
 
@@ -188,8 +192,22 @@ impl End {
         self.shared.as_ref().and_then(|(board, _)| board.verdict())
     }
 
+    /// It is of a group with these ranks.
+    pub(super) fn within(&self, group: Within) {
+        let _ = self.group.set(group);
+    }
+
+    /// Which ranks it has, if it is of a group.
+    pub(super) fn group(&self) -> Option<&Within> {
+        self.group.get()
+    }
+
     /// Tells the other processes. Gives the first cause.
     fn say(&self, first: Verdict) -> Verdict {
+        let first = match self.group() {
+            Some(group) => group.cause(first),
+            None => first,
+        };
         match &self.shared {
             Some((board, rank)) => board.say(*rank, &first),
             None => first,
@@ -324,6 +342,7 @@ impl End {
             seen: Some(told.seen),
             wanted: told.wanted,
             at: awaited.at,
+            group: None,
             stands_in: None,
             enqueued: self.all_launched(),
         }
