@@ -248,7 +248,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
         let each = self.proofs()?;
-        Ok(Workspace::together(
+        Ok(Workspace::of_buckets(
             each.iter().map(|proof| Workspace::of(proof)),
         ))
     }
@@ -330,13 +330,13 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 proof,
             })
         };
-        // The largest first: the others share its scratch.
-        let proofs = self.proofs()?.into_iter().rev();
-        let mut buckets = proofs.map(load).collect::<Result<Vec<_>, _>>()?;
-        buckets.reverse();
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),
-            buckets,
+            buckets: self
+                .proofs()?
+                .into_iter()
+                .map(load)
+                .collect::<Result<_, _>>()?,
             plans: Mutex::default(),
             early: self.early,
         };

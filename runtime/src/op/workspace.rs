@@ -60,6 +60,15 @@ impl Workspace {
         }
     }
 
+    /// That of one op. Its buckets are loaded one after another, the fewest rows first, so each has scratch of its own, and other
+    /// ops share that of the last.
+    pub(super) fn of_buckets(buckets: impl Iterator<Item = Workspace> + Clone) -> Workspace {
+        Workspace {
+            heap: buckets.clone().map(|bucket| bucket.heap).sum(),
+            ..Workspace::together(buckets)
+        }
+    }
+
     pub(super) fn of(proof: &Proof) -> Workspace {
         let HeapBytes { own, shared } = Loaded::heap_bytes(&proof.series, &proof.largest);
         Workspace {
