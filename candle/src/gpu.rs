@@ -24,7 +24,7 @@ fn device_of<'a>((storage, _): Given<'a>) -> &'a CudaDevice {
 }
 
 pub(super) fn column(
-    layer: &Layer<AgGemmOp>,
+    layer: &Layer<AgGemmOp<'static>>,
     rows: usize,
     x: Given<'_>,
     w: Given<'_>,
@@ -61,7 +61,7 @@ pub(super) fn column(
 }
 
 pub(super) fn row(
-    layer: &Layer<GemmRsOp>,
+    layer: &Layer<GemmRsOp<'static>>,
     rows: usize,
     x: Given<'_>,
     w: Given<'_>,

@@ -40,16 +40,15 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error, Op, UserBuffer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An op of a rank, with what peers address.
-#[derive(Debug)]
 struct Layer<S> {
     rank: Arc<Communicator>,
     op: Op<S>,
@@ -77,7 +76,10 @@ impl<S> Layer<S> {
 
     /// The rows of this rank's chunk of a tensor, in a launch of so many.
     fn chunk(&self, tensor: &str, rows: usize) -> Result<usize> {
-        let chunk = self.op.chunk(tensor, self.rank.rank(), rows).map_err(ours)?;
+        let chunk = self
+            .op
+            .chunk(tensor, self.rank.rank(), rows)
+            .map_err(ours)?;
         Ok(chunk.len())
     }
 
@@ -114,12 +116,12 @@ fn elements<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [bf16]> 
 }
 
 /// `y = all_gather(x) · wᵀ`.
-#[derive(Clone, Debug)]
-pub struct ColumnParallel(Arc<Layer<AgGemmOp>>);
+#[derive(Clone)]
+pub struct ColumnParallel(Arc<Layer<AgGemmOp<'static>>>);
 
 /// `y = reduce_scatter(x · wᵀ)`.
-#[derive(Clone, Debug)]
-pub struct RowParallel(Arc<Layer<GemmRsOp>>);
+#[derive(Clone)]
+pub struct RowParallel(Arc<Layer<GemmRsOp<'static>>>);
 
 impl ColumnParallel {
     /// For up to `rows` rows over all ranks, and a rank's `n` columns of depth `k`. Collective: every rank makes the same.
@@ -175,7 +177,7 @@ impl RowParallel {
 
 /// One launch of a [`ColumnParallel`].
 struct Column {
-    layer: Arc<Layer<AgGemmOp>>,
+    layer: Arc<Layer<AgGemmOp<'static>>>,
     rows: usize,
 }
 
@@ -226,7 +228,7 @@ impl CustomOp2 for Column {
 
 /// One launch of a [`RowParallel`].
 struct Row {
-    layer: Arc<Layer<GemmRsOp>>,
+    layer: Arc<Layer<GemmRsOp<'static>>>,
     rows: usize,
 }
 

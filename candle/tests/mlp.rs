@@ -48,16 +48,31 @@ fn of_rank(rank: &Arc<Communicator>, device: &Device) -> Result<(), Anything> {
         let z = second.forward(&hidden, &own_down, rows)?;
         let wanted = alone(&x, &up, &down)?;
         let largest = wanted.abs()?.max_all()?.to_scalar::<f32>()?;
-        assert!(largest > 1.0 && largest < 256.0, "{largest}: a test of exact sums");
+        assert!(
+            largest > 1.0 && largest < 256.0,
+            "{largest}: a test of exact sums"
+        );
         let wanted = wanted.narrow(0, chunk.start, chunk.len())?;
         let z = z.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-        assert_eq!(z.to_vec2::<f32>()?, wanted.to_vec2::<f32>()?, "rank {me}, {rows} rows");
+        assert_eq!(
+            z.to_vec2::<f32>()?,
+            wanted.to_vec2::<f32>()?,
+            "rank {me}, {rows} rows"
+        );
     }
     // What does not fit is refused before anything is launched.
     let wrong = here(numbers(3, SIDE, 9)?)?;
-    let told = first.forward(&wrong, &own_up, MOST).expect_err("another chunk");
-    assert!(told.to_string().contains(&format!("x {} x {SIDE}", MOST / world)), "{told}");
-    let told = first.forward(&own_up.t()?, &own_up, MOST).expect_err("a transpose");
+    let told = first
+        .forward(&wrong, &own_up, MOST)
+        .expect_err("another chunk");
+    assert!(
+        told.to_string()
+            .contains(&format!("x {} x {SIDE}", MOST / world)),
+        "{told}"
+    );
+    let told = first
+        .forward(&own_up.t()?, &own_up, MOST)
+        .expect_err("a transpose");
     assert!(told.to_string().contains("x is"), "{told}");
     Ok(())
 }
@@ -70,9 +85,15 @@ fn on(ranks: Vec<Communicator>, device: impl Fn(usize) -> Device + Sync) {
             let done = of_rank(rank, &device(rank.rank() as usize));
             done.inspect_err(|error| rank.abort(error))
         };
-        let threads: Vec<_> = ranks.iter().map(|rank| scope.spawn(move || run(rank))).collect();
+        let threads: Vec<_> = ranks
+            .iter()
+            .map(|rank| scope.spawn(move || run(rank)))
+            .collect();
         for thread in threads {
-            thread.join().expect("no panic").unwrap_or_else(|error| panic!("{error}"));
+            thread
+                .join()
+                .expect("no panic")
+                .unwrap_or_else(|error| panic!("{error}"));
         }
     });
 }
@@ -80,7 +101,9 @@ fn on(ranks: Vec<Communicator>, device: impl Fn(usize) -> Device + Sync) {
 #[test]
 fn emulated_ranks_have_the_numbers_of_one_process() {
     for world in [1, 2, 3, 4] {
-        on(Communicator::emulated(world).expect("ranks"), |_| Device::Cpu);
+        on(Communicator::emulated(world).expect("ranks"), |_| {
+            Device::Cpu
+        });
     }
 }
 
