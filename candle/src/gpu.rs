@@ -37,7 +37,7 @@ pub(super) fn column(
     // SAFETY: the launch writes every element before candle reads one.
     let mut y = unsafe { device.alloc::<bf16>(rows * n)? };
     let heap = layer.heap();
-    let run = || {
+    let mut run = || {
         let rank = &*layer.rank;
         let at = layer.op.chunk("x", rank.rank(), rows)?;
         let stream = Stream::from(theirs.clone());
