@@ -4,6 +4,7 @@
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
+mod dims;
 mod double_buffer;
 mod dtype;
 mod emulator;
@@ -21,6 +22,8 @@ mod print;
 mod promotion;
 mod random;
 mod series;
+mod short_sums;
+mod turns;
 #[cfg(debug_assertions)]
 mod undo;
 #[cfg(debug_assertions)]

@@ -24,6 +24,7 @@ mod nvtx;
 mod queues;
 mod registered;
 mod start;
+mod survey;
 mod trace;
 mod unused;
 mod vmm;
@@ -36,6 +37,7 @@ pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use nccl::Window;
+pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
