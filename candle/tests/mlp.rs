@@ -62,12 +62,13 @@ fn of_rank(rank: &Arc<Communicator>, device: &Device) -> Result<(), Anything> {
     }
     // What does not fit is refused before anything is launched.
     let wrong = here(numbers(3, SIDE, 9)?)?;
+    let chunk = rank.chunk(rank.rank(), MOST).len();
     let told = first
         .forward(&wrong, &own_up, MOST)
         .expect_err("another chunk");
     assert!(
         told.to_string()
-            .contains(&format!("x {} x {SIDE}", MOST / world)),
+            .contains(&format!("give x {chunk} x {SIDE}")),
         "{told}"
     );
     let told = first

@@ -26,6 +26,11 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
     let to = lines.clone();
     let subscriber = fmt().with_max_level(tracing::Level::DEBUG).without_time();
     let subscriber = subscriber.with_ansi(false).with_writer(move || to.clone());
+    // With one subscriber alone, what threads without any reach first is taken to be of no interest to anybody.
+    let other = fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(std::io::sink);
+    let _other = tracing::Dispatch::new(other.finish());
     tracing::subscriber::with_default(subscriber.finish(), || {
         let ranks = Communicator::emulated(1)?;
         let rank = &ranks[0];
