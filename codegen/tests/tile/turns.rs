@@ -30,7 +30,7 @@ fn last_item(program: &Program, world: u32) -> Vec<String> {
     let kernel = kernel(program, world);
     let plan = Plan::new(&kernel, &Shape::new(world * 4, 8, 8), &Machine::h200()).expect("a plan");
     let agents = plan.agents.iter().filter(|agent| agent.rank == 1);
-    let items = agents.flat_map(|agent| {
+    let mut items = agents.flat_map(|agent| {
         let steps = |item: &Item| &agent.steps[item.start as usize..item.end as usize];
         agent.items.iter().map(steps)
     });
@@ -39,7 +39,7 @@ fn last_item(program: &Program, world: u32) -> Vec<String> {
             .iter()
             .any(|step| matches!(step.kind, StepKind::Store { .. }))
     };
-    let item = items.filter(computes).last();
+    let item = items.rfind(computes);
     let word = |kind: &StepKind| match kind {
         StepKind::Wait { counter, cell, .. } => {
             format!(

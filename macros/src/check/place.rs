@@ -130,7 +130,7 @@ impl Checker<'_> {
             offer: format!("{name}{cell}"),
             name,
         };
-        self.errors.at(&counter.to_token_stream(), mistake);
+        self.errors.at(counter.to_token_stream(), mistake);
     }
 
     pub(super) fn place(&mut self, place: &Place, access: Access) {

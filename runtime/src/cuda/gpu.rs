@@ -114,7 +114,7 @@ impl Gpu {
             (9, 0) => Ok(()),
             (major, minor) => Err(driver::none(
                 &format!("{} has compute capability {major}.{minor}", self.name),
-                "kernels are made for Hopper (9.0: H100, H200); --device cpu runs the emulator",
+                "kernels are made for Hopper (9.0: H100, H200); emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool",
             )),
         }
     }

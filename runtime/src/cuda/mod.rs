@@ -31,6 +31,7 @@ mod vmm;
 mod watch;
 
 pub use cudarc::driver::{CudaSlice, CudaStream};
+pub(crate) use dlpack::Contents;
 pub use dlpack::{Managed, ManagedTensor};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};

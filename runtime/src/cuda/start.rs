@@ -45,7 +45,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if !later::is_there() {
         return Err(none(
             "no NVIDIA driver: libcuda.so.1 does not load",
-            "install driver 580 or later, or use --device cpu: the emulator runs the same checked plan",
+            "install driver 580 or later, or emulate the ranks, which run the same checked plan: `Communicator::emulated`, or --device cpu of the tool",
         ));
     }
     for name in NEEDED {
@@ -78,7 +78,7 @@ pub(super) fn open() -> Result<u32, Error> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(none(
             "the NVIDIA driver sees no GPU",
-            "CUDA_VISIBLE_DEVICES may hide them; --device cpu needs none",
+            "CUDA_VISIBLE_DEVICES may hide them; emulated ranks need none: `Communicator::emulated`, or --device cpu of the tool",
         )),
     }
 }
@@ -87,10 +87,10 @@ pub(super) fn open() -> Result<u32, Error> {
 fn help(code: CUresult) -> &'static str {
     match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {
-            "CUDA_VISIBLE_DEVICES may hide the GPUs, and a container must be started with them (`--gpus all`); --device cpu needs none"
+            "CUDA_VISIBLE_DEVICES may hide the GPUs, and a container must be started with them (`--gpus all`); emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
         }
         CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
-            "GPUs with an NVSwitch need NVIDIA's fabric manager: see `systemctl status nvidia-fabricmanager`, and start it; --device cpu needs no GPU"
+            "GPUs with an NVSwitch need NVIDIA's fabric manager: see `systemctl status nvidia-fabricmanager`, and start it; emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
         }
         CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
             "the driver's library and its kernel module have different versions: reboot after an update, or mount the host's library into the container"
@@ -104,7 +104,9 @@ fn help(code: CUresult) -> &'static str {
         CUresult::CUDA_ERROR_STUB_LIBRARY => {
             "the toolkit's stub of libcuda is found before the driver's own: take its `stubs` folder out of LD_LIBRARY_PATH"
         }
-        _ => "nvidia-smi shows the driver's state; --device cpu needs no GPU",
+        _ => {
+            "nvidia-smi shows the driver's state; emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use crate::error::Error;
+use crate::trust;
 use rustix::fs::{Access, access, statvfs};
 use std::path::Path;
 
@@ -24,6 +25,7 @@ fn room(dir: &Path) -> Result<u64, Error> {
         path: path.into(),
         source,
     };
+    trust::takes(dir).map_err(|error| failed(dir, error))?;
     // A relative path begins here.
     let there = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
     let nearest = dir.ancestors().find(there).unwrap_or(dir);

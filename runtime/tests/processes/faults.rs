@@ -73,7 +73,7 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 26] = {
+const FAULTS: [Fault; 28] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
     const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
@@ -187,6 +187,20 @@ const FAULTS: [Fault; 26] = {
             LEFT,
         ),
         fault(
+            "a broken file of winners",
+            "table",
+            (Nothing, LONG),
+            Some("tuned.toml: it is no file of winners"),
+            "tuned.toml: rank 3: it is no file of winners",
+        ),
+        fault(
+            "another number of ranks",
+            "world",
+            (Nothing, LONG),
+            Some("rank 0 counts another number of ranks than 5"),
+            "rank 3 says that there are 5 ranks, and rank 0 that there are 4",
+        ),
+        fault(
             "no NVRTC",
             "compiler",
             (Nothing, LONG),
@@ -251,7 +265,13 @@ struct Prepared {
 fn other_job(rank: u32, port: u16) -> Result<(), Error> {
     let limit = Duration::from_secs(LONG.into());
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let job = Tcp::join(rank, 2, address, &Secret::of(b"the other job's"), limit)?;
+    let job = Tcp::join(
+        rank,
+        2,
+        address,
+        &Secret::of(b"the other job's secret"),
+        limit,
+    )?;
     job.barrier(limit)
 }
 
@@ -270,6 +290,10 @@ fn prepared(fault: &Fault) -> Option<Prepared> {
         other
     });
     let folder = common::folder(&fault.name.replace(|c: char| !c.is_alphanumeric(), "-"));
+    if part == "table" {
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("tuned.toml"), "winner = 3").expect("written");
+    }
     if ["cache", "sealed"].contains(&part) {
         filled_and_damaged(&folder)?;
     }
@@ -428,10 +452,12 @@ fn is_told_in_time(fault: &Fault) {
         // A closed socket is seen at once; else the limit ends it, and who waits for the record of another.
         let most = match fault.limit {
             SHORT => Duration::from_secs(u64::from(SHORT) + 3),
+            // Rank 0 tells for a second all that come.
+            _ if fault.part == "world" => Duration::from_secs(3),
             _ => Duration::from_secs(1),
         };
-        // Processes take their time to start, and a compiler its own.
-        let starts = ["addresses", "cache", "driver", "gpu"].contains(&fault.part);
+        // Processes take their time to start, and a compiler or a proof its own.
+        let starts = ["addresses", "cache", "driver", "gpu", "table"].contains(&fault.part);
         assert!(starts || *took < most, "{name}, rank {rank}: {took:?}");
     }
     let _ = std::fs::remove_dir_all(&before.folder);

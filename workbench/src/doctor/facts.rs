@@ -56,7 +56,6 @@ pub(super) struct Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let help = error.help().unwrap_or(match &error {
-            Error::File { .. } => "see that the path is right, and that this process may use it",
             Error::Compile(_) => "`.ci/cuda.sh` fetches a compiler that works into .cuda/",
             _ => "this is a mistake of counterflow's: please report it with the page",
         });

@@ -140,8 +140,8 @@ pub(super) fn add(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Numbers;
     use super::*;
-    use counterflow_codegen::interp::Numbers;
     use ndarray::Array2;
 
     /// The same in whole numbers, from codes.

@@ -50,7 +50,8 @@ impl Simulator<'_> {
 
     /// What the tile level puts before a signal of a cell in its item, and who waited for all signals does not know of.
     fn announced_early(&self, index: usize, cell: u32, launch: u32) -> Option<Box<Diagnostic>> {
-        if launch == 0 || undone(Fix::WarpOrder) {
+        let off = undone(Fix::WarpOrder) || undone(Fix::WarpPlaces);
+        if launch == 0 || off {
             return None;
         }
         let agent = &self.agents[index];
