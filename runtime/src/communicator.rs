@@ -13,10 +13,11 @@ use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range}
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Refusal, Request,
+    Allocation, End, Entry, Granted, Group, Named, Names, Needs, Passage, Placed, Refusal, Request,
     Verdict, Wanted,
 };
 use crate::held::HeapUse;
+use crate::metrics::Metrics;
 use crate::own::Own;
 use crate::proof::Proven;
 use crate::retire;
@@ -24,7 +25,7 @@ use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -55,6 +56,8 @@ pub struct Communicator {
     group: Arc<Group>,
     /// What the ranks of this process built: each choice and proof is made once.
     proven: Arc<Proven>,
+    /// What was built and launched on this rank.
+    metrics: Arc<Metrics>,
     /// Whether it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
@@ -121,6 +124,22 @@ impl Communicator {
     /// How many ranks there are.
     pub fn world(&self) -> u32 {
         self.group.world()
+    }
+
+    /// The rows of a rank's chunk where ranks divide so many rows: as many as every other rank has, but for the last ones.
+    /// [`Op::chunk`](crate::Op::chunk) says it of an op's tensor, whose chunks may be larger.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let ranks = Communicator::emulated(3)?;
+    /// assert_eq!([0, 1, 2].map(|rank| ranks[0].chunk(rank, 64)), [0..22, 22..44, 44..64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn chunk(&self, rank: u32, rows: usize) -> Range<usize> {
+        let each = rows.div_ceil(self.world() as usize);
+        let start = (rank as usize).saturating_mul(each).min(rows);
+        start..(start + each).min(rows)
     }
 
     /// This rank's GPU.
@@ -209,6 +228,7 @@ impl Communicator {
             copies: self.copies.clone(),
             group: self.group.clone(),
             proven: self.proven.clone(),
+            metrics: self.metrics.clone(),
             seat: false,
         }
     }
@@ -223,9 +243,19 @@ impl Communicator {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
+    /// Whether both are ranks of one communicator.
+    pub(crate) fn is_in_group_of(&self, other: &Communicator) -> bool {
+        Arc::ptr_eq(&self.group, &other.group)
+    }
+
     /// How the communicator ends.
     pub(crate) fn ends(&self) -> &Arc<End> {
         self.group.ends()
+    }
+
+    /// What was built and launched on this rank.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What the ranks of this process built.
@@ -423,10 +453,17 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells.
-    pub(crate) fn watch(&self, kernel: u32, names: Names, limit: Duration, cells: u32) -> Watch {
-        self.group.ends().name(self.rank, kernel, names);
-        self.group.watch(self.rank, kernel, limit, cells)
+    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells. Its names
+    /// are known until the second result is dropped.
+    pub(crate) fn watch(
+        &self,
+        kernel: u32,
+        names: Names,
+        limit: Duration,
+        cells: u32,
+    ) -> (Watch, Named) {
+        let named = End::name(self.group.ends(), (self.rank, kernel), names);
+        (self.group.watch(self.rank, kernel, limit, cells), named)
     }
 
     /// The hardware queues of each rank's GPU.

@@ -175,6 +175,7 @@ impl Communicator {
             copies: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),
+            metrics: Arc::default(),
             seat: true,
         }
     }

@@ -15,6 +15,7 @@ mod foreign;
 mod gpu;
 mod graph;
 mod handle;
+mod later;
 mod map;
 mod memory;
 mod module;

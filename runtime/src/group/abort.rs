@@ -7,14 +7,15 @@
 use super::board::{self, Board};
 use super::roll::Roll;
 use super::verdict::Verdict;
+use super::within::Within;
 use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tracing::debug;
+use tracing::error;
 
 /// The names of a kernel's roles and waits, by their numbers in records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -44,6 +45,26 @@ pub(crate) struct End {
     ranks: Vec<Rank>,
     /// If the ranks are processes: what they share, and which this one is.
     shared: Option<(Board, u32)>,
+    /// If it is a group of a split: which ranks it has.
+    group: OnceLock<Within>,
+}
+
+/// Names of a kernel that are known until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Named {
+    end: Weak<End>,
+    rank: u32,
+    kernel: u32,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.upgrade() {
+            // A record that nobody has looked at yet still has its names.
+            let _ = end.verdict();
+            lock(&end.ranks[self.rank as usize].kernels).remove(&self.kernel);
+        }
+    }
 }
 
 /// What is known of a rank.
@@ -95,6 +116,7 @@ impl End {
             roll,
             ranks,
             shared: None,
+            group: OnceLock::new(),
         }
     }
 
@@ -122,9 +144,14 @@ impl End {
         ]
     }
 
-    /// What records of a rank's kernel with that number mean.
-    pub(crate) fn name(&self, rank: u32, kernel: u32, names: Names) {
-        lock(&self.ranks[rank as usize].kernels).insert(kernel, names);
+    /// Says what records of a rank's kernel with that number mean, until the result is dropped.
+    pub(crate) fn name(end: &Arc<End>, (rank, kernel): (u32, u32), names: Names) -> Named {
+        lock(&end.ranks[rank as usize].kernels).insert(kernel, names);
+        Named {
+            end: Arc::downgrade(end),
+            rank,
+            kernel,
+        }
     }
 
     /// Ends the communicator for this cause, unless it has ended before. Gives the first cause.
@@ -138,7 +165,7 @@ impl End {
         };
         let first = self.say(first);
         if !ended {
-            debug!(cause = %Error::from(first.clone()), "communicator ended");
+            error!(cause = %Error::from(first.clone()), "communicator ended");
         }
         *verdict = Some(first.clone());
         // The cause is there before anybody can act on it.
@@ -153,7 +180,7 @@ impl End {
             let first = self.said().or_else(|| self.recorded());
             *verdict = first.map(|first| self.say(first));
             if let Some(first) = &*verdict {
-                debug!(cause = %Error::from(first.clone()), "communicator ended");
+                error!(cause = %Error::from(first.clone()), "communicator ended");
                 self.word.set(1);
             }
         }
@@ -165,8 +192,22 @@ impl End {
         self.shared.as_ref().and_then(|(board, _)| board.verdict())
     }
 
+    /// It is of a group with these ranks.
+    pub(super) fn within(&self, group: Within) {
+        let _ = self.group.set(group);
+    }
+
+    /// Which ranks it has, if it is of a group.
+    pub(super) fn group(&self) -> Option<&Within> {
+        self.group.get()
+    }
+
     /// Tells the other processes. Gives the first cause.
     fn say(&self, first: Verdict) -> Verdict {
+        let first = match self.group() {
+            Some(group) => group.cause(first),
+            None => first,
+        };
         match &self.shared {
             Some((board, rank)) => board.say(*rank, &first),
             None => first,
@@ -301,6 +342,7 @@ impl End {
             seen: Some(told.seen),
             wanted: told.wanted,
             at: awaited.at,
+            group: None,
             stands_in: None,
             enqueued: self.all_launched(),
         }

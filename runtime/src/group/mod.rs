@@ -20,6 +20,7 @@ mod signs;
 mod split;
 pub(crate) mod threads;
 mod verdict;
+mod within;
 
 // The tests are declared here: the protocols are compiled by another package too, without their tests.
 #[cfg(test)]
@@ -29,11 +30,11 @@ mod meeting_tests;
 #[path = "seats/tests.rs"]
 mod seats_tests;
 
-pub(crate) use abort::{Awaited, End, Names};
+pub(crate) use abort::{Awaited, End, Named, Names};
 pub(crate) use callers::Passage;
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
-pub(crate) use pool::{Needs, Placed, Readers, Scratch};
+pub(crate) use pool::{Needs, PLACES, Placed, Readers, Scratch, places};
 pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use verdict::Verdict;
@@ -57,6 +58,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use within::Within;
 
 /// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128). The credits of
 /// shared scratch follow, and then the cells of the kernels that share it.
@@ -337,11 +339,13 @@ impl Group {
         let begun = self
             .order
             .begin((self.index(rank), current), launches, ctas, alive);
-        begun.inspect_err(|error| {
-            if let Error::Mismatch { what, .. } = error {
-                self.die(Verdict::Differs(what.clone()));
-            }
-        })
+        begun
+            .inspect_err(|error| {
+                if let Error::Mismatch { what, .. } = error {
+                    self.die(Verdict::Differs(what.clone()));
+                }
+            })
+            .map_err(|error| self.told(error))
     }
 
     /// Whether several ranks are on that rank's GPU.
@@ -362,7 +366,8 @@ impl Group {
     ) -> Result<Passage<'_>, Error> {
         let next = self.ledger.next(rank);
         let until = (next, next + launches);
-        self.callers.passes(rank, streams, until, self.shares(rank))
+        let passes = self.callers.passes(rank, streams, until, self.shares(rank));
+        passes.map_err(|error| self.told(error))
     }
 
     /// A rank's launches until that number stand in one more stream until `done`.
@@ -399,6 +404,10 @@ impl Group {
     /// Waits until all ranks ask the same as this one, and gives the result. A second thread of the same rank waits its
     /// turn: one call of a rank at a time.
     pub(crate) fn meet(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
+        self.met(rank, request).map_err(|error| self.told(error))
+    }
+
+    fn met(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
         if let Some(peers) = &self.peers {
             let _one = lock(&self.calling);
             let mine = request.said();
@@ -421,6 +430,19 @@ impl Group {
             .meeting
             .meet(rank, request, &self.end, self.timeout, act)?;
         answer.map_err(Error::from)
+    }
+
+    /// A group of a split: its errors say which ranks of the world it has.
+    fn within(&self, within: Within) {
+        self.end.within(within);
+    }
+
+    /// An error of this group, which may name its ranks.
+    fn told(&self, error: Error) -> Error {
+        match self.end.group() {
+            Some(within) => within.error(error),
+            None => error,
+        }
     }
 
     /// Memory of that rank's GPU for the heap. Waits until all ranks lend as much.

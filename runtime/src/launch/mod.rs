@@ -21,12 +21,13 @@ pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
+pub(crate) use workspace::HeapBytes;
 
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig};
 use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
-use crate::group::{Awaited, Entry, Names, Placed};
+use crate::group::{Awaited, Entry, Named, Names, Placed};
 use crate::jit::Compiler;
 use crate::retire;
 use cells::Cells;
@@ -42,7 +43,7 @@ use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use encoded::Maps;
-use place::{place, scratch_of};
+use place::{copies, is_alone, place, scratch_of};
 use prepared::AllPrepared;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
@@ -63,6 +64,8 @@ pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
     code: Code,
+    /// What its stall records mean, for as long as it can write one.
+    named: Option<Named>,
     /// Where its launches are, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
@@ -101,8 +104,8 @@ struct State {
 }
 
 impl Loaded {
-    /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective: the counters are
-    /// in the heap. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
+    /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective, as the counters are
+    /// in the heap, unless the kernel has neither counters nor scratch: that a rank loads by itself. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
     ///
     /// # Errors
     /// What the compiler or the driver refuses; a heap that is full; a series of another kernel.
@@ -113,26 +116,26 @@ impl Loaded {
         series: &Series,
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
-        // What only this rank cannot do, its peers would wait for.
+        let alone = is_alone(&pipeline.kernel);
         let code = Code::load(rank, compiler.into(), pipeline);
-        let code = code.map_err(|error| rank.refuses(error))?;
-        let copies = pipeline
-            .kernel
-            .roles
-            .iter()
-            .any(|role| role.kind.sequential());
+        // What only this rank cannot do, its peers would wait for.
+        let code = code.map_err(|error| match alone {
+            true => error,
+            false => rank.refuses(error),
+        })?;
+        let copies = copies(&pipeline.kernel);
         let mut limit = rank.timeout();
         if copies && rank.world() > 1 {
             rank.copies().map_err(|error| rank.refuses(error))?;
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let (cells, placed) = place(rank, series, copies)?;
+        let (cells, placed) = place(rank, series)?;
         let mut scratch = Tensors::new();
         for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
             scratch.range(tensor, range, rank.rank());
         }
-        let watch = rank.watch(
+        let (watch, named) = rank.watch(
             placed.number,
             names(pipeline, code.names(), &cells),
             limit,
@@ -148,7 +151,9 @@ impl Loaded {
         let (finished, zeros, tables) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
             let name = &pipeline.kernel.name;
-            rank.ended_early(&format!("it does not load {name}: {error}"));
+            if !alone {
+                rank.ended_early(&format!("it does not load {name}: {error}"));
+            }
         })?;
         Ok(Loaded {
             machine: Machine::of(rank.gpu().name()),
@@ -158,6 +163,7 @@ impl Loaded {
             stride: rank.stride(),
             watch_bytes: watch.bytes(),
             watch,
+            named: Some(named),
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
@@ -223,7 +229,10 @@ impl Loaded {
             let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
             let shared = ids.filter_map(|id| Some((id, self.given(tensors, id)?.shared?)));
             shared.fold(
-                entry.at("counters", self.placed.cells.offset()),
+                entry.at(
+                    "counters",
+                    self.placed.cells.as_ref().map_or(0, |cells| cells.offset()),
+                ),
                 |entry, (id, base)| entry.at(self.name(id), base.since(self.heap)),
             )
         })
@@ -339,7 +348,9 @@ impl Loaded {
             }
             Ok((arguments, self.entry(rank, plan, tensors)))
         })?;
-        self.placed.cells.ready(rank.rank())?;
+        if let Some(cells) = &self.placed.cells {
+            cells.ready(rank.rank())?;
+        }
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
         // A captured launch is compared at each replay.
@@ -489,12 +500,14 @@ impl Loaded {
     }
 }
 
-/// Launches may still run: the code stays until they are done.
+/// Launches may still run: the code stays until they are done, and so do the names of what they wait for.
 impl Drop for Loaded {
     fn drop(&mut self) {
         let (gpu, stream) = &self.runs;
-        if let Some(function) = self.code.function() {
-            retire::later(gpu, stream, function.clone());
+        let named = self.named.take();
+        match self.code.function() {
+            Some(function) => retire::later(gpu, stream, (function.clone(), named)),
+            None => retire::later(gpu, stream, named),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::pending::Pending;
 use counterflow_codegen::program::TensorId;
 use std::any::Any;
 use std::sync::Arc;
-use tracing::trace;
+use tracing::debug;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 ///
@@ -141,6 +141,7 @@ impl<'a> Launch<'a> {
         let priority = outside.map_or(Ok(0), |stream| current.priority(stream))?;
         let records = matches!(place, Place::Recording(_));
         let users = outside.unwrap_or(own);
+        let waits = bucket.loaded.waits(rank);
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
@@ -156,10 +157,10 @@ impl<'a> Launch<'a> {
                     legal: "give every tensor once".into(),
                 });
             }
-            let given = argument.given(name, rank, records)?;
+            let given = argument.given(name, rank, (records, waits))?;
             argument::check_one(kernel, &planned, id, &given)?;
             ids.push(id);
-            if let Some(stream) = argument.stream()
+            if let Some(stream) = argument.stream(rank)
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
             {
@@ -177,7 +178,7 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
-        let passage = rank.passes(streams, bucket.loaded.waits(rank).into())?;
+        let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
@@ -207,6 +208,7 @@ impl<'a> Launch<'a> {
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
             recording.add((entry, ctas), kept.chain([kernel]));
+            bucket.counted.recorded();
             return Ok(Pending::recorded(rank));
         }
         let how = How {
@@ -217,12 +219,25 @@ impl<'a> Launch<'a> {
             recording: None,
             records: false,
         };
+        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
         let done = in_order(rank, current, passage, outside, &theirs, || {
-            bucket.loaded.launch_as(rank, how, plan, &tensors)
+            match rank.metrics().times() {
+                true => bucket.counted.timed(own, launch),
+                false => launch(),
+            }
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
-        trace!(rank = rank.rank(), schedule = %kernel.name, rows = m, "launch");
+        bucket.counted.launched(m, planned.bytes);
+        debug!(
+            rank = rank.rank(),
+            schedule = %kernel.name,
+            variant = %kernel.variant,
+            rows = m,
+            bytes = planned.bytes,
+            fused = bucket.counted.fused,
+            "launch"
+        );
         Ok(done)
     }
 }

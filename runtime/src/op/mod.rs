@@ -11,13 +11,15 @@ mod given;
 mod launch;
 mod step;
 mod typed;
+mod workspace;
 
 pub use crate::caller::Caller;
 pub use crate::driver::Element;
 pub use argument::Needs;
-pub use builder::{OpBuilder, Workspace};
+pub use builder::OpBuilder;
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
 pub use launch::Launch;
 pub use step::{Part, Running, Step};
 pub use typed::{Launcher, Schedule};
+pub use workspace::Workspace;

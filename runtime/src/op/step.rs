@@ -199,7 +199,7 @@ impl<'a> Step<'a> {
         let mut theirs: Vec<Stream> = Vec::new();
         for (part, argument) in &parts {
             check(rank, part, argument, records.is_some())?;
-            if let Some(stream) = argument.stream()
+            if let Some(stream) = argument.stream(rank)
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
             {
@@ -255,7 +255,7 @@ fn check(
     argument: &Argument<'_>,
     records: bool,
 ) -> Result<(), Error> {
-    let given = argument.given(part.name, rank, records)?;
+    let given = argument.given(part.name, rank, (records, false))?;
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     if let Home::Elsewhere(place) = given.home {
         let what = format!("{} is of {place}", part.name);

@@ -1,6 +1,7 @@
 //! Emulated ranks: the run time's own calls, on GPUs that are in this process.
 
 mod agree;
+mod alone;
 mod buckets;
 mod dlpack;
 mod dropped;
