@@ -11,7 +11,7 @@ mod visit;
 pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
 use crate::given::Reference;
-use crate::order::{RankOrder, Selection, TileOrder};
+use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -417,7 +417,7 @@ pub enum StmtKind {
         /// Bound to the rank.
         var: Var,
         /// The order.
-        order: RankOrder,
+        order: RankOrder<ByClosure>,
         /// What runs at each.
         body: Vec<Stmt>,
     },

@@ -120,6 +120,11 @@ impl Communicator {
 
 impl<'a, S: Launcher> OpBuilder<'a, S> {
     fn new(rank: &'a Communicator, program: Cow<'a, Program>) -> Self {
+        // From now on nobody asks an order by closure.
+        let program = match program {
+            Cow::Borrowed(program) => program.tabulated(rank.world()),
+            Cow::Owned(program) => Cow::Owned(program.tabulated(rank.world()).into_owned()),
+        };
         OpBuilder {
             rank,
             program,
@@ -345,6 +350,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 proof,
             })
         };
+        self.rank.agrees_on_orders(&self.program)?;
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),
             buckets: self

@@ -11,7 +11,6 @@ use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
-use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,11 +132,7 @@ pub(super) fn of_ranks(
     world: u32,
     steps: Option<u32>,
 ) -> Result<Launches, Diagnostics> {
-    let mut kernel = (*pipeline.kernel).clone();
-    kernel.variant = Variant {
-        world,
-        ..kernel.variant
-    };
+    let kernel = pipeline.kernel.in_world(world)?;
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
     // Where chunks are rounded up, the last ranks have no rows.
