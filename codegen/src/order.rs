@@ -10,7 +10,7 @@ use crate::rank::{RankError, RankExpr, Var};
 pub use selection::{Chosen, Cut, MOST_STEP, Selection};
 use std::fmt;
 use std::ops::{Add, Div, Mul, Rem, Sub};
-pub use table::{ByClosure, RankTable};
+pub use table::{ByClosure, ByStep, OrderFn, RankTable};
 
 /// The integers of an order: numbers in the planner and the emulator, expressions in the emitter. Never negative.
 pub trait Int:
@@ -41,9 +41,6 @@ impl Int for u32 {
         Ord::min(self, other)
     }
 }
-
-/// An order written by the user: `(me, step, world) -> rank`, for each step below `world`.
-pub type OrderFn = fn(u32, u32, u32) -> u32;
 
 /// The order in which a rank visits ranks (and the chunks they own). `T` is an order by closure: of a kernel its table, of a
 /// [`Program`](crate::program::Program) what was written.
@@ -174,12 +171,6 @@ impl<T: ByStep> RankOrder<T> {
             RankOrder::Table(order) => order.at(me, step, world),
         }
     }
-}
-
-/// An order by closure, step by step.
-pub trait ByStep {
-    /// The rank at step `step` of rank `me`.
-    fn at(&self, me: u32, step: u32, world: u32) -> u32;
 }
 
 impl<T> RankOrder<T> {

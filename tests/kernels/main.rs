@@ -15,6 +15,9 @@ mod gathered;
 mod generator;
 #[path = "../common/halves.rs"]
 mod halves;
+mod handed;
+#[path = "../../codegen/tests/fixtures/handed.rs"]
+mod handed_over;
 mod kinds;
 mod made;
 #[path = "../common/newcomers.rs"]

@@ -1,8 +1,16 @@
 //! Orders by closure. A closure may read what changes, so it is asked once for a world, and what it said is kept.
 
-use super::{ByStep, OrderFn};
 use std::fmt;
 use std::sync::Arc;
+
+/// An order written by the user: `(me, step, world) -> rank`, for each step below `world`.
+pub type OrderFn = fn(u32, u32, u32) -> u32;
+
+/// An order by closure, step by step.
+pub trait ByStep {
+    /// The rank at step `step` of rank `me`.
+    fn at(&self, me: u32, step: u32, world: u32) -> u32;
+}
 
 /// What a closure said: the rank at each step of each rank of a world.
 #[derive(Clone, PartialEq, Eq)]
