@@ -15,8 +15,8 @@ pub const OFF: [(&str, &str); 5] = [
     ("CUBLASMP_DISABLE_MULTICAST", "1"),
 ];
 
-/// Those of them that do not forbid it.
-fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
+/// Those of them that do not forbid it, by what `variable` gives for a name.
+pub fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
     let forbids =
         |(name, value): &(&str, &str)| variable(name).as_deref().map(str::trim) == Some(value);
     OFF.into_iter().filter(|each| !forbids(each)).collect()

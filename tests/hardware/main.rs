@@ -49,6 +49,7 @@ mod beside;
 mod case;
 mod chain;
 mod copies;
+mod doctor;
 mod drops;
 mod epilogue;
 mod fused;
@@ -63,6 +64,7 @@ mod mlp;
 mod nccl;
 mod no_depth;
 mod op;
+#[path = "../common/parallel.rs"]
 mod parallel;
 mod prebuilt;
 mod processes;

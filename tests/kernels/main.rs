@@ -17,6 +17,7 @@ mod generator;
 mod halves;
 mod handed;
 #[path = "../../codegen/tests/fixtures/handed.rs"]
+#[expect(dead_code, reason = "what is refused is not compiled")]
 mod handed_over;
 mod kinds;
 mod made;
@@ -24,6 +25,8 @@ mod made;
 mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
+#[path = "../common/parallel.rs"]
+mod parallel;
 mod partial;
 mod random;
 mod sass;
@@ -31,5 +34,7 @@ mod shares;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::codegen;

@@ -260,10 +260,7 @@ impl Walk<'_, '_> {
             multicast: None,
             partial_boxes: None,
         });
-        Some(Node::Others {
-            var: "from".into(),
-            body: filled(bytes, vec![load]),
-        })
+        Some(self.each_slot(sum, filled(bytes, vec![load])))
     }
 
     /// Where a subtile of a stored tile lies.
@@ -401,10 +398,7 @@ impl Walk<'_, '_> {
                 }),
             ];
             body.extend(released());
-            nodes.push(Node::Others {
-                var: "from".into(),
-                body,
-            });
+            nodes.push(self.each_slot(leaf, body));
         }
         nodes
     }

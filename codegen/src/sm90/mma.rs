@@ -89,10 +89,7 @@ impl Walk<'_, '_> {
                 Unroll::Fully,
                 part,
             ));
-            nodes.push(Node::Others {
-                var: "from".into(),
-                body,
-            });
+            nodes.push(self.each_slot(sum, body));
         }
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());

@@ -4,6 +4,7 @@
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
+mod dims;
 mod double_buffer;
 mod dtype;
 mod emulator;
@@ -21,9 +22,11 @@ mod print;
 mod promotion;
 mod random;
 mod series;
-#[cfg(feature = "undo")]
+mod short_sums;
+mod turns;
+#[cfg(debug_assertions)]
 mod undo;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod undone;
 mod value;
 mod verify;

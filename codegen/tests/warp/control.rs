@@ -4,6 +4,7 @@
 use crate::fixtures::strangers::{self, STRANGERS};
 use crate::fixtures::wide::wide;
 use crate::generator::judge;
+use crate::parallel::in_parallel;
 use crate::reach::names_stand_once;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
@@ -65,7 +66,8 @@ fn constants_of_any_size_may_be_left_out() {
 
 #[test]
 fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
-    for (program, worlds) in STRANGERS {
+    in_parallel(STRANGERS.len(), |stranger| {
+        let (program, worlds) = STRANGERS[stranger];
         let from = if wide() { 0 } else { worlds.len() - 1 };
         for world in &worlds[from..] {
             let kernel = kernel(&program(), *world);
@@ -83,7 +85,7 @@ fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
                 );
             }
         }
-    }
+    });
 }
 
 /// Loops in both branches, and one after them, over the same tiles.

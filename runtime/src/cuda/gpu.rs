@@ -2,6 +2,7 @@
 
 use super::driver::{self, check, checked};
 use super::start;
+use super::survey::{Reach, reach};
 use super::unused::Unused;
 use crate::device::Device;
 use crate::error::Error;
@@ -237,28 +238,13 @@ impl Gpu {
         if self.ordinal() == ordinal {
             return Ok(());
         }
-        let devices = [self.context.cu_device(), other];
-        let mut can = 0;
-        // SAFETY: the answer's place is ours, and both are devices.
-        let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, devices[0], devices[1]) };
-        check("ask whether two GPUs reach each other", code)?;
-        let mut adds = 0;
-        // SAFETY: as above.
-        let code = unsafe {
-            sys::cuDeviceGetP2PAttribute(
-                &raw mut adds,
-                sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-                devices[0],
-                devices[1],
-            )
-        };
-        check("ask whether two GPUs add to each other's memory", code)?;
-        apart([self.ordinal(), ordinal], can != 0, adds != 0).map_or(Ok(()), Err)
+        let Reach { access, atomics } = reach(self.context.cu_device(), other)?;
+        apart([self.ordinal(), ordinal], access, atomics).map_or(Ok(()), Err)
     }
 }
 
 /// A device's name among all GPUs.
-fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
+pub(super) fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the place is ours, and the device is one.
     let code = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };

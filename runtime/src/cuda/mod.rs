@@ -23,6 +23,7 @@ mod nvtx;
 mod queues;
 mod registered;
 mod start;
+mod survey;
 mod trace;
 mod unused;
 mod vmm;
@@ -35,6 +36,7 @@ pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use nccl::Window;
+pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;

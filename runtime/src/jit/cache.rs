@@ -28,6 +28,8 @@ const HEAD: usize = 16 + 32 + 32 + 8;
 /// assert_eq!(Cache::off().dir(), None);
 /// let user = Cache::of_user();
 /// println!("{:?}", user.dir());
+/// assert_eq!(Cache::off().room()?, 0);
+/// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cache {

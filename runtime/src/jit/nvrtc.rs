@@ -103,6 +103,11 @@ impl Nvrtc {
         format!("NVRTC {major}.{minor} from {}", self.from.nvrtc.display())
     }
 
+    /// Major and minor version.
+    pub(super) fn version(&self) -> (u32, u32) {
+        (self.version.0.unsigned_abs(), self.version.1.unsigned_abs())
+    }
+
     /// This compiler's identity, for the cache's key.
     pub(super) fn identity(&self) -> &str {
         &self.identity

@@ -119,6 +119,7 @@ pub struct Winner {
 /// let nearest: Option<&Winner> = embedded.near(&key, [8192, 8192, 8192]).into_iter().next();
 /// mine.put(nearest.expect("a winner").clone());
 /// assert_eq!(mine.len(), 1);
+/// assert_eq!(mine.gpus()["NVIDIA H200"], 1);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 ///
@@ -339,6 +340,15 @@ impl Tuned {
             .collect();
         near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         near.into_iter().map(|(_, winner)| winner).collect()
+    }
+
+    /// Winners by the GPU that they were measured on.
+    pub fn gpus(&self) -> BTreeMap<&str, usize> {
+        let mut gpus = BTreeMap::new();
+        for winner in &self.winner {
+            *gpus.entry(&winner.key.gpu[..]).or_default() += 1;
+        }
+        gpus
     }
 
     /// How many there are.

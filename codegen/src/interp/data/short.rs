@@ -4,7 +4,7 @@
 //! that of the smallest normal number. All are aligned to the largest exponent of what is not zero, cut off towards zero after
 //! 13 fraction bits, and so is their sum.
 
-use crate::dtype::Dtype;
+use super::Dtype;
 use ndarray::ArrayView2;
 
 /// Products that are added at once.
@@ -141,7 +141,7 @@ pub(super) fn add(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interp::Numbers;
+    use counterflow_codegen::interp::Numbers;
     use ndarray::Array2;
 
     /// The same in whole numbers, from codes.

@@ -6,7 +6,7 @@ use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{CounterDim, PartitionId, Side};
+use crate::program::{CounterDim, Loc, PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::{Operand, Tile};
@@ -70,7 +70,7 @@ pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
     }
     Err(Refused::NoCase(match why {
         NoCase::LeftOut(found) | NoCase::Unordered(found) => found,
-        NoCase::Illegal(found) => no_world(&found).into(),
+        NoCase::Illegal(found) => no_world(&found, kernel.program.at).into(),
     }))
 }
 
@@ -103,13 +103,14 @@ fn in_world(pipeline: &Pipeline, world: u32) -> Result<Launches, NoCase> {
 }
 
 /// Why there is no case, if the schedule is legal for no small world.
-fn no_world(found: &Diagnostics) -> Diagnostic {
+fn no_world(found: &Diagnostics, schedule: Loc) -> Diagnostic {
     let why = found.first();
     let message = format!(
         "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
         why.message
     );
-    Diagnostic::new(Rule::Resources, why.at, message).hint(format!(
+    // What nobody does has no statement.
+    Diagnostic::new(Rule::Resources, why.at.unwrap_or(schedule), message).hint(format!(
         "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
     ))
 }
@@ -125,7 +126,7 @@ fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Diagnos
 }
 
 /// The launches of so many ranks, if each keeps every rule of the tile level.
-fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
+pub(super) fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
     let launches = of_ranks(pipeline, world, None)?;
     let Launches { kernel, plans, .. } = &launches;
     // Without counters ranks have nothing to do with each other.
@@ -339,7 +340,7 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
 }
 
 /// The largest launch.
-fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
+pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
     let mut shape = match pipeline.cta.computes() {
         true => of_tiles(pipeline, world, steps),
@@ -421,6 +422,11 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
             pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
         },
     );
+    // Where K is the columns of the products, it is what either asks for.
+    let n = match kernel.dims.iter().any(|dim| dim.name == "k") {
+        true => n,
+        false => n.max(k),
+    };
     let mut shape = Shape::new(m, n, k);
     // Other loops have a grid and a depth of their own.
     for tiling in pipeline.cta.tilings() {

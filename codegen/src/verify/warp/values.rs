@@ -82,8 +82,8 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether a sum has every other rank's part once.
-    fn has_all_others(&self, index: usize, acc: AccId) -> bool {
+    /// Whether a sum has each of its slots once.
+    fn has_all_slots(&self, index: usize, acc: AccId) -> bool {
         let agent = &self.agents[index];
         let mut sums = agent.fragment.summed.iter();
         let Some((_, ranks)) = sums.find(|(known, _)| *known == acc) else {
@@ -91,8 +91,7 @@ impl Simulator<'_> {
         };
         let mut ranks = ranks.clone();
         ranks.sort_unstable();
-        let others = (0..self.case.world).filter(|rank| *rank != agent.who.rank);
-        ranks.into_iter().eq(others)
+        self.case.summed_slots(acc, agent.who.rank) == Some(ranks)
     }
 
     /// Where the tile is of which an epilogue without a product reads subtile `part`.
@@ -180,7 +179,7 @@ impl Simulator<'_> {
                     return Err(Box::new(trace::wrong(self, index, &what)));
                 }
             };
-            if param.from == Source::Sum && !self.has_all_others(index, param.acc) {
+            if param.from == Source::Sum && !self.has_all_slots(index, param.acc) {
                 let what = format!(
                     "`{}` does not have every other rank's part once",
                     param.name
