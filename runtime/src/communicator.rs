@@ -13,8 +13,8 @@ use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range}
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, End, Entry, Granted, Group, Named, Names, Needs, Passage, Placed, Refusal, Request,
-    Verdict, Wanted,
+    Allocation, End, Entry, Granted, Group, Named, Names, Needs, Orders, Passage, Placed, Refusal,
+    Request, Verdict, Wanted,
 };
 use crate::held::HeapUse;
 use crate::metrics::Metrics;
@@ -24,6 +24,7 @@ use crate::retire;
 use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::program::Program;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, MutexGuard, OnceLock};
@@ -292,6 +293,14 @@ impl Communicator {
         match self.meet(&Request::Load(needs))? {
             Granted::Kernel(placed) => Ok(placed),
             other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_)) => Err(misled(&other)),
+        }
+    }
+
+    /// Agrees on the orders by closure of a schedule that all ranks build. Collective, if it has any.
+    pub(crate) fn agrees_on_orders(&self, program: &Program) -> Result<(), Error> {
+        match Orders::of(program) {
+            Some(orders) => self.meet(&Request::Orders(orders)).map(drop),
+            None => Ok(()),
         }
     }
 

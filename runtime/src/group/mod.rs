@@ -9,6 +9,7 @@ mod grow;
 mod heap;
 mod ledger;
 mod meeting;
+mod orders;
 mod peers;
 mod pool;
 mod refusal;
@@ -34,6 +35,7 @@ pub(crate) use abort::{Awaited, End, Named, Names};
 pub(crate) use callers::Passage;
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
+pub(crate) use orders::Orders;
 pub(crate) use pool::{Needs, PLACES, Placed, Readers, Scratch, places};
 pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
@@ -52,7 +54,7 @@ use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use peers::Peers;
 use pool::{Pool, credit_bytes};
-use request::refused;
+use request::{differing_orders, refused};
 use rings::Rings;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -418,6 +420,9 @@ impl Group {
                 return Err(refusal.into());
             }
             if texts.iter().any(|other| *other != mine) {
+                if let Some(refusal) = differing_orders(texts.iter().map(AsRef::as_ref)) {
+                    return Err(refusal.into());
+                }
                 let texts = texts.iter().map(|text| text.split('\0').next_back());
                 return Err(differing(texts.map(|text| text.unwrap_or("").to_owned())).into());
             }
@@ -466,12 +471,17 @@ impl Group {
             | Request::Reserve(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
+            | Request::Orders(_)
             | Request::Load(_)
             | Request::Split { .. } => None,
         });
         refusal.map_or(Ok(()), Err)?;
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
+            let orders: Option<Vec<_>> = asked.iter().map(Request::orders).collect();
+            if let Some(refusal) = orders.and_then(|orders| orders::differing(&orders)) {
+                return Err(refusal);
+            }
             return Err(differing(asked.iter().map(ToString::to_string)));
         }
         self.grant(asked)
@@ -481,7 +491,7 @@ impl Group {
     fn grant(&self, asked: &[Request]) -> Answer {
         let request = &asked[0];
         match request {
-            Request::Meet => Ok(Granted::Done),
+            Request::Meet | Request::Orders(_) => Ok(Granted::Done),
             Request::Split { .. } | Request::Refuse(_) => {
                 Err(differing([request.to_string()].into_iter()))
             }

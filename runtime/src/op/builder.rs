@@ -103,6 +103,11 @@ impl Communicator {
 
 impl<'a, S: Launcher> OpBuilder<'a, S> {
     fn new(rank: &'a Communicator, program: Cow<'a, Program>) -> Self {
+        // From now on nobody asks an order by closure.
+        let program = match program {
+            Cow::Borrowed(program) => program.tabulated(rank.world()),
+            Cow::Owned(program) => Cow::Owned(program.tabulated(rank.world()).into_owned()),
+        };
         OpBuilder {
             rank,
             program,
@@ -330,6 +335,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 proof,
             })
         };
+        self.rank.agrees_on_orders(&self.program)?;
         let proofs = self.proofs().map_err(|error| match error {
             // What is wrong with a schedule, all ranks find; with the file of winners, perhaps one of them.
             Error::File { .. } => self.rank.refuses(error),

@@ -12,6 +12,7 @@ mod groups;
 mod held;
 mod log;
 mod no_rows;
+mod orders;
 mod partial;
 mod planes;
 mod refused;
