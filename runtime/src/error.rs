@@ -307,6 +307,8 @@ pub struct Stall {
     pub stands_in: Option<u64>,
     /// How many launches each rank has enqueued. Empty if no kernel or stream waited.
     pub enqueued: Vec<u64>,
+    /// What ranks were refused and have not launched since, with why.
+    pub refused: Vec<String>,
 }
 
 impl Stall {
@@ -340,6 +342,7 @@ impl fmt::Display for Stall {
             at,
             stands_in,
             enqueued,
+            refused,
         } = self;
         write!(f, "rank {rank} waited too long: {role}")?;
         if let Some(block) = block {
@@ -362,15 +365,14 @@ impl fmt::Display for Stall {
         if let Some(launch) = stands_in {
             write!(f, ", in launch {launch}; nothing behind it has begun")?;
         }
-        if enqueued.is_empty() {
-            return Ok(());
+        if !enqueued.is_empty() {
+            let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
+            let enqueued = enqueued.join(", ");
+            write!(f, "; launches enqueued, rank by rank: {enqueued}")?;
         }
-        let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
-        write!(
-            f,
-            "; launches enqueued, rank by rank: {}",
-            enqueued.join(", ")
-        )
+        refused
+            .iter()
+            .try_for_each(|refused| write!(f, "; {refused}"))
     }
 }
 

@@ -9,8 +9,10 @@
 //! range for each launch, replay, build and `reserve`, with the schedule, the rank and M.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod attempt;
 pub mod caller;
 pub mod communicator;
+mod compares;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
@@ -44,6 +46,7 @@ mod shared;
 mod streams;
 mod sync;
 pub mod tensor;
+mod this_thread;
 pub mod tuned;
 mod undo;
 pub mod user_buffer;
