@@ -5,10 +5,12 @@
 //! [`Error::Stalled`] after the limit. A rank that ends early, or calls [`Communicator::abort`], ends the communicator:
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
+mod captured;
 mod processes;
 mod split;
 mod start;
 
+use crate::compares::Compares;
 use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
@@ -18,7 +20,7 @@ use crate::group::{
 };
 use crate::held::HeapUse;
 use crate::metrics::Metrics;
-use crate::own::Own;
+use crate::own::{Own, Turn};
 use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
@@ -27,7 +29,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::program::Program;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -54,6 +56,8 @@ pub struct Communicator {
     own: Arc<Own>,
     /// Made for the first kernel whose data copy engines move.
     copies: Arc<OnceLock<CopyStream>>,
+    /// Made for the first kernel that waits for peers.
+    compares: Arc<OnceLock<Compares>>,
     group: Arc<Group>,
     /// What the ranks of this process built: each choice and proof is made once.
     proven: Arc<Proven>,
@@ -105,6 +109,13 @@ impl Communicator {
         if self.world() > 1 {
             let told = format!("rank {} ended early: {why}", self.rank);
             self.group.die(Verdict::Aborted(told));
+        }
+    }
+
+    /// Tells who waits for it too long, or for this rank when it leaves, that it was refused a launch. That ends nothing.
+    pub(crate) fn was_refused(&self, what: &str) {
+        if self.world() > 1 {
+            self.ends().refuses(self.rank, what);
         }
     }
 
@@ -217,7 +228,7 @@ impl Communicator {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn turn(&self, current: Current<'_>) -> Result<MutexGuard<'_, ()>, Error> {
+    pub(crate) fn turn(&self, current: Current<'_>) -> Result<Turn<'_>, Error> {
         self.own.turn(current)
     }
 
@@ -227,6 +238,7 @@ impl Communicator {
             rank: self.rank,
             own: self.own.clone(),
             copies: self.copies.clone(),
+            compares: self.compares.clone(),
             group: self.group.clone(),
             proven: self.proven.clone(),
             metrics: self.metrics.clone(),
@@ -319,7 +331,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
     pub(crate) fn write(&self, entry: Entry) -> Result<u64, Error> {
-        self.group.write(self.rank, entry)
+        let launch = self.group.write(self.rank, entry)?;
+        self.ends().goes_on(self.rank);
+        Ok(launch)
     }
 
     /// Lets launches of these numbers, of so many CTAs at most, wait in this rank's stream for launches of other
@@ -361,6 +375,8 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
     /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
+        // Replays that the program launched by now come before the end of this rank's stream.
+        drop(self.own_stream().enter()?);
         self.until(|| is_done(self.own_stream()))
     }
 
@@ -500,11 +516,14 @@ impl Communicator {
 
     /// Lends memory at that address to the heap. Waits until all ranks do.
     pub(crate) fn lend(&self, wanted: Wanted, address: u64) -> Result<Granted, Error> {
+        self.own.must_not_have_turn("a call of all ranks")?;
         self.group.adopt(self.rank, wanted, address)
     }
 
     /// Waits until all ranks ask the same, and gives the answer.
     pub(crate) fn meet(&self, request: &Request) -> Result<Granted, Error> {
+        // Peers that come to it may wait for this rank's turn.
+        self.own.must_not_have_turn("a call of all ranks")?;
         self.group.meet(self.rank, request)
     }
 }

@@ -312,6 +312,8 @@ pub struct Stall {
     pub stands_in: Option<u64>,
     /// How many launches each rank has enqueued. Empty if no kernel or stream waited.
     pub enqueued: Vec<u64>,
+    /// What ranks were refused and have not launched since, with why.
+    pub refused: Vec<String>,
 }
 
 impl Stall {
@@ -346,6 +348,7 @@ impl fmt::Display for Stall {
             group,
             stands_in,
             enqueued,
+            refused,
         } = self;
         write!(f, "rank {rank} waited too long: {role}")?;
         if let Some(block) = block {
@@ -370,11 +373,11 @@ impl fmt::Display for Stall {
         }
         if !enqueued.is_empty() {
             let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
-            write!(
-                f,
-                "; launches enqueued, rank by rank: {}",
-                enqueued.join(", ")
-            )?;
+            let enqueued = enqueued.join(", ");
+            write!(f, "; launches enqueued, rank by rank: {enqueued}")?;
+        }
+        for refused in refused {
+            write!(f, "; {refused}")?;
         }
         match group {
             Some(group) => write!(f, " ({group})"),

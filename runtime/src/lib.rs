@@ -10,8 +10,10 @@
 //! range for each launch, replay, build and `reserve`, with the schedule, the rank and M.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod attempt;
 pub mod caller;
 pub mod communicator;
+mod compares;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
@@ -46,6 +48,7 @@ mod shared;
 mod streams;
 mod sync;
 pub mod tensor;
+mod this_thread;
 mod trust;
 pub mod tuned;
 mod undo;

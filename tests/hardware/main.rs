@@ -46,6 +46,7 @@ mod adopted;
 mod agree;
 mod back_to_back;
 mod beside;
+mod capture;
 mod case;
 mod chain;
 mod copies;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod aside;
+mod capture;
 mod clear;
 mod dlpack;
 mod driver;
@@ -42,6 +43,7 @@ pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
+pub(crate) use capture::{Capture, Relaxed, capture_of, come_after};
 pub(crate) use dlpack::Home;
 pub(crate) use driver::{aside, is_dead};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};

@@ -13,6 +13,7 @@ mod orders;
 mod peers;
 mod pool;
 mod refusal;
+mod refused;
 mod request;
 mod rings;
 mod roll;
@@ -39,9 +40,10 @@ pub(crate) use orders::Orders;
 pub(crate) use pool::{Needs, PLACES, Placed, Readers, Scratch, places};
 pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
+pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch};
+use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::held::{HeapUse, Owner};
@@ -49,6 +51,7 @@ use crate::own::Own;
 use adopt::{Loan, adopted};
 use callers::Callers;
 use counterflow_codegen::host::Queues;
+use counterflow_codegen::interp::open::Compare;
 use heap::{Heap, Room};
 use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
@@ -65,7 +68,7 @@ use within::Within;
 /// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128). The credits of
 /// shared scratch follow, and then the cells of the kernels that share it.
 const CONTROL: u64 = 4096;
-/// Bytes of those cells: with what is before, at most as much as is mapped at once.
+/// Bytes of those cells and of what compares launches: with what is before, at most as much as is mapped at once.
 pub(crate) const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
@@ -88,10 +91,15 @@ fn too_far_ahead(rank: u32, entry: &Entry, behind: Behind) -> Stall {
     }
 }
 
+/// Where in every slot launches are compared on the GPUs.
+fn boards(world: u32) -> u64 {
+    CONTROL + credit_bytes(world).next_multiple_of(1024)
+}
+
 /// Where in every slot the cells are.
 fn cells(world: u32) -> std::ops::Range<u64> {
-    let first = CONTROL + credit_bytes(world).next_multiple_of(1024);
-    first..first + CELLS
+    let boards = boards(world);
+    boards + Compare::bytes(world).next_multiple_of(1024)..boards + CELLS
 }
 
 /// The ranks, by what each asks.
@@ -296,9 +304,15 @@ impl Group {
         }
     }
 
+    /// A rank's part of `each` ended, and others' go on: who waits for it is told.
+    pub(crate) fn is_done(&self, rank: u32) {
+        self.end.leaves(rank, Gone::Done);
+        self.meeting.wake();
+    }
+
     /// A rank's communicator is dropped.
     pub(crate) fn leaves(&self, rank: u32) {
-        self.end.leaves(rank);
+        self.end.leaves(rank, Gone::Dropped);
         if let Some(peers) = &self.peers {
             peers.left();
         }
@@ -350,6 +364,25 @@ impl Group {
             .map_err(|error| self.told(error))
     }
 
+    /// Opens the lane of a rank's launches, since one of them is captured.
+    pub(crate) fn open_lane(
+        &self,
+        rank: u32,
+        current: Current<'_>,
+    ) -> Result<(&Lane, &Event), Error> {
+        self.order.open_lane(self.index(rank), current)
+    }
+
+    /// Where rank 0's launches are compared on the GPUs.
+    pub(crate) fn boards(&self) -> Address {
+        self.address(0, boards(self.world()))
+    }
+
+    /// How many launches a rank's host has made that peers wait for.
+    pub(crate) fn made(&self, rank: u32) -> u64 {
+        self.ledger.next(rank)
+    }
+
     /// Whether several ranks are on that rank's GPU.
     fn shares(&self, rank: u32) -> bool {
         let on = self.queues.gpus[rank as usize];
@@ -391,6 +424,9 @@ impl Group {
                 Ok(launch) => return Ok(launch),
                 Err(Refused::Differs(differs)) => {
                     return Err(self.die(Verdict::Differs(differs.to_string())));
+                }
+                Err(Refused::Behind(behind)) if self.end.has_left(behind.rank) => {
+                    return Err(self.die(self.end.missed(behind.rank, rank)));
                 }
                 Err(Refused::Behind(behind)) => {
                     let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);

@@ -17,12 +17,14 @@ mod tensors;
 mod which;
 mod workspace;
 
+pub use crate::compares::compile_agree;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
 pub(crate) use workspace::HeapBytes;
 
+use crate::attempt::Attempt;
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig};
 use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
@@ -117,7 +119,16 @@ impl Loaded {
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let alone = is_alone(&pipeline.kernel);
-        let code = Code::load(rank, compiler.into(), pipeline);
+        let compiler = compiler.into();
+        let code = Code::load(rank, compiler, pipeline).and_then(|code| {
+            let waits = rank.world() > 1 && !pipeline.kernel.counters.is_empty();
+            let loaded = if waits {
+                rank.loads_compares(compiler)
+            } else {
+                Ok(())
+            };
+            loaded.map(|()| code)
+        });
         // What only this rank cannot do, its peers would wait for.
         let code = code.map_err(|error| match alone {
             true => error,
@@ -250,8 +261,7 @@ impl Loaded {
     /// # Errors
     /// [`Error::Usage`] on another rank than it was loaded for; a plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
     /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] or
-    /// [`Error::Aborted`] if the communicator has ended. What this rank alone refuses ends it, since its peers would
-    /// wait.
+    /// [`Error::Aborted`] if the communicator has ended. What is refused before anything was enqueued ends nothing.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -261,16 +271,21 @@ impl Loaded {
         rank.alive()?;
         let current = rank.gpu().current()?;
         let _turn = rank.turn(current)?;
+        let _entering = rank.own_stream().enter()?;
+        let attempt = Attempt::new(rank);
         let how = How {
+            attempt: &attempt,
             current,
             stream: rank.own_stream(),
             early: self.early || !rank.has_lent(),
             priority: 0,
-            recording: None,
+            keeps: None,
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
-        self.launch_as(rank, how, plan, tensors)
+        let launched = self.launch_as(rank, how, plan, tensors);
+        let waits = !how.records && self.waits(rank);
+        attempt.told(waits, &self.pipeline.kernel.name, launched)
     }
 
     /// The same, as it says. The caller has the rank's turn, and saw that the communicator is alive.
@@ -281,15 +296,8 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
-        // What only this rank refuses, its peers would wait for.
-        let tell = |error: &Error| {
-            let kernel = &self.pipeline.kernel.name;
-            if how.recording.is_none() && self.waits(rank) {
-                rank.ended_early(&format!("it does not launch {kernel}: {error}"));
-            }
-        };
-        self.is_of(rank).inspect_err(tell)?;
-        self.enqueue(rank, how, plan, tensors).inspect_err(tell)
+        self.is_of(rank)?;
+        self.enqueue(rank, how, plan, tensors)
     }
 
     /// Rejects another rank than it was loaded for: its counters and its scratch are that rank's. Each rank has a stream
@@ -331,6 +339,11 @@ impl Loaded {
             copies,
         } = &mut *state;
         let capturing = how.records;
+        // Replays come after what is enqueued in the rank's stream for them.
+        let before = match capturing {
+            true => rank.own_stream().enter()?,
+            false => None,
+        };
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
@@ -353,13 +366,18 @@ impl Loaded {
         }
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
+        drop(before);
+        if self.copies {
+            self.check_copies(rank, how.records, plan, tensors, copies)?;
+        }
+        let emulated = match &self.code {
+            Code::Cuda { .. } => None,
+            Code::Emulated { .. } => Some(self.emulated(rank, plan, tensors)?),
+        };
         // A captured launch is compared at each replay.
         let entry = prepared.entry.filter(|_| !capturing);
-        let launch = entry.map(|entry| rank.write(entry)).transpose()?;
         // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
-        if launch.is_some() {
-            rank.launches()?;
-        }
+        let launch = entry.map(|entry| how.attempt.write(entry)).transpose()?;
         let ctas = plan.grid.gemm + plan.grid.comm;
         let order = launch.map(|launch| rank.order(how.current, launch..=launch, ctas));
         let _enqueueing = order.transpose()?;
@@ -368,7 +386,10 @@ impl Loaded {
                 let grid = self.grid(rank, plan, source.threads, &how);
                 self.start(how.stream, function, grid, &prepared.arguments)
             }
-            Code::Emulated { .. } => how.stream.emulate(self.emulated(rank, plan, tensors)?),
+            Code::Emulated { .. } => {
+                let mut launch = emulated.iter();
+                launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
+            }
         };
         if !self.copies {
             return kernel();

@@ -6,6 +6,8 @@ mod argument;
 mod builder;
 mod built;
 #[cfg(test)]
+mod captured;
+#[cfg(test)]
 mod ends;
 mod given;
 mod launch;

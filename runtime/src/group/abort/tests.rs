@@ -112,7 +112,7 @@ fn a_rank_that_is_dropped_while_a_peer_waits_for_its_launch_ends_it() {
     let end = named(2);
     end.launches(0).expect("a launch");
     end.launches(1).expect("a launch");
-    end.leaves(1);
+    end.leaves(1, Gone::Dropped);
     assert!(end.alive().is_ok(), "what it launched is there");
     let error = end.launches(0).expect_err("rank 1 is gone");
     assert_eq!(
@@ -121,7 +121,7 @@ fn a_rank_that_is_dropped_while_a_peer_waits_for_its_launch_ends_it() {
     );
     let end = named(2);
     end.launches(0).expect("a launch");
-    end.leaves(1);
+    end.leaves(1, Gone::Dropped);
     assert_eq!(
         told(&end),
         "rank 1 ended early: its communicator was dropped after 0 launches, and rank 0 has made 1"
@@ -135,7 +135,7 @@ fn a_rank_whose_thread_panics_tells_the_others_at_once() {
     struct Dropped<'a>(&'a End);
     impl Drop for Dropped<'_> {
         fn drop(&mut self) {
-            self.0.leaves(1);
+            self.0.leaves(1, Gone::Dropped);
         }
     }
     let start = Instant::now();
