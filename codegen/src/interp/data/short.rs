@@ -4,7 +4,7 @@
 //! that of the smallest normal number. All are aligned to the largest exponent of what is not zero, cut off towards zero after
 //! 13 fraction bits, and so is their sum.
 
-use super::Dtype;
+use crate::dtype::Dtype;
 use ndarray::ArrayView2;
 
 /// Products that are added at once.

@@ -1,7 +1,7 @@
 //! What `agree.cu` does on a GPU: a rank writes its launch to every peer, and then looks at what the peers wrote.
 
 use super::bytes::{Fault, Memory, put, word};
-use super::work::{Cause, GaveUp, Watch};
+use super::watch::{Cause, GaveUp, Watch};
 
 /// How many launches a rank may be ahead of a peer before they are no longer compared.
 pub const AHEAD: u64 = 64;

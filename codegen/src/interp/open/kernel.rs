@@ -1,7 +1,8 @@
 //! A kernel that runs: its roles' items, the workers that have them, and their steps.
 
 use super::bytes::{Fault, Lines, Memory, add, word};
-use super::work::{Cause, GaveUp, Launch, Place};
+use super::watch::{Cause, GaveUp};
+use super::work::{Launch, Place};
 use crate::dtype::Dtype;
 use crate::interp::blocks::Summing;
 use crate::interp::data::{Tile, evaluate, measured};

@@ -16,12 +16,14 @@
 mod bytes;
 mod compare;
 mod kernel;
+mod watch;
 mod work;
 
 pub use bytes::{Fault, Memory};
 pub use compare::{AHEAD, Compare};
 pub use kernel::Blocked;
-pub use work::{Cause, GaveUp, Launch, Place, Point, StreamId, Watch, Work};
+pub use watch::{Cause, GaveUp, Watch};
+pub use work::{Launch, Place, Point, StreamId, Work};
 
 use super::policy::{Numbers, Policy};
 use kernel::{Running, Took};

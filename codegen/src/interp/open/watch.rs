@@ -1,0 +1,55 @@
+//! When a kernel gives up, and what it says of that.
+
+/// What a kernel needs to give up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch {
+    /// Where the report goes: for the caller.
+    pub id: u64,
+    /// The kernel's number, for the report.
+    pub kernel: u32,
+    /// The 32-bit flag of rank 0 that says that a rank gave up. Rank r's is `r * stride` further.
+    pub abort: u64,
+    /// A 32-bit word that the host sets to end all kernels.
+    pub host: Option<u64>,
+    /// How many nanoseconds a wait may last.
+    pub limit: u64,
+}
+
+/// Why a wait gave up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// It lasted too long.
+    Limit,
+    /// A rank gave up before.
+    Peer,
+    /// The host ended all kernels.
+    Host,
+    /// A peer launches something else: `counter` is the peer, `cell` the launch's place, `seen` and `wanted` are what both
+    /// launch.
+    Differs,
+}
+
+/// The first wait of a launch that gave up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GaveUp {
+    /// [`Watch::id`].
+    pub id: u64,
+    /// Why.
+    pub cause: Cause,
+    /// [`Watch::kernel`].
+    pub kernel: u32,
+    /// The rank.
+    pub rank: u32,
+    /// The index of its role.
+    pub role: u32,
+    /// The index of the counter.
+    pub counter: u32,
+    /// The cell among all of the rank's.
+    pub cell: u32,
+    /// The count that it saw.
+    pub seen: u64,
+    /// The count that it waited for.
+    pub wanted: u64,
+    /// When.
+    pub time: u64,
+}
