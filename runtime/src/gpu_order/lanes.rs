@@ -1,6 +1,7 @@
 //! Which communicators' ranks on a GPU have a lane in common, and how it opens.
 
-use super::{Member, Order, Where, order};
+use super::member::{Member, order};
+use super::order::Where;
 use crate::driver::{Current, Event, Gpu, Lane};
 use crate::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,16 +23,6 @@ pub(crate) fn lane(gpu: &Gpu, index: usize) -> Arc<Lane> {
     let made = Arc::new(Lane::default());
     lanes.push((place, index, Arc::downgrade(&made)));
     made
-}
-
-impl<S: Clone, E> Order<S, E> {
-    /// The streams of all communicators' ranks on a GPU that have that place there.
-    fn streams(&self, gpu: Where, index: usize) -> Vec<S> {
-        let places = self.members.values().flatten();
-        let places = places.filter(|place| place.gpu == gpu);
-        let ranks = places.filter_map(|place| place.ranks.get(index));
-        ranks.map(|(stream, _)| stream.clone()).collect()
-    }
 }
 
 impl Member {
