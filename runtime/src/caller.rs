@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::group::{Entry, Passage};
 use crate::pending::Pending;
 use crate::recording::{Keeps, Recording};
-use crate::retire::Kept;
+use crate::retire::{self, Kept};
 use cudarc::driver::CudaStream;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -184,7 +184,7 @@ pub(crate) fn captured(
     let captured = Arc::new(Captured::of(rank));
     // Before anything is recorded that uses it.
     let kept = Kept::new(rank.gpu(), rank.own_stream(), captured.clone());
-    capture.keep(kept)?;
+    capture.once_gone(move || retire::released(kept))?;
     if let Some(before) = lane.before(capture.id())
         && !capture.last().contains(&before)
     {

@@ -3,7 +3,6 @@
 use super::Event;
 use super::driver::check;
 use crate::error::Error;
-use crate::retire::{self, Kept};
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::c_void;
 use std::ptr;
@@ -16,33 +15,6 @@ pub(crate) struct Capture {
     graph: sys::CUgraph,
     /// What the stream's next work comes after.
     pub last: Vec<u64>,
-}
-
-/// Lets this thread make calls that a capture in the strict modes forbids, until it is dropped: questions of how far a GPU
-/// is, among others. They enqueue nothing there. Such a capture of another thread would end with them.
-#[derive(Debug)]
-pub(crate) struct Relaxed(sys::CUstreamCaptureMode);
-
-impl Relaxed {
-    pub fn now() -> Relaxed {
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the place is ours. It fails only where there is no driver, and then nothing captures.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        Relaxed(mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.0) };
-    }
-}
-
-/// Acts with calls that a capture forbids in its strict modes.
-pub(super) fn relaxed<T>(act: impl FnOnce() -> T) -> T {
-    let _mode = Relaxed::now();
-    act()
 }
 
 /// What the stream records. Its context is current.
@@ -81,23 +53,25 @@ pub(crate) fn capture_of(stream: &CudaStream) -> Result<Capture, Error> {
 }
 
 impl Capture {
-    /// The graph, and whatever is made of it, keeps that. When the last of them is gone, and its launches are done, it goes
-    /// to the list of what was dropped.
-    pub(crate) fn keep(&self, kept: Kept) -> Result<(), Error> {
+    /// Acts so when the graph is gone, and whatever is made of it, and their launches are done. What `act` has stays until
+    /// then. It may make no call of CUDA.
+    pub(crate) fn once_gone(&self, act: Box<dyn FnOnce() + Send + Sync>) -> Result<(), Error> {
+        type Act = Box<dyn FnOnce() + Send + Sync>;
         /// The driver calls it from a thread of its own, which may make no call of CUDA.
-        unsafe extern "C" fn gone(kept: *mut c_void) {
+        unsafe extern "C" fn gone(act: *mut c_void) {
             // SAFETY: it is the box that was handed to the driver, which calls this once.
-            retire::released(*unsafe { Box::from_raw(kept.cast::<Kept>()) });
+            let act = unsafe { Box::from_raw(act.cast::<Act>()) };
+            act();
         }
-        let kept = Box::into_raw(Box::new(kept));
+        let act = Box::into_raw(Box::new(act));
         let mut object = ptr::null_mut();
         let alone = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
         // SAFETY: the place is ours; the box lives until the driver calls the function.
         let code =
-            unsafe { sys::cuUserObjectCreate(&raw mut object, kept.cast(), Some(gone), 1, alone) };
+            unsafe { sys::cuUserObjectCreate(&raw mut object, act.cast(), Some(gone), 1, alone) };
         if let Err(error) = check("keep what a captured launch uses", code) {
             // SAFETY: the driver did not take it.
-            drop(unsafe { Box::from_raw(kept) });
+            drop(unsafe { Box::from_raw(act) });
             return Err(error);
         }
         let moved = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;

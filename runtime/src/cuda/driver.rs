@@ -1,6 +1,6 @@
 //! The driver's status codes as errors.
 
-use super::capture::relaxed;
+use super::relaxed::relaxed;
 use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::CudaContext;

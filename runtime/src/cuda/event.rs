@@ -5,8 +5,8 @@
 //! keeps them, and they go with its last handle: an event holds the GPU's context.
 
 use super::Gpu;
-use super::capture::relaxed;
 use super::driver::{aside, check, checked, on, passed};
+use super::relaxed::relaxed;
 use super::unused::Unused;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUevent_flags};

@@ -24,6 +24,7 @@ mod nccl;
 mod nvtx;
 mod queues;
 mod registered;
+mod relaxed;
 mod start;
 mod survey;
 mod trace;
@@ -43,7 +44,7 @@ pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
-pub(crate) use capture::{Capture, Relaxed, capture_of, come_after};
+pub(crate) use capture::{Capture, capture_of, come_after};
 pub(crate) use dlpack::Home;
 pub(crate) use driver::{aside, is_dead};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
@@ -57,6 +58,7 @@ pub(crate) use nccl::{ALIGN as NCCL_ALIGN, register as register_with_nccl};
 pub(crate) use nvtx::range;
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
+pub(crate) use relaxed::Relaxed;
 pub(crate) use vmm::{Lent, Slots, not_lendable, not_offered, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};
 

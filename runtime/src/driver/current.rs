@@ -2,7 +2,8 @@
 
 use super::event::{Event, Kind as EventKind, mixed};
 use super::gpu::{Gpu, Kind as GpuKind};
-use super::graph::{Capture, Graph, Node};
+use super::graph::{Capture, Graph};
+use super::lane::Node;
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda::{self, Lines2d, MemoryOp};
 use crate::error::Error;
@@ -72,10 +73,7 @@ impl Current<'_> {
     pub fn record_again(self, event: &Event, stream: &Stream) -> Result<(), Error> {
         match (&event.0, &stream.0) {
             (EventKind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
-            (EventKind::Emulated(event), StreamKind::Emulated(stream)) => {
-                stream.on_the_machine_of(event)?;
-                event.record(stream)
-            }
+            (EventKind::Emulated(event), StreamKind::Emulated(stream)) => event.record(stream),
             (EventKind::Cuda(_), StreamKind::Emulated(_))
             | (EventKind::Emulated(_), StreamKind::Cuda(_)) => Err(mixed()),
         }

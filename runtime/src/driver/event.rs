@@ -1,8 +1,6 @@
 //! Events: points in a stream.
 
-use super::gpu::{Gpu, Kind as GpuKind};
 use super::refusal;
-use super::stream::{Kind as StreamKind, Stream, settled};
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
@@ -51,43 +49,6 @@ pub(super) fn mixed() -> Error {
 }
 
 impl Event {
-    /// After everything that is in the stream now. It can be timed.
-    ///
-    /// # Errors
-    /// What the kernels before ended with.
-    pub fn record(stream: &Stream) -> Result<Event, Error> {
-        match &stream.0 {
-            StreamKind::Cuda(stream) => cuda::Event::record(stream).map(Event::from),
-            StreamKind::Emulated(stream) => emulated::Event::of(stream).map(Event::from),
-        }
-    }
-
-    /// After everything that is in this emulated stream now.
-    pub(super) fn emulated(stream: &emulated::Stream) -> Result<Event, Error> {
-        emulated::Event::of(stream).map(Event::from)
-    }
-
-    /// Moves it to after everything that is in the stream now. What waited for it before keeps waiting for the earlier
-    /// point.
-    ///
-    /// # Errors
-    /// What the kernels before ended with.
-    pub fn record_again(&self, stream: &Stream) -> Result<(), Error> {
-        match (&self.0, &stream.0) {
-            (Kind::Cuda(event), StreamKind::Cuda(stream)) => {
-                cuda::bind(stream)?;
-                event.record_again(stream)
-            }
-            (Kind::Emulated(event), StreamKind::Emulated(stream)) => {
-                stream.on_the_machine_of(event)?;
-                event.record(stream)
-            }
-            (Kind::Cuda(_), StreamKind::Emulated(_)) | (Kind::Emulated(_), StreamKind::Cuda(_)) => {
-                Err(mixed())
-            }
-        }
-    }
-
     /// Waits until the stream reaches it.
     ///
     /// # Errors
@@ -130,34 +91,7 @@ impl Event {
     }
 }
 
-impl Gpu {
-    /// A new event that orders and keeps no time. Record it with [`Event::record_again`].
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn event(&self) -> Result<Event, Error> {
-        match &self.0 {
-            GpuKind::Cuda(gpu) => gpu.event().map(Event::from),
-            GpuKind::Emulated(gpu) => Ok(emulated::Event::new(gpu).into()),
-        }
-    }
-}
-
-impl Stream {
-    /// What comes later in this stream waits until the event's stream has reached it. The host does not wait.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn wait(&self, event: &Event) -> Result<(), Error> {
-        match (&self.0, &event.0) {
-            (StreamKind::Cuda(stream), Kind::Cuda(event)) => {
-                cuda::bind(stream)?;
-                event.hold(stream)
-            }
-            (StreamKind::Emulated(stream), Kind::Emulated(event)) => stream.wait(event),
-            (StreamKind::Cuda(_), Kind::Emulated(_)) | (StreamKind::Emulated(_), Kind::Cuda(_)) => {
-                Err(mixed())
-            }
-        }
-    }
+/// Whether nothing runs any more, by that answer to whether it is done: it is, or the context is dead.
+pub(super) fn settled(answer: Result<bool, Error>) -> bool {
+    answer.unwrap_or_else(|error| cuda::is_dead(&error) || emulated::is_dead(&error))
 }

@@ -1,14 +1,11 @@
 //! Graphs: a stream's work, recorded once and launched as a whole.
 
+use super::lane::Node;
 use super::refusal;
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
-use crate::retire::Kept;
-
-/// A node of a graph that the program captures, by the driver's number.
-pub(crate) type Node = u64;
 
 /// A stream of the program's that records, now.
 #[derive(Debug)]
@@ -34,11 +31,12 @@ impl Capture {
         }
     }
 
-    /// The graph keeps that, and so does whatever is made of it.
-    pub fn keep(&self, kept: Kept) -> Result<(), Error> {
+    /// Acts so once the graph is gone, and whatever is made of it, and their launches are done. What `act` has stays until
+    /// then. It may call no GPU.
+    pub fn once_gone(&self, act: impl FnOnce() + Send + Sync + 'static) -> Result<(), Error> {
         match self {
-            Capture::Cuda(capture) => capture.keep(kept),
-            Capture::Emulated(capture) => capture.keep(kept),
+            Capture::Cuda(capture) => capture.once_gone(Box::new(act)),
+            Capture::Emulated(capture) => capture.once_gone(Box::new(act)),
         }
     }
 }

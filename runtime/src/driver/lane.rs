@@ -5,12 +5,13 @@
 //! too. The driver resolves both when a graph is launched, so work comes in the order in which it was handed to the driver.
 
 use super::event::Event;
-use super::graph::Node;
-use super::stream::Stream;
 use crate::error::{Error, Stall};
 use crate::this_thread::this_thread;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+/// A node of a graph that the program captures, by the driver's number.
+pub(crate) type Node = u64;
 
 /// The order of launches of the ranks on a GPU that have the same place among their communicator's ranks there: of most
 /// GPUs, all. Communicators share it.
@@ -28,14 +29,6 @@ struct State {
     holder: Option<(usize, u32)>,
     /// Where the latest captured launch ends: in which capture, and its last node.
     captured: Option<(u64, Node)>,
-}
-
-/// Work enters until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Entering<'a> {
-    lane: &'a Lane,
-    /// None: a captured launch.
-    stream: Option<(&'a Stream, &'a Event)>,
 }
 
 impl Lane {
@@ -57,8 +50,16 @@ impl Lane {
         Ok(self.turn.get_or_init(|| made))
     }
 
-    /// Keeps other threads out.
-    fn lock(&self) -> Result<(), Error> {
+    /// The event, if something was captured.
+    pub(super) fn turn(&self) -> Option<&Event> {
+        self.turn.get()
+    }
+
+    /// Keeps other threads out until [`Lane::unlock`], which this thread calls as often.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if another thread stays in.
+    pub(super) fn lock(&self) -> Result<(), Error> {
         /// Who is in only enqueues.
         const LIMIT: Duration = Duration::from_secs(110);
         let start = Instant::now();
@@ -91,18 +92,6 @@ impl Lane {
         }
     }
 
-    /// A captured launch is about to be recorded.
-    ///
-    /// # Errors
-    /// [`Error::Stalled`] if another thread stays in.
-    pub fn captures(&self) -> Result<Entering<'_>, Error> {
-        self.lock()?;
-        Ok(Entering {
-            lane: self,
-            stream: None,
-        })
-    }
-
     /// The last node of the latest launch, if it is in that capture.
     pub fn before(&self, capture: u64) -> Option<Node> {
         let captured = self.state().captured;
@@ -115,52 +104,15 @@ impl Lane {
     pub fn captured(&self, capture: u64, node: Node) {
         self.state().captured = Some((capture, node));
     }
-}
 
-impl Stream {
-    /// Its lane, if it is a rank's own stream.
-    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
-        self.1.as_ref()
-    }
-
-    /// The same stream as a rank's own, in that lane.
-    #[must_use]
-    pub(crate) fn in_lane(self, lane: Arc<Lane>) -> Stream {
-        Stream(self.0, Some(lane))
-    }
-
-    /// Work is about to enter, until the result is dropped: it comes after all replays of captured launches that were
-    /// launched before, and before those that come later. Nothing, unless something was captured.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub(crate) fn enter(&self) -> Result<Option<Entering<'_>>, Error> {
-        let Some(lane) = self.lane() else {
-            return Ok(None);
-        };
-        let Some(turn) = lane.turn.get() else {
-            return Ok(None);
-        };
-        lane.lock()?;
-        let mut entering = Entering { lane, stream: None };
-        self.wait(turn)?;
-        entering.stream = Some((self, turn));
-        Ok(Some(entering))
-    }
-}
-
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        if let Some((stream, turn)) = self.stream {
-            // A context that takes no event is dead, and runs nothing.
-            let _ = turn.record_again(stream);
-        }
-        let mut state = self.lane.state();
+    /// Lets other threads in.
+    pub(super) fn unlock(&self) {
+        let mut state = self.state();
         if let Some((_, depth)) = &mut state.holder {
             *depth -= 1;
             if *depth == 0 {
                 state.holder = None;
-                self.lane.free.notify_one();
+                self.free.notify_one();
             }
         }
     }

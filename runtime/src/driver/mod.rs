@@ -12,12 +12,14 @@
 //! is a thread of the caller's that has yet to launch.
 
 mod current;
+mod enter;
 mod event;
 mod gpu;
 mod graph;
 mod lane;
 mod memory;
 mod pinned;
+mod points;
 mod refusal;
 mod slots;
 mod stream;

@@ -1,5 +1,6 @@
 //! Streams: a GPU's work in order.
 
+use super::event::settled;
 use super::lane::Lane;
 use super::refusal;
 use crate::cuda;
@@ -119,6 +120,17 @@ impl Stream {
             }),
         }
     }
+
+    /// Its lane, if it is a rank's own stream.
+    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+        self.1.as_ref()
+    }
+
+    /// The same stream as a rank's own, in that lane.
+    #[must_use]
+    pub(crate) fn in_lane(self, lane: Arc<Lane>) -> Stream {
+        Stream(self.0, Some(lane))
+    }
 }
 
 /// Whether the stream is empty. Does not wait.
@@ -132,8 +144,4 @@ pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
 /// Whether nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
 pub(crate) fn is_past(stream: &Stream) -> bool {
     settled(is_done(stream))
-}
-
-pub(super) fn settled(answer: Result<bool, Error>) -> bool {
-    answer.unwrap_or_else(|error| cuda::is_dead(&error) || emulated::is_dead(&error))
 }

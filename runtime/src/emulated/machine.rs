@@ -1,7 +1,7 @@
 //! An emulated machine: its GPUs, and how far their streams are.
 
 use super::memory::Allocations;
-use super::recorded::Recorded;
+use super::steps::Recorded;
 use crate::cuda::{Address, Told};
 use crate::error::Error;
 use crate::shared::Segment;

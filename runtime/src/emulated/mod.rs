@@ -7,6 +7,7 @@ mod memory;
 mod pinned;
 mod recorded;
 mod slots;
+mod steps;
 mod stream;
 
 pub(crate) use machine::{Gpu, Machine, Reached, SMS, is_dead};

@@ -1,31 +1,13 @@
 //! What a stream of an emulated GPU records instead of doing it.
 
 use super::machine::Machine;
+use super::steps::{Gone, Recorded, Step};
 use super::stream::{Event, Stream};
 use crate::error::Error;
-use crate::retire::{self, Kept};
-use counterflow_codegen::interp::open::{StreamId, Work};
+use counterflow_codegen::interp::open::StreamId;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A step of a graph.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Work(Work),
-    /// Waits for where the event is recorded by then.
-    Hold(Arc<Event>),
-    /// Records the event.
-    Record(Arc<Event>),
-}
-
-/// What was recorded so far.
-#[derive(Debug)]
-pub(super) struct Recorded {
-    id: u64,
-    pub steps: Vec<Step>,
-    kept: Vec<Kept>,
-}
 
 /// A stream that records.
 pub(crate) struct Capture {
@@ -42,10 +24,10 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Its graph keeps that.
-    pub fn keep(&self, kept: Kept) -> Result<(), Error> {
+    /// Its graph acts so when it is gone.
+    pub fn once_gone(&self, act: Box<dyn FnOnce() + Send + Sync>) -> Result<(), Error> {
         match self.machine.recorded().get_mut(&self.stream) {
-            Some(recorded) => recorded.kept.push(kept),
+            Some(recorded) => recorded.gone.push(Gone::new(act)),
             None => return Err(nobody()),
         }
         Ok(())
@@ -67,7 +49,7 @@ impl Stream {
         let recorded = Recorded {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             steps: Vec::new(),
-            kept: Vec::new(),
+            gone: Vec::new(),
         };
         self.machine().recorded().insert(self.id(), recorded);
         Ok(())
@@ -76,11 +58,11 @@ impl Stream {
     /// Ends that.
     pub fn recorded(&self) -> Result<Graph, Error> {
         let recorded = self.machine().recorded().remove(&self.id());
-        let Recorded { steps, kept, .. } = recorded.ok_or_else(nobody)?;
+        let Recorded { steps, gone, .. } = recorded.ok_or_else(nobody)?;
         Ok(Graph {
             machine: self.machine().clone(),
             steps,
-            kept,
+            gone,
         })
     }
 
@@ -98,13 +80,13 @@ impl Stream {
     /// A replay waits here for where the event is recorded by then.
     pub fn hold_replays(&self, event: &Event) -> Result<(), Error> {
         self.on_the_machine_of(event)?;
-        self.step(Step::Hold(Arc::new(event.same())))
+        self.step(Step::Hold(event.mark()))
     }
 
     /// A replay records the event here.
     pub fn record_in_replays(&self, event: &Event) -> Result<(), Error> {
         self.on_the_machine_of(event)?;
-        self.step(Step::Record(Arc::new(event.same())))
+        self.step(Step::Record(event.mark()))
     }
 
     fn step(&self, step: Step) -> Result<(), Error> {
@@ -121,7 +103,7 @@ impl Stream {
 pub(crate) struct Graph {
     machine: Arc<Machine>,
     steps: Vec<Step>,
-    kept: Vec<Kept>,
+    gone: Vec<Gone>,
 }
 
 impl Graph {
@@ -135,15 +117,15 @@ impl Graph {
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Work(work) => stream.submit(work.clone()),
-            Step::Hold(event) => stream.wait(event),
-            Step::Record(event) => event.record(stream),
+            Step::Hold(mark) => stream.hold(mark),
+            Step::Record(mark) => stream.set(mark),
         })
     }
 }
 
-/// On a GPU, the driver holds what is kept until its launches are done.
+/// On a GPU, the driver waits with that until its launches are done.
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.kept.drain(..).for_each(retire::released);
+        self.gone.drain(..).for_each(Gone::act);
     }
 }

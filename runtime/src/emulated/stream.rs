@@ -1,11 +1,11 @@
 //! What is on an emulated GPU: streams, events, and memory that is freed in stream order.
 
 use super::machine::{Gpu, Machine};
-use super::recorded::Step;
+use super::steps::{Mark, Step};
 use crate::cuda::{Address, Element, Lines2d, MemoryOp};
 use crate::error::Error;
 use counterflow_codegen::interp::open::{Compare, Launch, Memory as _, Point, StreamId, Work};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A stream of an emulated GPU. Clones are the same stream.
@@ -165,11 +165,23 @@ impl Stream {
     /// What comes later waits for the event.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         self.on_the_machine_of(event)?;
+        self.hold(&event.mark)
+    }
+
+    /// The same for where an event of this machine is recorded.
+    pub(super) fn hold(&self, mark: &Mark) -> Result<(), Error> {
         self.does("a wait for an event")?;
-        match event.point() {
+        match mark.get() {
             Some((point, _)) => self.submit(Work::After(point)),
             None => Ok(()),
         }
+    }
+
+    /// Records an event of this machine here.
+    pub(super) fn set(&self, mark: &Mark) -> Result<(), Error> {
+        self.does("an event")?;
+        mark.set((self.now(), self.machine().now()));
+        Ok(())
     }
 }
 
@@ -190,7 +202,7 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Event {
     machine: Arc<Machine>,
-    point: Arc<Mutex<Option<(Point, u64)>>>,
+    mark: Mark,
 }
 
 impl Event {
@@ -198,16 +210,13 @@ impl Event {
     pub fn new(gpu: &Gpu) -> Event {
         Event {
             machine: gpu.machine.clone(),
-            point: Arc::default(),
+            mark: Mark::default(),
         }
     }
 
-    /// The same event.
-    pub(super) fn same(&self) -> Event {
-        Event {
-            machine: self.machine.clone(),
-            point: self.point.clone(),
-        }
+    /// Where it is recorded, now and later.
+    pub(super) fn mark(&self) -> Mark {
+        self.mark.clone()
     }
 
     pub fn of(stream: &Stream) -> Result<Event, Error> {
@@ -215,26 +224,21 @@ impl Event {
         event.record(stream).map(|()| event)
     }
 
-    fn point(&self) -> Option<(Point, u64)> {
-        *self.point.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// Moves it to after everything that is in the stream now.
     pub fn record(&self, stream: &Stream) -> Result<(), Error> {
-        stream.does("an event")?;
-        let point = (stream.now(), self.machine.now());
-        *self.point.lock().unwrap_or_else(PoisonError::into_inner) = Some(point);
-        Ok(())
+        stream.on_the_machine_of(self)?;
+        stream.set(&self.mark)
     }
 
     pub fn is_done(&self) -> Result<bool, Error> {
-        match self.point() {
+        match self.mark.get() {
             Some((point, _)) => self.machine.poll(point),
             None => Ok(true),
         }
     }
 
     pub fn wait(&self) -> Result<(), Error> {
-        match self.point() {
+        match self.mark.get() {
             Some((point, _)) => self.machine.wait(point).map(drop),
             None => Ok(()),
         }
@@ -242,7 +246,7 @@ impl Event {
 
     /// The time between the calls that recorded them.
     pub fn since(&self, earlier: &Event) -> Duration {
-        let at = |event: &Event| event.point().map_or(0, |(_, time)| time);
+        let at = |event: &Event| event.mark.get().map_or(0, |(_, time)| time);
         Duration::from_nanos(at(self).saturating_sub(at(earlier)))
     }
 }
