@@ -6,6 +6,7 @@
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
 mod captured;
+mod counts;
 mod processes;
 mod split;
 mod start;

@@ -1,6 +1,5 @@
 //! What ops were built and launched on a rank, counted: a metrics exporter reads it.
 
-use crate::communicator::Communicator;
 use crate::driver::{Event, Stream};
 use crate::error::Error;
 use counterflow_codegen::kernel::{Kernel, RoleKind};
@@ -15,7 +14,7 @@ const PENDING: usize = 1024;
 
 /// Why an op has its choices.
 ///
-/// [`Communicator::op_counts`] has an example.
+/// [`Communicator::op_counts`](crate::Communicator::op_counts) has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Why {
     /// The caller settled all choices, or the schedule has none.
@@ -41,7 +40,7 @@ impl fmt::Display for Why {
 
 /// Counts of all ops of one schedule and variant on a rank. They only grow, also when ops are dropped.
 ///
-/// [`Communicator::op_counts`] has an example.
+/// [`Communicator::op_counts`](crate::Communicator::op_counts) has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpCounts {
     /// The schedule's name.
@@ -62,7 +61,7 @@ pub struct OpCounts {
     pub rows: u64,
     /// Bytes that cross this rank's links in the launches: those that their tensors need, in both directions.
     pub bytes: u64,
-    /// Launches that were timed and are done ([`Communicator::time_launches`]).
+    /// Launches that were timed and are done ([`Communicator::time_launches`](crate::Communicator::time_launches)).
     pub timed: u64,
     /// Time of those on the GPU.
     pub gpu_time: Duration,
@@ -191,6 +190,19 @@ impl Metrics {
         counted.clone()
     }
 
+    /// The counts so far, by schedule and variant.
+    pub fn counts(&self) -> Vec<OpCounts> {
+        let ops = lock(&self.ops);
+        let each = ops.iter();
+        each.map(|((schedule, variant), counted)| counted.counts((schedule, variant)))
+            .collect()
+    }
+
+    /// Times launches from now on, or no more.
+    pub fn time(&self, on: bool) {
+        self.times.store(on, Ordering::Relaxed);
+    }
+
     /// Whether launches are timed.
     pub fn times(&self) -> bool {
         self.times.load(Ordering::Relaxed)
@@ -203,40 +215,4 @@ fn is_fused(kernel: &Kernel) -> bool {
     let multiplies = roles.any(|role| matches!(role.kind, RoleKind::Gemm(_)));
     let mut buffers = kernel.buffers.iter();
     multiplies && kernel.variant.world > 1 && buffers.any(|buffer| buffer.kind.symmetric())
-}
-
-impl Communicator {
-    /// What was built and launched on this rank so far, by schedule and variant. It waits for nobody.
-    ///
-    /// ```
-    /// use counterflow::metrics::{OpCounts, Why};
-    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
-    ///
-    /// let rank = &Communicator::emulated(1)?[0];
-    /// rank.time_launches(true);
-    /// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
-    /// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// op.on(rank).x(&x).w(&x).y(&mut y).rows(40).launch()?.wait()?;
-    ///
-    /// let gemm: &OpCounts = &rank.op_counts()[0];
-    /// assert_eq!((&*gemm.schedule, gemm.why, gemm.fused), ("gemm", Why::FirstOptions, false));
-    /// assert_eq!((gemm.built, gemm.launches, gemm.rows, gemm.bytes), (1, 1, 40, 0));
-    /// println!("{} of {} launches took {:?}", gemm.timed, gemm.launches, gemm.gpu_time);
-    /// # Ok::<(), counterflow::Error>(())
-    /// ```
-    pub fn op_counts(&self) -> Vec<OpCounts> {
-        let ops = lock(&self.metrics().ops);
-        let each = ops.iter();
-        each.map(|((schedule, variant), counted)| counted.counts((schedule, variant)))
-            .collect()
-    }
-
-    /// Times this rank's launches on the GPU from now on, or no more: [`OpCounts::gpu_time`]. Off at first, as two events that
-    /// keep time cost the host some microseconds a launch, and a launch between them does not start before the one in front of it
-    /// has ended. Launches in graphs are not timed.
-    ///
-    /// [`Communicator::op_counts`] has an example.
-    pub fn time_launches(&self, on: bool) {
-        self.metrics().times.store(on, Ordering::Relaxed);
-    }
 }

@@ -1,7 +1,8 @@
 //! A rank's launches that a program captures, whose replays no host sees.
 
 use super::Communicator;
-use crate::compares::Compares;
+use crate::compares::{Compares, NUMBER};
+use crate::cuda::Boards;
 use crate::driver::{Current, Event, Lane, Stream, is_past};
 use crate::error::Error;
 use crate::group::Entry;
@@ -12,10 +13,13 @@ impl Communicator {
     /// Loads what compares launches on the GPUs, before the first one that waits for peers may be captured.
     pub(crate) fn loads_compares(&self, compiler: Option<&Compiler>) -> Result<(), Error> {
         if self.compares.get().is_none() {
-            let watch = |rank: &Communicator, kernel| {
-                rank.group.watch(rank.rank, kernel, rank.timeout(), 0)
+            let watch = self.group.watch(self.rank, NUMBER, self.timeout(), 0);
+            let places = Boards {
+                boards: self.group.boards(),
+                stride: self.stride(),
+                far: self.ends().far(self.rank),
             };
-            let made = Compares::new(self, compiler, (self.group.boards(), watch))?;
+            let made = Compares::new(self.gpu(), compiler, places, watch)?;
             self.compares.get_or_init(|| made);
         }
         Ok(())
@@ -26,7 +30,7 @@ impl Communicator {
         let made = self.group.made(self.rank);
         self.compares
             .get()
-            .map_or(Ok(()), |compares| compares.start(self, made))
+            .map_or(Ok(()), |compares| compares.start(self.own_stream(), made))
     }
 
     /// Enqueues the comparison of a launch that follows in the stream, if launches of this rank are compared on the GPUs.

@@ -5,6 +5,7 @@
 //! for calls of other libraries. Every call's result is checked, and nothing here panics without a driver.
 #![allow(unsafe_code)]
 
+mod agree;
 mod aside;
 mod capture;
 mod clear;
@@ -43,6 +44,7 @@ pub use nccl::Window;
 pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
+pub(crate) use agree::{Agree, Boards};
 pub(crate) use aside::Aside;
 pub(crate) use capture::{Capture, capture_of, come_after};
 pub(crate) use dlpack::Home;
