@@ -133,7 +133,8 @@ impl Location {
     /// The GPU that it is.
     pub fn on_gpu(theirs: sys::CUmemLocation) -> Option<i32> {
         // SAFETY: both are the struct of `cuda.h`, and every number is a legal one here.
-        let Location { kind, id } = unsafe { std::mem::transmute(theirs) };
+        let Location { kind, id } =
+            unsafe { std::mem::transmute::<sys::CUmemLocation, Location>(theirs) };
         (kind == Location::gpu(id).kind).then_some(id)
     }
 }

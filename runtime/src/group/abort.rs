@@ -358,10 +358,10 @@ impl End {
     /// With what ranks were refused that somebody may have waited for.
     fn with_refusals(&self, cause: Verdict) -> Verdict {
         match cause {
-            Verdict::Stalled(stall) => Verdict::Stalled(Stall {
-                refused: self.refused.all(),
-                ..stall
-            }),
+            Verdict::Stalled(mut stall) => {
+                stall.refused = self.refused.all();
+                Verdict::Stalled(stall)
+            }
             other @ (Verdict::Differs(_) | Verdict::Aborted(_)) => other,
         }
     }
@@ -425,9 +425,7 @@ impl End {
             first = look().unwrap_or(first);
         }
         Some(match first.cause() {
-            Cause::TimeLimit | Cause::Barrier => {
-                self.with_refusals(Verdict::Stalled(self.stall(&first)))
-            }
+            Cause::TimeLimit | Cause::Barrier => self.with_refusals(self.stall(&first).into()),
             Cause::Differs => Verdict::Differs(self.differing(&first)),
             Cause::ToldByPeer | Cause::ToldByHost => Verdict::Aborted(format!(
                 "rank {} was told to give up, and who told it left no cause",

@@ -224,7 +224,7 @@ mod tests {
             ..Stall::default()
         };
         let all = [
-            Verdict::Stalled(stall),
+            Verdict::from(stall),
             Verdict::Differs("the ranks differ".into()),
             Verdict::Aborted("rank 1 ended early".into()),
         ];
@@ -269,7 +269,7 @@ mod tests {
             ..Stall::default()
         };
         let board = board();
-        let first = board.say(2, &Verdict::Stalled(long));
+        let first = board.say(2, &Verdict::from(long));
         assert_eq!(board.verdict(), Some(first.clone()));
         assert_eq!(
             board.say(1, &Verdict::Aborted("x".into())),

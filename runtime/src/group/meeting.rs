@@ -79,7 +79,7 @@ impl<R: Clone + Display, A: Clone> Meeting<R, A> {
                     end.how_left(gone)
                 ))
             } else if left.is_zero() {
-                Verdict::Stalled(Stall {
+                Verdict::from(Stall {
                     rank,
                     role: format!("its host {request}"),
                     waited_on: "ranks do so".into(),

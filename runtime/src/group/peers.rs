@@ -216,7 +216,7 @@ impl Peers {
                 })
             } else if deadline.is_over() {
                 let named: Vec<String> = missing.iter().map(u32::to_string).collect();
-                Verdict::Stalled(Stall {
+                Verdict::from(Stall {
                     rank: self.rank,
                     role: format!("its host {what}"),
                     waited_on: format!("ranks do so (missing: {})", named.join(", ")),

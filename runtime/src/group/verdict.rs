@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// Somebody waited too long.
-    Stalled(Stall),
+    Stalled(Box<Stall>),
     /// Ranks launched different things: what each launched.
     Differs(String),
     /// A rank ended early, or somebody asked for the end: a sentence.
@@ -28,15 +28,15 @@ impl Verdict {
             }
         };
         match self {
-            Verdict::Stalled(stall) => Verdict::Stalled(Stall {
+            Verdict::Stalled(stall) => Verdict::Stalled(Box::new(Stall {
                 role: cut(&stall.role),
                 kernel: stall.kernel.as_ref().map(cut),
                 waited_on: cut(&stall.waited_on),
                 at: stall.at.as_ref().map(cut),
                 group: stall.group.as_ref().map(cut),
                 refused: stall.refused.iter().take(4).map(cut).collect(),
-                ..stall.clone()
-            }),
+                ..(**stall).clone()
+            })),
             Verdict::Differs(what) => Verdict::Differs(cut(what)),
             Verdict::Aborted(what) => Verdict::Aborted(cut(what)),
         }
@@ -46,7 +46,7 @@ impl Verdict {
 impl From<Verdict> for Error {
     fn from(verdict: Verdict) -> Error {
         match verdict {
-            Verdict::Stalled(stall) => Error::Stalled(Box::new(stall)),
+            Verdict::Stalled(stall) => Error::Stalled(stall),
             Verdict::Differs(what) => Error::Mismatch {
                 what,
                 help: "launch the same kernels with the same shapes and buffers in the same order on every rank; this communicator is dead, so build a new one"
@@ -62,6 +62,6 @@ impl From<Verdict> for Error {
 
 impl From<Stall> for Verdict {
     fn from(stall: Stall) -> Verdict {
-        Verdict::Stalled(stall)
+        Verdict::Stalled(Box::new(stall))
     }
 }

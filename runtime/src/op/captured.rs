@@ -4,28 +4,28 @@ use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
-use crate::op::{Op, Running};
+use crate::op::Op;
 use crate::pending::Pending;
 use crate::rendezvous::{Rendezvous, Threads};
 use crate::retire;
-use crate::schedules::{Sender, gather, product};
+use crate::schedules::{Sender, gather};
 use crate::tensor::Tensor;
 use crate::user_buffer::UserBuffer;
 use half::bf16;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-const SIDE: usize = 8;
-const MOST: usize = 48;
+pub(super) const SIDE: usize = 8;
+pub(super) const MOST: usize = 48;
 
 /// A rank with an op that gathers, a stream of the program's, and tensors of as many rows as a launch has at most.
-struct Ready<'a> {
+pub(super) struct Ready<'a> {
     rank: &'a Communicator,
     op: Op,
     x: UserBuffer<bf16>,
-    w: Tensor<bf16>,
+    pub(super) w: Tensor<bf16>,
     y: Tensor<bf16>,
-    stream: Stream,
+    pub(super) stream: Stream,
 }
 
 fn numbers(from: usize, count: usize) -> Vec<bf16> {
@@ -34,7 +34,7 @@ fn numbers(from: usize, count: usize) -> Vec<bf16> {
 }
 
 impl Ready<'_> {
-    fn new(rank: &Communicator) -> Result<Ready<'_>, Error> {
+    pub(super) fn new(rank: &Communicator) -> Result<Ready<'_>, Error> {
         rank.reserve(8 << 20)?;
         let program = gather(Sender::Ctas(4));
         let ready = Ready {
@@ -57,7 +57,7 @@ impl Ready<'_> {
         Ok(ready)
     }
 
-    fn launch(&mut self, on: &Stream, rows: usize) -> Result<Pending, Error> {
+    pub(super) fn launch(&mut self, on: &Stream, rows: usize) -> Result<Pending, Error> {
         let launch = self.op.on(on).tensor("x", &self.x).tensor("w", &self.w);
         launch.tensor("y", &mut self.y).rows(rows).launch()
     }
@@ -91,13 +91,13 @@ impl Ready<'_> {
     }
 }
 
-fn ranks(world: u32, limit: Duration) -> Vec<Communicator> {
+pub(super) fn ranks(world: u32, limit: Duration) -> Vec<Communicator> {
     let machine = Machine::new(world as usize, 0, u64::MAX);
     let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
     Communicator::of(gpus.collect(), Some(16 << 20), limit).expect("ranks")
 }
 
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn replays_between_launches_of_other_rows_are_right() {
@@ -405,39 +405,6 @@ fn what_a_capture_may_not_have_is_refused_and_ends_nothing() {
         assert_eq!(told.kind(), "usage", "{told}");
         drop(Graph::recorded(&own)?);
         graph.launch(&stream)?;
-        rank.synchronize()?;
-        rank.barrier()
-    });
-    done.map(drop).expect("fine");
-}
-
-#[test]
-#[allow(unsafe_code, reason = "a step's door")]
-fn steps_and_launches_that_wait_for_nobody_are_captured_in_order() {
-    let done = Communicator::each(&ranks(2, LONG), |rank| {
-        let mut ready = Ready::new(rank)?;
-        let program = product((64, 64));
-        let op = rank
-            .op(&program)
-            .up_to(SIDE, SIDE, SIDE)
-            .first_options()
-            .build()?;
-        let (stream, mut z) = (ready.stream.clone(), rank.zeros::<bf16>([SIDE, SIDE])?);
-        Graph::record(&stream)?;
-        ready.launch(&stream, MOST)?;
-        // SAFETY: nothing is enqueued.
-        unsafe { rank.step(&stream).launch(|_: &Running<'_>| Ok(()))? };
-        let launch = op.on(&stream).tensor("x", &ready.w).tensor("w", &ready.w);
-        launch.tensor("y", &mut z).launch()?;
-        let graph = Graph::recorded(&stream)?;
-        let launch = op.on(rank).tensor("x", &ready.w).tensor("w", &ready.w);
-        launch.tensor("y", &mut z).launch()?;
-        let wanted = z.read()?;
-        for _ in 0..3 {
-            z.fill(0)?;
-            graph.launch(&stream)?;
-            assert_eq!(z.read()?, wanted);
-        }
         rank.synchronize()?;
         rank.barrier()
     });

@@ -389,3 +389,45 @@ impl Running<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Graph;
+    use crate::op::captured::{LONG, MOST, Ready, SIDE, ranks};
+    use crate::schedules::product;
+    use half::bf16;
+
+    #[test]
+    #[allow(unsafe_code, reason = "a step's door")]
+    fn steps_and_launches_that_wait_for_nobody_are_captured_in_order() {
+        let done = Communicator::each(&ranks(2, LONG), |rank| {
+            let mut ready = Ready::new(rank)?;
+            let program = product((64, 64));
+            let op = rank
+                .op(&program)
+                .up_to(SIDE, SIDE, SIDE)
+                .first_options()
+                .build()?;
+            let (stream, mut z) = (ready.stream.clone(), rank.zeros::<bf16>([SIDE, SIDE])?);
+            Graph::record(&stream)?;
+            ready.launch(&stream, MOST)?;
+            // SAFETY: nothing is enqueued.
+            unsafe { rank.step(&stream).launch(|_: &Running<'_>| Ok(()))? };
+            let launch = op.on(&stream).tensor("x", &ready.w).tensor("w", &ready.w);
+            launch.tensor("y", &mut z).launch()?;
+            let graph = Graph::recorded(&stream)?;
+            let launch = op.on(rank).tensor("x", &ready.w).tensor("w", &ready.w);
+            launch.tensor("y", &mut z).launch()?;
+            let wanted = z.read()?;
+            for _ in 0..3 {
+                z.fill(0)?;
+                graph.launch(&stream)?;
+                assert_eq!(z.read()?, wanted);
+            }
+            rank.synchronize()?;
+            rank.barrier()
+        });
+        done.map(drop).expect("fine");
+    }
+}

@@ -10,6 +10,12 @@ pub(crate) enum Verdict {
     Aborted(String),
 }
 
+impl From<Stall> for Verdict {
+    fn from(stall: Stall) -> Verdict {
+        Verdict::Stalled(stall)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct End {
     verdict: Mutex<Option<Verdict>>,

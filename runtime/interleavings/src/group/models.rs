@@ -2,7 +2,7 @@
 
 use super::abort::{End, Verdict};
 use super::meeting::Meeting;
-use super::roll::Roll;
+use super::roll::{Gone, Roll};
 use crate::error::Error;
 use crate::undo::Fix;
 use loom::model::Builder;
@@ -39,7 +39,14 @@ pub(crate) const MODELS: &[Model] = &[
         fix: Fix::Fence,
         failure: GONE,
         bound: None,
-        body: launches_and_leaves,
+        body: || launches_and_leaves(Gone::Dropped),
+    },
+    Model {
+        name: "a_launch_and_a_rank_whose_part_is_done_see_each_other",
+        fix: Fix::Fence,
+        failure: GONE,
+        bound: None,
+        body: || launches_and_leaves(Gone::Done),
     },
     Model {
         name: "each_thread_of_a_rank_gets_the_answer_to_its_own_call",
@@ -85,11 +92,11 @@ impl Ranks {
     }
 }
 
-/// Rank 0 launches and waits for rank 1, which leaves without having launched. One of both must say so.
-fn launches_and_leaves() {
+/// Rank 0 launches and waits for rank 1, which leaves so without having launched. One of both must say so.
+fn launches_and_leaves(how: Gone) {
     let roll = Arc::new(Roll::new(2));
     let other = roll.clone();
-    let leaves = thread::spawn(move || other.leaves(1));
+    let leaves = thread::spawn(move || other.leaves(1, how));
     let launched = roll.launches(0);
     let left = leaves.join().expect("no panic");
     assert!(
