@@ -1,4 +1,19 @@
 //! What ops were built and launched on a rank, counted: a metrics exporter reads it.
+//!
+//! ```
+//! use counterflow::Communicator;
+//! use counterflow::metrics::{OpCounts, Why};
+//!
+//! /// Lines for an exporter.
+//! fn lines(rank: &Communicator) -> impl Iterator<Item = String> {
+//!     let all: Vec<OpCounts> = rank.op_counts();
+//!     all.into_iter().map(|of| {
+//!         let by_model = of.why == Why::Model;
+//!         format!("launches{{op={:?},by_model={by_model}}} {}", of.schedule, of.launches)
+//!     })
+//! }
+//! # let _ = lines;
+//! ```
 
 use crate::communicator::Communicator;
 use crate::driver::{Event, Stream};
