@@ -18,6 +18,7 @@ use crate::dtype::Dtype;
 /// // Half of it, as two ranks on one GPU have.
 /// let half = Machine { sms: 66, ..Machine::h200() };
 /// # let _ = half;
+/// assert_eq!(Machine::of("NVIDIA H100 80GB HBM3"), Machine::h100());
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {

@@ -14,7 +14,7 @@ const PENDING: usize = 1024;
 
 /// Why an op has its choices.
 ///
-/// [`Communicator::op_counts`](crate::Communicator::op_counts) has an example.
+/// [`OpCounts`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Why {
     /// The caller settled all choices, or the schedule has none.
@@ -40,7 +40,20 @@ impl fmt::Display for Why {
 
 /// Counts of all ops of one schedule and variant on a rank. They only grow, also when ops are dropped.
 ///
-/// [`Communicator::op_counts`](crate::Communicator::op_counts) has an example.
+/// ```
+/// use counterflow::Communicator;
+/// use counterflow::metrics::{OpCounts, Why};
+///
+/// /// Lines for an exporter.
+/// fn lines(rank: &Communicator) -> impl Iterator<Item = String> {
+///     let all: Vec<OpCounts> = rank.op_counts();
+///     all.into_iter().map(|of| {
+///         let by_model = of.why == Why::Model;
+///         format!("launches{{op={:?},by_model={by_model}}} {}", of.schedule, of.launches)
+///     })
+/// }
+/// # let _ = lines;
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpCounts {
     /// The schedule's name.

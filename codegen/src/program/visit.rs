@@ -52,6 +52,7 @@ impl Program {
     /// let mut s = ScheduleBuilder::new("mirrored");
     /// s.comm(1, |s| s.for_ranks("peer", ranks().by(|me, step, _| me ^ step), |_, _| {}));
     /// let program = s.finish();
+    /// assert_eq!(program.closures().count(), 1);
     /// let tabulated = program.tabulated(2);
     /// assert!(format!("{tabulated:?}").contains("table of 2: [0, 1, 1, 0]"));
     /// ```
