@@ -85,10 +85,10 @@ fn ten_thousand_replays_of_a_graph_that_the_program_captured_between_launches() 
                 graphs.push(captured(&stream, mode, record)?);
                 rank.synchronize()?;
             }
-            // Two launches in one graph: its second one stays.
+            // Two launches in one graph. The first one gathers all rows: what the second one pushes, peers have.
             let record = || {
-                launch(&op, &stream, (&x, &w, &mut y), 640)?;
-                launch(&op, &stream, (&x, &w, &mut y), SIZE[0])
+                launch(&op, &stream, (&x, &w, &mut y), SIZE[0])?;
+                launch(&op, &stream, (&x, &w, &mut y), 640)
             };
             graphs.push(captured(&stream, MODES[1], record)?);
             rank.barrier()?;

@@ -506,8 +506,8 @@ fn winners_and_profile() {
             survey(facts)
                 .gpus
                 .iter_mut()
-                .for_each(|gpu| gpu.name = "NVIDIA H100 80GB HBM3".into());
-            facts.tuned.user = Ok(BTreeMap::from([("NVIDIA H100 80GB HBM3".into(), 3)]));
+                .for_each(|gpu| gpu.name = "NVIDIA H800".into());
+            facts.tuned.user = Ok(BTreeMap::from([("NVIDIA H800".into(), 3)]));
         },
     );
     bad("choices", &["tuned.toml: damaged", "do this"], |facts| {
