@@ -15,10 +15,10 @@ use std::io::Write;
 const SEED: u64 = 18;
 
 /// As many instructions of each sort as their statements ask for. The largest tiles leave few registers for branches and
-/// several loops, so one in twenty may spill: each is printed.
+/// several loops, so one in twenty may spill: each is printed. A sample of fewer says nothing of that.
 #[test]
 fn random_schedules_pass_the_sass_checks() {
-    let count = number("RANDOM_CASES", if wide() { 25 } else { 3 });
+    let count = number("RANDOM_CASES", if wide() { 100 } else { 3 });
     let cases = accepted(SEED, |_, _| {}).take(count);
     let cases: Vec<_> = cases
         .filter(|found| sm90::build(&found.kernel).is_ok())
@@ -39,7 +39,8 @@ fn random_schedules_pass_the_sass_checks() {
         .for_each(|found| println!("{}", found.slow.join("\n")));
     let wrong: Vec<String> = found.iter().flat_map(|found| found.wrong.clone()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(slow.len() * 20 <= have, "{} of {have} are slow", slow.len());
+    let slow = slow.len();
+    assert!(have < 20 || slow * 20 <= have, "{slow} of {have} are slow");
 }
 
 /// Adds to a report what becomes of the accepted schedules from number `RANDOM_FROM` to before `RANDOM_TO`, but for those that
