@@ -1,6 +1,7 @@
 //! Rounding to element types.
 
-use counterflow_codegen::dtype::Dtype;
+// `short_sums` has a file of the library in it, which finds the type here.
+pub(crate) use counterflow_codegen::dtype::Dtype;
 
 /// Writing rounds as `round` does, and reading gives that back.
 #[test]
