@@ -18,6 +18,7 @@ use counterflow_codegen::unroll::Span;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
@@ -105,14 +106,22 @@ pub fn run_only<'c>(
     only: u32,
 ) -> Result<(), Error> {
     let compiler = compiler.into();
+    let told = AtomicBool::new(false);
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, &[plan])?;
         prepare(rank, pipeline, plan, 0, 1, &memory)?;
         if rank.rank() != only {
+            // Who leaves would end the wait that is to end by its limit.
+            while !told.load(Ordering::Acquire) && rank.alive().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             return Ok(());
         }
-        loaded.launch(rank, plan, &tensors)?;
-        rank.synchronize()
+        let ended = loaded
+            .launch(rank, plan, &tensors)
+            .and_then(|_| rank.synchronize());
+        told.store(true, Ordering::Release);
+        ended
     })
     .map(|_| ())
 }

@@ -14,7 +14,7 @@
 //!   sums are added.
 //!
 //! What is not modelled: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
-//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
+//! [`Machine::h200`] says; [`Machine::at_power_limit`] has the sustained rate), clusters of three that start
 //! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
 //! cluster, the arithmetic of amaxes and of scales that are made (not measured), ranks that start at different times, and
