@@ -5,7 +5,7 @@ use crate::fixtures::strangers::slots::acknowledged_in_turn;
 use crate::fixtures::strangers::{Gather, far_cells};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
-use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
@@ -77,6 +77,86 @@ fn a_slot_is_loaded_behind_its_own_wait() {
         verify::pipeline(built(&far_cells(shift), 3)).unwrap_or_else(|error| panic!("{error}"));
     }
     verify::pipeline(built(&far_cells(0), 12)).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// y = reduce_scatter(hidden · downᵀ) behind hidden = x · upᵀ. Its second products wait for a flag, too, and store to peers.
+fn two_layers() -> Program {
+    let mut s = ScheduleBuilder::new("two_layers");
+    let [x, up, down] = ["x", "up", "down"].map(|name| s.local(name, Bf16));
+    let (y, hidden) = (s.scattered("y", Bf16), s.scratch("hidden", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 64));
+    let hidden_tiles = s.tiles_like("hidden_tiles", hidden, tiles);
+    let rows = s.pieces("rows", hidden, 128);
+    let ready = s.counters("ready", [rows.into()]);
+    let flag = s.counters("flag", [world().into()]);
+    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", hidden_tiles.of(&chunk), |s, t| {
+                let product = s.dot(x.at(t), up.at(t));
+                s.store(hidden.at(t), product);
+                s.signal(ready.at(t.rows()), 1);
+                s.signal(flag.on(&chunk).at(me()), 1);
+            });
+        });
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                s.wait(ready.at(t.rows()));
+                s.wait(flag.at((&owner + 1) % world()));
+                let product = s.dot(hidden.at(t), down.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            s.wait(ready.at(t.rows()));
+            let mine = s.dot(hidden.at(t), down.at(t));
+            s.wait(landed.at(others()).at(t));
+            let theirs = s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), mine + theirs);
+        });
+    });
+    s.finish()
+}
+
+/// In FP8 all columns of `hidden` are one step: the loader arrives for its stage before it waits, and the load itself is all
+/// that comes between the wait and the store.
+#[test]
+fn a_product_of_one_step_comes_after_the_waits_before_it() {
+    let variant = Variant::new(3).dtype(E4M3);
+    let pipeline = || {
+        let kernel = lower(&two_layers(), &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
+    };
+    verify::pipeline(pipeline()).unwrap_or_else(|error| panic!("{error}"));
+
+    // Behind the loads of the step the wait comes before nothing of it.
+    let mut late = pipeline();
+    let kernel = late.kernel.clone();
+    let mut moved = 0;
+    late.lists(&mut |list| {
+        let waits = |node: &Node| {
+            matches!(node, Node::CounterWait { counter, .. }
+                if kernel.counters[counter.index()].name == "flag")
+        };
+        let of_step = |node: &mut Node| {
+            let all = node.clone();
+            let body = node.body_mut()?;
+            body.iter().position(waits).map(|at| {
+                body.remove(at);
+                all
+            })
+        };
+        if let Some(all) = list.iter_mut().find_map(of_step) {
+            list.push(all);
+            moved += 1;
+        }
+    });
+    assert_eq!(moved, 1, "one wait for the flag");
+    let told = first(&verify::pipeline(late).expect_err("refused"));
+    assert!(told.contains("the schedule waits for flag["), "{told}");
 }
 
 /// A rank that has read a slot says so. In the small case nobody builds on it.

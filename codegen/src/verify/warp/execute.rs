@@ -83,8 +83,15 @@ impl Simulator<'_> {
                     self.reaches(index, cta, barrier);
                     self.bytes(index, cta, barrier, -i64::from(bytes))?;
                     let at = &mut self.ctas[cta].barriers[barrier];
+                    let agent = &self.agents[index];
                     match at.scope {
-                        Scope::Cta | Scope::Cluster => at.gathers.shared.both(id),
+                        Scope::Cta | Scope::Cluster => {
+                            at.gathers.shared.both(id);
+                            // Another CTA's load is ordered by no scope of this one.
+                            if agent.cta == cta || at.scope == Scope::Cluster {
+                                at.gathers.global.join_loaded(&agent.knows.global);
+                            }
+                        }
                         Scope::Own | Scope::Relaxed => at.gathers.shared.over.add(id),
                     }
                     if let Some(read) = read {
