@@ -1,6 +1,7 @@
 //! Rounding to element types.
 
-use counterflow_codegen::dtype::Dtype;
+// Named as in the library, for its sums of FP8 products (`short_sums`).
+pub(crate) use counterflow_codegen::dtype::Dtype;
 
 /// Writing rounds as `round` does, and reading gives that back.
 #[test]
