@@ -31,7 +31,8 @@ pub struct Disagreement {
     pub tensor: TensorId,
     /// In which slot, where the tensor has several.
     pub slot: Option<u32>,
-    /// Which element, in global rows and columns; `None` if the run has no such output.
+    /// Which element, in global rows and columns; `None` if the run has no such output, or one of another
+    /// size.
     pub at: Option<(u32, u32)>,
     /// The value there.
     pub got: f32,
@@ -64,7 +65,7 @@ impl fmt::Display for Disagreement {
             }
             None => write!(
                 f,
-                "tensor {} on rank {rank} after launch {launch} is not there",
+                "tensor {} on rank {rank} after launch {launch} is not there, or has another size than its reference",
                 tensor.0
             ),
         }

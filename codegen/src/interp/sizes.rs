@@ -40,7 +40,7 @@ impl<'p> Sizes<'p> {
             labels: (0..program.tensors.len() * 2).collect(),
             over: HashMap::new(),
             item: None,
-            product: None,
+            products: Vec::new(),
         };
         for (index, tensor) in program.tensors.iter().enumerate() {
             if let TensorKind::Scratch {
@@ -56,7 +56,7 @@ impl<'p> Sizes<'p> {
         for role in &program.roles {
             same.stmts(&role.body);
         }
-        let known = same.product.map(|(a, b)| {
+        let known = same.naming().map(|[a, b, _]| {
             [
                 (same.label(a, ROWS), shape.m),
                 (same.label(b, ROWS), shape.n),
@@ -346,8 +346,8 @@ struct Same<'p> {
     over: HashMap<Var, usize>,
     /// The item around the statement.
     item: Option<Var>,
-    /// The operands of the first product.
-    product: Option<(usize, usize)>,
+    /// The operands of each product, and the tensor whose items it fills.
+    products: Vec<[usize; 3]>,
 }
 
 impl Same<'_> {
@@ -433,6 +433,23 @@ impl Same<'_> {
         self.join((a, ROWS), (over, ROWS));
         self.join((b, ROWS), (over, COLUMNS));
         self.join((a, COLUMNS), (b, COLUMNS));
-        self.product.get_or_insert((a, b));
+        self.products.push([a, b, over]);
+    }
+
+    /// The product whose sides a caller calls m, n and k. It is one of parameters rather than of scratch, and of those one that
+    /// fills a parameter.
+    fn naming(&self) -> Option<[usize; 3]> {
+        let kept = |tensor: usize| {
+            matches!(
+                self.program.tensors[tensor].kind,
+                TensorKind::Scratch { .. }
+            )
+        };
+        // Of equals the earliest.
+        let products = self.products.iter().copied();
+        products.min_by_key(|[a, b, over]| match kept(*a) || kept(*b) {
+            true => 2,
+            false => u32::from(kept(*over)),
+        })
     }
 }

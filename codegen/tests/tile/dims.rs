@@ -95,3 +95,14 @@ fn sizes_have_the_names_of_what_a_caller_gives() {
         assert_eq!(named, ["m", "k", "n", "k", "b.columns"], "{adapter_first}");
     }
 }
+
+/// The reference has a caller's sizes where the kernel has them: no two of these are alike.
+#[test]
+fn the_reference_gives_sizes_the_same_names() {
+    let shape = Shape::new(13, 24, 16).dim("b.columns", 8);
+    for adapter_first in [false, true] {
+        for world in [1, 2] {
+            is_right(&lora(adapter_first), world, &shape);
+        }
+    }
+}

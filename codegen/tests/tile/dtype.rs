@@ -1,6 +1,6 @@
 //! Rounding to element types.
 
-// `short_sums` has a file of the library in it, which finds the type here.
+// Named as in the library, for its sums of FP8 products (`short_sums`).
 pub(crate) use counterflow_codegen::dtype::Dtype;
 
 /// Writing rounds as `round` does, and reading gives that back.

@@ -7,15 +7,15 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 
-/// Gives an input's elements.
-type Numbers = Box<dyn FnMut(Input<'_>, &mut [f32])>;
+/// Fills an input.
+type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;
 
 /// The operands `x` and `w` as the reference gets them, and the output.
 fn product(
     program: &Program,
     variant: &Variant,
     [m, n, k]: [u32; 3],
-    numbers: fn(u64) -> Numbers,
+    numbers: fn(u64) -> Fill,
 ) -> ([Vec<f32>; 2], ExpectedTensor) {
     let (mut x, mut w) = (Vec::new(), Vec::new());
     let mut fill = numbers(5);
