@@ -6,7 +6,7 @@ use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{CounterDim, Loc, PartitionId, Side};
+use crate::program::{CounterDim, Loc, PartitionId, Side, TensorKind};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::{Operand, Tile};
@@ -204,7 +204,9 @@ fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> 
 
 /// What rows are a multiple of, where they are columns of a tensor, too: there a row of memory is whole 16 bytes.
 fn line_of_rows(kernel: &Kernel) -> u32 {
-    let mut buffers = kernel.buffers.iter().filter(|it| !it.kind.is_scale());
+    // Lines of scales have a padding of their own.
+    let scales = |kind: TensorKind| kind.is_scale() || matches!(kind, TensorKind::MadeScale { .. });
+    let mut buffers = kernel.buffers.iter().filter(|it| !scales(it.kind));
     let is_rows = |dim: DimId| kernel.dims[usize::from(dim.0)].name == "m";
     match buffers.any(|buffer| !buffer.mn_major && is_rows(buffer.columns)) {
         true => 16,

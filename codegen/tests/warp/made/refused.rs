@@ -258,7 +258,7 @@ fn scales_that_warps_do_not_make_as_they_should() {
       = no scales were made of what this subtile is
     ");
     let unwritten = broken(&three_outputs(), "write", |list, at| drop(list.remove(at)));
-    insta::assert_snapshot!(unwritten, @"error[coverage]: y.scale on rank 0 is of 0 of 80640 elements of y");
+    insta::assert_snapshot!(unwritten, @"error[coverage]: y.scale on rank 0 is of 0 of 82656 elements of y");
     let twice = broken(&gemm, "write", |list, at| list.insert(at, list[at].clone()));
     insta::assert_snapshot!(twice, @"
     error[coverage]: multiply of block 0 on rank 0 writes the scales of subtile 0 to y.scale for tile (0, 0)
