@@ -236,7 +236,8 @@ impl Machine {
         }
     }
 
-    /// The profile of a GPU by its driver's name: an H100's for H100s, otherwise an H200's.
+    /// The profile of a GPU by its driver's name: that of an H100 SXM for every H100, otherwise an H200's. No other card was measured:
+    /// where it is one, only a sweep (`bench --sweep`) says what is fastest there.
     pub fn of(gpu: &str) -> Machine {
         if gpu.contains("H100") {
             Machine::h100()
