@@ -245,6 +245,7 @@ impl Walk<'_, '_> {
         ));
         nodes.push(Node::Others {
             var: "from".into(),
+            own: None,
             body,
         });
         nodes

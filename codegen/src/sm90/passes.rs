@@ -25,6 +25,8 @@ pub(super) struct Pass<'a> {
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
     pub apart: bool,
+    /// This rank's own term of each, if it is added in its turn.
+    pub own_terms: Vec<Option<Elements>>,
     /// Stored tiles that the math after the dot reads, each with its waits.
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Vectors and scales that it reads.

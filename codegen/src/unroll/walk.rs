@@ -195,10 +195,21 @@ impl Walker<'_> {
                     let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
                     self.push(op.id, StepKind::Dot { acc: *acc, a, b });
                 }
-                OpKind::Reduce { acc, from } => {
-                    for slot in self.slots(op.id, from)? {
+                OpKind::Reduce { acc, from, own } => {
+                    let me = own.map(|_| self.rank);
+                    let mut slots: Vec<u32> = self.slots(op.id, from)?.chain(me).collect();
+                    slots.sort_unstable();
+                    for slot in slots {
                         let from = self.span(op.id, from, slot)?;
-                        self.push(op.id, StepKind::Reduce { acc: *acc, from });
+                        let kind = match own.filter(|_| me == Some(slot)) {
+                            Some(value) => StepKind::OwnTerm {
+                                acc: *acc,
+                                value,
+                                of: from,
+                            },
+                            None => StepKind::Reduce { acc: *acc, from },
+                        };
+                        self.push(op.id, kind);
                     }
                 }
                 OpKind::Load { acc, from } => {

@@ -146,8 +146,9 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
-    /// same depth, and at most so many rows. The depth may be 0 where each rank is given all that is along it; then so is every sum.
+    /// The largest launch: rows over all ranks, and a rank's columns and depth. A launch states its own, none larger:
+    /// [`Launch::rows`](super::Launch::rows), [`Launch::columns`](super::Launch::columns) and
+    /// [`Launch::depth`](super::Launch::depth). The depth may be 0 where each rank is given all that is along it; then so is every sum.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp};
@@ -384,7 +385,7 @@ mod tests {
                 let builder = rank.op(&program).up_to(m, side, 64).first_options();
                 builder.leave_sms(left).build()
             };
-            let ctas = |op: &Op, rows| {
+            let ctas = |op: &Op, rows: usize| {
                 let grid = op.0.plan(rows)?.plan.grid;
                 Ok::<_, Error>(grid.gemm + grid.comm)
             };

@@ -9,6 +9,7 @@ mod built;
 mod ends;
 mod given;
 mod launch;
+mod sizes;
 mod step;
 mod typed;
 
@@ -19,5 +20,6 @@ pub use builder::{OpBuilder, Workspace};
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
 pub use launch::Launch;
+pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
 pub use typed::{Launcher, Schedule};

@@ -205,6 +205,12 @@ pub(super) enum FragmentStep {
         subtile: Area,
         acc: AccId,
     },
+    /// This rank's own term is added to a sum's registers.
+    AddOwn {
+        acc: AccId,
+        elements: Elements,
+        part: u32,
+    },
     /// Ordinary loads of a vector.
     ReadVector {
         acc: AccId,
@@ -312,6 +318,7 @@ impl FragmentStep {
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }
+            | FragmentStep::AddOwn { .. }
             | FragmentStep::Apply { .. }
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }
