@@ -57,6 +57,7 @@ mod scales;
 pub mod shape;
 pub mod sm90;
 pub mod tiling;
+#[doc(hidden)]
 pub mod undo;
 pub mod unroll;
 pub mod value;

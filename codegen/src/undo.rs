@@ -1,12 +1,7 @@
 //! Fixes that a test can switch off, to show that a wrong schedule is accepted without each of them.
 //!
-//! Only the feature `undo` compiles the switches, and optimised builds reject it. Without it `undone` is `false` and
-//! costs nothing.
-
-#[cfg(all(feature = "undo", not(debug_assertions)))]
-compile_error!(
-    "the feature `undo` switches the verifier's rules off: it is for this crate's own tests"
-);
+//! Only builds with debug assertions, which tests are, have the switches: a feature would compile this crate once more.
+//! Elsewhere `undone` is `false` and costs nothing.
 
 /// A rule that closed a hole in the verifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,13 +23,13 @@ pub enum Fix {
     Series,
 }
 
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 thread_local! {
     static UNDONE: std::cell::Cell<Option<Fix>> = const { std::cell::Cell::new(None) };
 }
 
 /// Runs `body` on this thread without `fix`.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
     let before = UNDONE.replace(Some(fix));
     let result = body();
@@ -43,13 +38,13 @@ pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
 }
 
 /// Whether `fix` is switched off.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 pub(crate) fn undone(fix: Fix) -> bool {
     UNDONE.get() == Some(fix)
 }
 
 /// Whether `fix` is switched off: never.
-#[cfg(not(feature = "undo"))]
+#[cfg(not(debug_assertions))]
 #[allow(dead_code)]
 pub(crate) const fn undone(_: Fix) -> bool {
     false

@@ -186,7 +186,8 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
 ///
 /// # Errors
 /// No case to run, or a run that does not end.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
+#[doc(hidden)]
 pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
     warp::outdated(pipeline).map_err(|refused| match refused {
         Refused::NoCase(found) | Refused::Wrong(found) => found,

@@ -22,9 +22,9 @@ mod print;
 mod promotion;
 mod random;
 mod series;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod undo;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod undone;
 mod value;
 mod verify;

@@ -187,7 +187,7 @@ fn a_number_without_a_value_is_our_bug() {
 }
 
 /// As it was, the verifier accepts what the builder made; as it is, it says what is wrong with it.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn without_the_fix_a_wrong_pull_is_accepted() {
     use codegen::undo::{Fix, undoing};

@@ -56,7 +56,7 @@ fn refused(pipeline: Pipeline) -> String {
 fn a_slot_that_nobody_writes() {
     verify::pipeline(stored_in(&kept(), "kept", 0.into())).expect("accepted");
     let wrong = stored_in(&kept(), "kept", 1.into());
-    #[cfg(feature = "undo")]
+    #[cfg(debug_assertions)]
     codegen::undo::undoing(codegen::undo::Fix::WarpPlaces, || {
         verify::pipeline(wrong.clone()).expect("accepted")
     });
@@ -70,7 +70,7 @@ fn a_slot_that_nobody_writes() {
 fn a_slot_that_another_rank_writes() {
     let next = (Expr::me() + 1) % Expr::world();
     let wrong = stored_in(&library::all_to_all(&library::real()), "y", next);
-    #[cfg(feature = "undo")]
+    #[cfg(debug_assertions)]
     codegen::undo::undoing(codegen::undo::Fix::WarpPlaces, || {
         verify::pipeline(wrong.clone()).expect("accepted")
     });

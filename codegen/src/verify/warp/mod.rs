@@ -43,7 +43,7 @@ mod launches;
 mod made;
 mod measured;
 mod memory;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 mod outdated;
 mod pace;
 mod programs;
@@ -66,7 +66,7 @@ use pace::Pace;
 use programs::Programs;
 
 pub(crate) use launches::Refused;
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 pub(crate) use outdated::outdated;
 
 /// Runs a pipeline.

@@ -85,7 +85,7 @@ fn cells_of_halves_are_judged_over_all_sizes() {
 }
 
 /// The second of two pieces is of the second half, the second of three of the first.
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn launches_of_two_sizes_fail() {
     use super::interleave;

@@ -233,7 +233,7 @@ fn no_launches_of_an_accepted_series_fail() {
     assert!(tally.accepted * 5 > tally.refused, "{tally:?}");
 }
 
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn without_the_rule_some_do() {
     use counterflow_codegen::undo::{Fix, undoing};

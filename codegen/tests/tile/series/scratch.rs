@@ -60,7 +60,7 @@ fn what_nobody_reads_is_in_the_way_of_another_shape() {
     ");
 }
 
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn without_the_rule_launches_of_two_shapes_fail_and_of_one_do_not() {
     use super::interleave;

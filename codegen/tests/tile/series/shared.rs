@@ -96,7 +96,7 @@ fn each_shape_alone_is_legal_and_both_together_are_not() {
     "#);
 }
 
-#[cfg(feature = "undo")]
+#[cfg(debug_assertions)]
 #[test]
 fn both_together_fail() {
     use counterflow_codegen::undo::{Fix, undoing};
