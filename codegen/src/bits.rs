@@ -67,6 +67,11 @@ impl BitsClass {
         let class = BitsClass {
             variant: Variant {
                 choices: BTreeMap::new(),
+                // Without signals, every rank computes for itself.
+                world: match kernel.counters.is_empty() {
+                    true => 1,
+                    false => kernel.variant.world,
+                },
                 ..kernel.variant.clone()
             },
             products: products(kernel, cta),

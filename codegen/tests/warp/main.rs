@@ -30,6 +30,7 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod no_depth;
+mod own_terms;
 mod partial;
 mod partial_tiles;
 mod passes;

@@ -17,6 +17,7 @@ mod refused;
 mod rounds;
 mod schedules;
 mod shown;
+mod sizes;
 
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;

@@ -41,11 +41,13 @@ impl<'a> Flattener<'a> {
                 acc,
                 elements,
                 part,
+                dtype,
                 ..
             } => FragmentStep::AddOwn {
                 acc: *acc,
                 elements: *elements,
-                part: self.subtile_number(part),
+                part: self.value(part),
+                dtype: *dtype,
             },
             FragmentOp::ReadVector {
                 acc,
@@ -356,7 +358,8 @@ impl Simulator<'_> {
                 acc,
                 elements,
                 part,
-            } => self.add_own(index, acc, elements, part)?,
+                dtype,
+            } => self.add_own(index, acc, (elements, part), dtype)?,
             FragmentStep::ReadVector {
                 acc,
                 tensor,

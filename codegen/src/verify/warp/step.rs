@@ -1,5 +1,6 @@
 //! What a role of a CTA does, step by step: nodes with their numbers worked out.
 
+use crate::dtype::Dtype;
 use crate::program::TensorId;
 use crate::tiling::Piece;
 use crate::value::AccId;
@@ -210,6 +211,8 @@ pub(super) enum FragmentStep {
         acc: AccId,
         elements: Elements,
         part: u32,
+        /// What it is rounded to.
+        dtype: Dtype,
     },
     /// Ordinary loads of a vector.
     ReadVector {

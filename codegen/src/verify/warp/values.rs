@@ -4,6 +4,7 @@ use super::held::{Applied, Fragment, Place, Summed};
 use super::simulator::{Agent, Simulator, Verdict};
 use super::step::Area;
 use super::trace;
+use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, ValueId, visit};
 use crate::program::TensorId;
 use crate::value::AccId;
@@ -68,11 +69,16 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         acc: AccId,
-        elements: Elements,
-        part: u32,
+        (elements, part): (Elements, u32),
+        dtype: Dtype,
     ) -> Verdict {
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         self.is_there(index, elements, part)?;
+        let buffers = &self.case.pipeline.kernel.buffers;
+        let others = self.loaded_from(acc);
+        if others.map(|tensor| buffers[tensor.index()].dtype) != Some(dtype) {
+            return wrong("this rank's own term is rounded to another type than those of the others");
+        }
         let Agent { fragment, who, .. } = &self.agents[index];
         let own = |op: &OpKind| match op {
             OpKind::Reduce { acc: of, own, .. } if *of == acc => *own,
