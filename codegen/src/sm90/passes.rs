@@ -205,7 +205,7 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
     pass
 }
 
-/// What a store uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again in each that uses
+/// What a store, or an own term of a sum, uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again in each that uses
 /// them.
 fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
     let kernel = walk.b.kernel;
@@ -217,6 +217,11 @@ fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
         for leaf in stores {
             if let OpKind::Store { value, .. } = leaf.op.kind {
                 used.extend(kernel.values[usize::from(value.0)].accs());
+            }
+        }
+        for (_, leaf) in &pass.sums {
+            if let OpKind::Reduce { own: Some(own), .. } = leaf.op.kind {
+                used.extend(kernel.values[usize::from(own.0)].accs());
             }
         }
         let uses = |leaf: &Leaf<'_>| acc(leaf.op).is_some_and(|acc| used.contains(&acc));

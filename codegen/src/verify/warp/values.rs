@@ -77,7 +77,9 @@ impl Simulator<'_> {
         let buffers = &self.case.pipeline.kernel.buffers;
         let others = self.loaded_from(acc);
         if others.map(|tensor| buffers[tensor.index()].dtype) != Some(dtype) {
-            return wrong("this rank's own term is rounded to another type than those of the others");
+            return wrong(
+                "this rank's own term is rounded to another type than those of the others",
+            );
         }
         let Agent { fragment, who, .. } = &self.agents[index];
         let own = |op: &OpKind| match op {
