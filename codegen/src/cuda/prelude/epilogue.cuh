@@ -144,8 +144,8 @@ __device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 
     }
 }
 
-// Add this rank's own term to a sum over ranks, rounded as the others' terms were before they were sent: then the sum has the
-// same bits on whichever rank it is made.
+// Add this rank's own term to a sum over ranks, rounded as the others' terms were before they were sent: then the sum
+// has the same bits on whichever rank it is made.
 template <typename T, u32 columns>
 __device__ __forceinline__ void add_own(float* sum, const float* term) {
 #pragma unroll
