@@ -259,6 +259,8 @@ impl Asked<'_> {
         let largest = (each.iter()).max_by_key(|needs| (needs.wgmma.tile.columns, needs.stage));
         let mut needs = *largest.unwrap_or(&self.needs());
         needs.columns = columns.unwrap_or(needs.columns);
+        let apart = each.iter().map(|needs| needs.apart).min();
+        needs.apart = apart.unwrap_or(needs.apart);
         let rows = together.iter().map(|asked| asked.wgmma.tile.rows).max();
         needs.wgmma.tile.rows = rows.unwrap_or(needs.wgmma.tile.rows);
         // An array of a stage has room for what each loop has in it.
@@ -286,6 +288,11 @@ impl Asked<'_> {
             alone: self.alone(),
             promoted: self.promotes(),
             scales: self.bytes_of_scales(),
+            apart: u32::MAX,
+        };
+        let needs = Needs {
+            apart: needs.most_apart(),
+            ..needs
         };
         let operands = self.operands(&self.stages().0);
         let stage = match operands.is_empty() {
