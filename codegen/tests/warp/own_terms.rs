@@ -141,21 +141,42 @@ fn changed(change: impl Fn(&mut Option<FragmentOp>) -> Option<FragmentOp>) -> St
 
 #[test]
 fn a_wrong_own_term_is_found() {
-    insta::assert_snapshot!(changed(|own| { *own = None; None }), @"");
-    // Before the terms of lower ranks.
-    insta::assert_snapshot!(changed(|own| own.take()), @"");
-    insta::assert_snapshot!(changed(|own| {
+    let none = changed(|own| {
+        *own = None;
+        None
+    });
+    insta::assert_snapshot!(none, @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
+      = `partial` does not have this rank's own term in its turn
+    ");
+    // Before the terms of lower ranks: rank 0 has none.
+    insta::assert_snapshot!(changed(|own| own.take()), @"
+    error[coverage]: multiply of block 0 on rank 1 applies y_value to subtile 0
+      = `partial` does not have this rank's own term in its turn
+    ");
+    let unrounded = changed(|own| {
         if let Some(FragmentOp::AddOwn { dtype, .. }) = own {
             *dtype = F32;
         }
         None
-    }), @"");
-    insta::assert_snapshot!(changed(|own| {
+    });
+    insta::assert_snapshot!(unrounded, @"
+    error[coverage]: multiply of block 0 on rank 0 adds its own term of subtile 0 to a sum
+      = this rank's own term is rounded to another type than those of the others
+    ");
+    let elsewhere = changed(|own| {
         if let Some(FragmentOp::AddOwn { part, .. }) = own {
             *part = Expr::from(0);
         }
         None
-    }), @"");
-    // Twice.
-    insta::assert_snapshot!(changed(|own| own.clone()), @"");
+    });
+    insta::assert_snapshot!(elsewhere, @"
+    error[coverage]: multiply of block 0 on rank 0 reads x of stage 1
+      = the stored subtile is of another place than those it is added to
+    ");
+    let twice = changed(|own| own.clone());
+    insta::assert_snapshot!(twice, @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
+      = `partial` does not have this rank's own term in its turn
+    ");
 }

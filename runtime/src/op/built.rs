@@ -81,6 +81,17 @@ impl Bucket {
     fn most(&self) -> u32 {
         self.proof.series.most().m
     }
+
+    /// A launch of so many rows, columns and depth. Further dimensions have the sizes that the op was built for, or follow these.
+    fn shape(&self, [m, n, k]: [u32; 3]) -> Shape {
+        Shape {
+            m,
+            n,
+            k,
+            most_m: None,
+            ..self.proof.shape.clone()
+        }
+    }
 }
 
 /// Tensors by name: [`Launch::tensor`](super::Launch::tensor).

@@ -1,6 +1,5 @@
 //! The sizes of one launch.
 
-use super::built::Bucket;
 use counterflow_codegen::shape::Shape;
 
 /// The sizes of a launch, as far as it states them. What it leaves open is as large as the op was built for.
@@ -60,18 +59,5 @@ impl Sizes {
 impl From<usize> for Sizes {
     fn from(rows: usize) -> Sizes {
         Sizes::default().rows(rows)
-    }
-}
-
-impl Bucket {
-    /// A launch of so many rows, columns and depth. Further dimensions have the sizes that the op was built for, or follow these.
-    pub(super) fn shape(&self, [m, n, k]: [u32; 3]) -> Shape {
-        Shape {
-            m,
-            n,
-            k,
-            most_m: None,
-            ..self.proof.shape.clone()
-        }
     }
 }
