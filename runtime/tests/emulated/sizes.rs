@@ -67,7 +67,7 @@ fn wgrad(rank: &Communicator, program: &Program, buckets: &[usize]) -> Result<Op
 
 #[test]
 fn one_op_has_the_gradients_of_every_number_of_tokens() -> Result<(), Error> {
-    for (world, buckets) in [(1, &[][..]), (2, &[][..]), (3, &[16][..])] {
+    for (world, buckets) in [(1, &[][..]), (2, &[][..]), (3, &[48][..])] {
         let ranks = Communicator::emulated(world)?;
         let program = scatter("gradient");
         Communicator::each(&ranks, |rank| {
@@ -171,10 +171,10 @@ fn ranks_that_state_other_depths_are_told() -> Result<(), Error> {
     })?;
     for (kind, text) in told {
         assert_eq!(kind, "mismatch", "{text}");
-        assert!(
-            text.contains("96x40x100") && text.contains("96x40x101"),
-            "{text}"
-        );
+        let plans: Vec<&str> = (text.split("plan ").skip(1))
+            .filter_map(|plan| plan.split(' ').next())
+            .collect();
+        assert!(plans.len() > 1 && plans[0] != plans[1], "{text}");
     }
     Ok(())
 }
