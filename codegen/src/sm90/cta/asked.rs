@@ -261,6 +261,14 @@ impl Asked<'_> {
         needs.columns = columns.unwrap_or(needs.columns);
         let apart = each.iter().map(|needs| needs.apart).min();
         needs.apart = apart.unwrap_or(needs.apart);
+        // Measured: of a gather, a layer and a sum in 256x128 beside 128x256, subtiles of 32 columns spill 4 bytes.
+        let tall = together.iter().any(|asked| asked.wgmma.blocks() > 1);
+        let alike = together
+            .iter()
+            .all(|asked| asked.wgmma.tile == self.wgmma.tile);
+        if tall && !alike && self.results.sums == Sums::Apart {
+            needs.apart = needs.apart.min(16);
+        }
         let rows = together.iter().map(|asked| asked.wgmma.tile.rows).max();
         needs.wgmma.tile.rows = rows.unwrap_or(needs.wgmma.tile.rows);
         // An array of a stage has room for what each loop has in it.
