@@ -7,7 +7,9 @@ cd "$(dirname "$0")/.."
 root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export CARGO_TARGET_DIR="$work/target"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
+# As their authors build.
+export CARGO_INCREMENTAL=1
 
 mkdir -p "$work/user/src"
 cat >"$work/user/Cargo.toml" <<TOML
@@ -20,6 +22,10 @@ edition = "2024"
 counterflow = { path = "$root" }
 
 [workspace]
+
+# What others wrote is built once for this and for our own tests.
+[profile.dev.package."*"]
+debug = false
 TOML
 cp Cargo.lock "$work/user/Cargo.lock"
 

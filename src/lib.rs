@@ -10,7 +10,7 @@
 //!
 //! # Embedding
 //!
-//! Every rank is a thread of one process; emulated ranks may be processes. Building and allocating are collective. [`op::Launch::launch`]
+//! Ranks are threads of one process, or a process each ([`Communicator::from_env`]). Building and allocating are collective. [`op::Launch::launch`]
 //! waits for no peer, within limits.
 //!
 //! ```rust,no_run

@@ -16,6 +16,7 @@ use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
 use crate::program::{Home, Loc, Pick, StoreMode, TensorId, TensorKind};
+use crate::rank::RankExpr;
 use crate::sm90::cta::Cta;
 use crate::variant::Variant;
 use crate::verify::Checked;
@@ -250,6 +251,13 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
                         (_, Some(Pick::One(_)) | None) if sent.contains(&from.buffer) => {
                             one_by_one(name(from))
                         }
+                        (_, Some(Pick::Others | Pick::All)) if !by_sender(kernel, from.buffer) => (
+                            format!(
+                                "slots of `{}` are not those of their senders: who owns the rows decides the order of the sum",
+                                name(from)
+                            ),
+                            "`slots = world()`, and the sender's own slot: `partial.on(owner)[me()][t]`",
+                        ),
                         (_, Some(Pick::Others | Pick::All | Pick::One(_)) | None) => return,
                     };
                     found.push(varies(at, message, hint));
@@ -315,6 +323,36 @@ fn sent(kernel: &Kernel) -> BTreeSet<TensorId> {
         });
     }
     found
+}
+
+/// Whether each rank has a slot of a tensor, which holds what that rank sent, or what was fetched from it.
+fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
+    let buffer = &kernel.buffers[tensor.index()];
+    let mut by_sender = buffer.has_slot_for_each_rank();
+    let own = Some(Pick::One(RankExpr::Me));
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| match &op.kind {
+            OpKind::Store { dst, .. } if dst.buffer == tensor => by_sender &= dst.slot == own,
+            OpKind::Copy { dst, src } if dst.buffer == tensor => {
+                let sender = match &src.home {
+                    Home::On(rank) => Some(Pick::One(rank.clone())),
+                    Home::Me => own.clone(),
+                    Home::Everywhere => None,
+                };
+                by_sender &= dst.slot == sender;
+            }
+            OpKind::Store { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => {}
+        });
+    }
+    by_sender
 }
 
 fn adds_over_ranks(kernel: &Kernel, dst: &Region) -> bool {

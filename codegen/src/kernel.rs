@@ -11,13 +11,16 @@
 mod handed_over;
 mod scales;
 mod sides;
+mod slots;
+mod turns;
 
 pub(crate) use sides::WhichChunk;
+pub(crate) use turns::Turn;
 
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows, Slots,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows,
     StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
@@ -122,25 +125,6 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// How many slots it has.
-    pub fn slots(&self, world: u32) -> u32 {
-        match self.kind {
-            TensorKind::Scratch { slots, .. } => Slots::count(slots, world),
-            TensorKind::Exchanged => world,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => 1,
-        }
-    }
-
     /// Whether each rank holds only the rows of its own chunk.
     pub fn chunk_only(&self) -> bool {
         matches!(

@@ -9,7 +9,7 @@
 //! every copy there. What else is added (a bias, a residual) stays in f32 and comes after the sum. Where the summands do not
 //! spell what is sent, nothing is rounded, and the variant is not batch-invariant ([`crate::bits`]).
 
-use crate::program::{Home, Pick, Place, Program, Stmt, StmtKind, StoreMode, TensorId};
+use crate::program::{Home, Pick, Place, Program, Slots, Stmt, StmtKind, StoreMode, TensorId};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
 use std::borrow::Cow;
@@ -154,9 +154,12 @@ impl Sources {
         valid(one) && valid(other) && one.with(&first_like) == other.with(&first_like)
     }
 
-    /// What every statement that fills a scratch tensor sends, if it is the same.
+    /// What every statement that fills a scratch tensor sends, if it is the same and each rank has a slot there: the ranks' turns.
     fn sent(&self, program: &Program, tensor: TensorId) -> Option<Value> {
         let mut sent: Option<Value> = None;
+        if program.tensors[tensor.index()].kind.slots_by() != Slots::World {
+            return None;
+        }
         for stmt in program.stmts() {
             let value = match &stmt.kind {
                 StmtKind::Store { dst, .. } | StmtKind::Copy { dst, .. }

@@ -5,6 +5,7 @@
 
 mod kinds;
 mod side;
+mod slots;
 mod stored;
 mod visit;
 
@@ -16,6 +17,7 @@ pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
 pub use side::Side;
+pub use slots::Slots;
 use std::panic::Location;
 pub use stored::StoreMode;
 
@@ -209,25 +211,6 @@ pub enum ScratchRows {
     Chunk,
     /// All rows.
     Whole,
-}
-
-/// How many slots a scratch tensor has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slots {
-    /// This many.
-    Count(u32),
-    /// One for each rank.
-    World,
-}
-
-impl Slots {
-    /// How many that is in a world of `world` ranks.
-    pub const fn count(self, world: u32) -> u32 {
-        match self {
-            Slots::Count(count) => count,
-            Slots::World => world,
-        }
-    }
 }
 
 /// A partition of a tensor's rows and columns into items. Items never straddle a row chunk.

@@ -1,6 +1,6 @@
 //! Fixes that a test can switch off, to show that a wrong schedule is accepted without each of them.
 //!
-//! Only builds with debug assertions, which tests are, have the switches: a feature would compile this crate once more.
+//! The tests' package turns the feature `undo` on, and builds without debug assertions have no switches all the same.
 //! Elsewhere `undone` is `false` and costs nothing.
 
 /// A rule that closed a hole in the verifier.
@@ -23,13 +23,13 @@ pub enum Fix {
     Series,
 }
 
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 thread_local! {
     static UNDONE: std::cell::Cell<Option<Fix>> = const { std::cell::Cell::new(None) };
 }
 
 /// Runs `body` on this thread without `fix`.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
     let before = UNDONE.replace(Some(fix));
     let result = body();
@@ -38,13 +38,13 @@ pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
 }
 
 /// Whether `fix` is switched off.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 pub(crate) fn undone(fix: Fix) -> bool {
     UNDONE.get() == Some(fix)
 }
 
 /// Whether `fix` is switched off: never.
-#[cfg(not(debug_assertions))]
+#[cfg(not(all(feature = "undo", debug_assertions)))]
 #[allow(dead_code)]
 pub(crate) const fn undone(_: Fix) -> bool {
     false

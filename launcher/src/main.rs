@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 #[command(name = "counterflow-run", version)]
 struct Command {
     /// How many ranks.
-    #[arg(short = 'n', long, alias = "nproc-per-node", value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(short = 'n', long, aliases = ["nproc-per-node", "nproc_per_node"], value_parser = clap::value_parser!(u32).range(1..=128))]
     ranks: u32,
     /// Seconds that the others have to end by themselves after a rank failed. They need it to say why.
     #[arg(long, default_value_t = 10)]
@@ -35,12 +35,25 @@ struct Command {
     /// The port that MASTER_PORT names, for programs that listen there. Ranks of counterflow on one host need none.
     #[arg(long, default_value_t = 29500)]
     port: u16,
+    /// torchrun's number of hosts, which is 1 here.
+    #[arg(long, hide = true, value_parser = one_host)]
+    nnodes: Option<u32>,
     /// Set by the launcher for itself: become a rank of the launcher that has this process number.
     #[arg(long, hide = true)]
     rank_of: Option<u32>,
-    /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The program and its arguments. Options of the launcher stand before it.
+    #[arg(required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
+}
+
+fn one_host(number: &str) -> Result<u32, String> {
+    match number {
+        "1" => Ok(1),
+        _ => Err(
+            "this starts the ranks of one host; torchrun, mpirun and srun start those of several"
+                .into(),
+        ),
+    }
 }
 
 /// How often the ranks are looked at.

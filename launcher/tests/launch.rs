@@ -38,6 +38,46 @@ fn each_rank_gets_its_place_and_the_arguments_as_they_are() {
 }
 
 #[test]
+fn options_that_there_are_not_start_nothing() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_counterflow-run"));
+        let done = command
+            .args(arguments)
+            .output()
+            .expect("the launcher starts");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        (done.status.code(), said)
+    };
+    // In whatever order: neither is taken for the program, and the message names what is wrong.
+    for several in [
+        ["--nnodes", "2", "-n", "2", "echo"],
+        ["-n", "2", "--nnodes", "2", "echo"],
+    ] {
+        let (code, said) = run(&several);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(
+            said.contains("torchrun, mpirun and srun start those of several"),
+            "{said}"
+        );
+    }
+    for unknown in [["--rdzv", "-n", "2", "echo"], ["-n", "2", "--rdzv", "echo"]] {
+        let (code, said) = run(&unknown);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("--rdzv"), "{said}");
+    }
+    assert_eq!(
+        run(&["--nnodes", "1", "--nproc_per_node", "2", "true", "--rdzv"]).0,
+        Some(0)
+    );
+    // Behind `--`, and behind the program's name, all is the program's.
+    assert_eq!(run(&["-n", "1", "--", "--rdzv"]).0, Some(127));
+    assert_eq!(
+        run(&["-n", "1", "sh", "-c", "[ $1 = --nnodes ]", "sh", "--nnodes"]).0,
+        Some(0)
+    );
+}
+
+#[test]
 fn two_jobs_have_two_names() {
     let name = |_| lines(&run("2", &[], r#"echo "$TORCHELASTIC_RUN_ID""#).stdout);
     let [one, other] = [0, 1].map(name);

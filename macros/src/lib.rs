@@ -106,7 +106,8 @@ use syn::ItemFn;
 /// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |
 ///
 /// Constants of the surrounding Rust can replace numbers. They are recognised by capitals or by a path.
-/// Operands are evaluated from left to right: in `dot(x[t], w[t]) + z[t].wait(c)` the product comes first.
+/// Operands are evaluated from left to right: in `dot(x[t], w[t]) + z[t].wait(c)` the product comes first, and
+/// `z[others()][t].wait(c).sum()` waits for a slot and adds it before it waits for the next one.
 ///
 /// # Words in use
 ///

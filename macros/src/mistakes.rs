@@ -113,6 +113,7 @@ mistakes! {
     RingOfZero => "a ring of step 0 goes nowhere", "write `ring(1)` or `ring(-1)`";
     ButLastOfFewer => "`but_last` leaves out fewer ranks than none", "write a number, or an expression of ranks that is not negative: `world() / 2`";
     ButLastOfWhat => "`but_last` shortens an order that starts from me", "put `from_me()`, `after_me()` or `before_me()` before it";
+    ButLastOfTable => "`but_last` cannot shorten an order by a function, which visits every rank", "leave ranks out inside the loop: `if r != me() {{ … }}`";
     OrderFunction => "`by` takes a function of `(me, step, world)`", "write `.by(|me, step, world| (me + step) % world)`";
     OrderArguments => "an order is a function of three numbers", "write `|me, step, world| …`";
     OrderCaptures { name } => "`{name}` belongs to the schedule; an order cannot see it", "compute with `me`, `step` and `world` only: the order becomes a table";
@@ -156,6 +157,7 @@ mistakes! {
     WaitForWhat => "a counter is needed here", "write `.wait(landed)` for the cell at the same index, or `.wait(arrived[t.rows()])`";
 
     // Counters.
+    AxisOfRead { name, wanted, found, offer } => "`{name}` takes {wanted}, but what is read here has {found}", "name the cell: `.wait({offer})`";
     AxisCount { name, declared, wanted, found } => "`{name}` takes {wanted}, but this has {found}", "it is `{declared}`";
     AxisPartition { name, wanted, found, var } => "`{name}` counts items of `{wanted}`, but `{var}` is one of `{found}`", "write `{var}.rows()`, the items of `{wanted}` that hold its rows, or `{var}.columns()`";
     AxisItem { name, wanted } => "`{name}` counts items of `{wanted}` here", "index it by an item of `{wanted}`, or by the rows or columns of another item: `t.rows()`, `t.columns()`";

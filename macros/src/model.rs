@@ -172,6 +172,8 @@ pub enum Shape {
 #[derive(Clone)]
 pub enum Axis {
     World(Ident),
+    /// `world() - 1`
+    Peers(Ident),
     Items(Ident),
     Count(Expr),
 }

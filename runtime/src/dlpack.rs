@@ -83,7 +83,7 @@ impl<T: Element> Tensor<T> {
             given,
             self.address(),
             device(rank),
-            &shape,
+            (&shape, self.is_read_only()),
         ))
     }
 }
@@ -125,12 +125,14 @@ impl Communicator {
             streams: [on.clone(), self.own_stream().clone()],
         };
         let at = buffer.address();
-        Ok(Managed::pack::<T>(given, at, device(self), buffer.shape()))
+        let shaped = (buffer.shape(), false);
+        Ok(Managed::pack::<T>(given, at, device(self), shaped))
     }
 
     /// A tensor that another library made, on this rank's GPU. What this rank enqueues from now on comes after what is in
     /// `on`, the stream in whose order the other library used it. The deleter is called once every handle is dropped, and
-    /// every launch and graph that was given one is done; also if the tensor is refused.
+    /// every launch and graph that was given one is done; also if the tensor is refused. One that may only be read is an
+    /// input: no launch and no call writes it, and it is handed on as such.
     ///
     /// [`Tensor::to_dlpack`] has an example of both ways. A tensor of other elements is refused, and deleted:
     ///
@@ -151,8 +153,8 @@ impl Communicator {
     /// the stream that the launch is on, or after it there.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another version, device or element, for elements that do not lie one row after another, for
-    /// what may only be read, and for a stream of another GPU; what the driver refuses.
+    /// [`Error::Usage`] for another version, device or element, for elements that do not lie one row after another,
+    /// and for a stream of another GPU; what the driver refuses.
     #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
     pub unsafe fn tensor_from_dlpack<T: Element>(
         &self,
@@ -163,10 +165,10 @@ impl Communicator {
             // SAFETY: the caller's promise.
             unsafe { Managed::from_raw(tensor) }
         };
-        let (start, shape) = managed.contents::<T>(device(self))?;
+        let contents = managed.contents::<T>(device(self))?;
         of(self, on)?;
         self.own().joins()?;
         self.own_stream().wait(&Event::record(on)?)?;
-        Tensor::lent(self, managed, start, &shape)
+        Tensor::lent(self, managed, contents)
     }
 }

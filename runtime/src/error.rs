@@ -114,7 +114,7 @@ pub enum Error {
         /// What to set it to.
         help: String,
     },
-    /// A file could not be written.
+    /// A file could not be read or written, is not what it should be, or may be written by others.
     File {
         /// Which.
         path: PathBuf,
@@ -148,7 +148,10 @@ impl Error {
     /// How to correct it, if the message does not say so.
     pub fn help(&self) -> Option<&str> {
         match self {
-            Error::Rejected(_) | Error::File { .. } | Error::Compile(_) => None,
+            Error::Rejected(_) | Error::Compile(_) => None,
+            Error::File { .. } => Some(
+                "see that the path is right, and that this process may use it and nobody else write it or the folders above; a broken file of ours may be deleted, and is made anew",
+            ),
             Error::Stalled(stall) => Some(stall.help()),
             Error::Usage { legal: help, .. }
             | Error::TooLarge { help, .. }

@@ -44,6 +44,7 @@ mod shared;
 mod streams;
 mod sync;
 pub mod tensor;
+mod trust;
 pub mod tuned;
 mod undo;
 pub mod user_buffer;

@@ -15,22 +15,42 @@ pub const OFF: [(&str, &str); 5] = [
     ("CUBLASMP_DISABLE_MULTICAST", "1"),
 ];
 
-/// Those of them that do not forbid it.
-fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
+/// The libraries of [`OFF`], in its order.
+const LIBRARIES: [&str; OFF.len()] = [
+    "TransformerEngine",
+    "NCCL",
+    "PyTorch",
+    "NVSHMEM",
+    "cuBLASMp",
+];
+
+/// What must be set for a library, or for one that is not among those.
+fn of(library: &str) -> Vec<(&'static str, &'static str)> {
+    let own = LIBRARIES.into_iter().zip(OFF);
+    let own: Vec<_> = own.filter(|(name, _)| *name == library).collect();
+    match own.is_empty() {
+        true => OFF.to_vec(),
+        false => own.into_iter().map(|(_, variable)| variable).collect(),
+    }
+}
+
+/// Those of [`OFF`] that do not forbid it, by what `variable` gives for a name.
+pub fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
     let forbids =
         |(name, value): &(&str, &str)| variable(name).as_deref().map(str::trim) == Some(value);
     OFF.into_iter().filter(|each| !forbids(each)).collect()
 }
 
 fn checked(library: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
-    let allowing = allowing(variable);
-    if allowing.is_empty() {
-        return Ok(());
-    }
-    let set: Vec<String> = allowing
+    let (allowing, own) = (allowing(variable), of(library));
+    let set: Vec<String> = own
         .iter()
+        .filter(|each| allowing.contains(each))
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
+    if set.is_empty() {
+        return Ok(());
+    }
     Err(Error::Usage {
         what: format!("{library} might use multicast"),
         legal: format!("set {} first", set.join(" ")),
@@ -40,7 +60,8 @@ fn checked(library: &str, variable: impl Fn(&str) -> Option<String>) -> Result<(
 /// Call it before a library is started that could use multicast, such as NCCL.
 ///
 /// # Errors
-/// [`Error::Usage`] with what to set, unless every variable of [`OFF`] forbids it.
+/// [`Error::Usage`] with what to set, unless the library's variable of [`OFF`] forbids it: that of `"NCCL"`,
+/// `"TransformerEngine"`, `"PyTorch"`, `"NVSHMEM"` or `"cuBLASMp"`. Of another library, all of them.
 pub fn must_be_off(library: &str) -> Result<(), Error> {
     checked(library, |name| std::env::var(name).ok())
 }
@@ -50,23 +71,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_told_each_variable_that_does_not_forbid_it() {
-        let none = |_: &str| None;
+    fn a_library_is_told_its_variable_unless_that_forbids_it() {
+        for (library, (one, value)) in LIBRARIES.into_iter().zip(OFF) {
+            assert_eq!(of(library), [(one, value)]);
+            let only = |name: &str| (name == one).then(|| format!(" {value}\n"));
+            assert!(checked(library, only).is_ok(), "no other's");
+            let wrong = if value == "0" { "1" } else { "0" };
+            for set in [None, Some(wrong.to_owned()), Some(String::new())] {
+                let told = checked(library, |_| set.clone()).expect_err("it may");
+                assert_eq!(told.to_string(), format!("{library} might use multicast"));
+                assert_eq!(told.help(), Some(&format!("set {one}={value} first")[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_library_that_nobody_knows_is_told_every_variable() {
         let all = |name: &str| {
             let found = OFF.into_iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| value.to_owned())
         };
-        assert_eq!(allowing(none), OFF);
-        assert!(checked("NCCL", none).is_err() && checked("NCCL", all).is_ok());
+        assert!(checked("another", all).is_ok());
         for (one, value) in OFF {
-            let only = |name: &str| (name == one).then(|| value.to_owned());
-            assert_eq!(allowing(only).len(), OFF.len() - 1, "{one} alone");
-            let wrong = |name: &str| match name == one {
-                true => Some(if value == "0" { "1" } else { "0" }.to_owned()),
-                false => all(name),
-            };
-            let told = checked("NCCL", wrong).expect_err("it may");
-            assert_eq!(told.to_string(), "NCCL might use multicast");
+            let told = checked("another", |name| all(name).filter(|_| name != one));
+            let told = told.expect_err("it may");
             assert_eq!(told.help(), Some(&format!("set {one}={value} first")[..]));
         }
     }

@@ -1,7 +1,7 @@
 //! Memory of one rank's GPU, for its operands and results that no peer addresses.
 
 use crate::communicator::Communicator;
-use crate::driver::{self, Address, Element, Local, Managed};
+use crate::driver::{self, Address, Contents, Element, Local, Managed};
 use crate::error::Error;
 use crate::retire;
 use std::ops::Range;
@@ -56,6 +56,7 @@ enum Place<T> {
     /// Another library's, until its deleter is called.
     Lent {
         start: Address,
+        read_only: bool,
         _until: Lent,
     },
 }
@@ -159,13 +160,17 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Another library's, from that address on.
+    /// Another library's, with what it says of it.
     pub(crate) fn lent(
         rank: &Communicator,
         managed: Managed,
-        start: Address,
-        shape: &[usize],
+        Contents {
+            start,
+            shape,
+            read_only,
+        }: Contents,
     ) -> Result<Tensor<T>, Error> {
+        let shape = &shape[..];
         count::<T>(shape)?;
         let rank = Arc::new(rank.handle());
         let lent = Lent {
@@ -176,6 +181,7 @@ impl<T: Element> Tensor<T> {
             memory: Arc::new(Memory {
                 place: Place::Lent {
                     start,
+                    read_only,
                     _until: lent,
                 },
                 rank,
@@ -267,6 +273,25 @@ impl<T: Element> Tensor<T> {
         &self.memory.rank
     }
 
+    /// Whether another library lent it to be read alone.
+    pub(crate) fn is_read_only(&self) -> bool {
+        match self.memory.place {
+            Place::Lent { read_only, .. } => read_only,
+            Place::Own(_) | Place::Raw(_) => false,
+        }
+    }
+
+    fn must_be_writable(&self) -> Result<(), Error> {
+        match self.is_read_only() {
+            false => Ok(()),
+            true => Err(Error::Usage {
+                what: "a write to a tensor that another library lent to be read".into(),
+                legal: "write to memory of your own, or let that library lend it to be written"
+                    .into(),
+            }),
+        }
+    }
+
     /// What keeps the memory.
     pub(crate) fn kept(&self) -> Arc<dyn std::any::Any + Send + Sync> {
         self.memory.clone()
@@ -275,8 +300,10 @@ impl<T: Element> Tensor<T> {
     /// Writes all elements, after every launch of this rank so far and before every later one.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another number of elements than it has; what the driver refuses.
+    /// [`Error::Usage`] for another number of elements than it has, and for what another library lent to be read; what the
+    /// driver refuses.
     pub fn write(&self, values: &[T]) -> Result<(), Error> {
+        self.must_be_writable()?;
         if values.len() != self.len() {
             return Err(Error::Usage {
                 what: format!("{} elements written to {}", values.len(), self.len()),
@@ -289,8 +316,9 @@ impl<T: Element> Tensor<T> {
     /// Sets all bytes, after every launch of this rank so far and before every later one.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// [`Error::Usage`] for what another library lent to be read; what the driver refuses.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        self.must_be_writable()?;
         let bytes = (self.len() * size_of::<T>()) as u64;
         driver::fill(self.rank().own_stream(), self.address(), byte, bytes)
     }
@@ -298,8 +326,10 @@ impl<T: Element> Tensor<T> {
     /// Copies all elements of a tensor of the same shape on the same rank, in the order of this rank's launches.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another shape or rank, and for rows that both have; what the driver refuses.
+    /// [`Error::Usage`] for another shape or rank, for rows that both have, and for what another library lent to be read; what
+    /// the driver refuses.
     pub fn copy_from(&self, from: &Tensor<T>) -> Result<(), Error> {
+        self.must_be_writable()?;
         if from.shape != self.shape || !from.rank().is(self.rank()) {
             return Err(Error::Usage {
                 what: format!(

@@ -167,9 +167,17 @@ pub fn plans(
 
 impl Case {
     pub fn new(program: &Program, variant: &Variant, shapes: &[Shape], sharing: u32) -> Case {
-        let (kernel, pipeline) = checked(program, variant);
+        Case::of(checked(program, variant), shapes, sharing)
+    }
+
+    /// Of a kernel that is checked already.
+    pub fn of(
+        (kernel, pipeline): (Checked<Kernel>, Checked<Pipeline>),
+        shapes: &[Shape],
+        sharing: u32,
+    ) -> Case {
         let (series, plans) = plans(&kernel, shapes, sharing)
-            .unwrap_or_else(|error| panic!("{}: {error}", program.name));
+            .unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
         Case {
             plans,
             pipeline,

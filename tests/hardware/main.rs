@@ -46,6 +46,7 @@ mod beside;
 mod case;
 mod chain;
 mod copies;
+mod doctor;
 mod drops;
 mod epilogue;
 mod fused;
@@ -60,6 +61,7 @@ mod mlp;
 mod nccl;
 mod no_depth;
 mod op;
+#[path = "../common/parallel.rs"]
 mod parallel;
 mod prebuilt;
 mod processes;

@@ -1,6 +1,7 @@
 //! Products of depth 0 between others: every sum is 0, and what comes after it as ever. There is nothing at the operands' addresses.
 
 use crate::case::{Case, Device, Fill, Kind, on, variant_of};
+use crate::parallel::in_parallel;
 use crate::{fine, gpus};
 use counterflow::codegen::interp::Outcome;
 use counterflow::codegen::program::Setting::{One, Pair};
@@ -174,9 +175,11 @@ fn an_emulated_operation_of_no_depth_is_launched_and_replayed() {
 /// The schedule's emulator, and emulated ranks, whose operands have addresses and no bytes.
 #[test]
 fn emulated_sums_of_nothing_are_zero() {
-    for (number, (program, variant)) in (0..).zip(variants()) {
-        let case = on(&Device::Cpu, &program, &variant, &shapes());
-        let fill = Fill::Uniform(number);
+    let all = variants();
+    in_parallel(all.len(), |number| {
+        let (program, variant) = &all[number];
+        let case = on(&Device::Cpu, program, variant, &shapes());
+        let fill = Fill::Uniform(number as u64);
         let emulated = case.run(&Device::Cpu, fill);
         compare(&case, &emulated, fill);
         let ranks = fine(Communicator::emulated(variant.world));
@@ -190,5 +193,5 @@ fn emulated_sums_of_nothing_are_zero() {
             "{} {variant}",
             program.name
         );
-    }
+    });
 }

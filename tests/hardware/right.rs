@@ -9,7 +9,7 @@ mod outsiders;
 mod partial;
 mod strangers;
 
-use crate::case::{Case, Device, Fill, Kind, on, variant_of};
+use crate::case::{Case, Device, Fill, Kind, checked, on, variant_of};
 use crate::fine;
 use crate::gpus;
 use crate::parallel::in_parallel;
@@ -121,12 +121,13 @@ impl Matrix {
     fn cases(&self, schedule: Schedule, ranks: u32, sharing: u32) -> Vec<(Case, Fill)> {
         let program = schedule();
         let variants = self.variants(&program, ranks);
+        let of_kinds = in_parallel(self.kinds.len(), |kind| checked(&program, &variants[kind]));
         let of_size = self.sizes.len() * self.fills.len();
         in_parallel(self.kinds.len() * of_size, |index| {
             let size = self.sizes[index % of_size / self.fills.len()];
             let fill = self.fills[index % self.fills.len()];
             let shapes = shapes(self.rows, size);
-            let case = Case::new(&program, &variants[index / of_size], &shapes, sharing);
+            let case = Case::of(of_kinds[index / of_size].clone(), &shapes, sharing);
             (case, fill(u64::from(ranks) << 16 | index as u64))
         })
     }

@@ -1,6 +1,6 @@
 //! The knobs of the GEMM itself: every sort of tile on ragged shapes, against the f64 reference.
 
-use crate::case::{Device, Fill, References, on};
+use crate::case::{Case, Device, Fill, References, checked, on};
 use crate::gpus;
 use crate::parallel::in_parallel;
 use crate::right::JITTER;
@@ -417,7 +417,10 @@ fn what_warpgroups_hand_on_from_tile_to_tile_agrees_with_and_without_pauses() {
 #[test]
 fn shared_steps_agree_with_the_reference_without_a_gpu() {
     let known = References::default();
-    for (variant, sizes, rows, fill) in split() {
+    let cases: Vec<_> = split().collect();
+    in_parallel(cases.len(), |case| {
+        let (variant, sizes, rows, fill) = &cases[case];
+        let built = checked(&schedules::gemm(), variant);
         for (n, k) in &sizes[..2] {
             let rows = &rows[..if wide() { 4 } else { 2 }];
             let most = rows.iter().copied().max().unwrap_or(1);
@@ -425,13 +428,13 @@ fn shared_steps_agree_with_the_reference_without_a_gpu() {
                 .iter()
                 .map(|m| Shape::new(*m, *n, *k).up_to(most))
                 .collect();
-            let case = on(&Device::Cpu, &schedules::gemm(), &variant, &shapes);
-            let outcome = case.run(&Device::Cpu, fill);
+            let case = Case::of(built.clone(), &shapes, 1);
+            let outcome = case.run(&Device::Cpu, *fill);
             for launch in 0..shapes.len() {
-                known.compare(&case, &outcome, launch, fill);
+                known.compare(&case, &outcome, launch, *fill);
             }
         }
-    }
+    });
 }
 
 type Fused = (fn() -> Program, (u32, u32), Knobs);

@@ -21,6 +21,8 @@ mod made;
 mod newcomers;
 #[path = "../common/outsiders.rs"]
 mod outsiders;
+#[path = "../common/parallel.rs"]
+mod parallel;
 mod partial;
 mod random;
 mod sass;
@@ -28,5 +30,7 @@ mod shares;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::codegen;

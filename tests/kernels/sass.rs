@@ -3,6 +3,7 @@
 #[path = "../../runtime/tests/common/mod.rs"]
 pub mod nvidia;
 
+use crate::parallel::in_parallel;
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::sm90;
@@ -94,7 +95,8 @@ pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
             wrong: named(wrong),
         })
     };
-    cases.iter().map(of_one).collect()
+    let found = in_parallel(cases.len(), |case| of_one(&cases[case]));
+    found.into_iter().collect()
 }
 
 pub fn all_pass(cases: &[(Program, Variant)]) {

@@ -3,6 +3,7 @@
 mod circles;
 mod examples;
 mod public;
+mod security;
 mod soundness;
 
 use std::collections::BTreeSet;
@@ -435,7 +436,9 @@ fn nothing_names_a_home_directory() {
     ] {
         paths.extend(files(dir, &[".rs", ".cu", ".md", ".stderr"]));
     }
-    paths.extend(["README.md", "CHANGELOG.md", "Cargo.toml"].map(|name| root().join(name)));
+    paths.extend(
+        ["README.md", "CHANGELOG.md", "SECURITY.md", "Cargo.toml"].map(|name| root().join(name)),
+    );
     for path in paths
         .iter()
         .filter(|path| !path.ends_with("layering/main.rs"))

@@ -9,6 +9,8 @@ mod negative;
 mod no_depth;
 mod no_rows;
 mod outsiders;
+#[path = "../common/parallel.rs"]
+mod parallel;
 mod tuned;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

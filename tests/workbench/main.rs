@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod doctor;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
 #[path = "../../examples/rejected.rs"]

@@ -11,7 +11,7 @@
 //! In a CI, `check NAME --worlds 1..=8 --rows 1..=4096 --emit` proves a schedule for every shape of these ranges and
 //! requires a kernel for GPUs. Exit codes: [`GOOD`], [`REJECTED`], [`USAGE`].
 //!
-//! Only the module that calls cuBLASLt and NCCL uses `unsafe`, each time with a reason.
+//! Only the module that calls cuBLASLt, NCCL and NVML itself uses `unsafe`, each time with a reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod args;
@@ -21,6 +21,7 @@ mod compared;
 mod compile;
 mod cuda;
 mod demo;
+mod doctor;
 mod dump;
 mod emit;
 mod emits;
@@ -74,7 +75,16 @@ pub fn main(schedules: &[Schedule]) -> ExitCode {
         &mut std::io::stdout(),
         &mut std::io::stderr(),
     );
+    leave_what_hangs(code);
     ExitCode::from(code)
+}
+
+/// Ends the process with that code if a call of the driver never came back: an ordinary exit might wait for it.
+#[doc(hidden)]
+pub fn leave_what_hangs(code: u8) {
+    if doctor::hangs() {
+        cuda::leave(code);
+    }
 }
 
 /// As [`main`], with given arguments (the first is the binary's name), environment and streams.
@@ -94,6 +104,7 @@ pub fn run_with(
     let request = match args::parse(args, schedules, surroundings.colour) {
         Ok(Parsed::Request(request)) => request,
         Ok(Parsed::List) => return list::list(schedules, &mut console),
+        Ok(Parsed::Doctor) => return doctor::doctor(&mut console),
         Ok(Parsed::Help(text)) => {
             console.help(&text);
             return GOOD;
@@ -130,9 +141,9 @@ fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Err
         Verb::Run => run::run(request, console),
         Verb::Predict => predict::predict(request, console),
         Verb::Bench => bench::bench(request, console),
-        Verb::List => Err(Error::Usage {
-            what: "`list` takes no schedule".into(),
-            legal: "list".into(),
+        verb @ (Verb::List | Verb::Doctor) => Err(Error::Usage {
+            what: format!("`{}` takes no schedule", verb.name()),
+            legal: verb.name().into(),
         }),
     }
 }

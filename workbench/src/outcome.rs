@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 /// Good: proven, and right if it ran.
 pub const GOOD: u8 = 0;
-/// Rejected by a stage, wrong in a run, not compared, or not possible here.
+/// Rejected by a stage, wrong in a run, not compared, or not possible here; a machine that is not ready.
 pub const REJECTED: u8 = 1;
 /// The command line is invalid.
 pub const USAGE: u8 = 2;

@@ -205,7 +205,10 @@ fn read(path: &str) -> Option<String> {
     let roots = manifest.iter().flat_map(|dir| dir.ancestors().take(3));
     std::iter::once(here.as_path())
         .chain(roots)
-        .find_map(|root: &Path| std::fs::read_to_string(root.join(path)).ok())
+        .map(|root: &Path| root.join(path))
+        // A pipe would be waited for.
+        .filter(|path| path.is_file())
+        .find_map(|path| std::fs::read_to_string(path).ok())
 }
 
 pub(super) fn error_json(error: &Error) -> Json {

@@ -6,7 +6,7 @@ use crate::program::{
     CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, Planes, ScratchRows,
     Side, Slots, TensorId, Var,
 };
-use crate::rank::RankExpr;
+use crate::rank::{RankExpr, RankOp};
 
 /// A tensor of the schedule being built.
 ///
@@ -514,11 +514,16 @@ impl From<u32> for Axis {
 }
 
 impl From<RankExpr> for Slots {
-    /// [`world`](super::world) or a constant. Anything else counts as no slots, which lowering reports.
+    /// [`world`](super::world), one less, or a constant. Anything else counts as no slots, which lowering reports.
     fn from(expr: RankExpr) -> Self {
         match expr {
             RankExpr::World => Slots::World,
             RankExpr::Const(count) => Slots::Count(u32::try_from(count).unwrap_or(0)),
+            RankExpr::Binary(RankOp::Sub, of, less)
+                if (&*of, &*less) == (&RankExpr::World, &RankExpr::Const(1)) =>
+            {
+                Slots::Peers
+            }
             RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Slots::Count(0),
         }
     }

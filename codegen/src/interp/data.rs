@@ -10,6 +10,8 @@ mod tile;
 pub(super) use evaluate::evaluate;
 pub(super) use tile::Tile;
 
+#[cfg(test)]
+use super::Numbers;
 use super::blocks::{Blocks, Summing};
 use super::outcome::Input;
 use super::setup::Setup;

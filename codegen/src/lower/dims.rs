@@ -84,7 +84,7 @@ pub(super) fn match_dims(
                         format!("`{}` has {} slots", tensor.name, slots.count(0)),
                     )
                     .hint(format!(
-                        "write `slots = world()` or a number from 1 to {MOST_SLOTS}"
+                        "write `slots = world()`, `slots = world() - 1`, or a number from 1 to {MOST_SLOTS}"
                     )),
                 );
             }
@@ -148,22 +148,8 @@ pub(super) fn match_dims(
     } = scan;
     let blocks = of_blocks(program, &mut classes);
     shaped(program, &classes, found);
-    for DotSides { a, b, over, at } in &products {
-        let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
-        let (m, n, k) = (
-            classes.of(*a, Side::Rows),
-            classes.of(*b, Side::Rows),
-            classes.of(*a, Side::Columns),
-        );
-        if m == n || n == k || m == k {
-            found.push(
-                mistake(
-                    at,
-                    format!("dot({}, {}) over tiles of {} makes two of its dimensions the same", name(a), name(b), name(over)),
-                )
-                .hint("dot(a[t], b[t]) takes a's rows from the tile's rows and b's rows from the tile's columns; both share K"),
-            );
-        }
+    for product in &products {
+        found.extend(divided_twice(program, &classes, product));
     }
 
     let (dims, ids) = name_dims(program, &classes, &products, &blocks);
@@ -238,6 +224,40 @@ pub(super) fn match_dims(
     }
 }
 
+/// Two sides of a product may have one size, unless ranks divide it: a rank has the rows of its chunk, and all columns and all
+/// of K, or the columns of its chunk.
+fn divided_twice(
+    program: &Program,
+    classes: &Classes,
+    DotSides { a, b, over, at }: &DotSides,
+) -> Option<Diagnostic> {
+    let sides = [
+        ("rows", classes.of(*a, Side::Rows)),
+        ("columns", classes.of(*b, Side::Rows)),
+        ("K", classes.of(*a, Side::Columns)),
+    ];
+    let divided = |class: usize| {
+        let mut tensors = program.tensors.iter().zip(0..);
+        tensors.any(|(tensor, id)| {
+            tensor.kind.chunked() && classes.of(TensorId(id), Side::Rows) == class
+        })
+    };
+    let pairs = [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (sides[one], sides[other]));
+    let same =
+        |((_, one), (_, other)): &((&str, usize), (&str, usize))| one == other && divided(*one);
+    let ((one, _), (other, _)) = pairs.into_iter().find(same)?;
+    let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
+    let message = format!(
+        "the {one} and the {other} of `dot({}, {})` over tiles of `{}` have one size, which the ranks divide",
+        name(a),
+        name(b),
+        name(over)
+    );
+    let hint = "ranks divide one side of a product: take an operand that each rank has all of (`Local`), or a tensor of its own \
+        for the other side";
+    Some(mistake(at, message).hint(hint))
+}
+
 /// Finds scratch of whose shape nothing says anything.
 fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
     let tensors = || {
@@ -302,8 +322,27 @@ fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> 
         .collect()
 }
 
-/// The first product's sides are m, n and k; other sizes are named after the first tensor that has them as columns, or
-/// else as rows.
+/// The product whose sides are m, n and k: the first of parameters that are multiplied into a parameter, or else the first of
+/// parameters, or else the first. What a schedule keeps between its products names nothing that a caller gives.
+fn naming<'p>(program: &Program, products: &'p [DotSides]) -> Option<&'p DotSides> {
+    let given = |tensor: TensorId| {
+        !matches!(
+            program.tensors[tensor.index()].kind,
+            TensorKind::Scratch { .. }
+        )
+    };
+    let of_given = |product: &&DotSides| given(product.a) && given(product.b);
+    let to_given = |product: &&DotSides| of_given(product) && given(product.over);
+    let mut all = products.iter();
+    let first = all
+        .clone()
+        .find(to_given)
+        .or_else(|| all.clone().find(of_given));
+    first.or_else(|| all.next())
+}
+
+/// The sides of the product that names them are m, n and k; other sizes are named after the first tensor that has them as
+/// columns, or else as rows.
 fn name_dims(
     program: &Program,
     classes: &Classes,
@@ -311,7 +350,7 @@ fn name_dims(
     blocks: &HashMap<usize, usize>,
 ) -> (Vec<Dim>, HashMap<usize, DimId>) {
     let mut names: HashMap<usize, String> = HashMap::new();
-    if let Some(DotSides { a, b, .. }) = products.first() {
+    if let Some(DotSides { a, b, .. }) = naming(program, products) {
         for (name, tensor, side) in [
             ("m", *a, Side::Rows),
             ("n", *b, Side::Rows),

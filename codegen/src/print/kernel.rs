@@ -140,6 +140,7 @@ impl Printer<'_> {
                     Slots::Count(1) => "1 slot".into(),
                     Slots::Count(count) => format!("{count} slots"),
                     Slots::World => "world slots".into(),
+                    Slots::Peers => "world - 1 slots".into(),
                 });
                 notes.push(match extent {
                     ScratchRows::Chunk => "own chunk".into(),

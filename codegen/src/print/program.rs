@@ -90,6 +90,7 @@ impl Printer<'_> {
                     let slots = match slots {
                         Slots::Count(count) => count.to_string(),
                         Slots::World => "world".into(),
+                        Slots::Peers => "world - 1".into(),
                     };
                     match like {
                         Some(like) => {

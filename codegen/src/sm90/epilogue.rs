@@ -287,11 +287,7 @@ impl Walk<'_, '_> {
             multicast: None,
             partial_boxes: None,
         });
-        Some(Node::Others {
-            var: "from".into(),
-            own: None,
-            body: filled(bytes, vec![load]),
-        })
+        Some(self.each_slot(sum, None, filled(bytes, vec![load])))
     }
 
     /// Where a subtile of a stored tile lies.
@@ -457,11 +453,7 @@ impl Walk<'_, '_> {
                 }),
             ];
             body.extend(released());
-            nodes.push(Node::Others {
-                var: "from".into(),
-                own,
-                body,
-            });
+            nodes.push(self.each_slot(leaf, own, body));
         }
         nodes
     }

@@ -2,7 +2,7 @@
 
 use super::nodes::why;
 use super::walk::{Bound, Walk};
-use crate::kernel::{Block, Cells, Kernel, Op, OpKind};
+use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Turn};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::Cond;
@@ -22,40 +22,57 @@ pub(super) enum Around {
 pub(super) struct Leaf<'a> {
     pub around: Vec<Around>,
     pub op: &'a Op,
+    /// Whether it waits for one slot after another, each before the sum behind it adds that slot.
+    pub slot_by_slot: bool,
 }
 
 /// The leaf ops of an item in order.
 pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
     fn go<'a>(kernel: &Kernel, body: &'a [Op], around: &mut Vec<Around>, out: &mut Vec<Leaf<'a>>) {
-        for op in body {
-            match &op.kind {
-                OpKind::ForRanks { var, order, body } => {
-                    around.push(Around::Ranks(*var, order.clone(), kernel.loc(op.id)));
+        for turn in kernel.turns(body) {
+            match turn {
+                Turn::One(op) => one(kernel, op, around, out),
+                Turn::Slots { waits, sum, .. } => {
+                    let leaf = |op, slot_by_slot| Leaf {
+                        around: around.clone(),
+                        op,
+                        slot_by_slot,
+                    };
+                    out.extend(waits.iter().map(|wait| leaf(wait, true)));
+                    out.push(leaf(sum, false));
+                }
+            }
+        }
+    }
+    fn one<'a>(kernel: &Kernel, op: &'a Op, around: &mut Vec<Around>, out: &mut Vec<Leaf<'a>>) {
+        match &op.kind {
+            OpKind::ForRanks { var, order, body } => {
+                around.push(Around::Ranks(*var, order.clone(), kernel.loc(op.id)));
+                go(kernel, body, around, out);
+                around.pop();
+            }
+            OpKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                for (body, holds) in [(then, true), (otherwise, false)] {
+                    around.push(Around::If(cond.clone(), holds));
                     go(kernel, body, around, out);
                     around.pop();
                 }
-                OpKind::If {
-                    cond,
-                    then,
-                    otherwise,
-                } => {
-                    for (body, holds) in [(then, true), (otherwise, false)] {
-                        around.push(Around::If(cond.clone(), holds));
-                        go(kernel, body, around, out);
-                        around.pop();
-                    }
-                }
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Dot { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Load { .. }
-                | OpKind::Store { .. } => out.push(Leaf {
-                    around: around.clone(),
-                    op,
-                }),
             }
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => out.push(Leaf {
+                around: around.clone(),
+                op,
+                slot_by_slot: false,
+            }),
         }
     }
     let mut out = Vec::new();

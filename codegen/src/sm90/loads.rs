@@ -15,12 +15,12 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{CellIndex, Pick, ScaleBlock, Side};
+use crate::program::{Home, Pick, ScaleBlock, Side, Slots};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, Unroll,
-    identifier,
+    At, BLOCK_ROWS, Expr, Field, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase,
+    Test, Unroll, identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -220,7 +220,8 @@ impl Walk<'_, '_> {
         ]);
         // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first. What else is waited for
         // comes once, before all of them.
-        let (each, before): (Vec<_>, Vec<_>) = waits.iter().cloned().partition(over_others);
+        let (each, before): (Vec<_>, Vec<_>) =
+            waits.iter().cloned().partition(|wait| wait.slot_by_slot);
         let mut nodes = self.waits(&before);
         let mut body = Vec::new();
         for leaf in &each {
@@ -229,7 +230,7 @@ impl Walk<'_, '_> {
                     self.wait(cells, *at_least)
                         .into_iter()
                         .flat_map(|node| match node {
-                            Node::Others { body, .. } => body,
+                            Node::Others { body, .. } | Node::For { body, .. } => body,
                             other => vec![other],
                         }),
                 );
@@ -243,12 +244,37 @@ impl Walk<'_, '_> {
             Unroll::Once,
             part,
         ));
-        nodes.push(Node::Others {
-            var: "from".into(),
-            own: None,
-            body,
-        });
+        nodes.push(self.each_slot(sum, None, body));
         nodes
+    }
+
+    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn.
+    pub(super) fn each_slot(
+        &self,
+        sum: &Leaf<'_>,
+        own: Option<FragmentOp>,
+        body: Vec<Node>,
+    ) -> Node {
+        let var = "from".to_string();
+        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+            return Node::Others { var, own, body };
+        };
+        if from.slot != Some(Pick::All) {
+            return Node::Others { var, own, body };
+        }
+        let to = match self.b.kernel.buffers[from.buffer.index()].slots_by() {
+            Slots::Count(count) => count.into(),
+            Slots::World => Expr::world(),
+            Slots::Peers => Expr::world() - 1,
+        };
+        Node::For {
+            var,
+            from: 0.into(),
+            to,
+            by: 1.into(),
+            unroll: Unroll::Once,
+            body,
+        }
     }
 
     /// Where a subtile of a sum's term lies, that of the slot `from`, and its type.
@@ -256,12 +282,31 @@ impl Walk<'_, '_> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return None;
         };
-        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
-            self.b.found.push(refuse(
-                self.b.kernel.loc(sum.op.id).into(),
-                "a sum of one slot, or of another rank's",
-                "the slots of all others: `partial[others()][t].sum()`",
-            ));
+        let buffer = &self.b.kernel.buffers[from.buffer.index()];
+        let name = &buffer.name;
+        let refused = match (&from.slot, &from.home) {
+            (_, Home::Everywhere) => Some((
+                "a sum over the memory of all ranks".into(),
+                "each rank sends its part to a slot of the rank that adds: `partial[others()][t].sum()`".into(),
+            )),
+            (_, home) if home.is_remote() => Some((
+                "a sum of slots in another rank's memory".into(),
+                format!("copy them to this rank first: it adds its own slots, `{name}[others()][t].sum()`"),
+            )),
+            (Some(Pick::One(_)) | None, _) => Some((
+                "a sum of one slot".into(),
+                format!("a stored tile as it is, without `.sum()`: `{name}[slot][t]`"),
+            )),
+            (Some(Pick::Others), _) if !buffer.has_slot_for_each_rank() => Some((
+                format!("a sum of the slots of all others, of which `{name}` has none"),
+                format!("`slots = world()`, or all of its slots: `{name}[everyone()][t].sum()`"),
+            )),
+            (Some(Pick::Others | Pick::All), _) => None,
+        };
+        if let Some((message, hint)) = refused {
+            let (message, hint): (String, String) = (message, hint);
+            let at = self.b.kernel.loc(sum.op.id);
+            self.b.found.push(refuse(at.into(), message, hint));
             return None;
         }
         let (_, var) = side(from)?;
@@ -520,12 +565,6 @@ impl TileSide {
             self.tile.clone()
         }
     }
-}
-
-/// Whether a wait is for a cell of each other rank.
-fn over_others(leaf: &Leaf<'_>) -> bool {
-    let others = CellIndex::Rank(Pick::Others);
-    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.contains(&others))
 }
 
 fn least(a: Expr, b: Expr) -> Expr {

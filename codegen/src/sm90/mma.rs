@@ -89,11 +89,7 @@ impl Walk<'_, '_> {
                 Unroll::Fully,
                 part,
             ));
-            nodes.push(Node::Others {
-                var: "from".into(),
-                own: None,
-                body,
-            });
+            nodes.push(self.each_slot(sum, None, body));
         }
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());

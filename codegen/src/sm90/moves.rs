@@ -55,7 +55,7 @@ impl<'a> Moves<'_, 'a> {
         };
         let inner = within.into_iter().map(|leaf| Leaf {
             around: leaf.around[self.around.len()..].to_vec(),
-            op: leaf.op,
+            ..leaf
         });
         (before, inner.collect())
     }
@@ -94,6 +94,7 @@ impl Walk<'_, '_> {
                 (OpKind::Signal { .. }, Some(last)) => last.signals.push(Leaf {
                     around: leaf.around[around.len()..].to_vec(),
                     op: leaf.op,
+                    slot_by_slot: leaf.slot_by_slot,
                 }),
                 // Nothing else is in an item of a role that moves data, nor more than waits before its copies.
                 (

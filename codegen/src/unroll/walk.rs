@@ -2,7 +2,9 @@
 
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, WhichChunk};
+use crate::kernel::{
+    Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, Turn, WhichChunk,
+};
 use crate::order::{Chosen, RankOrder, Selection, left_out};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::{Cond, RankError, RankExpr};
@@ -21,6 +23,7 @@ pub(super) fn walk(
         sequential: kernel.roles[role].kind.sequential(),
         bound: vec![Bound::Nothing; kernel.vars.len()],
         phase: 0,
+        slot: None,
         out: Agent {
             rank: narrow(rank),
             role: narrow(role as u32),
@@ -49,11 +52,13 @@ struct Walker<'a> {
     sequential: bool,
     bound: Vec<Bound>,
     phase: u32,
+    /// The slot whose turn it is, of a sum over several.
+    slot: Option<(&'a Pick, u32)>,
     out: Agent,
 }
 
-impl Walker<'_> {
-    fn blocks(&mut self, body: &[Block]) -> Result<(), Diagnostic> {
+impl<'a> Walker<'a> {
+    fn blocks(&mut self, body: &'a [Block]) -> Result<(), Diagnostic> {
         for block in body {
             match block {
                 Block::ForRanks {
@@ -137,7 +142,7 @@ impl Walker<'_> {
         some.map_err(|(cut, error)| self.no_value(&cut.text(&self.name()), error, at))
     }
 
-    fn item(&mut self, body: &[Op]) -> Result<(), Diagnostic> {
+    fn item(&mut self, body: &'a [Op]) -> Result<(), Diagnostic> {
         let start = self.out.steps.len() as u32;
         self.ops(body)?;
         let end = self.out.steps.len() as u32;
@@ -152,91 +157,115 @@ impl Walker<'_> {
         Ok(())
     }
 
-    fn ops(&mut self, body: &[Op]) -> Result<(), Diagnostic> {
-        for op in body {
-            match &op.kind {
-                OpKind::ForRanks { var, order, body } => {
-                    let at = self.kernel.loc(op.id);
-                    for step in 0..self.steps(order, at)? {
-                        self.bind_rank(*var, order, step, at)?;
-                        self.ops(body)?;
+    fn ops(&mut self, body: &'a [Op]) -> Result<(), Diagnostic> {
+        for turn in self.kernel.turns(body) {
+            match turn {
+                Turn::One(op) => self.op(op)?,
+                Turn::Slots {
+                    waits,
+                    sum,
+                    slots,
+                    own,
+                } => {
+                    let own = own.then_some(self.rank);
+                    let others = self.picked(slots, self.geometry.world, "slot", sum.id)?;
+                    let mut ranks: Vec<u32> = others.chain(own).collect();
+                    ranks.sort_unstable();
+                    for rank in ranks {
+                        self.slot = Some((slots, rank));
+                        let waits = waits.iter().filter(|_| own != Some(rank));
+                        waits.chain([sum]).try_for_each(|op| self.op(op))?;
+                        self.slot = None;
                     }
                 }
-                OpKind::If {
-                    cond,
-                    then,
-                    otherwise,
-                } => {
-                    let holds = self.holds(cond, self.kernel.loc(op.id))?;
-                    self.ops(if holds { then } else { otherwise })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &'a Op) -> Result<(), Diagnostic> {
+        match &op.kind {
+            OpKind::ForRanks { var, order, body } => {
+                let at = self.kernel.loc(op.id);
+                for step in 0..self.steps(order, at)? {
+                    self.bind_rank(*var, order, step, at)?;
+                    self.ops(body)?;
                 }
-                OpKind::Wait { cells, at_least } => {
-                    self.cells(op.id, cells, |counter, _, cell| StepKind::Wait {
-                        counter,
-                        cell,
-                        at_least: *at_least,
-                    })?
-                }
-                OpKind::Signal { cells, amount } => {
-                    self.cells(op.id, cells, |counter, home, cell| StepKind::Signal {
-                        counter,
-                        home,
-                        cell,
-                        amount: *amount,
-                    })?
-                }
-                OpKind::Copy { dst, src } => {
-                    let to = self.slots(op.id, dst)?.next().unwrap_or(0);
-                    let from = self.slots(op.id, src)?.next().unwrap_or(0);
-                    let (dst, src) = (self.span(op.id, dst, to)?, self.span(op.id, src, from)?);
-                    self.push(op.id, StepKind::Copy { dst, src });
-                }
-                OpKind::Dot { acc, a, b } => {
-                    let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
-                    self.push(op.id, StepKind::Dot { acc: *acc, a, b });
-                }
-                OpKind::Reduce { acc, from, own } => {
-                    let me = own.map(|_| self.rank);
-                    let mut slots: Vec<u32> = self.slots(op.id, from)?.chain(me).collect();
-                    slots.sort_unstable();
-                    for slot in slots {
-                        let from = self.span(op.id, from, slot)?;
-                        let kind = match own.filter(|_| me == Some(slot)) {
-                            Some(value) => StepKind::OwnTerm {
-                                acc: *acc,
-                                value,
-                                of: from,
-                            },
-                            None => StepKind::Reduce { acc: *acc, from },
-                        };
-                        self.push(op.id, kind);
-                    }
-                }
-                OpKind::Load { acc, from } => {
-                    let slot = self.slots(op.id, from)?.next().unwrap_or(0);
-                    let from = self.span(op.id, from, slot)?;
-                    self.push(op.id, StepKind::Load { acc: *acc, from });
-                }
-                OpKind::Store {
-                    dst,
-                    mode,
-                    value,
-                    amax,
-                    scales,
-                } => {
-                    let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
-                    let dst = self.span(op.id, dst, slot)?;
-                    self.push(
-                        op.id,
-                        StepKind::Store {
-                            dst,
-                            mode: *mode,
-                            value: *value,
-                            amax: *amax,
-                            scales: scales.map(|plane| self.kernel.scales_made(plane, &dst)),
+            }
+            OpKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                let holds = self.holds(cond, self.kernel.loc(op.id))?;
+                self.ops(if holds { then } else { otherwise })?;
+            }
+            OpKind::Wait { cells, at_least } => {
+                self.cells(op.id, cells, |counter, _, cell| StepKind::Wait {
+                    counter,
+                    cell,
+                    at_least: *at_least,
+                })?
+            }
+            OpKind::Signal { cells, amount } => {
+                self.cells(op.id, cells, |counter, home, cell| StepKind::Signal {
+                    counter,
+                    home,
+                    cell,
+                    amount: *amount,
+                })?
+            }
+            OpKind::Copy { dst, src } => {
+                let to = self.slots(op.id, dst)?.next().unwrap_or(0);
+                let from = self.slots(op.id, src)?.next().unwrap_or(0);
+                let (dst, src) = (self.span(op.id, dst, to)?, self.span(op.id, src, from)?);
+                self.push(op.id, StepKind::Copy { dst, src });
+            }
+            OpKind::Dot { acc, a, b } => {
+                let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
+                self.push(op.id, StepKind::Dot { acc: *acc, a, b });
+            }
+            OpKind::Reduce { acc, from, own } => {
+                for slot in self.slots(op.id, from)? {
+                    let of = self.span(op.id, from, slot)?;
+                    let kind = match own.filter(|_| slot == self.rank) {
+                        Some(value) => StepKind::OwnTerm {
+                            acc: *acc,
+                            value,
+                            of,
                         },
-                    );
+                        None => StepKind::Reduce {
+                            acc: *acc,
+                            from: of,
+                        },
+                    };
+                    self.push(op.id, kind);
                 }
+            }
+            OpKind::Load { acc, from } => {
+                let slot = self.slots(op.id, from)?.next().unwrap_or(0);
+                let from = self.span(op.id, from, slot)?;
+                self.push(op.id, StepKind::Load { acc: *acc, from });
+            }
+            OpKind::Store {
+                dst,
+                mode,
+                value,
+                amax,
+                scales,
+            } => {
+                let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
+                let dst = self.span(op.id, dst, slot)?;
+                self.push(
+                    op.id,
+                    StepKind::Store {
+                        dst,
+                        mode: *mode,
+                        value: *value,
+                        amax: *amax,
+                        scales: scales.map(|plane| self.kernel.scales_made(plane, &dst)),
+                    },
+                );
             }
         }
         Ok(())
@@ -337,14 +366,15 @@ impl Walker<'_> {
     }
 
     fn picked(&self, pick: &Pick, below: u32, what: &str, op: OpId) -> Result<Picked, Diagnostic> {
+        let one = |index: u32| Picked {
+            range: index..index + 1,
+            without: None,
+        };
+        if let Some((_, slot)) = self.slot.filter(|(slots, _)| *slots == pick) {
+            return Ok(one(slot));
+        }
         Ok(match pick {
-            Pick::One(expr) => {
-                let one = self.rank_value(expr, below, what, self.kernel.loc(op))?;
-                Picked {
-                    range: one..one + 1,
-                    without: None,
-                }
-            }
+            Pick::One(expr) => one(self.rank_value(expr, below, what, self.kernel.loc(op))?),
             Pick::All => Picked {
                 range: 0..below,
                 without: None,
@@ -363,7 +393,14 @@ impl Walker<'_> {
                 range: 0..1,
                 without: None,
             }),
-            Some(pick) => self.picked(pick, buffer.slots(self.geometry.world), "slot", op),
+            Some(pick) => {
+                let world = self.geometry.world;
+                let below = match pick {
+                    Pick::All => buffer.slots_of_all(world),
+                    Pick::One(_) | Pick::Others => buffer.slots(world),
+                };
+                self.picked(pick, below, "slot", op)
+            }
         }
     }
 

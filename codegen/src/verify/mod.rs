@@ -47,8 +47,9 @@
 //!
 //! # What orders two accesses
 //!
-//! Program order inside an item; the joins of a role; a wait and the signals that *must precede it*: those without
-//! which the count cannot reach its target. Other items of the same role order nothing, since another CTA may run
+//! Program order inside an item, which is that of its statements (a sum over slots waits for a slot and adds it, slot by
+//! slot); the joins of a role; a wait and the signals that *must precede it*: those without which, and without what follows
+//! them in their agent, the count cannot reach its target. Other items of the same role order nothing, since another CTA may run
 //! them. Across launches also the end of a rank's launch and the beginning of its next.
 //!
 //! # What a sum is of
@@ -186,12 +187,22 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
 ///
 /// # Errors
 /// No case to run, or a run that does not end.
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 #[doc(hidden)]
 pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
     warp::outdated(pipeline).map_err(|refused| match refused {
         Refused::NoCase(found) | Refused::Wrong(found) => found,
     })
+}
+
+/// For tests: runs the warps of a few items in a world of so many ranks, also in one that [`pipeline`] does not try.
+///
+/// # Errors
+/// What is wrong with the warps, or why the schedule is not legal in that world.
+#[cfg(all(feature = "undo", debug_assertions))]
+#[doc(hidden)]
+pub fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
+    warp::in_world(pipeline, world)
 }
 
 fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {

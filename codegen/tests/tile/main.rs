@@ -5,6 +5,7 @@ mod batch_invariant;
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
 mod clocks;
+mod dims;
 mod double_buffer;
 mod dtype;
 mod emulator;
@@ -22,6 +23,8 @@ mod print;
 mod promotion;
 mod random;
 mod series;
+mod short_sums;
+mod turns;
 #[cfg(debug_assertions)]
 mod undo;
 #[cfg(debug_assertions)]

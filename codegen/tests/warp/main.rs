@@ -13,6 +13,7 @@ mod control;
 mod copies;
 mod cuda;
 mod dependent_launch;
+mod dims;
 mod double_buffer;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]
@@ -31,6 +32,8 @@ mod mn_major;
 mod names;
 mod no_depth;
 mod own_terms;
+#[path = "../../../tests/common/parallel.rs"]
+mod parallel;
 mod partial;
 mod partial_tiles;
 mod passes;
@@ -51,6 +54,7 @@ mod staggered_epilogues;
 mod summing_roles;
 mod swapped_operands;
 mod together;
+mod turns;
 mod without_gemm;
 mod without_product;
 mod worlds;

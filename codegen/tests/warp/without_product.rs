@@ -104,8 +104,8 @@ fn what_multiplies_nothing_is_refused_with_what_is_possible() {
     let options = GemmOptions::default();
     assert!(built(&copied((128, 128), options.clone()), &Variant::new(2)).is_ok());
     insta::assert_snapshot!(refused((64, 128), options.clone()), @"
-    error[resources]: tiles of 64x128 that multiply nothing, in ping-pong
-      help: cooperative tiles: of 128 or 256 rows, without `ping_pong`
+    error[resources]: tiles of 64x128 that multiply nothing
+      help: tiles of 128 or 256 rows: both warpgroups share a tile where nothing is multiplied
     ");
     insta::assert_snapshot!(refused((128, 20), options.clone()), @"
     error[resources]: tiles of 128x20

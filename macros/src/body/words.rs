@@ -46,6 +46,10 @@ pub fn axis(axis: &Axis) -> TokenStream {
             let world = word(name);
             quote!(#world())
         }
+        Axis::Peers(name) => {
+            let world = word(name);
+            quote!(#world() - 1)
+        }
         Axis::Items(partition) => partition.to_token_stream(),
         Axis::Count(count) => count.to_token_stream(),
     }

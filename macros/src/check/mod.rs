@@ -71,7 +71,7 @@ impl Checker<'_> {
     fn axis_read(&mut self, axis: &Axis) {
         match axis {
             Axis::Items(name) => self.reads(name, name),
-            Axis::World(_) | Axis::Count(_) => {}
+            Axis::World(_) | Axis::Peers(_) | Axis::Count(_) => {}
         }
     }
 
@@ -175,7 +175,10 @@ impl Checker<'_> {
                 WaitCells::Same { counter, axes } => {
                     self.reads(counter, counter);
                     let same: Vec<&Index> = place.indices.iter().collect();
-                    self.axes(counter, axes, &same, &counter.to_token_stream());
+                    match self.cell_among(axes, &same) {
+                        Some(cell) => self.axis_of_read(counter, (axes, &same), &cell),
+                        None => self.axes(counter, axes, &same, &counter.to_token_stream()),
+                    }
                 }
             }
         }

@@ -56,7 +56,7 @@ impl Checker<'_> {
             let (name, mistake_at) = (name.clone(), &index.tokens);
             match (axis, &index.kind) {
                 (Axis::Items(_), IndexKind::Along { .. })
-                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
+                | (Axis::World(_) | Axis::Peers(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
                 (Axis::Items(wanted), IndexKind::Item { var, partition }) => {
                     if wanted != partition {
                         let (wanted, found, var) = (
@@ -79,11 +79,58 @@ impl Checker<'_> {
                         .at(mistake_at, Mistake::AxisItem { name, wanted });
                 }
                 (
-                    Axis::World(_) | Axis::Count(_),
+                    Axis::World(_) | Axis::Peers(_) | Axis::Count(_),
                     IndexKind::Item { .. } | IndexKind::Along { .. },
                 ) => self.errors.at(mistake_at, Mistake::AxisRank { name }),
             }
         }
+    }
+
+    /// Those of more indices that fit the axes of a counter, one for each.
+    pub(super) fn cell_among<'i>(
+        &self,
+        axes: &[Axis],
+        indices: &[&'i Index],
+    ) -> Option<Vec<&'i Index>> {
+        if indices.len() <= axes.len() || axes.is_empty() {
+            return None;
+        }
+        let mut rest = indices.iter();
+        let cell = axes.iter().map(|axis| {
+            let fits = |index: &&&Index| match (axis, &index.kind) {
+                (Axis::Items(wanted), IndexKind::Item { partition, .. }) => wanted == partition,
+                (Axis::World(_) | Axis::Peers(_) | Axis::Count(_), IndexKind::Rank(_)) => true,
+                (Axis::Items(_), IndexKind::Rank(_) | IndexKind::Along { .. })
+                | (
+                    Axis::World(_) | Axis::Peers(_) | Axis::Count(_),
+                    IndexKind::Item { .. } | IndexKind::Along { .. },
+                ) => false,
+            };
+            rest.find(fits).copied()
+        });
+        cell.collect()
+    }
+
+    /// A wait for the cell at the index of what is read, whose counter has fewer axes.
+    pub(super) fn axis_of_read(
+        &mut self,
+        counter: &Ident,
+        (axes, indices): (&[Axis], &[&Index]),
+        cell: &[&Index],
+    ) {
+        let name = names::text(counter);
+        let index = |index: &&Index| {
+            let text = index.tokens.to_string();
+            format!("[{}]", text.replace(" ()", "()"))
+        };
+        let cell: String = cell.iter().map(index).collect();
+        let mistake = Mistake::AxisOfRead {
+            wanted: count(axes.len()),
+            found: indices.len().to_string(),
+            offer: format!("{name}{cell}"),
+            name,
+        };
+        self.errors.at(counter.to_token_stream(), mistake);
     }
 
     pub(super) fn place(&mut self, place: &Place, access: Access) {
@@ -242,7 +289,7 @@ impl Checker<'_> {
 /// Whether a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
-        Axis::World(_) => true,
+        Axis::World(_) | Axis::Peers(_) => true,
         Axis::Items(_) => false,
         Axis::Count(Expr::Lit(lit)) => {
             matches!(&lit.lit, Lit::Int(int) if int.base10_parse::<u32>().is_ok_and(|n| n > 1))
@@ -254,6 +301,7 @@ fn several(slots: &Axis) -> bool {
 fn axis_text(axis: &Axis) -> String {
     match axis {
         Axis::World(_) => "world()".into(),
+        Axis::Peers(_) => "world() - 1".into(),
         Axis::Items(partition) => names::text(partition),
         Axis::Count(count) => count.to_token_stream().to_string(),
     }

@@ -283,9 +283,15 @@ impl Parser<'_> {
         };
         let slots = if let Some((word, _)) = word_call(slots).filter(|(word, _)| *word == "world") {
             Some(Axis::World(word.clone()))
+        } else if let Some(word) = all_but_one(slots) {
+            Some(Axis::Peers(word.clone()))
         } else {
-            self.whole(slots, false, "`slots`: `world()` or a number")
-                .map(Axis::Count)
+            self.whole(
+                slots,
+                false,
+                "`slots`: `world()`, `world() - 1` or a number",
+            )
+            .map(Axis::Count)
         };
         let (tensor, extent) = self.like(like)?;
         let like = Like {
@@ -329,4 +335,21 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// `world()` of `world() - 1`.
+fn all_but_one(slots: &Expr) -> Option<&Ident> {
+    let Expr::Binary(syn::ExprBinary {
+        left,
+        op: syn::BinOp::Sub(_),
+        right,
+        ..
+    }) = slots
+    else {
+        return None;
+    };
+    let one = matches!(&**right, Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(int), .. })
+        if int.base10_parse::<u32>().is_ok_and(|n| n == 1));
+    let (word, _) = word_call(left).filter(|(word, _)| *word == "world" && one)?;
+    Some(word)
 }

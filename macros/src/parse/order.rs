@@ -100,8 +100,13 @@ impl Parser<'_> {
                         return None;
                     }
                     let n = self.rank(n)?;
-                    if ordered_by.is_none() || ordered_by.as_deref() == Some("by") {
-                        self.errors.at(&call.method, Mistake::ButLastOfWhat);
+                    let mistake = match ordered_by.as_deref() {
+                        None => Some(Mistake::ButLastOfWhat),
+                        Some("by") => Some(Mistake::ButLastOfTable),
+                        Some(_) => None,
+                    };
+                    if let Some(mistake) = mistake {
+                        self.errors.at(&call.method, mistake);
                         return None;
                     }
                     calls.push(OrderCall {

@@ -35,8 +35,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there are not so many, with those that there are and the ways to share them, or where they
-    /// do not reach each other.
+    /// do not reach each other; [`Error::Usage`] for no rank, or more than 128.
     pub fn local(world: u32) -> Result<Vec<Communicator>, Error> {
+        legal(world as usize)?;
         let count = cuda::Gpu::count()?;
         if count < world {
             let gpus = (0..count).map(|gpu| Ok(cuda::Gpu::open(gpu)?.name().to_owned()));
@@ -86,8 +87,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
-        let timeout = timeout()?;
         legal(gpus.len())?;
+        let timeout = timeout()?;
         retire::sweep();
         let mut opened: Vec<Gpu> = Vec::new();
         for ordinal in gpus {
@@ -274,6 +275,24 @@ pub(super) fn timeout() -> Result<Duration, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn worlds_that_no_schedule_is_proven_for_are_refused_before_anything_is_made() {
+        for world in [0, 129, 100_000_000, u32::MAX] {
+            for made in [
+                Communicator::local(world),
+                Communicator::loopback(world),
+                Communicator::emulated(world),
+            ] {
+                let error = made.expect_err("refused");
+                assert_eq!(error.kind(), "usage");
+                assert_eq!(
+                    error.to_string(),
+                    format!("a communicator of {world} ranks")
+                );
+            }
+        }
+    }
 
     #[test]
     fn too_few_gpus_are_named_with_the_ways_to_share_them() {

@@ -98,13 +98,21 @@ fn element<T: Element>() -> DLDataType {
     }
 }
 
+/// What another library says of its tensor.
+pub(crate) struct Contents {
+    pub start: Address,
+    pub shape: Vec<usize>,
+    /// Whether nobody may write it.
+    pub read_only: bool,
+}
+
 impl Managed {
     /// Rows of elements, one after another, in memory that `keeps` keeps until the deleter is called.
     pub(crate) fn pack<T: Element>(
         keeps: impl Send + Sync + 'static,
         at: Address,
         device: Home,
-        shape: &[usize],
+        (shape, read_only): (&[usize], bool),
     ) -> Managed {
         let size = |size: &usize| *size as i64;
         let place = DLDevice {
@@ -118,7 +126,12 @@ impl Managed {
             shape.iter().map(size).collect(),
             strides(shape),
         );
-        let packed = pack_versioned(keeps, info, 0);
+        let flags = if read_only {
+            DLPACK_FLAG_BITMASK_READ_ONLY
+        } else {
+            0
+        };
+        let packed = pack_versioned(keeps, info, flags);
         // SAFETY: it comes from a box.
         Managed(unsafe { NonNull::new_unchecked(packed) })
     }
@@ -137,14 +150,11 @@ impl Managed {
         std::mem::ManuallyDrop::new(self).0
     }
 
-    /// Where its elements start and its extents, if they are `T`s on that device, one row after another.
+    /// What it is, if it has `T`s on that device, one row after another.
     ///
     /// # Errors
     /// [`Error::Usage`] for what it is instead.
-    pub(crate) fn contents<T: Element>(
-        &self,
-        device: Home,
-    ) -> Result<(Address, Vec<usize>), Error> {
+    pub(crate) fn contents<T: Element>(&self, device: Home) -> Result<Contents, Error> {
         let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
         // SAFETY: the struct is whole, and stays until this is dropped.
         let managed = unsafe { self.0.as_ref() };
@@ -152,12 +162,6 @@ impl Managed {
             return refuse(
                 format!("a tensor of DLPack {}", managed.version.major),
                 format!("version {MAJOR}"),
-            );
-        }
-        if managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY != 0 {
-            return refuse(
-                "a tensor that may only be read".into(),
-                "export one that may be written: a launch may be given it for an output".into(),
             );
         }
         let tensor = &managed.dl_tensor;
@@ -203,7 +207,11 @@ impl Managed {
         }
         let start = (tensor.data as u64).checked_add(tensor.byte_offset);
         match start {
-            Some(start) => Ok((Address(start), sizes)),
+            Some(start) => Ok(Contents {
+                start: Address(start),
+                shape: sizes,
+                read_only: managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY != 0,
+            }),
             None => refuse(
                 "an offset beyond all addresses".into(),
                 "a smaller one".into(),

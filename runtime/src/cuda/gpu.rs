@@ -2,6 +2,7 @@
 
 use super::driver::{self, check, checked};
 use super::start;
+use super::survey::{Reach, reach, uuid_of};
 use super::unused::Unused;
 use crate::device::Device;
 use crate::error::Error;
@@ -113,7 +114,7 @@ impl Gpu {
             (9, 0) => Ok(()),
             (major, minor) => Err(driver::none(
                 &format!("{} has compute capability {major}.{minor}", self.name),
-                "kernels are made for Hopper (9.0: H100, H200); --device cpu runs the emulator",
+                "kernels are made for Hopper (9.0: H100, H200); emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool",
             )),
         }
     }
@@ -237,39 +238,9 @@ impl Gpu {
         if self.ordinal() == ordinal {
             return Ok(());
         }
-        let devices = [self.context.cu_device(), other];
-        let mut can = 0;
-        // SAFETY: the answer's place is ours, and both are devices.
-        let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, devices[0], devices[1]) };
-        check("ask whether two GPUs reach each other", code)?;
-        let mut adds = 0;
-        // SAFETY: as above.
-        let code = unsafe {
-            sys::cuDeviceGetP2PAttribute(
-                &raw mut adds,
-                sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-                devices[0],
-                devices[1],
-            )
-        };
-        check("ask whether two GPUs add to each other's memory", code)?;
-        apart([self.ordinal(), ordinal], can != 0, adds != 0).map_or(Ok(()), Err)
+        let Reach { access, atomics } = reach(self.context.cu_device(), other)?;
+        apart([self.ordinal(), ordinal], access, atomics).map_or(Ok(()), Err)
     }
-}
-
-/// A device's name among all GPUs.
-fn uuid_of(device: sys::CUdevice) -> Result<String, Error> {
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the place is ours, and the device is one.
-    let code = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
-    check("ask the GPU's identity", code)?;
-    let hex: String = uuid
-        .bytes
-        .iter()
-        .map(|byte| format!("{:02x}", *byte as u8))
-        .collect();
-    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
-    Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
 }
 
 /// Lets a pool return nothing to the driver by itself.

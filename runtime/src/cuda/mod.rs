@@ -23,18 +23,21 @@ mod nvtx;
 mod queues;
 mod registered;
 mod start;
+mod survey;
 mod trace;
 mod unused;
 mod vmm;
 mod watch;
 
 pub use cudarc::driver::{CudaSlice, CudaStream};
+pub(crate) use dlpack::Contents;
 pub use dlpack::{Managed, ManagedTensor};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use nccl::Window;
+pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;

@@ -48,7 +48,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         return Err(none(
             "no NVIDIA driver: libcuda.so.1 does not load",
-            "install driver 580 or later, or use --device cpu: the emulator runs the same checked plan",
+            "install driver 580 or later, or emulate the ranks, which run the same checked plan: `Communicator::emulated`, or --device cpu of the tool",
         ));
     }
     for name in NEEDED {
@@ -70,7 +70,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if started != CUresult::CUDA_SUCCESS {
         return Err(none(
             &format!("the NVIDIA driver does not start: {}", name_of(started)),
-            "nvidia-smi shows the driver's state; --device cpu needs no GPU",
+            help(started),
         ));
     }
     let mut count = 0;
@@ -83,7 +83,57 @@ pub(super) fn open() -> Result<u32, Error> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(none(
             "the NVIDIA driver sees no GPU",
-            "CUDA_VISIBLE_DEVICES may hide them; --device cpu needs none",
+            "CUDA_VISIBLE_DEVICES may hide them; emulated ranks need none: `Communicator::emulated`, or --device cpu of the tool",
         )),
+    }
+}
+
+/// What to do where the driver does not start.
+fn help(code: CUresult) -> &'static str {
+    match code {
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            "CUDA_VISIBLE_DEVICES may hide the GPUs, and a container must be started with them (`--gpus all`); emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
+            "GPUs with an NVSwitch need NVIDIA's fabric manager: see `systemctl status nvidia-fabricmanager`, and start it; emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "the driver's library and its kernel module have different versions: reboot after an update, or mount the host's library into the container"
+        }
+        CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "a library of CUDA's forward compatibility (cuda-compat) is found before the driver's own: take it out of LD_LIBRARY_PATH"
+        }
+        CUresult::CUDA_ERROR_UNKNOWN => {
+            "often /dev/nvidia-uvm is missing: `nvidia-modprobe -u` makes it; else nvidia-smi and the kernel's log (`dmesg`) say more"
+        }
+        CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            "the toolkit's stub of libcuda is found before the driver's own: take its `stubs` folder out of LD_LIBRARY_PATH"
+        }
+        _ => {
+            "nvidia-smi shows the driver's state; emulated ranks need no GPU: `Communicator::emulated`, or --device cpu of the tool"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_does_not_start_says_what_to_do() {
+        for (code, word) in [
+            (CUresult::CUDA_ERROR_NO_DEVICE, "CUDA_VISIBLE_DEVICES"),
+            (CUresult::CUDA_ERROR_SYSTEM_NOT_READY, "fabricmanager"),
+            (CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "reboot"),
+            (
+                CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+                "cuda-compat",
+            ),
+            (CUresult::CUDA_ERROR_UNKNOWN, "nvidia-uvm"),
+            (CUresult::CUDA_ERROR_STUB_LIBRARY, "stubs"),
+            (CUresult::CUDA_ERROR_OUT_OF_MEMORY, "nvidia-smi"),
+        ] {
+            assert!(help(code).contains(word), "{code:?}");
+        }
     }
 }

@@ -43,7 +43,7 @@ impl<T: Element> Local<T> {
                         _slice: slice,
                     }
                 }
-                StreamKind::Emulated(on) => Place::Emulated(emulated::Memory::zeros(on, bytes)),
+                StreamKind::Emulated(on) => Place::Emulated(emulated::Memory::zeros(on, bytes)?),
             },
             len,
             stream: stream.clone(),

@@ -29,6 +29,7 @@ pub(crate) use graph::Graph;
 pub use memory::Local;
 pub use stream::Stream;
 
+pub(crate) use crate::cuda::Contents;
 pub use crate::cuda::{Address, Element, Managed, ManagedTensor};
 
 pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Watch, range};

@@ -22,7 +22,7 @@ impl<T: Plain> Pinned<T> {
     pub fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
         Ok(match &gpu.0 {
             GpuKind::Cuda(gpu) => Pinned::Cuda(cuda::Pinned::new(gpu)?),
-            GpuKind::Emulated(gpu) => Pinned::Emulated(emulated::Pinned::new(gpu)),
+            GpuKind::Emulated(gpu) => Pinned::Emulated(emulated::Pinned::new(gpu)?),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The memory of an emulated machine: allocations by address. An address is never used twice.
 
+use crate::error::Error;
 use crate::shared::Segment;
 use counterflow_codegen::interp::open::{Fault, Memory};
 use std::borrow::Cow;
@@ -23,20 +24,37 @@ struct Block {
     shared: Option<Arc<Segment>>,
 }
 
+/// Zeros, unless this process may not have so many bytes.
+fn zeros(len: usize) -> Result<Vec<u8>, Error> {
+    // A vector of zeros is not touched, but ends the process where there is no room; so the room is asked for before.
+    let mut room = Vec::<u8>::new();
+    let found = room.try_reserve_exact(len);
+    // Else the compiler may leave it out.
+    std::hint::black_box(&room);
+    drop(room);
+    found.map_err(|why| Error::TooLarge {
+        what: format!("{len} bytes of an emulated GPU's memory: {why}"),
+        help: "free memory of this process, or let it have more (`ulimit -v`)".into(),
+    })?;
+    Ok(vec![0; len])
+}
+
 impl Block {
-    fn zeros(len: usize) -> Block {
-        Block {
-            bytes: vec![0; len],
+    fn zeros(len: usize) -> Result<Block, Error> {
+        Ok(Block {
+            bytes: zeros(len)?,
             len,
             shared: None,
-        }
+        })
     }
 
     /// Most of what a heap maps is never touched, so it is neither cleared nor moved.
-    fn grow(&mut self, len: usize) {
+    fn grow(&mut self, len: usize) -> Result<(), Error> {
         const PAGE: usize = 4096;
         if len > self.bytes.len() && self.shared.is_none() {
-            let mut more = vec![0; len.next_power_of_two().max(LAZY)];
+            // Twice the room if there is so much, so that it seldom moves.
+            let more = zeros(len.next_power_of_two().max(LAZY));
+            let mut more = more.or_else(|_| zeros(len))?;
             let old = self.bytes[..self.len].chunks(PAGE);
             for (old, new) in old.zip(more.chunks_mut(PAGE)) {
                 if old.iter().any(|byte| *byte != 0) {
@@ -46,6 +64,7 @@ impl Block {
             self.bytes = more;
         }
         self.len = len;
+        Ok(())
     }
 }
 
@@ -67,15 +86,22 @@ impl Allocations {
     }
 
     /// Zeroed memory.
-    pub fn allocate(&mut self, bytes: u64) -> u64 {
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if this process may not have so much.
+    pub fn allocate(&mut self, bytes: u64) -> Result<u64, Error> {
+        let block = Block::zeros(bytes as usize)?;
         let at = self.reserve(bytes);
-        self.live.insert(at, Block::zeros(bytes as usize));
-        at
+        self.live.insert(at, block);
+        Ok(at)
     }
 
     /// Zeroed memory at reserved addresses, up to that size.
-    pub fn grow(&mut self, at: u64, bytes: u64) {
-        self.live.entry(at).or_default().grow(bytes as usize);
+    ///
+    /// # Errors
+    /// As [`Allocations::allocate`]; it is as before then.
+    pub fn grow(&mut self, at: u64, bytes: u64) -> Result<(), Error> {
+        self.live.entry(at).or_default().grow(bytes as usize)
     }
 
     /// Memory that processes share, at reserved addresses: its first bytes.
@@ -178,7 +204,7 @@ mod tests {
     #[test]
     fn accesses_beyond_an_allocation_and_after_its_end_are_refused() {
         let mut memory = Allocations::default();
-        let (a, b) = (memory.allocate(100), memory.allocate(8));
+        let [a, b] = [100, 8].map(|bytes| memory.allocate(bytes).expect("room"));
         assert!(memory.bytes(a, 100).is_ok() && memory.bytes(b + 4, 4).is_ok());
         let told = |memory: &Allocations, at, len| memory.bytes(at, len).expect_err("refused").0;
         assert_eq!(
@@ -191,22 +217,49 @@ mod tests {
             "an access of 4 bytes reaches memory that was freed"
         );
         assert!(memory.free(a).is_err());
-        assert!(memory.allocate(100) > b, "addresses are not used again");
+        assert!(
+            memory.allocate(100).expect("room") > b,
+            "addresses are not used again"
+        );
     }
 
     #[test]
     fn what_grows_keeps_its_bytes_and_the_rest_is_zero() {
         let mut memory = Allocations::default();
         let at = memory.reserve(1 << 30);
-        memory.grow(at, 10_000);
+        memory.grow(at, 10_000).expect("room");
         memory.write(at + 9_999, &[7]).expect("there");
         assert!(memory.bytes(at + 10_000, 1).is_err());
         for bytes in [50_000, (LAZY as u64) * 2] {
-            memory.grow(at, bytes);
+            memory.grow(at, bytes).expect("room");
             let all = memory.bytes(at, bytes).expect("there");
             assert_eq!((all.len() as u64, all[9_999]), (bytes, 7));
             assert!(all[10_000..].iter().all(|byte| *byte == 0));
             assert!(memory.bytes(at, bytes + 1).is_err());
         }
+    }
+
+    #[test]
+    fn memory_that_the_system_does_not_give_is_refused_and_nothing_is_lost() {
+        const MOST: u64 = isize::MAX as u64;
+        let mut memory = Allocations::default();
+        let at = memory.reserve(1 << 30);
+        memory.grow(at, 10_000).expect("room");
+        memory.write(at, &[7]).expect("there");
+        for bytes in [MOST, MOST - 1, 1 << 60] {
+            let refused = [memory.allocate(bytes).map(drop), memory.grow(at, bytes)];
+            for error in refused {
+                let error = error.expect_err("too much");
+                assert_eq!(error.kind(), "too_large");
+                assert!(
+                    error
+                        .to_string()
+                        .contains(&format!("{bytes} bytes of an emulated GPU's memory: ")),
+                    "{error}"
+                );
+            }
+        }
+        assert_eq!(memory.bytes(at, 10_000).expect("there")[0], 7);
+        assert!(memory.bytes(at, 10_001).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::machine::{Gpu, Machine};
 use crate::cuda::{Address, Element, Told};
+use crate::error::Error;
 use counterflow_codegen::interp::open::Memory as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -50,12 +51,12 @@ pub(crate) struct Pinned<T> {
 }
 
 impl<T: Plain> Pinned<T> {
-    pub fn new(gpu: &Gpu) -> Pinned<T> {
-        Pinned {
+    pub fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
+        Ok(Pinned {
             machine: gpu.machine.clone(),
-            at: gpu.machine.lock().memory.allocate(T::BYTES as u64),
+            at: gpu.machine.lock().memory.allocate(T::BYTES as u64)?,
             value: PhantomData,
-        }
+        })
     }
 
     pub fn address(&self) -> Address {

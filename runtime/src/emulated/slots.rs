@@ -120,7 +120,7 @@ impl Slots {
         if let Some(wanted) = self.wanted(bytes)? {
             let mut state = self.machine.lock();
             for rank in 0..self.world {
-                state.memory.grow(self.base + rank * self.stride, wanted);
+                state.memory.grow(self.base + rank * self.stride, wanted)?;
             }
             self.backed = wanted;
         }

@@ -279,12 +279,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub fn zeros(stream: &Stream, bytes: u64) -> Memory {
-        let at = stream.machine().lock().memory.allocate(bytes.max(1));
-        Memory {
+    pub fn zeros(stream: &Stream, bytes: u64) -> Result<Memory, Error> {
+        let at = stream.machine().lock().memory.allocate(bytes.max(1))?;
+        Ok(Memory {
             stream: stream.clone(),
             at,
-        }
+        })
     }
 
     pub fn address(&self) -> Address {

@@ -196,10 +196,16 @@ fn unfair(sequence: &Sequence, error: &Error) -> Option<String> {
     (!fair).then(|| error.to_string())
 }
 
-/// The sequences that a test run makes: as many as `COUNTERFLOW_SEQUENCES` says, or a part of what CI makes.
+/// The sequences that a test run makes: as many as `COUNTERFLOW_SEQUENCES` says, or a part of what `.ci/run` makes, which
+/// sets `WIDE`.
 fn sequences() -> u64 {
     let said = std::env::var("COUNTERFLOW_SEQUENCES").ok();
-    said.and_then(|text| text.parse().ok()).unwrap_or(1000)
+    let otherwise = if std::env::var_os("WIDE").is_some() {
+        10_000
+    } else {
+        1000
+    };
+    said.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! A disk cache of machine code.
 //!
 //! An entry is a file named by the hash of source, options and compiler. A truncated or damaged file, or one of another
-//! program, is a miss. An entry is written to a temporary file and renamed, so readers see all or nothing. Two
-//! processes that compile the same write the same bytes.
+//! program, is a miss. An entry appears whole or not at all. Two processes that compile the same write the same bytes.
+//!
+//! Whoever may write an entry decides what runs on the GPU. So an entry counts only if it is [trusted](trust): a file
+//! of this user or root, in a folder that nobody else may write. Anything else under its name is a miss.
 
 use super::libraries::NVRTC;
 use super::source::Source;
 use crate::draft;
 use crate::error::Error;
-use std::fs;
+use crate::trust;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// The variable that moves the cache; `off` switches it off.
@@ -18,8 +21,15 @@ const MAGIC: &[u8; 16] = b"counterflow jit1";
 /// The file that names the compiler that filled the cache, for use without a compiler.
 const SEAL: &str = "compiler";
 const HEAD: usize = 16 + 32 + 32 + 8;
+/// The most bytes of an entry, many times those of the largest kernel.
+const LONGEST: u64 = 64 << 20;
+/// The most bytes of the file that names the compiler.
+const LONGEST_SEAL: u64 = 4096;
 
 /// Where compiled kernels are kept.
+///
+/// To share a cache is to trust whoever may write it: its entries are code. Entries of this user and of root count, in a
+/// folder that nobody else may write. So users share a cache that root filled; a folder that several of them may write is none.
 ///
 /// ```
 /// use counterflow::jit::Cache;
@@ -28,6 +38,8 @@ const HEAD: usize = 16 + 32 + 32 + 8;
 /// assert_eq!(Cache::off().dir(), None);
 /// let user = Cache::of_user();
 /// println!("{:?}", user.dir());
+/// assert_eq!(Cache::off().room()?, 0);
+/// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cache {
@@ -119,39 +131,43 @@ impl Cache {
         self.dir.as_ref().map(|dir| dir.join(name))
     }
 
+    fn seal_path(&self) -> Result<PathBuf, Error> {
+        let dir = self.dir();
+        dir.map(|dir| dir.join(SEAL))
+            .ok_or_else(|| unsealed("the cache is off".into()))
+    }
+
     /// Records which compiler filled it.
     pub(super) fn seal(&self, compiler: &str) -> Result<(), Error> {
-        let Some(dir) = self.dir() else {
-            return Err(unsealed("the cache is off".into()));
-        };
-        let written = fs::create_dir_all(dir).and_then(|()| fs::write(dir.join(SEAL), compiler));
-        written.map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
+        let path = self.seal_path()?;
+        draft::write(&path, compiler.as_bytes())
+            .map_err(|error| unsealed(format!("{}: {error}", path.display())))
     }
 
     /// Which compiler filled it, if somebody sealed it.
     pub(super) fn sealed_by(&self) -> Result<String, Error> {
-        let Some(dir) = self.dir() else {
-            return Err(unsealed("the cache is off".into()));
-        };
-        fs::read_to_string(dir.join(SEAL))
-            .map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
+        let path = self.seal_path()?;
+        let read = trust::read(&path, LONGEST_SEAL);
+        read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
+            .map_err(|error| unsealed(format!("{}: {error}", path.display())))
     }
 
     /// The error if the cache has no intact entry and nothing can be compiled.
     pub(super) fn lacks(&self, key: &Key, name: &str) -> Error {
-        let damaged = self.path(key).filter(|path| path.exists());
-        unsealed(match damaged {
-            Some(path) => format!("{}, which has {name}, is damaged", path.display()),
-            None => format!(
+        let path = self.path(key).unwrap_or_default();
+        unsealed(match trust::read(&path, LONGEST) {
+            Ok(_) => format!("{}, which has {name}, is damaged", path.display()),
+            Err(error) if error.kind() == ErrorKind::NotFound => format!(
                 "{} has no {name} of this text and these options",
                 self.dir().unwrap_or(Path::new("")).display()
             ),
+            Err(error) => format!("{name}: {error}"),
         })
     }
 
     /// Machine code and log, if there is an intact entry.
     pub(super) fn get(&self, key: &Key) -> Option<(Vec<u8>, String)> {
-        let bytes = fs::read(self.path(key)?).ok()?;
+        let bytes = trust::read(&self.path(key)?, LONGEST).ok()?;
         let (head, body) = bytes.split_at_checked(HEAD)?;
         let (magic, rest) = head.split_at(16);
         let (name, rest) = rest.split_at(32);
@@ -177,18 +193,12 @@ impl Cache {
         bytes.extend_from_slice(blake3::hash(&body).as_bytes());
         bytes.extend_from_slice(&(log.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&body);
-        let draft = path.with_extension(format!("{}.tmp", draft::unique()));
-        let written = path
-            .parent()
-            .map_or(Ok(()), fs::create_dir_all)
-            .and_then(|()| fs::write(&draft, &bytes))
-            .and_then(|()| fs::rename(&draft, &path));
-        match written {
+        if bytes.len() as u64 > LONGEST {
+            return Cached::Not(format!("{} bytes, above {LONGEST}", bytes.len()));
+        }
+        match draft::write(&path, &bytes) {
             Ok(()) => Cached::Stored,
-            Err(error) => {
-                let _ = fs::remove_file(&draft);
-                Cached::Not(format!("{}: {error}", path.display()))
-            }
+            Err(error) => Cached::Not(format!("{}: {error}", path.display())),
         }
     }
 }
@@ -205,6 +215,8 @@ fn unsealed(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn fresh(name: &str) -> Cache {
         let dir =
@@ -282,6 +294,106 @@ mod tests {
         assert_eq!(cache.sealed_by().expect("sealed"), "nvrtc 13.0 1 2");
         assert_eq!(Cache::off().seal("x").expect_err("off").kind(), "toolkit");
         let _ = fs::remove_dir_all(cache.dir().expect("on"));
+    }
+
+    /// A file of as many bytes, which take no room on the disk.
+    fn empty(path: &Path, bytes: u64) {
+        let file = fs::File::create(path).expect("a file");
+        file.set_len(bytes).expect("set");
+    }
+
+    fn pipe(path: &Path) {
+        use rustix::fs::{CWD, Mode, mkfifoat};
+        mkfifoat(CWD, path, Mode::RWXU).expect("a pipe");
+    }
+
+    #[test]
+    fn links_pipes_devices_and_large_or_open_files_are_misses_at_once() {
+        let cache = fresh("odd");
+        assert_eq!(cache.put(&of("a"), b"code", "said"), Cached::Stored);
+        let path = cache.path(&of("a")).expect("on");
+        let beside = path.with_extension("beside");
+        fs::rename(&path, &beside).expect("moved");
+        type Put = fn(&Path, &Path);
+        let odd: [(Put, &str); 5] = [
+            (
+                |path, good| symlink(good, path).expect("a link"),
+                "it is a link",
+            ),
+            (
+                |path, _| symlink("/dev/zero", path).expect("a link"),
+                "it is a link",
+            ),
+            (|path, _| pipe(path), "it is no file"),
+            (|path, _| empty(path, 3 << 30), "3221225472 bytes"),
+            (
+                |path, good| {
+                    fs::copy(good, path).expect("copied");
+                    fs::set_permissions(path, Permissions::from_mode(0o666)).expect("set");
+                },
+                "others may write it",
+            ),
+        ];
+        for (put, why) in odd {
+            put(&path, &beside);
+            assert_eq!(cache.get(&of("a")), None, "{why}");
+            let told = cache.lacks(&of("a"), "k").to_string();
+            assert!(told.contains(why), "{told}");
+            // It is written anew in place of that, and nothing is written through it.
+            assert_eq!(
+                cache.put(&of("a"), b"code", "said"),
+                Cached::Stored,
+                "{why}"
+            );
+            assert!(cache.get(&of("a")).is_some(), "{why}");
+            assert!(path.symlink_metadata().expect("there").is_file());
+            fs::remove_file(&path).expect("gone");
+        }
+        let _ = fs::remove_dir_all(cache.dir().expect("on"));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_is_no_cache() {
+        let cache = fresh("open");
+        assert_eq!(cache.put(&of("a"), b"code", ""), Cached::Stored);
+        cache.seal("nvrtc").expect("sealed");
+        let dir = cache.dir().expect("on");
+        // Where others may add files, a folder for temporary files among them.
+        for mode in [0o777, 0o1777, 0o757] {
+            fs::set_permissions(dir, Permissions::from_mode(mode)).expect("set");
+            assert_eq!(cache.get(&of("a")), None, "{mode:o}");
+            let put = cache.put(&of("b"), b"code", "");
+            assert!(
+                matches!(&put, Cached::Not(why) if why.contains("others may write it")),
+                "{put:?}"
+            );
+            for error in [cache.seal("nvrtc"), cache.sealed_by().map(drop)] {
+                let told = error.expect_err("refused").to_string();
+                assert!(told.contains("others may write it"), "{told}");
+            }
+        }
+        fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("set");
+        assert!(cache.get(&of("a")).is_some());
+        let _ = fs::remove_dir_all(dir);
+    }
+
+    #[test]
+    fn a_seal_is_never_written_through_a_link_or_a_pipe() {
+        let cache = fresh("through");
+        assert_eq!(cache.put(&of("a"), b"code", ""), Cached::Stored);
+        let dir = cache.dir().expect("on");
+        let other = dir.join("other");
+        fs::write(&other, "theirs").expect("written");
+        symlink(&other, dir.join(SEAL)).expect("a link");
+        assert!(cache.sealed_by().is_err());
+        cache.seal("nvrtc 13.0").expect("written");
+        assert_eq!(fs::read_to_string(&other).expect("read"), "theirs");
+        assert_eq!(cache.sealed_by().expect("sealed"), "nvrtc 13.0");
+        fs::remove_file(dir.join(SEAL)).expect("gone");
+        pipe(&dir.join(SEAL));
+        assert!(cache.sealed_by().is_err());
+        cache.seal("nvrtc 13.0").expect("written");
+        let _ = fs::remove_dir_all(dir);
     }
 
     #[test]

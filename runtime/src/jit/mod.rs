@@ -17,6 +17,7 @@ mod facts;
 mod libraries;
 mod nvrtc;
 mod options;
+mod room;
 pub mod sass;
 pub mod sass_checks;
 mod source;
@@ -73,7 +74,7 @@ impl Compiled {
 /// const TEXT: &str = "extern \"C\" __global__ void scale(float* x) { x[threadIdx.x] *= 2; }";
 ///
 /// let compiler = Compiler::find()?.with_cache(Cache::at("kernels"));
-/// println!("{}", compiler.describe());
+/// println!("{}: {:?}", compiler.describe(), compiler.version());
 /// let scale: Compiled = compiler.compile(&Source::new("scale", TEXT), Target::Sm90a)?;
 /// println!("{} bytes in {:?}; {}", scale.cubin().len(), scale.took, scale.log);
 /// let again = compiler.compile_all(&[(Source::new("scale", TEXT), Target::Sm90a)]);
@@ -144,6 +145,14 @@ impl Compiler {
         match &self.with {
             With::Nvrtc(nvrtc) => nvrtc.describe(),
             With::Sealed(by) => format!("a cache that {by} filled"),
+        }
+    }
+
+    /// NVRTC's version, major and minor. None where a cache stands in for the compiler.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        match &self.with {
+            With::Nvrtc(nvrtc) => Some(nvrtc.version()),
+            With::Sealed(_) => None,
         }
     }
 

@@ -58,9 +58,8 @@ impl Nvrtc {
         if let Some(nvrtc) = &*shared {
             return Ok(nvrtc.clone());
         }
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let here = std::env::current_dir().unwrap_or_default();
-        let nvrtc = Arc::new(Nvrtc::load(libraries::find(&variable, &here)?)?);
+        let found = libraries::find(&libraries::of_process, &libraries::program())?;
+        let nvrtc = Arc::new(Nvrtc::load(found)?);
         *shared = Some(nvrtc.clone());
         Ok(nvrtc)
     }
@@ -101,6 +100,11 @@ impl Nvrtc {
     pub(super) fn describe(&self) -> String {
         let (major, minor) = self.version;
         format!("NVRTC {major}.{minor} from {}", self.from.nvrtc.display())
+    }
+
+    /// Major and minor version.
+    pub(super) fn version(&self) -> (u32, u32) {
+        (self.version.0.unsigned_abs(), self.version.1.unsigned_abs())
     }
 
     /// This compiler's identity, for the cache's key.
@@ -240,7 +244,7 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Toolkit`] if it exists but does not load; [`Error::Usage`] for a path in place of a name.
+/// [`Error::Toolkit`] if it exists but does not load, or others may write it; [`Error::Usage`] for a path in place of a name.
 pub fn preload(name: &str) -> Result<bool, Error> {
     if Path::new(name).file_name() != Some(name.as_ref()) {
         return Err(Error::Usage {
@@ -248,9 +252,7 @@ pub fn preload(name: &str) -> Result<bool, Error> {
             legal: "the name of a file, without folders".into(),
         });
     }
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let here = std::env::current_dir().unwrap_or_default();
-    match libraries::other(&variable, &here, name) {
+    match libraries::other(&libraries::of_process, &libraries::program(), name)? {
         Some(path) => keep(&path).map(|_| true),
         None => Ok(false),
     }

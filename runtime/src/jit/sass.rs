@@ -1,7 +1,12 @@
 //! The machine instructions of a cubin, by NVIDIA's disassembler. Only tests and the workbench use them.
 
-use crate::draft;
+use super::libraries::{self, Variable};
 use crate::error::Error;
+use crate::trust;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,15 +44,12 @@ impl Sass {
     /// [`Error::Toolkit`] if there is no disassembler, or it fails.
     pub fn of(cubin: &[u8]) -> Result<Sass, Error> {
         let tool = tool()?;
-        let file = scratch();
-        let told = std::fs::write(&file, cubin)
-            .and_then(|()| Command::new(&tool).arg("-c").arg(&file).output())
+        let told = unnamed(cubin)
+            .and_then(|file| Command::new(&tool).arg("-c").arg(path(&file)).output())
             .map_err(|source| Error::File {
                 path: tool.clone(),
                 source,
-            });
-        let _ = std::fs::remove_file(&file);
-        let told = told?;
+            })?;
         if !told.status.success() {
             return Err(Error::Toolkit {
                 what: format!(
@@ -95,43 +97,93 @@ impl Sass {
     }
 }
 
-/// A file that nobody else writes.
-fn scratch() -> PathBuf {
-    std::env::temp_dir().join(format!("counterflow-{}.cubin", draft::unique()))
+/// A file in memory, so that nothing stays behind.
+fn unnamed(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("kernel.cubin", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
-/// The disassembler: named, in `.cuda/` here or above, in a toolkit, or on the path.
+/// The path by which a process that this one starts finds it.
+fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+/// The disassembler: named, the program's or the user's own, in a toolkit, or on the path.
 fn tool() -> Result<PathBuf, Error> {
-    if let Some(named) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
-        return Ok(named.into());
+    find(&libraries::of_process, &libraries::program())
+}
+
+fn find(variable: Variable<'_>, program: &Path) -> Result<PathBuf, Error> {
+    let missing = |what: String| Error::Toolkit {
+        what,
+        help: format!(
+            "in counterflow's checkout, `.ci/cuda.sh` puts it into .cuda/; or set {VARIABLE} to the file"
+        ),
+    };
+    if let Some(named) = variable(VARIABLE) {
+        return trust::file(Path::new(&named))
+            .map_err(|why| missing(format!("{VARIABLE} names {}: {why}", named.display())));
     }
-    let here = std::env::current_dir().unwrap_or_default();
-    let mut places: Vec<PathBuf> = here
-        .ancestors()
-        .map(|dir| dir.join(".cuda/nvidia/cu13/bin"))
+    let mut places: Vec<PathBuf> = libraries::own(variable, program)
+        .iter()
+        .map(|dir| dir.join("bin"))
         .collect();
     for name in ["CUDA_HOME", "CUDA_PATH"] {
-        places.extend(std::env::var_os(name).map(|root| Path::new(&root).join("bin")));
+        places.extend(variable(name).map(|root| Path::new(&root).join("bin")));
     }
     places.push("/usr/local/cuda/bin".into());
-    places.extend(std::env::split_paths(
-        &std::env::var_os("PATH").unwrap_or_default(),
-    ));
-    places
+    let path = variable("PATH").unwrap_or_default();
+    places.extend(std::env::split_paths(&path));
+    let files = places
         .into_iter()
-        .map(|dir| dir.join("nvdisasm"))
-        .find(|path| path.is_file())
-        .ok_or_else(|| Error::Toolkit {
-            what: "nvdisasm is in no .cuda/, toolkit or folder of PATH".into(),
-            help: format!(
-                "`.ci/cuda.sh` puts it into .cuda/ (or `pip install --no-deps --target .cuda nvidia-cuda-nvdisasm==13.2.86`); or set {VARIABLE}"
-            ),
-        })
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join("nvdisasm"));
+    libraries::first(files)
+        .map_err(|why| missing(format!("nvdisasm: {why}")))?
+        .ok_or_else(|| missing("nvdisasm is in no .cuda/, toolkit or folder of PATH".into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disassembler_that_others_may_write_is_not_run() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("counterflow-nvdisasm-{}", std::process::id()));
+        let bin = dir.join(".cuda/nvidia/cu13/bin");
+        std::fs::create_dir_all(&bin).expect("a folder");
+        let file = bin.join("nvdisasm");
+        std::fs::write(&file, "").expect("a file");
+        let mode = |mode| {
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("set");
+        };
+        let named = |name: &str| (name == VARIABLE).then(|| file.clone().into_os_string());
+        mode(0o755);
+        assert_eq!(find(&|_| None, &dir).expect("found"), file);
+        assert!(
+            find(&named, Path::new("/"))
+                .expect("found")
+                .ends_with("nvdisasm")
+        );
+        mode(0o777);
+        let told = find(&named, &dir).expect_err("refused").to_string();
+        assert!(told.contains("others may write it"), "{told}");
+        let passed = find(&|_| None, &dir).map(|found| found.starts_with(&dir));
+        assert!(!passed.unwrap_or(false), "a toolkit's, or none");
+        std::fs::remove_dir_all(dir).expect("gone");
+    }
+
+    #[test]
+    fn a_file_in_memory_has_a_path_and_leaves_nothing() {
+        let file = unnamed(b"text").expect("made");
+        let told = Command::new("cat").arg(path(&file)).output().expect("run");
+        assert_eq!(told.stdout, b"text");
+        let path = path(&file);
+        drop(file);
+        assert!(!Path::new(&path).exists());
+    }
 
     #[test]
     fn instructions_are_read_without_addresses_and_encodings() {

@@ -200,8 +200,8 @@ pub(super) fn check_one(
     }
     if takes_mut(buffer) && !given.writable {
         return refuse(
-            format!("{name} is an output and was given by a shared reference"),
-            format!("give `&mut`: the launch writes {name}"),
+            format!("{name} is an output and was given by a shared reference, or may only be read"),
+            format!("give `&mut` of memory that may be written: the launch writes {name}"),
         );
     }
     Ok(())

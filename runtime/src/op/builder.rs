@@ -386,13 +386,14 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 proof,
             })
         };
+        let proofs = self.proofs().map_err(|error| match error {
+            // What is wrong with a schedule, all ranks find; with the file of winners, perhaps one of them.
+            Error::File { .. } => self.rank.refuses(error),
+            error => error,
+        });
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),
-            buckets: self
-                .proofs()?
-                .into_iter()
-                .map(load)
-                .collect::<Result<_, _>>()?,
+            buckets: proofs?.into_iter().map(load).collect::<Result<_, _>>()?,
             plans: Mutex::default(),
             early: self.early,
         };

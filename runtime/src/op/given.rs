@@ -103,7 +103,7 @@ impl<'a> Argument<'a> {
             dtype: T::TENSOR,
             extent: Extent::Shaped(tensor.shape()),
             bytes,
-            writable,
+            writable: writable && !tensor.is_read_only(),
         }
     }
 

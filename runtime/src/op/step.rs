@@ -275,8 +275,11 @@ fn check(
         return refuse(what, format!("give {} at least", part.elements));
     }
     if part.written && !given.writable {
-        let what = format!("{} is written, and was given by `&`", part.name);
-        return refuse(what, "give it by `&mut`".into());
+        let what = format!(
+            "{} is written, and was given by `&` or may only be read",
+            part.name
+        );
+        return refuse(what, "give memory that may be written by `&mut`".into());
     }
     Ok(())
 }

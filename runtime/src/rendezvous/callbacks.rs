@@ -34,7 +34,7 @@ impl Callbacks {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] for a rank outside the world.
+    /// [`Error::Usage`] for a rank outside the world, and for more than 128 ranks.
     pub fn new(
         rank: u32,
         world: u32,

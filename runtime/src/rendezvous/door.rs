@@ -1,19 +1,21 @@
-//! Who may join: whoever proves by challenge and response that it knows the secret. A process that listens looks at all
-//! that knock at once, so nobody at the door delays the others.
+//! Who may join: whoever proves that it knows the secret, by a key that both sides then have ([`exchange`](super::exchange)).
+//! A process that listens looks at all that knock at once, so nobody at the door delays the others.
 
+use super::exchange::{Exchange, Key, Side};
 use super::secret::{BYTES, Secret, random};
 use super::wire::{PAUSE, Wire};
 use super::{Deadline, absent, failed};
 use crate::error::Error;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The first bytes of a challenge.
-const GREETING: &[u8; 8] = b"cntrflw1";
-const CHALLENGE: usize = GREETING.len() + BYTES;
-/// A rank, its world, a random number and a proof.
+const GREETING: &[u8; 8] = b"cntrflw2";
+/// They, the connection's random number, and the host's half of the exchange.
+const CHALLENGE: usize = GREETING.len() + 2 * BYTES;
+/// A rank, its world, the guest's half and a proof.
 const ANSWER: usize = 8 + 2 * BYTES;
 /// A word and a proof.
 const WELCOME: usize = 1 + BYTES;
@@ -22,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How many may stand there. One more comes in only once the first has had its time, and that one has to go.
 const STANDING: usize = 256;
 const STAY: Duration = Duration::from_millis(100);
+/// How long a job that cannot begin tells those who come why.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Where others knock.
 pub(crate) trait Listen {
@@ -79,6 +83,13 @@ struct Standing<S> {
     since: Instant,
 }
 
+/// Why a job cannot begin, until when that is said, and how many ranks there are at most, by what any of them counts.
+struct Cause {
+    error: Error,
+    until: Instant,
+    world: u32,
+}
+
 /// Lets in those of the `wanted` ranks that know the secret, until all are here.
 pub(crate) fn admit<L: Listen>(
     listener: &L,
@@ -89,7 +100,19 @@ pub(crate) fn admit<L: Listen>(
 ) -> Result<BTreeMap<u32, Wire<L::Stream>>, Error> {
     let mut inside = BTreeMap::new();
     let mut standing: VecDeque<Standing<L::Stream>> = VecDeque::new();
-    while inside.len() < wanted.len() {
+    let (mut cause, mut told) = (None::<Cause>, BTreeSet::new());
+    let exchange = Exchange::begin(Side::Host, secret)?;
+    loop {
+        match &cause {
+            None if inside.len() == wanted.len() => return Ok(inside),
+            // Rank 0 needs no telling.
+            Some(cause)
+                if told.len() + 1 >= cause.world as usize || Instant::now() > cause.until =>
+            {
+                break;
+            }
+            _ => {}
+        }
         let mut idle = true;
         if standing.len() == STANDING
             && standing
@@ -103,7 +126,7 @@ pub(crate) fn admit<L: Listen>(
             && let Ok(stream) = listener.accept()
         {
             idle = false;
-            standing.extend(greeted(stream)?);
+            standing.extend(greeted(stream, &exchange)?);
         }
         for _ in 0..standing.len() {
             let Some(mut one) = standing.pop_front() else {
@@ -113,30 +136,51 @@ pub(crate) fn admit<L: Listen>(
                 Ok(Some(answer)) => {
                     idle = false;
                     let free = |rank| wanted.contains(&rank) && !inside.contains_key(&rank);
-                    if let Some(rank) = judged(&mut one, &answer, secret, me, free)? {
-                        inside.insert(rank, one.wire);
+                    match judged(one, &exchange, &answer, me, free) {
+                        Judged::In(rank, wire) => drop(inside.insert(rank, wire)),
+                        Judged::OtherWorld(place) => {
+                            told.insert(place.rank);
+                            cause.get_or_insert_with(|| Cause {
+                                error: other_world(place, me),
+                                until: Instant::now() + LINGER,
+                                world: me.world.max(place.world),
+                            });
+                        }
+                        Judged::Out => {}
                     }
                 }
                 Ok(None) if one.since.elapsed() < PATIENCE => standing.push_back(one),
                 Ok(None) | Err(_) => {}
             }
         }
-        if deadline.is_over() {
+        if let Some(cause) = &cause {
+            tell(&mut inside, &mut told, &cause.error);
+        } else if deadline.is_over() {
             let missing = wanted.iter().filter(|rank| !inside.contains_key(rank));
             let missing: Vec<u32> = missing.copied().collect();
             let error = absent(&missing, "join", deadline.limit);
-            let soon = Instant::now() + Duration::from_millis(100);
-            for wire in inside.values_mut() {
-                // Who is inside learns of those who are not. If it no longer listens, it has its own limit.
-                let _ = wire.send_message(&refusal(&error), soon);
-            }
+            tell(&mut inside, &mut told, &error);
             return Err(error);
         }
         if idle {
             sleep(PAUSE);
         }
     }
-    Ok(inside)
+    cause.map_or(Ok(inside), |cause| Err(cause.error))
+}
+
+/// Tells those inside why the job does not begin, each once. Who no longer listens has its own limit.
+fn tell<S: Read + Write>(
+    inside: &mut BTreeMap<u32, Wire<S>>,
+    told: &mut BTreeSet<u32>,
+    error: &Error,
+) {
+    let soon = Instant::now() + Duration::from_millis(100);
+    for (rank, wire) in inside {
+        if told.insert(*rank) {
+            let _ = wire.send_message(&refusal(error), soon);
+        }
+    }
 }
 
 /// The message by which a rank tells another why it gives up. Others begin with a zero.
@@ -146,53 +190,68 @@ pub(crate) fn refusal(error: &Error) -> Vec<u8> {
 }
 
 /// Asks somebody who knocks.
-fn greeted<S: Read + Write>(stream: S) -> Result<Option<Standing<S>>, Error> {
+fn greeted<S: Read + Write>(stream: S, exchange: &Exchange) -> Result<Option<Standing<S>>, Error> {
     let mut one = Standing {
-        wire: Wire::new(stream),
+        wire: Wire::new(stream)?,
         nonce: random()?,
         since: Instant::now(),
     };
-    let challenge = [&GREETING[..], &one.nonce].concat();
+    let challenge = [&GREETING[..], &one.nonce, &exchange.public].concat();
     // A new connection has room for it.
     let sent = one.wire.send(&challenge, one.since);
     Ok(sent.is_ok().then_some(one))
 }
 
-/// The rank of who answered, if it may come in.
+/// What becomes of somebody who answered.
+enum Judged<S> {
+    In(u32, Wire<S>),
+    OtherWorld(Place),
+    Out,
+}
+
 fn judged<S: Read + Write>(
-    one: &mut Standing<S>,
+    one: Standing<S>,
+    exchange: &Exchange,
     answer: &[u8; ANSWER],
-    secret: &Secret,
     me: Place,
     free: impl Fn(u32) -> bool,
-) -> Result<Option<u32>, Error> {
+) -> Judged<S> {
+    let Standing {
+        mut wire, nonce, ..
+    } = one;
     let mut who = [0; 8];
     who.copy_from_slice(&answer[..8]);
     let (theirs, proof) = answer[8..].split_at(BYTES);
-    let parts: [&[u8]; 3] = [&one.nonce, theirs, &who];
-    // Hashes are compared in constant time.
-    let known =
-        blake3::Hash::from_slice(proof).is_ok_and(|proof| proof == secret.proof("joins", &parts));
+    let key = exchange
+        .finish(&nonce, theirs, &who)
+        .filter(|key| proves(key, Side::Guest, &[], proof));
     let place = Place::of(&who);
-    let word = match known {
-        false => Word::Unknown,
-        true if place.world != me.world => Word::OtherWorld,
-        true if !free(place.rank) => Word::Taken,
-        true => Word::Welcome,
+    let word = match key {
+        None => Word::Unknown,
+        Some(_) if place.world != me.world => Word::OtherWorld,
+        Some(_) if !free(place.rank) => Word::Taken,
+        Some(_) => Word::Welcome,
     };
-    let back = match known {
-        true => *secret.proof("admits", &parts).as_bytes(),
+    let back = match &key {
+        Some(key) => *key.proof(Side::Host, &[word as u8]).as_bytes(),
         // Who does not know the secret gets nothing that is made of it.
-        false => [0; BYTES],
+        None => [0; BYTES],
     };
     let told = [&[word as u8], &back[..]].concat();
-    let sent = one
-        .wire
-        .send(&told, Instant::now() + Duration::from_millis(50));
-    if word == Word::OtherWorld {
-        return Err(other_world(place, me));
+    let sent = wire.send(&told, Instant::now() + Duration::from_millis(50));
+    match (word, key) {
+        (Word::OtherWorld, _) => Judged::OtherWorld(place),
+        (Word::Welcome, Some(key)) if sent.is_ok() => {
+            let wire = wire.sealed(key.sends(Side::Host), key.sends(Side::Guest));
+            Judged::In(place.rank, wire)
+        }
+        _ => Judged::Out,
     }
-    Ok((sent.is_ok() && word == Word::Welcome).then_some(place.rank))
+}
+
+/// Whether that is a side's proof. Hashes are compared in constant time.
+fn proves(key: &Key, side: Side, says: &[u8], proof: &[u8]) -> bool {
+    blake3::Hash::from_slice(proof).is_ok_and(|proof| proof == key.proof(side, says))
 }
 
 fn other_world(theirs: Place, ours: Place) -> Error {
@@ -240,7 +299,9 @@ pub(crate) fn knock<S: Read + Write>(
         let tried = match open(deadline.until) {
             Ok((stream, secret)) => {
                 let patience = deadline.until.min(Instant::now() + PATIENCE);
-                answered(Wire::new(stream), &secret, me, host, patience)
+                Wire::new(stream)
+                    .map_err(Refused::Never)
+                    .and_then(|wire| answered(wire, &secret, me, host, patience))
             }
             Err(error) => Err(error.into()),
         };
@@ -292,21 +353,25 @@ fn answered<S: Read + Write>(
     patience: Instant,
 ) -> Result<Wire<S>, Refused> {
     let challenge: [u8; CHALLENGE] = soon(&mut wire, patience)?;
-    let (greeting, nonce) = challenge.split_at(GREETING.len());
+    let (greeting, rest) = challenge.split_at(GREETING.len());
     if greeting != GREETING {
         return Err(Refused::NotYet("something else listens there".into()));
     }
-    let mine = random().map_err(Refused::Never)?;
+    let (nonce, theirs) = rest.split_at(BYTES);
+    let exchange = Exchange::begin(Side::Guest, secret).map_err(Refused::Never)?;
     let who = me.bytes();
-    let parts: [&[u8]; 3] = [nonce, &mine, &who];
-    let proof = secret.proof("joins", &parts);
-    let answer = [&who[..], &mine, proof.as_bytes()].concat();
+    let Some(key) = exchange.finish(nonce, theirs, &who) else {
+        return Err(Refused::NotYet("something else listens there".into()));
+    };
+    let proof = key.proof(Side::Guest, &[]);
+    let answer = [&who[..], &exchange.public, proof.as_bytes()].concat();
     wire.send(&answer, patience)?;
     let welcome: [u8; WELCOME] = soon(&mut wire, patience)?;
-    let proven = blake3::Hash::from_slice(&welcome[1..])
-        .is_ok_and(|proof| proof == secret.proof("admits", &parts));
-    match (Word::of(welcome[0]), proven) {
-        (Some(Word::Welcome), true) => Ok(wire),
+    let (said, proof) = welcome.split_at(1);
+    match (Word::of(said[0]), proves(&key, Side::Host, said, proof)) {
+        (Some(Word::Welcome), true) => {
+            Ok(wire.sealed(key.sends(Side::Guest), key.sends(Side::Host)))
+        }
         (Some(Word::Taken), true) => Err(Refused::Never(failed(
             format!(
                 "rank {} of this job is there already, or was not asked for",

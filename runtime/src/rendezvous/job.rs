@@ -5,6 +5,7 @@ use super::secret::Secret;
 use super::tcp::Tcp;
 use super::{failed, lobby};
 use crate::error::Error;
+use counterflow_codegen::shape::MAX_WORLD;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,6 +66,41 @@ struct Names {
     local_world: &'static str,
 }
 
+impl Names {
+    fn of(launcher: Launcher) -> Names {
+        let mut all = LAUNCHERS.into_iter();
+        let found = all.find(|names| names.launcher == launcher);
+        found.unwrap_or(SLURM)
+    }
+
+    /// Rejects numbers that contradict each other.
+    fn must_be_legal(&self, [rank, world, local_rank, local_world]: [u32; 4]) -> Result<(), Error> {
+        if local_world > world {
+            let what = format!(
+                "{local_world} of {world} ranks are on this host, by what {:?} sets",
+                self.launcher
+            );
+            return Err(Error::Environment {
+                variable: self.local_world,
+                what,
+                help: "a host has no more ranks than the job".into(),
+            });
+        }
+        let places = [
+            (self.rank, rank, world),
+            (self.local_rank, local_rank, local_world),
+        ];
+        let beyond = places.into_iter().find(|(_, number, end)| number >= end);
+        beyond.map_or(Ok(()), |(variable, number, end)| {
+            Err(Error::Environment {
+                variable,
+                what: format!("rank {number} of {end}, by what {:?} sets", self.launcher),
+                help: "ranks count from 0, below the number of ranks".into(),
+            })
+        })
+    }
+}
+
 /// In this order: MPI's launchers set Slurm's variables too where Slurm starts them, and programs set torchrun's where
 /// another launcher started them.
 const LAUNCHERS: [Names; 3] = [
@@ -90,6 +126,15 @@ const LAUNCHERS: [Names; 3] = [
         local_world: "MPI_LOCALNRANKS",
     },
 ];
+
+/// Of a step that srun starts, where a node's tasks are in a list.
+const SLURM: Names = Names {
+    launcher: Launcher::Slurm,
+    rank: "SLURM_PROCID",
+    world: "SLURM_STEP_NUM_TASKS",
+    local_rank: "SLURM_LOCALID",
+    local_world: "SLURM_STEP_TASKS_PER_NODE",
+};
 
 /// The environment, or a test's.
 struct Variables<F>(F);
@@ -125,7 +170,7 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         names.iter().find_map(|name| self.text(name))
     }
 
-    fn place(&self) -> Result<Option<(Launcher, [u32; 4])>, Error> {
+    fn place(&self) -> Result<Option<(Names, [u32; 4])>, Error> {
         for names in LAUNCHERS {
             if self.text(names.rank).is_none() {
                 continue;
@@ -137,10 +182,10 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                 must(names.local_rank)?,
                 must(names.local_world)?,
             ];
-            return Ok(Some((names.launcher, place)));
+            return Ok(Some((names, place)));
         }
         // The script that Slurm starts first has a rank too, and no step.
-        const STEP: &str = "SLURM_STEP_NUM_TASKS";
+        const STEP: &str = SLURM.world;
         let Some(world) = self.number(STEP)? else {
             return Ok(None);
         };
@@ -156,31 +201,17 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                 })?
             }
         };
-        let rank = self.must("SLURM_PROCID", STEP)?;
-        let local_rank = self.must("SLURM_LOCALID", STEP)?;
-        Ok(Some((Launcher::Slurm, [rank, world, local_rank, local])))
+        let rank = self.must(SLURM.rank, STEP)?;
+        let local_rank = self.must(SLURM.local_rank, STEP)?;
+        Ok(Some((SLURM, [rank, world, local_rank, local])))
     }
 
     fn job(&self) -> Result<Option<Job>, Error> {
-        let Some((launcher, [rank, world, local_rank, local_world])) = self.place()? else {
+        let Some((names, place)) = self.place()? else {
             return Ok(None);
         };
-        let within = |variable, number, end| match number < end {
-            true => Ok(()),
-            false => Err(Error::Environment {
-                variable,
-                what: format!("rank {number} of {end}, by what {launcher:?} sets"),
-                help: "ranks count from 0, below the number of ranks".into(),
-            }),
-        };
-        let variable = match launcher {
-            Launcher::Torchrun => "RANK",
-            Launcher::OpenMpi => "OMPI_COMM_WORLD_RANK",
-            Launcher::Mpich => "PMI_RANK",
-            Launcher::Slurm => "SLURM_PROCID",
-        };
-        within(variable, rank, world)?;
-        within(variable, local_rank, local_world.min(world))?;
+        names.must_be_legal(place)?;
+        let (launcher, [rank, world, local_rank, local_world]) = (names.launcher, place);
         let master = self.text("MASTER_ADDR");
         let given = match launcher {
             // Two jobs of one run have two ports, and a job that is started again has another count.
@@ -208,7 +239,8 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         }
             })?;
         let port = self.number("UB_PORT")?.map(|port| {
-            u16::try_from(port).map_err(|_| Error::Environment {
+            let port_or_none = u16::try_from(port).ok().filter(|port| *port > 0);
+            port_or_none.ok_or_else(|| Error::Environment {
                 variable: "UB_PORT",
                 what: format!("UB_PORT={port} is no port"),
                 help: "1 to 65535".into(),
@@ -230,13 +262,13 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
 
 /// The tasks of a node by Slurm's list: `4(x2),3` is 4, 4, 3.
 fn tasks_of(list: &str, node: u32) -> Option<u32> {
-    let mut before = 0;
+    let mut before = 0u32;
     for part in list.split(',') {
         let (tasks, times) = match part.split_once("(x") {
             Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
             None => (part, 1),
         };
-        before += times;
+        before = u32::checked_add(before, times)?;
         if node < before {
             return tasks.parse().ok();
         }
@@ -260,12 +292,23 @@ impl Job {
     /// Ranks of several hosts need rank 0's address, `UB_PORT` and `UB_SECRET_FILE`.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] with the ranks that did not come within `limit`.
+    /// [`Error::Environment`] at once for more than 128 ranks; [`Error::Rendezvous`] with the ranks that did not come within
+    /// `limit`.
     pub fn rendezvous(&self, limit: Duration) -> Result<Tcp, Error> {
         let place = Place {
             rank: self.rank,
             world: self.world,
         };
+        if self.world > MAX_WORLD {
+            let variable = Names::of(self.launcher).world;
+            return Err(Error::Environment {
+                variable,
+                what: format!("{variable}={} ranks", self.world),
+                help: format!(
+                    "a communicator has at most {MAX_WORLD} ranks: of a larger job, let those of one NVLink domain meet by a rendezvous of their own (`Tcp::join`, `Callbacks`)"
+                ),
+            });
+        }
         if self.local_world == self.world {
             return lobby::join(&lobby::folder()?, &self.name, place, limit);
         }

@@ -5,48 +5,83 @@ use super::door::Place;
 use super::failed;
 use super::secret::{Secret, random};
 use super::tcp::{Tcp, connect};
+use crate::draft;
 use crate::error::Error;
+use crate::trust;
+use rustix::fs::OFlags;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The longest file that is read, in bytes.
 const LONGEST: u64 = 256;
 
-/// A folder that only this user can enter.
+/// A folder that only this user can enter: all ranks of a host find the same. Another user may have made one of that name
+/// in the folder for temporary files, so there are others to choose from.
 pub(super) fn folder() -> Result<PathBuf, Error> {
-    let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir());
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let user = rustix::process::geteuid().as_raw();
-    let folder = match run {
-        Some(run) => Path::new(&run).join("counterflow"),
-        None => std::env::temp_dir().join(format!("counterflow-{user}")),
-    };
-    must_be_own(&folder, user)?;
-    Ok(folder)
+    let temp = std::env::temp_dir();
+    let own = directories::ProjectDirs::from("", "", "counterflow");
+    let all = places(run, &temp, user, own.as_ref().map(|own| own.cache_dir()));
+    chosen(&all, user)
 }
 
-/// Makes it, unless it is there. Whoever else could enter it could read secrets.
-fn must_be_own(folder: &Path, user: u32) -> Result<(), Error> {
-    let refused = |why: String| {
-        failed(
-            format!("ranks cannot meet in {}: {why}", folder.display()),
-            "let XDG_RUNTIME_DIR name a folder that only this user can enter (chmod 700)",
-        )
-    };
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refused(error.to_string())),
-        _ => {
-            // Not of what a link leads to: others may have put a link there.
-            let about = folder.symlink_metadata();
-            let about = about.map_err(|error| refused(error.to_string()))?;
-            match about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0 {
-                true => Ok(()),
-                false => Err(refused("it is not this user's alone".into())),
-            }
+fn places(run: Option<PathBuf>, temp: &Path, user: u32, cache: Option<&Path>) -> Vec<PathBuf> {
+    /// How many names another user must take to keep us out of the folder for temporary files.
+    const NAMES: u32 = 4;
+    let run = run.filter(|run| run.is_dir());
+    let run = run.map(|run| run.join("counterflow"));
+    let first = temp.join(format!("counterflow-{user}"));
+    let more = (1..NAMES).map(|more| temp.join(format!("counterflow-{user}-{more}")));
+    let all = run.into_iter().chain([first]).chain(more);
+    all.chain(cache.map(|cache| cache.join("jobs"))).collect()
+}
+
+fn chosen(places: &[PathBuf], user: u32) -> Result<PathBuf, Error> {
+    let mut refused = Vec::new();
+    for place in places {
+        match must_be_own(place, user) {
+            Ok(()) => return Ok(place.clone()),
+            Err(why) => refused.push(format!("{}: {why}", place.display())),
         }
+    }
+    Err(failed(
+        format!("ranks cannot meet in any of: {}", refused.join("; ")),
+        "let XDG_RUNTIME_DIR name a folder that only this user can enter (chmod 700)",
+    ))
+}
+
+/// Makes it, unless it is there. Whoever else could enter it, or put another in its place, could read secrets.
+fn must_be_own(folder: &Path, user: u32) -> io::Result<()> {
+    let above = trust::parent(folder);
+    match trust::above(above) {
+        // The user's folder for caches, before its first use.
+        Err(error) if error.kind() == ErrorKind::NotFound => drop(trust::made(above)?),
+        looked => looked?,
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not of what a link leads to: others may have put a link there.
+    let about = folder.symlink_metadata()?;
+    match about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0 {
+        true => Ok(()),
+        false => Err(trust::distrust(folder, "it is not this user's alone")),
+    }
+}
+
+/// Takes away the files of jobs whose rank 0 ended before all were there.
+fn sweep(folder: &Path) {
+    // What cannot be listed or removed stays, and is in nobody's way.
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let _ = draft::abandoned(&entry.path());
     }
 }
 
@@ -77,16 +112,23 @@ impl Sign {
                 HELP,
             )
         };
+        let patience = Instant::now() + Duration::from_millis(100);
         loop {
             let file = OpenOptions::new()
                 .create(true)
                 .truncate(false)
                 .write(true)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
                 .mode(0o600)
                 .open(&path)
                 .map_err(|error| refused(&error))?;
             match file.try_lock() {
                 Ok(()) => {}
+                // Somebody may just look whether the job still lives.
+                Err(TryLockError::WouldBlock) if Instant::now() < patience => {
+                    sleep(Duration::from_millis(5));
+                    continue;
+                }
                 Err(TryLockError::WouldBlock) => {
                     return Err(failed(
                         format!("another job named {job} is just starting"),
@@ -122,10 +164,8 @@ fn read(path: &Path) -> io::Result<(SocketAddr, Secret)> {
         ErrorKind::NotFound | ErrorKind::InvalidData => nothing(),
         _ => error,
     };
-    if path.metadata().map_err(why)?.len() > LONGEST {
-        return Err(nothing());
-    }
-    let text = std::fs::read_to_string(path).map_err(why)?;
+    let bytes = trust::read(path, LONGEST).map_err(why)?;
+    let text = String::from_utf8(bytes).map_err(|_| nothing())?;
     let mut words = text.split(' ');
     let (port, secret, end) = (words.next(), words.next(), words.next());
     let port = port.and_then(|port| port.parse().ok());
@@ -142,12 +182,15 @@ fn read(path: &Path) -> io::Result<(SocketAddr, Secret)> {
 pub(super) fn join(folder: &Path, job: &str, place: Place, limit: Duration) -> Result<Tcp, Error> {
     let path = path(folder, job);
     if place.rank > 0 {
-        return Tcp::follow(place, limit, |until: Instant| {
+        let joined = Tcp::follow(place, limit, |until: Instant| {
             // Read each time: a file of an earlier job may lie there.
             let (address, secret) = read(&path)?;
             Ok((connect(address, until)?, secret))
         });
+        // Rank 0 may have been killed.
+        return joined.inspect_err(|_| sweep(folder));
     }
+    sweep(folder);
     let mut sign = Sign::hung(path, job)?;
     let word = hex(&random()?);
     let listens = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| {
@@ -237,6 +280,88 @@ mod tests {
         let link = folder.join("link");
         std::os::unix::fs::symlink(&folder, &link).expect("made");
         assert!(must_be_own(&link, user).is_err(), "a link");
+        std::fs::remove_dir_all(&folder).expect("gone");
+    }
+
+    #[test]
+    fn where_another_user_has_taken_the_name_ranks_meet_elsewhere() {
+        let temp = scratch("taken");
+        let user = rustix::process::geteuid().as_raw();
+        let all = places(None, &temp, user, Some(&temp.join("cache/counterflow")));
+        // As another user may leave them: a folder that others can enter, a file, a link to somewhere else, a pipe.
+        std::fs::create_dir(&all[0]).expect("made");
+        std::fs::set_permissions(&all[0], PermissionsExt::from_mode(0o777)).expect("set");
+        assert_eq!(chosen(&all, user).expect("another"), all[1]);
+        std::fs::remove_dir(&all[1]).expect("gone");
+        std::fs::write(&all[1], "").expect("a file");
+        std::os::unix::fs::symlink(&temp, &all[2]).expect("a link");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &all[3], rustix::fs::Mode::RWXU).expect("a pipe");
+        let last = chosen(&all, user).expect("the user's own");
+        assert_eq!(last, temp.join("cache/counterflow/jobs"));
+        assert_eq!(
+            chosen(&all, user).expect("there"),
+            last,
+            "the next rank finds it"
+        );
+        let told = chosen(&all[..4], user).expect_err("none").to_string();
+        assert!(
+            told.starts_with("ranks cannot meet in any of: ")
+                && told.matches("not this user's alone").count() == 4,
+            "{told}"
+        );
+        // Nor where others may put another folder in its place.
+        let open = temp.join("open");
+        std::fs::create_dir(&open).expect("made");
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).expect("set");
+        let told = must_be_own(&open.join("jobs"), user)
+            .expect_err("open")
+            .to_string();
+        assert!(told.contains("others may write it"), "{told}");
+        assert!(!open.join("jobs").exists());
+        std::fs::remove_dir_all(&temp).expect("gone");
+    }
+
+    /// What the test below starts and kills.
+    #[test]
+    #[ignore = "another test starts it"]
+    fn waits_for_ever() {
+        let folder = std::env::var_os("COUNTERFLOW_TEST_LOBBY").expect("started by another test");
+        let alone = join(Path::new(&folder), "killed", place(0, 2), LONG);
+        panic!("{:?}", alone.map(drop));
+    }
+
+    #[test]
+    fn a_killed_rank_0_leaves_no_file_for_long() {
+        let folder = scratch("killed");
+        let kill = || {
+            let mut first = std::process::Command::new(std::env::current_exe().expect("this"))
+                .args([
+                    "--exact",
+                    "rendezvous::lobby::tests::waits_for_ever",
+                    "--ignored",
+                ])
+                .env("COUNTERFLOW_TEST_LOBBY", &folder)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("started");
+            while read(&path(&folder, "killed")).is_err() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // Not while it lives.
+            sweep(&folder);
+            assert!(read(&path(&folder, "killed")).is_ok());
+            first.kill().and_then(|()| first.wait()).expect("killed");
+            assert!(path(&folder, "killed").exists());
+        };
+        let empty = || std::fs::read_dir(&folder).expect("a folder").count() == 0;
+        // Its peers take the file away when they give up, else whoever meets next.
+        kill();
+        let soon = Duration::from_millis(50);
+        assert!(join(&folder, "killed", place(1, 2), soon).is_err());
+        assert!(empty());
+        kill();
+        join(&folder, "another", place(0, 1), LONG).expect("alone");
+        assert!(empty());
         std::fs::remove_dir_all(&folder).expect("gone");
     }
 }

@@ -8,6 +8,7 @@
 
 mod callbacks;
 pub(crate) mod door;
+mod exchange;
 mod job;
 mod lobby;
 mod secret;
@@ -23,6 +24,7 @@ pub use tcp::Tcp;
 pub use threads::Threads;
 
 use crate::error::Error;
+use counterflow_codegen::shape::MAX_WORLD;
 use std::time::{Duration, Instant};
 
 /// The longest message of a rank, in bytes.
@@ -123,8 +125,14 @@ fn must_fit(mine: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rejects a rank outside its world.
+/// Rejects a rank outside its world, and a world that no communicator has, before anything is made for it.
 fn must_be_in(rank: u32, world: u32) -> Result<(), Error> {
+    if world > MAX_WORLD {
+        return Err(Error::Usage {
+            what: format!("a rendezvous of {world} ranks"),
+            legal: format!("1 to {MAX_WORLD}"),
+        });
+    }
     if rank >= world {
         return Err(Error::Usage {
             what: format!("rank {rank} of {world}"),

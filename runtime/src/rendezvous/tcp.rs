@@ -63,7 +63,9 @@ impl Tcp {
     /// it. Each proves to the other that it knows the secret. Rank 0 listens no longer once all are there.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] with the ranks that did not come within `limit`, or if rank 0 cannot listen there.
+    /// [`Error::Usage`] for a rank outside the world, more than 128 ranks, and a secret with 1 to 15 bytes, or with none where
+    /// the address is not this host's own (127.0.0.1); [`Error::Rendezvous`] with the ranks that did not come within `limit`,
+    /// or if rank 0 cannot listen there.
     pub fn join(
         rank: u32,
         world: u32,
@@ -72,6 +74,7 @@ impl Tcp {
         limit: Duration,
     ) -> Result<Tcp, Error> {
         must_be_in(rank, world)?;
+        secret.must_be_long(address.ip().is_loopback())?;
         let place = Place { rank, world };
         if rank == 0 {
             let listener = TcpListener::bind(address).map_err(|error| {

@@ -2,6 +2,7 @@
 
 use super::{Rendezvous, absent, must_fit};
 use crate::error::Error;
+use counterflow_codegen::shape::MAX_WORLD;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,8 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// So many ranks: give each to a thread of its own.
+    /// So many ranks: give each to a thread of its own. No more than 129 are made: one more than a communicator takes, which
+    /// says so.
     ///
     /// ```
     /// use counterflow_runtime::rendezvous::{Rendezvous, Threads};
@@ -38,6 +40,7 @@ impl Threads {
     /// # Ok::<(), counterflow_runtime::Error>(())
     /// ```
     pub fn of(world: u32) -> Vec<Threads> {
+        let world = world.min(MAX_WORLD + 1);
         let table = Arc::new(Table {
             seats: Mutex::new(vec![Seat::Free; world as usize]),
             turn: Condvar::new(),

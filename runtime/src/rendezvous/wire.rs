@@ -1,5 +1,8 @@
 //! A connection that is read and written piece by piece, so that nobody at its other end can hold this one up.
 
+use super::secret::random;
+use crate::error::Error;
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,21 +10,68 @@ use std::time::{Duration, Instant};
 /// The time between two looks at a connection on which nothing came.
 pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
+/// Bytes before a message that say its length.
+const LENGTH: usize = 4;
+
+/// What authenticates the messages of one direction: a key that both ends have, and the number of the next message. A
+/// message that is forged, changed, repeated, left out or sent back does not fit.
+struct Seal {
+    key: [u8; TAG],
+    next: u64,
+}
+
+/// Bytes behind a message that prove who sent it.
+const TAG: usize = blake3::OUT_LEN;
+
+impl Seal {
+    fn tag(&mut self, message: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.next.to_le_bytes()).update(message);
+        self.next += 1;
+        hasher.finalize()
+    }
+}
+
 /// A connection that does not block, what came of the next message, and what is still to be sent.
-#[derive(Debug)]
 pub(crate) struct Wire<S> {
     pub(crate) stream: S,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
+    sends: Seal,
+    takes: Seal,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Wire<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wire({:?})", self.stream)
+    }
 }
 
 impl<S: Read + Write> Wire<S> {
-    /// On a stream that does not block.
-    pub fn new(stream: S) -> Wire<S> {
-        Wire {
+    /// On a stream that does not block. Until it is [sealed](Wire::sealed), nobody else has the keys of its messages.
+    pub fn new(stream: S) -> Result<Wire<S>, Error> {
+        let seal = || {
+            Ok::<_, Error>(Seal {
+                key: random()?,
+                next: 0,
+            })
+        };
+        Ok(Wire {
             stream,
             incoming: Vec::new(),
             outgoing: Vec::new(),
+            sends: seal()?,
+            takes: seal()?,
+        })
+    }
+
+    /// Messages from now on, with the keys of both directions.
+    pub fn sealed(self, sends: [u8; TAG], takes: [u8; TAG]) -> Wire<S> {
+        let seal = |key| Seal { key, next: 0 };
+        Wire {
+            sends: seal(sends),
+            takes: seal(takes),
+            ..self
         }
     }
 
@@ -55,7 +105,6 @@ impl<S: Read + Write> Wire<S> {
 
     /// The next message, if it has come, with at most `most` bytes.
     pub fn message(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
-        const LENGTH: usize = 4;
         if !self.fill(LENGTH)? {
             return Ok(None);
         }
@@ -68,12 +117,20 @@ impl<S: Read + Write> Wire<S> {
                 format!("a message of {length} bytes, above {most}"),
             ));
         }
-        if !self.fill(LENGTH + length)? {
+        if !self.fill(LENGTH + length + TAG)? {
             return Ok(None);
         }
+        let tag = self.incoming.split_off(LENGTH + length);
         let message = self.incoming.split_off(LENGTH);
         self.incoming.clear();
-        Ok(Some(message))
+        // Hashes are compared in constant time.
+        match blake3::Hash::from_slice(&tag).is_ok_and(|tag| tag == self.takes.tag(&message)) {
+            true => Ok(Some(message)),
+            false => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "a message that this job's ranks did not send",
+            )),
+        }
     }
 
     /// Writes what is still to be sent, as far as that does not wait. False if something is left.
@@ -109,19 +166,22 @@ impl<S: Read + Write> Wire<S> {
 
     /// Puts a message behind what is still to be sent.
     pub fn post(&mut self, message: &[u8]) {
-        self.outgoing.extend(framed(message));
+        let message = self.framed(message);
+        self.outgoing.extend(message);
     }
 
     /// Writes a message.
     pub fn send_message(&mut self, message: &[u8], until: Instant) -> io::Result<()> {
-        self.send(&framed(message), until)
+        let message = self.framed(message);
+        self.send(&message, until)
     }
-}
 
-/// A message with its length before it.
-fn framed(message: &[u8]) -> Vec<u8> {
-    let length = (message.len() as u32).to_le_bytes();
-    [&length[..], message].concat()
+    /// A message with its length before it, and what proves who sent it behind.
+    fn framed(&mut self, message: &[u8]) -> Vec<u8> {
+        let length = (message.len() as u32).to_le_bytes();
+        let tag = self.sends.tag(message);
+        [&length[..], message, tag.as_bytes()].concat()
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +194,11 @@ mod tests {
         for end in [&one, &other] {
             end.set_nonblocking(true).expect("set");
         }
-        (Wire::new(one), Wire::new(other))
+        let wire = |end, sends, takes| Wire::new(end).expect("random numbers").sealed(sends, takes);
+        (
+            wire(one, [1; TAG], [2; TAG]),
+            wire(other, [2; TAG], [1; TAG]),
+        )
     }
 
     #[test]
@@ -142,7 +206,7 @@ mod tests {
         let (mut one, mut other) = pair();
         let until = Instant::now() + Duration::from_secs(10);
         assert_eq!(other.message(10).expect("open"), None);
-        let both = [framed(b"first"), framed(b"second")].concat();
+        let both = [one.framed(b"first"), one.framed(b"second")].concat();
         one.send(&both[..7], until).expect("sent");
         assert_eq!(
             other.message(10).expect("open"),
@@ -154,6 +218,52 @@ mod tests {
         assert_eq!(other.message(10).expect("open"), Some(b"second".to_vec()));
         drop(one);
         assert!(other.message(10).is_err(), "closed");
+    }
+
+    #[test]
+    fn a_message_that_the_other_end_did_not_send_so_is_refused() {
+        let until = Instant::now() + Duration::from_secs(10);
+        // What somebody between both ends may do to three messages.
+        type Attack = fn(Vec<Vec<u8>>) -> Vec<Vec<u8>>;
+        let attacks: [(Attack, usize); 6] = [
+            (|sent| sent, 3),
+            (
+                |mut sent| {
+                    sent[0][LENGTH] ^= 1;
+                    sent
+                },
+                0,
+            ),
+            (
+                |mut sent| {
+                    *sent[1].last_mut().expect("a tag") ^= 1;
+                    sent
+                },
+                1,
+            ),
+            (|sent| vec![sent[0].clone(), sent[0].clone()], 1),
+            (|sent| vec![sent[0].clone(), sent[2].clone()], 1),
+            (|sent| vec![sent[1].clone(), sent[0].clone()], 0),
+        ];
+        for (attack, right) in attacks {
+            let (mut one, mut other) = pair();
+            let sent = [b"a", b"b", b"c"].map(|text| one.framed(text)).to_vec();
+            for bytes in attack(sent) {
+                one.send(&bytes, until).expect("sent");
+            }
+            for _ in 0..right {
+                assert!(other.message(10).expect("right").is_some());
+            }
+            if right < 3 {
+                let told = other.message(10).expect_err("forged").to_string();
+                assert_eq!(told, "a message that this job's ranks did not send");
+            }
+        }
+        // An end's own message, sent back.
+        let (mut one, mut other) = pair();
+        let own = other.framed(b"a");
+        one.send(&own, until).expect("sent");
+        assert!(other.message(10).is_err());
     }
 
     #[test]

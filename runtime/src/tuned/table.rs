@@ -4,17 +4,21 @@ use super::choices::{choices, moves};
 use crate::draft;
 use crate::error::Error;
 use crate::jit::Cache;
+use crate::trust;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{Program, Setting, TensorKind};
 use counterflow_codegen::variant::{Scales, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Winners on H200s that come with the package, in the format of `bench --sweep`.
 const H200: &str = include_str!("../../tuned/h200.toml");
 /// The user's file, in the cache folder.
 const FILE: &str = "tuned.toml";
+/// The most bytes of such a file: some ten thousand winners.
+const LONGEST: u64 = 16 << 20;
 /// How far a shape may be from the measured one in each dimension.
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
@@ -119,6 +123,7 @@ pub struct Winner {
 /// let nearest: Option<&Winner> = embedded.near(&key, [8192, 8192, 8192]).into_iter().next();
 /// mine.put(nearest.expect("a winner").clone());
 /// assert_eq!(mine.len(), 1);
+/// assert_eq!(mine.gpus()["NVIDIA H200"], 1);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 ///
@@ -248,7 +253,7 @@ impl Tuned {
     /// What comes with the package.
     ///
     /// # Errors
-    /// [`Error::Usage`] only if the package is broken; a test reads it.
+    /// [`Error::File`] only if the package is broken; a test reads it.
     pub fn embedded() -> Result<Tuned, Error> {
         Tuned::parse(H200, Path::new("h200.toml"))
     }
@@ -256,7 +261,7 @@ impl Tuned {
     /// The user's file, if there is one.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is not such a file.
+    /// As [`Tuned::read`].
     pub fn of_user() -> Result<Tuned, Error> {
         match Tuned::place() {
             Some(path) => Tuned::read(&path),
@@ -269,14 +274,17 @@ impl Tuned {
         Cache::of_user().dir().map(|dir| dir.join(FILE))
     }
 
-    /// Reads that file. No file means no winners.
+    /// Reads that file. No file means no winners. It is this user's or root's, in a folder that nobody else may write, and
+    /// no link.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is not such a file; [`Error::File`].
+    /// [`Error::File`] if it is not such a file, if others may write it, or if it cannot be read.
     pub fn read(path: &Path) -> Result<Tuned, Error> {
-        match std::fs::read_to_string(path) {
+        let text = trust::read(path, LONGEST)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+        match text {
             Ok(text) => Tuned::parse(&text, path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Tuned::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Tuned::default()),
             Err(source) => Err(Error::File {
                 path: path.into(),
                 source,
@@ -285,9 +293,12 @@ impl Tuned {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
-        toml::from_str(text).map_err(|error| Error::Usage {
-            what: format!("{}: {}", path.display(), error.message()),
-            legal: "give a file that `bench --sweep` wrote, or delete it and measure again".into(),
+        toml::from_str(text).map_err(|error| Error::File {
+            path: path.into(),
+            source: std::io::Error::new(
+                ErrorKind::InvalidData,
+                format!("it is no file of winners: {}", error.message()),
+            ),
         })
     }
 
@@ -303,12 +314,7 @@ impl Tuned {
         let text = self
             .text()
             .map_err(|error| failed(std::io::Error::other(error)))?;
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(failed)?;
-        }
-        let beside = path.with_extension(format!("{}.new", draft::unique()));
-        std::fs::write(&beside, text).map_err(failed)?;
-        std::fs::rename(&beside, path).map_err(failed)
+        draft::write(path, text.as_bytes()).map_err(failed)
     }
 
     /// The file's text: a row for each winner.
@@ -339,6 +345,15 @@ impl Tuned {
             .collect();
         near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         near.into_iter().map(|(_, winner)| winner).collect()
+    }
+
+    /// Winners by the GPU that they were measured on.
+    pub fn gpus(&self) -> BTreeMap<&str, usize> {
+        let mut gpus = BTreeMap::new();
+        for winner in &self.winner {
+            *gpus.entry(&winner.key.gpu[..]).or_default() += 1;
+        }
+        gpus
     }
 
     /// How many there are.
@@ -483,11 +498,39 @@ mod tests {
         tuned.write(&path).expect("written");
         assert_eq!(Tuned::read(&path).expect("read"), tuned);
         std::fs::write(&path, "winner = 3").expect("written");
-        assert_eq!(
-            Tuned::read(&path).expect_err("no such file").kind(),
-            "usage"
-        );
+        assert_eq!(Tuned::read(&path).expect_err("no such file").kind(), "file");
         let _ = std::fs::remove_dir_all(&dir);
         assert!(Tuned::read(&path).expect("none").is_empty());
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_and_what_is_no_file_are_refused_at_once() {
+        use rustix::fs::{CWD, Mode, mkfifoat};
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir =
+            std::env::temp_dir().join(format!("counterflow-odd-table-{}", std::process::id()));
+        let path = dir.join("tuned.toml");
+        let none = Tuned::default();
+        none.write(&path).expect("written");
+        assert_eq!(Tuned::read(&path).expect("read"), none);
+        let refused = |wanted: &str| {
+            let error = Tuned::read(&path).expect_err("refused");
+            assert_eq!(error.kind(), "file");
+            assert!(error.to_string().contains(wanted), "{error}");
+            // Measured anew, it takes that one's place.
+            none.write(&path).expect("written");
+            assert_eq!(Tuned::read(&path).expect("read"), none);
+            std::fs::remove_file(&path).expect("gone");
+        };
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).expect("set");
+        refused("others may write it");
+        mkfifoat(CWD, &path, Mode::RWXU).expect("a pipe");
+        refused("it is no file");
+        symlink("/dev/zero", &path).expect("a link");
+        refused("it is a link");
+        let large = std::fs::File::create(&path).expect("a file");
+        large.set_len(3 << 30).expect("set");
+        refused("3221225472 bytes");
+        std::fs::remove_dir_all(&dir).expect("gone");
     }
 }

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 impl<T: Element> UserBuffer<T> {
     /// Registers this rank's part with a communicator of NCCL's: its collectives use the memory in place. Give NCCL the
     /// addresses that [`UserBuffer::address`] says. NCCL 2.29 or later, which the program has loaded; no call here starts
-    /// it, and all variables that forbid NCCL multicast must be set.
+    /// it, and `NCCL_NVLS_ENABLE=0` must forbid NCCL multicast.
     ///
     /// ```
     /// use counterflow::Communicator;

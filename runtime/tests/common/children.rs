@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,10 @@ impl Rank {
 
 /// Starts that test, which is ignored otherwise, in a process for each rank.
 pub fn started(test: &str, part: &str, world: usize, set: &[(&str, &str)]) -> Vec<Rank> {
-    let run = format!("{part} of {}", std::process::id());
+    // A test may start the same part while another one runs it.
+    static JOBS: AtomicUsize = AtomicUsize::new(0);
+    let job = JOBS.fetch_add(1, Ordering::Relaxed);
+    let run = format!("{part} {job} of {}", std::process::id());
     let rank = |rank: usize| {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--ignored", "--nocapture"])

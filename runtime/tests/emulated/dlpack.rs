@@ -1,6 +1,7 @@
 //! Tensors to and from other libraries, on emulated memory.
 
 use counterflow_runtime::dlpack::{Managed, ManagedTensor};
+use counterflow_runtime::op::{Part, Running};
 use counterflow_runtime::{Communicator, Error, Tensor};
 use dlpack_rs::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DLTensor};
 use half::bf16;
@@ -184,14 +185,12 @@ fn what_is_no_tensor_of_this_gpu_is_refused_and_given_back() -> Result<(), Error
         (plain(), "one on emulated GPU 0"),
         (plain(), "kind 2 with 32 bits and 1 lane"),
         (plain(), "kind 2 with 32 bits and 1 lane"),
-        (plain(), "one that may be written"),
     ];
     wrong[3].0.major = 2;
     wrong[4].0.device.device_type = DLDeviceType::kDLCPU;
     wrong[5].0.device.device_id = 1;
     wrong[6].0.dtype.code = DLDataTypeCode::kDLInt as u8;
     wrong[7].0.dtype.lanes = 2;
-    wrong[8].0.flags = 1;
     let all = wrong.len() as u32;
     for (foreign, words) in wrong {
         let raw = foreign.made(&memory, &DELETED);
@@ -212,5 +211,67 @@ fn what_is_no_tensor_of_this_gpu_is_refused_and_given_back() -> Result<(), Error
     // SAFETY: as above.
     drop(unsafe { Managed::from_raw(plain().made(&memory, &DELETED)) });
     assert_eq!(DELETED.load(Ordering::Relaxed), all + 2);
+    Ok(())
+}
+
+/// A weight of another library's that nobody may write.
+#[test]
+fn what_may_only_be_read_is_an_input_and_nothing_else() -> Result<(), Error> {
+    static DELETED: AtomicU32 = AtomicU32::new(0);
+    const READ_ONLY: u64 = 1;
+    let rank = one()?;
+    let (theirs, memory) = (rank.gpu().stream()?, rank.zeros::<f32>([4, 4])?);
+    memory.write(&[2.0; 16])?;
+    let mut foreign = Foreign::new(&[4, 4], &[4, 1]);
+    foreign.flags = READ_ONLY;
+    let raw = foreign.made(&memory, &DELETED);
+    // SAFETY: it was just made, over memory that stays.
+    let mut w = unsafe { rank.tensor_from_dlpack::<f32>(raw, &theirs)? };
+    let part = w.rows(1..3)?;
+    let own = rank.zeros::<f32>([4, 4])?;
+    for refused in [
+        w.write(&[0.0; 16]),
+        part.fill(0),
+        w.copy_from(&own),
+        part.shaped([1, 4])?.fill(0),
+    ] {
+        let told = refused.expect_err("refused");
+        assert_eq!(
+            told.to_string(),
+            "a write to a tensor that another library lent to be read"
+        );
+    }
+    own.copy_from(&w)?;
+    assert_eq!((own.read()?, w.read()?), (vec![2.0; 16], vec![2.0; 16]));
+    // A launch may read it, and not write it.
+    let step = || rank.step(&rank);
+    let written = |_: &Running<'_>| -> Result<(), Error> { Ok(()) };
+    // SAFETY: the closure launches nothing.
+    unsafe {
+        step()
+            .part(Part::of::<f32>(16).read("w"), &w)
+            .launch(written)
+    }?
+    .wait()?;
+    // SAFETY: as above.
+    let told = unsafe {
+        step()
+            .part(Part::of::<f32>(16).written("w"), &mut w)
+            .launch(written)
+    };
+    let told = told.map(drop).expect_err("refused").to_string();
+    assert_eq!(
+        told,
+        "w is written, and was given by `&` or may only be read"
+    );
+    // Whoever it is handed on to may not write it either.
+    let again = part.to_dlpack(&theirs)?.into_raw();
+    // SAFETY: it was just made.
+    assert_eq!(unsafe { again.as_ref() }.flags & READ_ONLY, READ_ONLY);
+    // SAFETY: nobody else has it.
+    let again = unsafe { rank.tensor_from_dlpack::<f32>(again, &theirs)? };
+    assert!(again.fill(0).is_err());
+    drop((w, part, again));
+    assert_eq!(DELETED.load(Ordering::Relaxed), 1);
     Ok(())
 }

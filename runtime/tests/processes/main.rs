@@ -12,6 +12,7 @@ mod common;
 
 mod faults;
 mod leaves;
+mod room;
 
 use children::Rank;
 use counterflow::op::Op;
@@ -55,7 +56,9 @@ fn part() {
             other => panic!("{other}"),
         })
     };
-    let done = faults::done(&part).or_else(|| leaves::done(&part));
+    let done = faults::done(&part)
+        .or_else(|| leaves::done(&part))
+        .or_else(|| room::done(&part));
     let done = done.unwrap_or_else(|| joined(&part));
     match done {
         Ok(()) => println!("\n{LAST}fine"),

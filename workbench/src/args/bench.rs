@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// File for the winners, instead of the user's cache
     #[arg(long, value_name = "FILE")]
     pub tuned: Option<PathBuf>,
-    /// Also measure NCCL and cuBLASLt one after the other; needs a GPU for every rank, and every variable that forbids multicast
+    /// Also measure NCCL and cuBLASLt one after the other; needs a GPU for every rank, and NCCL_NVLS_ENABLE=0
     #[arg(long)]
     pub nccl: bool,
     /// Also write the JSON object to a file

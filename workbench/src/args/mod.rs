@@ -36,15 +36,18 @@ Verbs:
            also beside the same kernel without them, with --output-scales beside the one with a given scale
            instead: that is what they cost; not with --output alone, and not in a sweep
   list     the schedules of this binary, with what each leaves open
+  doctor   whether this machine is ready: driver, GPUs, clocks, power, links, compiler, cache, choices; what is not
+           good says what to do. No GPU is not good. Nothing is changed
 
-Exit codes: 0 good, 1 rejected, wrong or not compared, 2 usage.
+Exit codes: 0 good, 1 rejected, wrong, not compared or not ready, 2 usage.
 DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
 
 /// Check, run and time schedules.
 #[derive(Parser, Debug)]
 #[command(disable_help_subcommand = true, allow_negative_numbers = true)]
 struct Args {
-    /// A verb, and a schedule if there are several: demo, check, run, predict, emit, compile, bench, list
+    /// A verb, and a schedule if there are several: demo, check, run, predict, emit, compile, bench, list,
+    /// doctor
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
     /// The schedule, if there are several
@@ -137,6 +140,7 @@ struct Args {
 pub(crate) enum Parsed {
     Request(Box<Request>),
     List,
+    Doctor,
     Help(String),
 }
 
@@ -170,8 +174,16 @@ pub(crate) fn parse(
     };
     let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
     let (verb, named) = words(&args, &programs)?;
-    if verb == Verb::List {
-        return Ok(Parsed::List);
+    match (verb, named) {
+        (Verb::List, _) => return Ok(Parsed::List),
+        (Verb::Doctor, None) => return Ok(Parsed::Doctor),
+        (Verb::Doctor, Some(name)) => {
+            return Err(Error::Usage {
+                what: format!("`doctor` looks at the machine, not at a schedule such as `{name}`"),
+                legal: "doctor, or doctor --json".into(),
+            });
+        }
+        _ => {}
     }
     let baseline = programs
         .iter()

@@ -24,10 +24,11 @@ pub(crate) enum Verb {
     Predict,
     Bench,
     List,
+    Doctor,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 8] = [
+    pub(crate) const ALL: [Verb; 9] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
@@ -36,6 +37,7 @@ impl Verb {
         Verb::Predict,
         Verb::Bench,
         Verb::List,
+        Verb::Doctor,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Verb {
             Verb::Predict => "predict",
             Verb::Bench => "bench",
             Verb::List => "list",
+            Verb::Doctor => "doctor",
         }
     }
 }

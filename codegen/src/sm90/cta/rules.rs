@@ -378,10 +378,18 @@ fn stored_tile(asked: &Asked<'_>) -> &'static str {
     }
 }
 
+/// That warpgroups take tiles by turns, in words: as the author asked, or because a tile has work for one of them only.
+fn by_turns(asked: &Asked<'_>) -> String {
+    match asked.kind.ping_pong {
+        true => "with tiles in ping-pong".into(),
+        false => format!("with {}, which one warpgroup computes", asked.tiles()),
+    }
+}
+
 /// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
-    let message = format!("{}, with tiles in ping-pong", stored_tile(asked));
+    let message = format!("{}, {}", stored_tile(asked), by_turns(asked));
     let hint = "it goes through the stages, after the order barrier was passed: cooperative tiles";
     (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
 }
@@ -403,7 +411,12 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let message =
         format!("16-bit subtiles of {columns} columns, beside f32 of {bytes} bytes a row");
     let wanted = 16 * asked.kind.split;
-    let hint = format!("tiles of a multiple of {wanted} columns: 16 for each CTA that splits K");
+    let hint = match asked.wgmma.tile.columns.is_multiple_of(wanted) {
+        false => format!("tiles of a multiple of {wanted} columns: 16 for each CTA that splits K"),
+        true => "results of one width in all items, 16-bit or f32, or fewer stored tiles beside a product: there is no room for \
+            wider subtiles"
+            .into(),
+    };
     (columns < 16).then(|| refuse(at, message, hint))
 }
 
@@ -422,7 +435,7 @@ fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
     let ping_pong = asked.wgmma.mode == Mode::PingPong;
     let sums = asked.item.sums.iter().filter(move |_| ping_pong);
     sums.map(|at| {
-        let message = "a sum of stored tiles, with tiles in ping-pong";
+        let message = format!("a sum of stored tiles, {}", by_turns(asked));
         let hint =
             "it goes through the stages, after the order barrier was passed: cooperative tiles";
         refuse(*at, message, hint)

@@ -21,8 +21,16 @@ pub(super) fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
         found.push(refuse(asked.at, message, hint));
     }
     if asked.wgmma.mode == Mode::PingPong {
-        let message = format!("{} that multiply nothing, in ping-pong", asked.tiles());
-        let hint = "cooperative tiles: of 128 or 256 rows, without `ping_pong`";
+        let (message, hint) = match asked.kind.ping_pong {
+            true => (
+                format!("{} that multiply nothing, in ping-pong", asked.tiles()),
+                "cooperative tiles: of 128 or 256 rows, without `ping_pong`",
+            ),
+            false => (
+                format!("{} that multiply nothing", asked.tiles()),
+                "tiles of 128 or 256 rows: both warpgroups share a tile where nothing is multiplied",
+            ),
+        };
         found.push(refuse(asked.at, message, hint));
     }
     found

@@ -5,6 +5,7 @@ use crate::plan::Plan;
 use crate::program::StoreMode;
 use crate::shape::Extent;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
+use std::collections::BTreeSet;
 
 /// A step of an agent's item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct At {
 pub(super) struct Signal {
     pub at: At,
     pub amount: u32,
+    /// What its agent adds to the cell behind it, in program order. Counted where a wait is for less than all.
+    follows: u32,
 }
 
 /// What an access does to memory.
@@ -135,6 +138,12 @@ impl<'a> Facts<'a> {
         self.plan.agents[at.agent as usize].items[at.item as usize].phase
     }
 
+    /// The steps that stand before one in its item.
+    pub fn in_item_before(&self, at: At) -> impl Iterator<Item = At> + use<> {
+        let item = self.plan.agents[at.agent as usize].items[at.item as usize];
+        (item.start..at.step).map(move |step| At { step, ..at })
+    }
+
     /// The step itself.
     pub fn step(&self, at: At) -> StepKind {
         self.plan.agents[at.agent as usize].steps[at.step as usize].kind
@@ -162,9 +171,10 @@ impl<'a> Facts<'a> {
         } else {
             (&[][..], 0)
         };
+        // Without a signal, those that follow it are not there either.
         signals
             .iter()
-            .filter(move |signal| signal.amount > spare)
+            .filter(move |signal| signal.amount + signal.follows > spare)
             .map(|signal| signal.at)
     }
 
@@ -178,7 +188,11 @@ impl<'a> Facts<'a> {
         } = self.step(at)
         {
             let index = self.plan.arrivals.index(home, counter, cell);
-            let spare = self.plan.arrivals.of(home, counter, cell) - amount;
+            let mut signals = self.signals(index).iter();
+            let follows = signals
+                .find(|signal| signal.at == at)
+                .map_or(0, |it| it.follows);
+            let spare = self.plan.arrivals.of(home, counter, cell) - amount - follows;
             u32::from(home) == rank && self.waited[index] > spare
         } else {
             false
@@ -205,6 +219,7 @@ impl<'a> Facts<'a> {
         let arrivals = &self.plan.arrivals;
         let mut start = vec![0u32; arrivals.len() + 1];
         let mut waited = vec![0u32; arrivals.len()];
+        let mut in_part: BTreeSet<usize> = BTreeSet::new();
         let mut found = Vec::new();
         self.each_step(|at, kind| match kind {
             StepKind::Signal {
@@ -215,7 +230,15 @@ impl<'a> Facts<'a> {
             } => {
                 let index = arrivals.index(home, counter, cell);
                 start[index + 1] += 1;
-                found.push((index, Signal { at, amount }));
+                let follows = 0;
+                found.push((
+                    index,
+                    Signal {
+                        at,
+                        amount,
+                        follows,
+                    },
+                ));
             }
             StepKind::Wait {
                 counter,
@@ -225,8 +248,11 @@ impl<'a> Facts<'a> {
                 if self.kernel.counters[counter.index()].purpose.lag() == 0 {
                     let home = self.rank(at.agent) as u16;
                     let target = arrivals.target(home, counter, cell, at_least);
-                    let most = &mut waited[arrivals.index(home, counter, cell)];
-                    *most = target.max(*most);
+                    let index = arrivals.index(home, counter, cell);
+                    waited[index] = target.max(waited[index]);
+                    if target < arrivals.of(home, counter, cell) {
+                        in_part.insert(index);
+                    }
                 }
             }
             StepKind::Copy { .. }
@@ -247,11 +273,22 @@ impl<'a> Facts<'a> {
                 step: 0,
             },
             amount: 0,
+            follows: 0,
         };
         let mut signals = vec![nobody; found.len()];
         for (index, signal) in found {
             signals[next[index] as usize] = signal;
             next[index] += 1;
+        }
+        for cell in in_part {
+            let of_cell = &mut signals[start[cell] as usize..start[cell + 1] as usize];
+            let all = of_cell.to_vec();
+            for signal in of_cell {
+                let behind = all.iter().filter(|other| {
+                    other.at != signal.at && in_program_order(self, signal.at, other.at)
+                });
+                signal.follows = behind.map(|other| other.amount).sum();
+            }
         }
         (self.signal_start, self.signals, self.waited) = (start, signals, waited);
     }
@@ -413,15 +450,20 @@ impl<'a> Facts<'a> {
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
+    /// Where the blocks of one rank's span are. Of a buffer that somebody writes.
+    pub fn area_of(&self, span: &Span) -> &Area {
+        let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
+        let slot = u32::from(span.home) * slots + u32::from(span.slot);
+        &self.areas[(self.cuts[span.buffer.index()].first_area + slot) as usize]
+    }
+
     /// Calls `f` with every block of one rank's span; for a multicast, with those on that rank.
     pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
         let cut = &self.cuts[span.buffer.index()];
         if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
             return;
         }
-        let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
-        let slot = u32::from(span.home) * slots + u32::from(span.slot);
-        let area = &self.areas[(cut.first_area + slot) as usize];
+        let area = self.area_of(span);
         let row =
             |at: u32| cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows);
         let column = |at: u32| cut.column_index[at as usize];
@@ -431,6 +473,16 @@ impl<'a> Facts<'a> {
                 .for_each(|column| f(line + column));
         }
     }
+}
+
+/// Whether program order alone puts `a` before `b`, or they are the same step.
+pub(super) fn in_program_order(facts: &Facts<'_>, a: At, b: At) -> bool {
+    a.agent == b.agent
+        && if a.item == b.item {
+            a.step <= b.step
+        } else {
+            facts.phase(a) < facts.phase(b)
+        }
 }
 
 /// Turns marks into positions of divisions, and each marked position into the number of its division.

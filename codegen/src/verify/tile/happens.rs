@@ -8,7 +8,7 @@
 //! they share nothing. The warp level's verifier orders single accesses ([`crate::verify::pipeline`]): there, an access is
 //! complete only when its thread has waited for it, not when the next step begins.
 
-use super::facts::{At, Facts};
+use super::facts::{At, Facts, in_program_order};
 use crate::unroll::StepKind;
 
 /// Answers questions about one plan. Keeps the marks of its last walk, so that a walk allocates nothing.
@@ -61,7 +61,7 @@ impl<'a, 'b> Happens<'a, 'b> {
             }
         }
         let facts = self.facts;
-        self.walk_back(b, |at| facts_directly(facts, a, at))
+        self.walk_back(b, |at| in_program_order(facts, a, at))
     }
 
     /// Whether `a` of one launch is before `b` of the next. It is if both are of one rank; if `b` waited for something
@@ -158,7 +158,7 @@ impl<'a, 'b> Happens<'a, 'b> {
     }
 
     fn directly(&self, a: At, b: At) -> bool {
-        facts_directly(self.facts, a, b)
+        in_program_order(self.facts, a, b)
     }
 
     /// Visits what precedes `from` in its launch, nearest first, until `found` is true. Lagging waits join signals of an
@@ -225,14 +225,4 @@ fn lag(facts: &Facts<'_>, wait: At) -> bool {
         return false;
     };
     facts.kernel.counters[counter.index()].purpose.lag() > 0
-}
-
-/// Whether program order alone puts `a` before `b`, or they are the same step.
-fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
-    a.agent == b.agent
-        && if a.item == b.item {
-            a.step <= b.step
-        } else {
-            facts.phase(a) < facts.phase(b)
-        }
 }

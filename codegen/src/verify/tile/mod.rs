@@ -23,7 +23,7 @@ pub use credits::pulled;
 
 pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use launches::selects_by_size;
-pub(super) use order::{Accessor, Before, before};
+pub(super) use order::{Accessor, Announced, Order, Part, Wait};
 
 /// What is wrong with a kernel in every shape.
 ///

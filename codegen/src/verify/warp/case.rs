@@ -5,18 +5,18 @@ use super::step::Box4;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::plan::Plan;
-use crate::program::{CounterId, StoreMode, TensorId};
+use crate::program::{CounterId, Pick, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
-use crate::verify::tile::{Accessor, Before, before};
+use crate::value::AccId;
+use crate::verify::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 /// The numbers of launches of one shape.
 pub(super) struct Sizes {
     pub plan: Plan,
-    /// What the tile level puts before each access.
-    before: HashMap<Accessor, Vec<Before>>,
+    /// What the tile level puts before each access, and before the signals of each cell.
+    order: Order,
     /// How many arrivals the pipeline sends for each that the kernel counts, by counter.
     scale: Vec<u64>,
     /// How much arrives at each cell of each rank, by what the pipeline sends for each signal of the kernel.
@@ -70,7 +70,7 @@ impl<'a> Case<'a> {
             host: role(&RoleKind::sequential),
         };
         let sizes = plans.into_iter().map(|plan| Sizes {
-            before: before(&kernel, &plan),
+            order: Order::of(&kernel, &plan),
             plan,
             scale: Vec::new(),
             arrivals: Vec::new(),
@@ -160,6 +160,36 @@ impl<'a> Case<'a> {
         adds
     }
 
+    /// The slots that a sum into an accumulator adds on a rank, and the rank itself where its own term has its turn, in order;
+    /// `None` where no sum fills it.
+    pub fn summed(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
+        let kernel = &self.pipeline.kernel;
+        let mut found = None;
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                let OpKind::Reduce {
+                    acc: filled,
+                    from,
+                    own,
+                } = &op.kind
+                else {
+                    return;
+                };
+                let all = from.slot == Some(Pick::All);
+                let buffer = &kernel.buffers[from.buffer.index()];
+                let slots = 0..match all {
+                    true => buffer.slots_of_all(self.world),
+                    false => buffer.slots(self.world),
+                };
+                let added = |slot: &u32| all || own.is_some() || *slot != rank;
+                if *filled == acc {
+                    found = Some(slots.filter(added).collect());
+                }
+            });
+        }
+        found
+    }
+
     /// The first cell of a counter.
     pub fn first(&self, counter: CounterId) -> u32 {
         self.first[counter.index()]
@@ -194,7 +224,7 @@ impl<'a> Case<'a> {
 
     /// Whether the tile level has that accessor access all of a box.
     pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
-        let blocks = self.sizes[at.plan].before.get(accessor);
+        let blocks = self.sizes[at.plan].order.before.get(accessor);
         let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
         let within = |rows: Extent, columns: Extent| {
             common(at.all, span(rows)) * common(at.columns, span(columns))
@@ -221,6 +251,7 @@ impl<'a> Case<'a> {
     /// element counts as often as it is accessed.
     pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {
         let blocks = self.sizes[at.plan]
+            .order
             .before
             .get(accessor)
             .map_or(&[][..], Vec::as_slice);
@@ -233,6 +264,40 @@ impl<'a> Case<'a> {
                 most + times(block.accesses.1),
             )
         })
+    }
+
+    /// The waits that the tile level puts before the access of a box, each for a cell of the accessor's rank. A box may reach
+    /// beyond its tile, into rows that nobody uses: only the waits for all parts of the box are for what its tile has.
+    pub fn waits(&self, accessor: &Accessor, at: &Box4) -> Vec<Wait> {
+        let blocks = self.sizes[at.plan].order.before.get(accessor);
+        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
+        let mut parts = blocks.filter(|block| {
+            common(at.all, span(block.rows)) * common(at.columns, span(block.columns)) > 0
+        });
+        let mut waits = parts.next().map_or(Vec::new(), |part| part.waits.clone());
+        parts.for_each(|part| waits.retain(|wait| part.waits.contains(wait)));
+        waits
+    }
+
+    /// What the tile level puts before the signals of a rank's cell in launches of a plan.
+    pub fn announced(&self, plan: usize, rank: u32, cell: u32) -> Option<&Announced> {
+        let (counter, within) = self.counter_of(cell);
+        self.sizes[plan]
+            .order
+            .announced
+            .get(&(rank, counter, within))
+    }
+
+    /// The signals that must precede the end of a rank's wait for a part of what arrives in a launch of a plan.
+    pub fn parts(&self, plan: usize, rank: u32, (cell, at_least): (u32, u64)) -> &[Part] {
+        let (counter, cell) = self.counter_of(cell);
+        let wait = Wait {
+            counter,
+            cell,
+            at_least: u32::try_from(at_least / self.scale(plan, counter)).ok(),
+        };
+        let parts = self.sizes[plan].order.parts.get(&(rank, wait));
+        parts.map_or(&[], Vec::as_slice)
     }
 
     /// A row of a plane of a tensor's map, among all rows of the tensor.
@@ -267,8 +332,11 @@ impl<'a> Case<'a> {
     /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
     pub fn exists(&self, at: &Box4) -> u32 {
         let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let chunk = |chunk: u32| self.geometry(at.plan).chunk(rows, chunk).len();
+        let geometry = self.geometry(at.plan);
+        let chunk = |chunk: u32| geometry.chunk(rows, chunk).len();
         let limit = match at.view {
+            // Without chunks each rank has all rows.
+            _ if geometry.chunks(rows) == 1 => at.rows.1,
             View::Flat | View::ColumnChunks => at.rows.1,
             View::Chunks | View::SharedChunks => chunk(at.chunk),
             View::SharedSlots | View::SharedChunk => chunk(at.rank),
@@ -372,7 +440,7 @@ pub(super) fn common(a: (u32, u32), b: (u32, u32)) -> u64 {
     u64::from(a.1.min(b.1).saturating_sub(a.0.max(b.0)))
 }
 
-fn span(extent: Extent) -> (u32, u32) {
+pub(super) fn span(extent: Extent) -> (u32, u32) {
     (extent.start, extent.end)
 }
 

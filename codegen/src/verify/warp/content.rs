@@ -391,9 +391,7 @@ impl Simulator<'_> {
         (row, to): (u32, &Box4),
     ) -> Option<&'static str> {
         let me = self.agents[index].who.rank;
-        let sums = self.adds_up(to.tensor, elements);
-        let others = (0..self.case.world).filter(|rank| sums && *rank != me);
-        let others: Vec<u32> = others.collect();
+        let slots = self.adds_up(to.tensor, elements, me);
         if let Some(at) = self.read_at(fragment, elements, part) {
             // Nothing says in which rows a vector is, or where a number.
             let is = |at: Option<u32>, to: u32| at.is_none_or(|at| at == to);
@@ -404,7 +402,7 @@ impl Simulator<'_> {
             }
         }
         let mut products = self.products_in(fragment, elements).into_iter();
-        products.find_map(|product| self.incomplete(product, (part, before), (row, to), &others))
+        products.find_map(|product| self.incomplete(product, (part, before), (row, to), &slots))
     }
 
     /// Where the tile is whose elements are of stored tiles and vectors alone.
@@ -452,7 +450,7 @@ impl Simulator<'_> {
         product: &TileProduct,
         (part, before): (u32, u32),
         (row, to): (u32, &Box4),
-        others: &[u32],
+        slots: &[u32],
     ) -> Option<&'static str> {
         let lacks = "some of what exists of its operands was not loaded";
         let (Some(first), Some(column)) = self.subtile_of(product.at, part) else {
@@ -466,7 +464,7 @@ impl Simulator<'_> {
             Some(lacks)
         } else if !product.has_all(part, self.depth(product, to.plan)) {
             Some("the product does not have all of K")
-        } else if added != others {
+        } else if added != slots {
             Some("it does not have every other rank's part once")
         } else {
             None
@@ -502,9 +500,9 @@ impl Simulator<'_> {
         product.tensors.map_or(0, depth)
     }
 
-    /// Whether what is stored in a tensor is of accumulators to which stored tiles were added: of a sum that has no
+    /// The slots whose stored tiles were added to the accumulators of what is stored in a tensor: of a sum that has no
     /// registers of its own.
-    fn adds_up(&self, tensor: TensorId, elements: Elements) -> bool {
+    fn adds_up(&self, tensor: TensorId, elements: Elements, me: u32) -> Vec<u32> {
         let kernel = &self.case.pipeline.kernel;
         let (mut sums, mut stored) = (Vec::new(), Vec::new());
         for role in &kernel.roles {
@@ -528,7 +526,9 @@ impl Simulator<'_> {
             Elements::Applied(index) => &self.case.pipeline.epilogues[index].params,
         };
         let apart = params.iter().any(|param| param.from == Source::Sum);
-        !apart && stored.iter().any(|acc| sums.contains(acc))
+        let mut added = sums.iter().filter(|acc| !apart && stored.contains(acc));
+        let slots = added.find_map(|acc| self.case.summed(*acc, me));
+        slots.unwrap_or_default()
     }
 
     /// Each launch wrote every element of every output once, added every other rank's part once (or to what it

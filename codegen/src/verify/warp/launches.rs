@@ -111,7 +111,7 @@ fn complete(pipeline: &Pipeline, launches: Launches) -> Result<Launches, Diagnos
 }
 
 /// The launches of so many ranks, if each keeps every rule of the tile level.
-fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
+pub(super) fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
     let launches = of_ranks(pipeline, world, None)?;
     let Launches { kernel, plans, .. } = &launches;
     // Without counters ranks have nothing to do with each other.
@@ -311,7 +311,7 @@ fn of_pieces(pipeline: &Pipeline, world: u32) -> Shape {
 }
 
 /// The largest launch.
-fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
+pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
     let mut shape = match pipeline.cta.computes() {
         true => of_tiles(pipeline, world, steps),
@@ -392,6 +392,11 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
             pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
         },
     );
+    // Where K is the columns of the products, it is what either asks for.
+    let n = match kernel.dims.iter().any(|dim| dim.name == "k") {
+        true => n,
+        false => n.max(k),
+    };
     let mut shape = Shape::new(m, n, k);
     // Other loops have a grid and a depth of their own.
     for tiling in pipeline.cta.tilings() {

@@ -1,7 +1,7 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
 use super::case::common;
-use super::seen::Seen;
+use super::seen::{Bits, Seen};
 use super::simulator::{CALLER, Simulator, Touch, Verdict, Who};
 use super::step::{Area, Box4};
 use super::trace;
@@ -120,6 +120,9 @@ impl Simulator<'_> {
             }
         }
         self.as_the_tile_level(index, &at, write, came_before)?;
+        if self.out_of_turn.is_none() {
+            self.out_of_turn = self.before_its_waits(index, &at, (write, proxy));
+        }
         let id = self.next_global();
         let (who, step) = (self.agents[index].who, (index, self.agents[index].at));
         self.touched(Touch {
@@ -151,15 +154,7 @@ impl Simulator<'_> {
     /// Whether the tile level makes this access, and what came before it in its launch is what the tile level puts there. All of it is ordered with the
     /// access, so its amount says whether something is missing, or on the wrong side.
     fn as_the_tile_level(&self, index: usize, at: &Box4, write: bool, came: u64) -> Verdict {
-        let agent = &self.agents[index];
-        let accessor = Accessor {
-            rank: agent.who.rank,
-            role: agent.steps[agent.at].role,
-            write,
-            tensor: at.tensor,
-            home: at.rank,
-            slot: self.case.slot(at),
-        };
+        let accessor = self.accessor(index, at, write);
         // Where nobody reads what is written, no order says that it is in the wrong place.
         let elsewhere = write && !self.case.accesses(&accessor, at);
         if elsewhere && !undone(Fix::WarpPlaces) {
@@ -181,7 +176,45 @@ impl Simulator<'_> {
         )))
     }
 
-    fn next_global(&mut self) -> u32 {
+    fn accessor(&self, index: usize, at: &Box4, write: bool) -> Accessor {
+        let agent = &self.agents[index];
+        Accessor {
+            rank: agent.who.rank,
+            role: agent.steps[agent.at].role,
+            write,
+            tensor: at.tensor,
+            home: at.rank,
+            slot: self.case.slot(at),
+        }
+    }
+
+    /// A wait that stands before an access in its item and that the access does not come after. Which signals the wait joins
+    /// with may depend on arithmetic over ranks, and so on the world. That it stands before the access does not.
+    fn before_its_waits(
+        &self,
+        index: usize,
+        at: &Box4,
+        (write, proxy): (bool, bool),
+    ) -> Option<Box<Diagnostic>> {
+        // One rank is the kernel's own world, in which a sum over all others reads nothing behind its waits.
+        if undone(Fix::WarpOrder) || self.case.world == 1 {
+            return None;
+        }
+        let agent = &self.agents[index];
+        let (rank, launch) = (agent.who.rank, agent.who.launch);
+        let seen = &agent.knows.global;
+        let waits = self.case.waits(&self.accessor(index, at, write), at);
+        waits.iter().find_map(|wait| {
+            let waited = |known: &Bits| self.has_waited(rank, launch, wait, |id| known.has(id));
+            let there = waited(&seen.plain);
+            (!there || proxy && !waited(&seen.proxy)).then(|| {
+                let cell = self.wait_name(wait);
+                Box::new(trace::before_its_wait(self, index, &cell, there))
+            })
+        })
+    }
+
+    pub(super) fn next_global(&mut self) -> u32 {
         self.global_ids += 1;
         self.global_ids - 1
     }

@@ -1,7 +1,8 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
 //! The case has three ranks, or as many as the schedule needs to be legal and to run every statement
-//! ([`launches::launches`]); so does every statement run, but not every combination of branches that only larger worlds have.
+//! ([`launches::launches`]). Where items branch, there are further cases: what any item of the kernel's own world does, some
+//! item of a case does ([`combinations::further`]).
 //! Its chunks, tiles and pieces are ragged, so that every kind of edge occurs. It has several launches, so that what one
 //! leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
@@ -26,13 +27,16 @@
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, and time.
 //!
-//! Files, each of which needs only those before it: `visited`, `launches` and `case` are what is tried; `step`, `flatten`, `host` and
+//! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
 //! `programs` what each agent does; `held`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
 //! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
+//! [`Case::waits`]: case::Case::waits
+//! [`Case::announced`]: case::Case::announced
 
 mod case;
+mod combinations;
 mod content;
 mod execute;
 mod flatten;
@@ -43,7 +47,7 @@ mod launches;
 mod made;
 mod measured;
 mod memory;
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 mod outdated;
 mod pace;
 mod programs;
@@ -66,7 +70,7 @@ use pace::Pace;
 use programs::Programs;
 
 pub(crate) use launches::Refused;
-#[cfg(debug_assertions)]
+#[cfg(all(feature = "undo", debug_assertions))]
 pub(crate) use outdated::outdated;
 
 /// Runs a pipeline.
@@ -78,7 +82,12 @@ pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
         return Err(Refused::Wrong(trace::dependent_launch().into()));
     }
     let launches = launches::launches(pipeline)?;
-    every_case(pipeline, launches).map_err(Refused::Wrong)
+    let further = combinations::further(pipeline, &launches)?;
+    every_case(pipeline, launches).map_err(Refused::Wrong)?;
+    further
+        .into_iter()
+        .try_for_each(|launches| one_case(&Case::new(pipeline, launches)))
+        .map_err(Refused::Wrong)
 }
 
 /// Runs a pipeline in its case and in those of fewer steps, up to the first thing that goes wrong.
@@ -94,6 +103,16 @@ fn every_case(pipeline: &Pipeline, launches: Launches) -> Result<(), Diagnostics
         }
     }
     Ok(())
+}
+
+/// Runs a pipeline in a world of so many ranks.
+///
+/// # Errors
+/// What is wrong with it, or with the schedule in that world.
+#[cfg(all(feature = "undo", debug_assertions))]
+pub(crate) fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
+    let launches = launches::legal(pipeline, world)?;
+    one_case(&Case::new(pipeline, launches))
 }
 
 /// Runs a case at each pace.

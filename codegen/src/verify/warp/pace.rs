@@ -31,7 +31,8 @@ pub(super) fn run(case: &Case<'_>, programs: &Programs<'_>, pace: Pace) -> Verdi
         Pace::Late => simulator.late()?,
         Pace::Ahead => simulator.ahead()?,
     }
-    simulator.covered()
+    simulator.covered()?;
+    simulator.out_of_turn.map_or(Ok(()), Err)
 }
 
 impl Simulator<'_> {

@@ -100,13 +100,25 @@ pub(super) struct Touch<W> {
     pub step: (usize, usize),
 }
 
+/// A signal to a cell.
+pub(super) struct Signal {
+    /// The launch, rank and role of its sender.
+    pub launch: u32,
+    pub rank: u32,
+    pub role: usize,
+    /// What its sender saw.
+    pub saw: Bits,
+}
+
 /// A counter cell.
 #[derive(Default)]
 pub(super) struct Cell {
     pub count: u64,
     pub base: u64,
-    /// The launch of each signal, how much it added, and what its sender saw.
-    pub signals: Vec<(u32, u64, Bits)>,
+    pub signals: Vec<Signal>,
+    /// The launch of each wait that is over, what it waited for if that was not all, and its number among the accesses of
+    /// global memory: who has seen that, comes after the wait.
+    pub waits: Vec<(u32, Option<u64>, u32)>,
 }
 
 pub(super) struct Simulator<'a> {
@@ -129,6 +141,9 @@ pub(super) struct Simulator<'a> {
     pub measured: HashMap<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
+    /// The first step that does not keep the order of its item's statements. What goes wrong in the case itself says more,
+    /// and is told first.
+    pub out_of_turn: Option<Box<Diagnostic>>,
 }
 
 impl<'a> Agent<'a> {
@@ -236,6 +251,7 @@ impl<'a> Simulator<'a> {
             finishing: vec![Knows::default(); world],
             measured: HashMap::new(),
             watched,
+            out_of_turn: None,
         }
     }
 

@@ -525,3 +525,34 @@ pub(super) fn out_of_order(
         )
         .hint("wait for everything that the schedule waits for, in this thread or in one that it waits for")
 }
+
+/// With `fence`, the wait is there and only a proxy fence lacks.
+pub(super) fn before_its_wait(
+    simulator: &Simulator<'_>,
+    index: usize,
+    cell: &str,
+    fence: bool,
+) -> Diagnostic {
+    let (what, hint) = match fence {
+        true => (
+            format!("it comes after the wait for {cell}, but there is no proxy fence between them"),
+            "`fence_async_global` after the wait on a counter, before TMA touches the data",
+        ),
+        false => (
+            format!("the schedule waits for {cell} before this, in the same item"),
+            "wait in the order of the statements, in this thread or in one that it waits for",
+        ),
+    };
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(None, what)
+        .hint(hint)
+}
+
+pub(super) fn announced_early(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(
+            None,
+            format!("it does not come after {what}, which stands before the signal in its item"),
+        )
+        .hint("signal in the order of the statements: after everything before it is complete")
+}

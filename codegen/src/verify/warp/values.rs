@@ -153,35 +153,28 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Why a sum of a subtile is not what the schedule says: every other rank's term once, in ascending order, and this rank's own
-    /// in its turn if the schedule adds it there.
+    /// Why a sum of a subtile is not what the schedule says: each of its slots once, in ascending order, and this rank's own term in
+    /// its turn if the schedule adds it there.
     fn incomplete_sum(&self, index: usize, acc: AccId, part: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let mut sums = agent.fragment.summed.iter();
         let Some(sum) = sums.find(|sum| sum.acc == acc) else {
             return Some("does not have every other rank's part once");
         };
-        let mut with_own = false;
-        for role in &self.case.pipeline.kernel.roles {
-            visit(&role.body, &mut |op| {
-                with_own |=
-                    matches!(op.kind, OpKind::Reduce { acc: of, own: Some(_), .. } if of == acc);
-            });
-        }
         let me = agent.who.rank;
-        let wanted = (0..self.case.world).filter(|rank| with_own || *rank != me);
-        if sum.ranks.iter().copied().eq(wanted) && sum.own.is_none_or(|(_, of)| of == part) {
+        let wanted = self.case.summed(acc, me).unwrap_or_default();
+        if sum.ranks == wanted && sum.own.is_none_or(|(_, of)| of == part) {
             return None;
         }
         let mut ranks = sum.ranks.clone();
         ranks.sort_unstable();
-        let others = ranks.iter().copied().filter(|rank| *rank != me);
-        Some(
-            match others.eq((0..self.case.world).filter(|rank| *rank != me)) {
-                false => "does not have every other rank's part once",
-                true => "does not have this rank's own term in its turn",
-            },
-        )
+        let others = |ranks: &[u32]| -> Vec<u32> {
+            ranks.iter().copied().filter(|rank| *rank != me).collect()
+        };
+        Some(match others(&ranks) == others(&wanted) {
+            false => "does not have every other rank's part once",
+            true => "does not have this rank's own term in its turn",
+        })
     }
 
     /// Where the tile is of which an epilogue without a product reads subtile `part`.

@@ -66,6 +66,7 @@ impl<'a> Draw<'a> {
     pub fn rank(&mut self, right: RankExpr, peer: &RankExpr) -> RankExpr {
         let next = (me() + 1) % world();
         let before = (me() - 1) % world();
+        let right = self.far(right, peer);
         self.mostly(
             right,
             &[
@@ -77,6 +78,15 @@ impl<'a> Draw<'a> {
                 RankExpr::from(0),
             ],
         )
+    }
+
+    /// A rank that is `rank` in worlds of up to eight. In larger ones it may be as many ranks further as `peer` is.
+    fn far(&mut self, rank: RankExpr, peer: &RankExpr) -> RankExpr {
+        match self.of(6) {
+            1 => (rank + (peer - me()) * (world() / 9)) % world(),
+            2 => (rank + (world() / 9) * world()) % world(),
+            _ => rank,
+        }
     }
 
     /// All of some items, in one loop or in several that select some each.

@@ -135,25 +135,30 @@ pub fn provoke(
 
 /// Small whole numbers, so that every sum of the cases is exact: products of -1, 0 and 1; what is added is 1 to 7.
 fn fill(input: Input<'_>, values: &mut [f32]) {
-    let columns = input.columns.max(1) as usize;
-    for (at, value) in values.iter_mut().enumerate() {
-        let (row, column) = (input.rows.start + (at / columns) as u32, at % columns);
-        let at = [input.launch as u32, input.rank, row, column as u32];
-        let bytes = at.iter().flat_map(|number| number.to_le_bytes());
-        let hash = input
-            .name
-            .bytes()
-            .chain(bytes)
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        let drawn = (hash >> 33) as u8;
-        *value = match input.name {
-            "b" | "r" => f32::from(drawn % 7) + 1.0,
-            "x.scale" | "w.scale" => f32::from(drawn % 4) * 0.5,
-            _ => f32::from(drawn % 3) - 1.0,
-        };
+    let (count, times, plus) = match input.name {
+        "b" | "r" => (7, 1.0, 1.0),
+        "x.scale" | "w.scale" => (4, 0.5, 0.0),
+        _ => (3, 1.0, -1.0),
+    };
+    let of_launch = hashed(0xcbf2_9ce4_8422_2325, input.name.as_bytes());
+    let of_launch = hashed(of_launch, &(input.launch as u32).to_le_bytes());
+    let of_rank = hashed(of_launch, &input.rank.to_le_bytes());
+    let lines = values.chunks_mut(input.columns.max(1) as usize);
+    for (row, line) in (input.rows.start..).zip(lines) {
+        let of_row = hashed(of_rank, &row.to_le_bytes());
+        for (column, value) in (0u32..).zip(line) {
+            let drawn = (hashed(of_row, &column.to_le_bytes()) >> 33) as u8;
+            *value = f32::from(drawn % count) * times + plus;
+        }
     }
+}
+
+fn hashed(before: u64, bytes: &[u8]) -> u64 {
+    let mut hash = before;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
 }
 
 /// What is wrong with the numbers of a run, if anything is.

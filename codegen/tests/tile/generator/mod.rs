@@ -118,7 +118,7 @@ pub fn case(bytes: &[u8]) -> Case {
 /// The schedule that those bytes are.
 pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let mut draw = Draw::new(bytes);
-    let world = [3, 2, 4, 5][draw.of(4)];
+    let world = [3, 2, 4, 5, 3, 2, 4, 9][draw.of(8)];
     let rows = [13, 13, 13, 40][draw.of(4)];
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
     let kind = draw.of(20);

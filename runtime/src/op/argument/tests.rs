@@ -128,7 +128,7 @@ fn an_output_must_be_given_to_be_written() {
     let text = told(|given| given[2].1.writable = false);
     assert_eq!(
         text,
-        "y is an output and was given by a shared reference; give `&mut`: the launch writes y"
+        "y is an output and was given by a shared reference, or may only be read; give `&mut` of memory that may be written: the launch writes y"
     );
 }
 

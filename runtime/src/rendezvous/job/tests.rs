@@ -126,6 +126,31 @@ fn half_an_environment_is_refused_with_the_variable() {
 }
 
 #[test]
+fn numbers_that_no_job_has_are_refused_before_anything_is_waited_for() {
+    let torchrun = |number| TORCHRUN.replace(" WORLD_SIZE=4", &format!(" WORLD_SIZE={number}"));
+    let slurm = |number| SLURM.replace("NUM_TASKS=7", &format!("NUM_TASKS={number}"));
+    for number in [129, 100_000_000, u32::MAX] {
+        for (variables, named) in [
+            (torchrun(number), "WORLD_SIZE"),
+            (slurm(number), "SLURM_STEP_NUM_TASKS"),
+        ] {
+            // Of a larger job a program may still read its place.
+            let joined = found(&variables).rendezvous(Duration::from_secs(1000));
+            let Err(Error::Environment { variable, what, .. }) = joined else {
+                panic!("{joined:?}");
+            };
+            assert_eq!(variable, named);
+            assert_eq!(what, format!("{named}={number} ranks"));
+        }
+    }
+    let local = TORCHRUN.replace("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=5");
+    assert_eq!(refused(&local).0, "LOCAL_WORLD_SIZE");
+    assert_eq!(refused(&torchrun(0)).0, "LOCAL_WORLD_SIZE");
+    assert_eq!(refused(&format!("{TORCHRUN} UB_PORT=0")).0, "UB_PORT");
+    assert_eq!(tasks_of("4(x4294967295),3(x9)", u32::MAX), None);
+}
+
+#[test]
 fn slurm_lists_tasks_of_nodes() {
     let each: Vec<_> = (0..5).map(|node| tasks_of("4(x2),3,1", node)).collect();
     assert_eq!(each, [Some(4), Some(4), Some(3), Some(1), None]);

@@ -168,6 +168,93 @@ fn two_processes_with_one_rank_and_other_worlds_are_told() {
     assert_eq!(told[1], "rank 0 counts another number of ranks than 3");
 }
 
+/// Whoever comes first or late, and whatever its world: all hear why the job does not begin, long before the limit.
+#[test]
+fn a_rank_with_another_world_is_told_to_all_at_once() {
+    for odd in [0, 1, 3] {
+        let (listener, _) = listener();
+        let start = Instant::now();
+        let told = all(4, |rank| {
+            // Some are there before rank 1 says what it counts, and one comes afterwards.
+            std::thread::sleep(Duration::from_millis([0, 200, 0, 500][rank as usize]));
+            joined(
+                &listener,
+                rank,
+                if rank == odd { 5 + rank } else { 4 },
+                LONG,
+            )?
+            .barrier(LONG)
+        });
+        assert!(start.elapsed() < LONG / 4, "{:?}", start.elapsed());
+        for (rank, told) in told.map_each().iter().enumerate() {
+            assert!(
+                told.contains("that there are ")
+                    || told.contains("counts another number of ranks than "),
+                "{odd}, rank {rank}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_world_that_no_job_has_is_refused_before_anybody_listens() {
+    let (_, address) = listener();
+    for rank in [0, 1] {
+        let error = Tcp::join(rank, 100_000_000, address, &secret(), LONG).expect_err("refused");
+        assert_eq!(error.to_string(), "a rendezvous of 100000000 ranks");
+        assert!(Tcp::join(rank, 129, address, &secret(), LONG).is_err());
+    }
+    assert!(TcpStream::connect(address).is_err(), "nobody listens");
+    let short = Tcp::join(1, 2, address, &Secret::of(b" short\n"), LONG).expect_err("short");
+    assert_eq!(short.kind(), "usage");
+    let open = SocketAddr::from(([192, 0, 2, 1], 4242));
+    let none = Tcp::join(1, 2, open, &Secret::of(b"\n"), LONG).expect_err("none");
+    assert_eq!(none.to_string(), "a job of several hosts has no secret");
+}
+
+/// A message that changes on its way ends the job, on both sides.
+#[test]
+fn a_message_that_somebody_changes_on_its_way_is_refused() {
+    let (listener, address) = listener();
+    let (between, door) = self::listener();
+    let told = std::thread::scope(|scope| {
+        // Passes on what it hears, and changes the last byte that the guest sends after it was let in.
+        scope.spawn(move || {
+            let (mut guest, _) = between.accept().expect("a guest");
+            let mut host = TcpStream::connect(address).expect("the host");
+            let pass = |from: &mut TcpStream, to: &mut TcpStream, bytes: usize, change: u8| {
+                let mut piece = vec![0; bytes];
+                from.read_exact(&mut piece).expect("read");
+                *piece.last_mut().expect("some") ^= change;
+                to.write_all(&piece).expect("written");
+            };
+            pass(&mut host, &mut guest, 72, 0);
+            pass(&mut guest, &mut host, 72, 0);
+            pass(&mut host, &mut guest, 33, 0);
+            // A length, a kind, three bytes and a proof.
+            pass(&mut guest, &mut host, 4 + 1 + 3 + 32, 1);
+        });
+        let listener = &listener;
+        let host =
+            scope.spawn(move || Tcp::lead(listener, 2, &secret(), LONG)?.all_gather(b"one", LONG));
+        let guest =
+            scope.spawn(move || Tcp::join(1, 2, door, &secret(), LONG)?.all_gather(b"two", LONG));
+        [host, guest].map(|side| side.join().expect("no panic").map(drop))
+    });
+    let told = Vec::from(told).map_each();
+    assert!(
+        told[0].ends_with("a message that this job's ranks did not send"),
+        "{}",
+        told[0]
+    );
+    assert!(
+        told[1].starts_with("the connection to rank 0 is gone")
+            || told[1].starts_with("rank 0 gave up"),
+        "{}",
+        told[1]
+    );
+}
+
 trait Told {
     fn map_each(self) -> Vec<String>;
 }
@@ -215,6 +302,9 @@ fn attack(address: SocketAddr, kind: usize, over: &AtomicBool) {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else {
         return;
     };
+    // Once all ranks are there, nobody is asked.
+    let limited = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    limited.expect("set");
     // A closed connection is what strangers get.
     let _ = match kind {
         0 => stream.write_all(&[0xff; 4096]),
@@ -230,10 +320,10 @@ fn attack(address: SocketAddr, kind: usize, over: &AtomicBool) {
         }),
         // What rank 0 sent, sent back.
         _ => {
-            let mut challenge = [0; 40];
+            let mut challenge = [0; 72];
             stream
                 .read_exact(&mut challenge)
-                .and_then(|()| stream.write_all(&[&challenge[..], &challenge[..32]].concat()))
+                .and_then(|()| stream.write_all(&challenge))
         }
     };
     while !over.load(Ordering::Relaxed) {

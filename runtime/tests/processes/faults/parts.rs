@@ -21,6 +21,27 @@ pub fn done(part: &str) -> Option<Result<(), Error>> {
         }),
         "secret" | "port" | "jobs" => by_tcp(part == "secret"),
         "version" => of_two_versions(),
+        "table" => Communicator::emulated_from_env().and_then(|rank| {
+            rank.reserve(8 << 20)?;
+            ready();
+            let op = rank.op_of::<AgGemmOp>().up_to(256, 64, 64);
+            // The others ask for no winners.
+            let op = if rank.rank() < 3 {
+                op.first_options()
+            } else {
+                op
+            };
+            op.build().map(drop)
+        }),
+        "world" => Job::from_env().and_then(|job| {
+            let mut job = job.expect("as torchrun says");
+            if job.rank == 3 {
+                (job.world, job.local_world) = (5, 5);
+            }
+            ready();
+            let limit = Duration::from_secs(60);
+            job.rendezvous(limit)?.barrier(limit)
+        }),
         "cache" | "sealed" | "compiler" => Communicator::emulated_from_env().and_then(|rank| {
             ready();
             if rank.rank() == 3 {

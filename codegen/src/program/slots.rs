@@ -1,0 +1,54 @@
+//! Slots of scratch.
+
+use super::TensorKind;
+
+/// How many slots a scratch tensor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slots {
+    /// This many.
+    Count(u32),
+    /// One for each rank.
+    World,
+    /// One for each rank but one: `slots = world() - 1`.
+    Peers,
+}
+
+impl Slots {
+    /// How many that is in a world of `world` ranks.
+    pub const fn count(self, world: u32) -> u32 {
+        match self {
+            Slots::Count(count) => count,
+            Slots::World => world,
+            Slots::Peers => world.saturating_sub(1),
+        }
+    }
+
+    /// How many memory has room for: one at least, which nobody names where there are no peers.
+    pub const fn room(self, world: u32) -> u32 {
+        match self.count(world) {
+            0 => 1,
+            count => count,
+        }
+    }
+}
+
+impl TensorKind {
+    /// By what the slots of such a tensor are counted.
+    pub(crate) const fn slots_by(self) -> Slots {
+        match self {
+            TensorKind::Scratch { slots, .. } => slots,
+            TensorKind::Exchanged => Slots::World,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => Slots::Count(1),
+        }
+    }
+}

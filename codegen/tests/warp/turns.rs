@@ -1,0 +1,282 @@
+//! Warps keep the order of an item's statements, also where no signal of the small case shows it: which signals a wait joins
+//! with may be arithmetic over ranks, which comes to something else in a larger world.
+
+use crate::fixtures::strangers::slots::acknowledged_in_turn;
+use crate::fixtures::strangers::{Gather, far_cells};
+use counterflow_codegen::builder::*;
+use counterflow_codegen::diag::{Diagnostics, Rule};
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Node, Pipeline};
+
+fn built(program: &Program, world: u32) -> Pipeline {
+    let kernel = lower(program, &Variant::new(world)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn first(found: &Diagnostics) -> String {
+    found.first().text(&|_| String::new())
+}
+
+/// Tiles wait for a flag, too, behind which nobody writes anything.
+fn flagged() -> Program {
+    let mut s = ScheduleBuilder::new("flagged");
+    let gather = Gather::new(&mut s);
+    let (w, y) = (s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let flag = s.counters("flag", [world().into()]);
+    s.comm(2u32, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.signal(flag.on(&peer).at(me()), 1);
+            gather.push(s, &peer);
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(flag.at((&chunk + 1) % world()));
+                s.wait(gather.arrived.at(t.rows()));
+                let product = s.dot(gather.x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn a_wait_that_guards_nothing_in_the_small_case_is_kept() {
+    verify::pipeline(built(&flagged(), 4)).unwrap_or_else(|error| panic!("{error}"));
+    let mut pipeline = built(&flagged(), 4);
+    let mut gone = 0;
+    let kernel = pipeline.kernel.clone();
+    pipeline.lists(&mut |list| {
+        list.retain(|node| {
+            let waits = matches!(node, Node::CounterWait { counter, .. }
+                if kernel.counters[counter.index()].name == "flag");
+            gone += u32::from(waits);
+            !waits
+        });
+    });
+    assert!(gone > 0, "nothing to leave out");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    assert_eq!(found.first().rule, Rule::Race);
+    let told = first(&found);
+    assert!(told.contains("the schedule waits for flag["), "{told}");
+}
+
+/// Loads of a slot before its own cell was waited for: nobody else's cell may stand for it.
+#[test]
+fn a_slot_is_loaded_behind_its_own_wait() {
+    for (shift, own) in [(0, true), (0, false), (2, true), (2, false)] {
+        verify::pipeline(built(&far_cells(shift, own), 3))
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+    for own in [true, false] {
+        verify::pipeline(built(&far_cells(0, own), 12)).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// The loops over slots of a sum, the loads of which come from `partial`: how many, and how many of them wait, too.
+fn loops_over_slots(pipeline: &Pipeline) -> (usize, usize) {
+    let (mut loads, mut waits) = (0, 0);
+    pipeline.visit(|node| {
+        let Node::Others { .. } = node else { return };
+        let (mut loaded, mut waited) = (false, false);
+        node.visit(&mut |node| {
+            loaded |= matches!(node, Node::Load { .. });
+            waited |= matches!(node, Node::CounterWait { .. });
+        });
+        loads += usize::from(loaded);
+        waits += usize::from(loaded && waited);
+    });
+    (loads, waits)
+}
+
+/// A sum that is made a subtile at a time comes to each slot once a subtile, so it waits for all of them before. Another one
+/// waits for a slot and loads all of it.
+#[test]
+fn a_sum_with_an_own_term_waits_for_all_slots_before_it_loads_one() {
+    assert_eq!(loops_over_slots(&built(&far_cells(0, false), 4)), (1, 1));
+    let mut pipeline = built(&far_cells(0, true), 4);
+    assert_eq!(loops_over_slots(&pipeline), (1, 0));
+    let mut moved = 0;
+    pipeline.lists(&mut |list| {
+        let within = |node: &Node, of: fn(&Node) -> bool| {
+            let mut found = false;
+            node.visit(&mut |node| found |= of(node));
+            found
+        };
+        let waits = list.iter().position(|node| {
+            matches!(node, Node::Others { .. })
+                && within(node, |node| matches!(node, Node::CounterWait { .. }))
+        });
+        if let Some(waits) = waits {
+            let loads = list[waits..].iter().position(|node| {
+                within(node, |node| matches!(node, Node::Others { .. }))
+                    && within(node, |node| matches!(node, Node::Load { .. }))
+            });
+            let node = list.remove(waits);
+            list.insert(waits + loads.expect("loads behind the waits"), node);
+            moved += 1;
+        }
+    });
+    assert_eq!(moved, 1, "one role waits");
+    let found = verify::pipeline(pipeline).expect_err("loads, then waits");
+    assert_eq!(found.first().rule, Rule::Race, "{found}");
+}
+
+/// A rank that has read a slot says so. In the small case nobody builds on it.
+fn acknowledged() -> Program {
+    let mut s = ScheduleBuilder::new("acknowledged");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    let read = s.counters("read", [world().into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mine = s.dot(x.at(t), w.at(t));
+            s.wait(landed.at(others()).at(t));
+            let theirs = s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), mine + theirs);
+            s.for_ranks("from", ranks().after_me(), |s, from| {
+                s.signal(read.on(&from).at(me()), 1);
+            });
+        });
+    });
+    s.spare_warps(|s| s.wait(read.at(others())));
+    s.finish()
+}
+
+/// The signal that the reader is done comes before the store of its item is complete: nobody reads what is stored there.
+#[test]
+fn a_signal_that_nobody_builds_on_in_the_small_case_comes_after_what_stands_before_it() {
+    verify::pipeline(built(&acknowledged(), 4)).unwrap_or_else(|error| panic!("{error}"));
+    let mut pipeline = built(&acknowledged(), 4);
+    let mut early = 0;
+    let kernel = pipeline.kernel.clone();
+    pipeline.lists(&mut |list| {
+        let signals = |node: &Node| {
+            let (mut found, mut items) = (false, false);
+            node.visit(&mut |node| {
+                items |= matches!(node, Node::Items { .. });
+                found |= matches!(node, Node::CounterAdd { counter, .. }
+                    if kernel.counters[counter.index()].name == "read");
+            });
+            found && !items
+        };
+        let stores = list
+            .iter()
+            .position(|node| matches!(node, Node::AwaitStores { .. }));
+        if let (Some(stores), true) = (stores, list.iter().any(signals)) {
+            list.remove(stores);
+            early += 1;
+        }
+    });
+    assert_eq!(early, 1, "one item signals `read`");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    let told = first(&found);
+    assert!(
+        told.contains("which stands before the signal in its item"),
+        "{told}"
+    );
+}
+
+/// Two branches in one item, both of which only ranks from `from` on take.
+fn both_from(from: i64) -> Program {
+    let mut s = ScheduleBuilder::new("both");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let told = s.counters("told", [2.into()]);
+    let by = |rank: i64| {
+        let far = Cond::compare(Comparison::Ge, me(), from);
+        Cond::compare(Comparison::Eq, me(), rank).or(far)
+    };
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.when_else(
+                by(0),
+                |s| s.store(y.at(t), product.clone().relu()),
+                |s| s.store(y.at(t), product.clone()),
+            );
+            s.when(by(1), |s| s.signal(told.on(me()).at(0), 1));
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn a_combination_of_branches_is_tried_where_a_rank_takes_it() {
+    for (from, world) in [(8, 8), (8, 12), (16, 16)] {
+        verify::pipeline(built(&both_from(from), world))
+            .unwrap_or_else(|error| panic!("from {from} for {world}: {error}"));
+    }
+    let found = verify::pipeline(built(&both_from(16), 32)).expect_err("refused");
+    insta::assert_snapshot!(first(&found), @"
+    error[resources]: this has no kernel together with the other branches of its item: all warps are tried for at most 16 ranks, and none of those takes these branches in one item
+      help: let a rank do it in a world of 2 to 16, or put the branches into loops of their own
+    ");
+}
+
+/// Sums that no kernel has are told apart.
+#[test]
+fn a_sum_without_a_kernel_says_what_it_is() {
+    let refused = |place: &dyn Fn(TensorRef) -> PlaceRef, slots: u32| {
+        let mut s = ScheduleBuilder::new("refused");
+        let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+        let y = s.scattered("y", Bf16);
+        let tiles = s.tiles("tiles", y, (128, 256));
+        let partial = match slots {
+            0 => s.symmetric("partial", Bf16, y.chunk(), world()),
+            slots => s.symmetric("partial", Bf16, y.chunk(), slots),
+        };
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.of(me()), |s, t| {
+                let mine = s.dot(x.at(t), w.at(t));
+                let theirs = s.sum(place(partial).at(t));
+                s.store(y.at(t), mine + theirs);
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(3)).and_then(verify::kernel);
+        let found = sm90::build(&kernel.unwrap_or_else(|error| panic!("{error}")));
+        first(&found.expect_err("no kernel"))
+    };
+    let told = [
+        refused(&|partial| partial.at(0), 0),
+        refused(&|partial| partial.on((me() + 1) % world()).at(others()), 0),
+        refused(&|partial| partial.at(others()), 2),
+    ];
+    insta::assert_snapshot!(told.join("\n"), @"
+    error[resources]: a sum of one slot
+      help: a stored tile as it is, without `.sum()`: `partial[slot][t]`
+
+    error[resources]: a sum of slots in another rank's memory
+      help: copy them to this rank first: it adds its own slots, `partial[others()][t].sum()`
+
+    error[resources]: a sum of the slots of all others, of which `partial` has none
+      help: `slots = world()`, or all of its slots: `partial[everyone()][t].sum()`
+    ");
+}
+
+#[test]
+fn acknowledgements_of_one_counter_have_right_warps() {
+    for world in [1, 2, 3, 8] {
+        verify::pipeline(built(&acknowledged_in_turn(false), world))
+            .unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
+}

@@ -1,0 +1,131 @@
+//! What is around the GPUs: queues, the compiler, its cache, and what chooses variants.
+
+use super::driver::CUDA;
+use super::gpus::of_gpus;
+use crate::doctor::facts::Facts;
+use crate::doctor::finding::Finding;
+use crate::render;
+use std::collections::BTreeMap;
+
+/// Hardware queues of a context, at most and where nobody says another number.
+const QUEUES: u32 = 32;
+/// Room for some hundred kernels.
+const ROOM: u64 = 64 << 20;
+
+pub(super) fn queues(facts: &Facts) -> Vec<Finding> {
+    let Some(survey) = facts.driver.told() else {
+        return Vec::new();
+    };
+    let mut found = vec![match survey.queues {
+        None => Finding::bad(
+            "CUDA_DEVICE_MAX_CONNECTIONS is not a number of hardware queues",
+            format!("give 1 to {QUEUES}, or unset it: then it is {QUEUES}"),
+        ),
+        Some(count @ QUEUES..) => Finding::good(format!("{count}")),
+        Some(count) => Finding::note(
+            format!("{count}: enough for ranks with a GPU each"),
+            format!(
+                "ranks that share a GPU need a queue each, four where copy engines move data: unset CUDA_DEVICE_MAX_CONNECTIONS to have {QUEUES}"
+            ),
+        ),
+    }];
+    if survey.blocking {
+        found.push(Finding::bad(
+            "CUDA_LAUNCH_BLOCKING makes every launch wait for its end",
+            "unset it: ranks that share a GPU are refused with it, and nothing overlaps",
+        ));
+    }
+    found
+}
+
+pub(super) fn compiler(facts: &Facts) -> Vec<Finding> {
+    let toolkit = match &facts.compiler {
+        Ok(toolkit) => toolkit,
+        Err(why) => return vec![Finding::bad(&why.what, &why.help)],
+    };
+    if let Err(why) = &toolkit.works {
+        return vec![Finding::bad(
+            format!("{} compiles nothing: {}", toolkit.name, why.what),
+            &why.help,
+        )];
+    }
+    // Of an older driver its own line says enough.
+    let driver = facts.driver.told().map(|survey| survey.cuda);
+    let driver = driver.filter(|driver| *driver >= CUDA);
+    vec![match (toolkit.version, driver) {
+        (Some(own), Some(driver)) if own < driver => Finding::note(
+            format!(
+                "{}; the driver supports {}.{}",
+                toolkit.name, driver.0, driver.1
+            ),
+            "it works; a later NVRTC may make faster code: COUNTERFLOW_NVRTC names its folder",
+        ),
+        (Some(own), Some(driver)) if own.0 > driver.0 => Finding::bad(
+            format!(
+                "{}; the driver supports {}.{}",
+                toolkit.name, driver.0, driver.1
+            ),
+            "the driver loads no code of a later major version: install a later driver, or an earlier NVRTC",
+        ),
+        (None, _) => Finding::note(
+            toolkit.name.clone(),
+            "kernels that are not in the cache cannot be compiled: unset COUNTERFLOW_NVRTC to compile here",
+        ),
+        (Some(_), _) => Finding::good(toolkit.name.clone()),
+    }]
+}
+
+pub(super) fn cache(facts: &Facts) -> Vec<Finding> {
+    const MOVE: &str = "COUNTERFLOW_CACHE names another folder";
+    let Some(folder) = &facts.cache.folder else {
+        return vec![Finding::note(
+            "off: each process compiles all its kernels, and no winners are kept",
+            "unset COUNTERFLOW_CACHE, or name a folder; without HOME there is none",
+        )];
+    };
+    let folder = folder.display();
+    vec![match &facts.cache.room {
+        Err(why) => Finding::bad(format!("{folder} cannot be written: {}", why.what), MOVE),
+        Ok(free @ ..ROOM) => Finding::bad(
+            format!("{folder} has {} free", render::bytes(*free)),
+            format!("empty it, or the disk; {MOVE}"),
+        ),
+        Ok(free) => Finding::good(format!("{folder}, {} free", render::bytes(*free))),
+    }]
+}
+
+/// What chooses variants: tables of measured winners, and the profile that predicts where they have none.
+pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for tables in [&facts.tuned.shipped, &facts.tuned.user] {
+        if let Err(why) = tables {
+            found.push(Finding::bad(&why.what, &why.help));
+        }
+    }
+    let rows = |of: &Result<BTreeMap<String, usize>, _>, gpu: &str| {
+        let of = of.as_ref().ok();
+        of.and_then(|rows| rows.get(gpu)).copied().unwrap_or(0)
+    };
+    found.extend(of_gpus(facts, |gpu| {
+        let (shipped, own) = (
+            rows(&facts.tuned.shipped, &gpu.name),
+            rows(&facts.tuned.user, &gpu.name),
+        );
+        let rows = format!("{shipped} shipped and {own} own winners of this GPU");
+        let profile = &facts.profile;
+        let says = format!("{rows}; elsewhere the profile of {profile} predicts");
+        let measured = profile.split_whitespace().next().unwrap_or_default();
+        match (shipped + own, gpu.name.contains(measured)) {
+            (0, _) => Finding::note(
+                format!("no winner was measured on this GPU; the profile of {profile} predicts"),
+                "`bench --sweep` measures winners and keeps them",
+            ),
+            (_, false) => Finding::note(
+                says,
+                "that is another GPU: `bench --sweep` measures what you use",
+            ),
+            (_, true) => Finding::good(says),
+        }
+    }));
+    found
+}
