@@ -10,8 +10,6 @@ mod tile;
 pub(super) use evaluate::evaluate;
 pub(super) use tile::Tile;
 
-#[cfg(test)]
-use super::Numbers;
 use super::blocks::{Blocks, Summing};
 use super::outcome::Input;
 use super::setup::Setup;

@@ -8,6 +8,7 @@ use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::rule::{Fp8, Rule as Fp8Rule};
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
@@ -70,15 +71,24 @@ fn a_wait_that_guards_nothing_in_the_small_case_is_kept() {
     assert!(told.contains("the schedule waits for flag["), "{told}");
 }
 
+/// A product and a sum over the others: with this rank's own term, and, in FP8, without.
+fn summing(shift: i64, world: u32) -> [Pipeline; 2] {
+    let variant = Variant::new(world);
+    let codes = (variant.clone()).partial_sums(Fp8Rule::transformer_engine(Fp8::E4M3));
+    [variant, codes].map(|variant| {
+        let kernel = lower(&far_cells(shift), &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
 /// Loads of a slot before its own cell was waited for: nobody else's cell may stand for it.
 #[test]
 fn a_slot_is_loaded_behind_its_own_wait() {
-    for (shift, own) in [(0, true), (0, false), (2, true), (2, false)] {
-        verify::pipeline(built(&far_cells(shift, own), 3))
-            .unwrap_or_else(|error| panic!("{error}"));
-    }
-    for own in [true, false] {
-        verify::pipeline(built(&far_cells(0, own), 12)).unwrap_or_else(|error| panic!("{error}"));
+    for (shift, world) in [(0, 3), (2, 3), (0, 12)] {
+        for pipeline in summing(shift, world) {
+            verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+        }
     }
 }
 
@@ -102,8 +112,8 @@ fn loops_over_slots(pipeline: &Pipeline) -> (usize, usize) {
 /// waits for a slot and loads all of it.
 #[test]
 fn a_sum_with_an_own_term_waits_for_all_slots_before_it_loads_one() {
-    assert_eq!(loops_over_slots(&built(&far_cells(0, false), 4)), (1, 1));
-    let mut pipeline = built(&far_cells(0, true), 4);
+    let [mut pipeline, codes] = summing(0, 4);
+    assert_eq!(loops_over_slots(&codes), (1, 1));
     assert_eq!(loops_over_slots(&pipeline), (1, 0));
     let mut moved = 0;
     pipeline.lists(&mut |list| {
