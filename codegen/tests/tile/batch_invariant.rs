@@ -284,6 +284,55 @@ fn variants_say_whether_they_are_batch_invariant() {
     );
 }
 
+/// Slots by their distance from the owner: it decides which rank's term comes first.
+#[test]
+fn slots_that_are_not_their_senders_own_are_not_batch_invariant() {
+    let everyone_sends = |slot: fn(&RankExpr) -> RankExpr| {
+        let mut s = ScheduleBuilder::new("everyone_sends");
+        let bf16 = Dtype::Bf16;
+        let (x, w, y) = (
+            s.local("x", bf16),
+            s.local("w", bf16),
+            s.scattered("y", Dtype::F32),
+        );
+        let tiles = s.tiles("tiles", y, (4, 8));
+        let partial = s.symmetric("partial", Dtype::F32, y, world());
+        let landed = s.counters("landed", [world().into(), tiles.into()]);
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_ranks("owner", ranks().after_me(), |s, owner| {
+                s.for_items("t", tiles.of(&owner), |s, t| {
+                    let product = s.dot(x.at(t), w.at(t));
+                    s.store(partial.on(&owner).at(slot(&owner)).at(t), product);
+                    s.signal(landed.on(&owner).at(slot(&owner)).at(t), 1);
+                });
+            });
+            s.for_items("t", tiles.of(me()), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.at(slot(&me())).at(t), product);
+                s.signal(landed.on(me()).at(slot(&me())).at(t), 1);
+            });
+        });
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.of(me()), |s, t| {
+                s.wait(landed.at(everyone()).at(t));
+                let sum = s.sum(partial.at(everyone()).at(t));
+                s.store(y.at(t), sum);
+            });
+        });
+        s.finish()
+    };
+    let variant = Variant::new(3).arch(Arch::Cpu);
+    let own = everyone_sends(|_| me());
+    assert!(class(&own, &variant).is_ok());
+    assert_eq!(differing(&own, &variant), [0; 0]);
+    let by_distance = everyone_sends(|owner| (me() - owner + world()) % world());
+    assert_ne!(differing(&by_distance, &variant), [0; 0]);
+    insta::assert_snapshot!(class(&by_distance, &variant).expect_err("it varies"), @"
+    error[shape]: not batch-invariant: slots of `partial` are not those of their senders: who owns the rows decides the order of the sum
+      help: `slots = world()`, and the sender's own slot: `partial.on(owner)[me()][t]`
+    ");
+}
+
 /// Rows are the same within a class, and need not be beyond it.
 #[test]
 fn a_class_has_one_set_of_bits() {

@@ -262,7 +262,9 @@ impl Asked<'_> {
         let apart = each.iter().map(|needs| needs.apart).min();
         needs.apart = apart.unwrap_or(needs.apart);
         // Measured: of a gather, a layer and a sum in 256x128 beside 128x256, subtiles of 32 columns spill 4 bytes.
-        let tall = together.iter().any(|asked| asked.wgmma.blocks() > 1);
+        let tall = together
+            .iter()
+            .any(|asked| asked.wgmma.blocks() > 1 && asked.wgmma.tile.columns > 64);
         let alike = together
             .iter()
             .all(|asked| asked.wgmma.tile == self.wgmma.tile);
