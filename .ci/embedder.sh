@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Crates that use counterflow, built as their authors would:
 # - with no schedule and with ten, several times each; ten add under half a second to the fastest build;
-# - with a cudarc of their own beside ours, which is run.
+# - with a cudarc of their own beside ours, which is run;
+# - with candle's line of cudarc, whose features unite with ours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -80,3 +81,20 @@ cargo run --quiet --manifest-path "$work/beside/Cargo.toml"
 found=$(cargo tree --quiet --prefix none --manifest-path "$work/beside/Cargo.toml" | grep -o '^cudarc v0.1[89]' | sort -u | tr '\n' ' ')
 echo "in one binary: $found"
 [[ $found == "cudarc v0.18 cudarc v0.19 " ]]
+
+# What candle asks cudarc for with its feature `cuda`. Cargo unites that with what we ask for, in one cudarc: linked instead of loaded,
+# for the toolkit that is found, here the oldest that we know. candle itself needs nvcc for its kernels, so its line stands for it.
+mkdir -p "$work/united/src"
+echo 'pub use {counterflow::Communicator, cudarc::cublas::CudaBlas};' >"$work/united/src/lib.rs"
+sed -e 's/^name = .*/name = "united"/' "$work/user/Cargo.toml" >"$work/united/Cargo.toml"
+cat >>"$work/united/Cargo.toml" <<TOML
+
+[dependencies.cudarc]
+version = "0.19"
+default-features = false
+features = ["std", "cublas", "cublaslt", "curand", "driver", "nvrtc", "f16", "f8", "cuda-version-from-build-system", "dynamic-linking"]
+TOML
+cp Cargo.lock "$work/united/Cargo.lock"
+# A library: nothing is linked, so no driver is needed.
+CUDARC_CUDA_VERSION=12030 cargo build --quiet --manifest-path "$work/united/Cargo.toml"
+echo "with candle's line of cudarc: one cudarc, linked, for CUDA 12.3"

@@ -154,7 +154,7 @@ fn timed(program: &Program, world: u32, shape: &Shape) {
 }
 
 fn main() {
-    let (cool, hot) = (Machine::h200(), Machine::h200_at_power_limit());
+    let (cool, hot) = (Machine::h200(), Machine::h200().at_power_limit());
     table("cuBLAS alone, short runs", &cool, &SHORT);
     table(
         "cuBLAS alone, on all four GPUs at once",

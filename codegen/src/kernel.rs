@@ -1,8 +1,7 @@
 //! The tile-level IR: one small program per role, with choices settled and credits explicit.
 //!
 //! [`crate::unroll`] defines its meaning: it turns a kernel into the steps of each agent for one world and shape. The
-//! verifier, the emulator and the timeline model all use those steps, so they cannot disagree about orders, items or
-//! cells.
+//! verifier, the emulator and the timeline model use those steps, so they agree about orders, items and cells.
 //!
 //! A role's body has two levels. Outside items ([`Block`]) every CTA of the role runs the same control flow and accesses
 //! no data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order but are
@@ -13,6 +12,7 @@ mod scales;
 mod sides;
 mod slots;
 mod turns;
+mod worlds;
 
 pub(crate) use sides::WhichChunk;
 pub(crate) use turns::Turn;

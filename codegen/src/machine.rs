@@ -13,11 +13,12 @@ use crate::dtype::Dtype;
 /// assert!(h200.copy_engine_rate(64e6) > h200.copy_engine_rate(1e6), "each copy has a fixed cost");
 /// assert!(h200.memory_of(132) > h200.memory_of(16));
 /// assert_eq!(h200.clusters(2, h200.sms), 66);
-/// let hot = Machine::h200_at_power_limit();
+/// let hot = h200.at_power_limit();
 /// assert!(hot.flops_of(Dtype::Bf16, 132.0) < h200.flops_of(Dtype::Bf16, 132.0));
 /// // Half of it, as two ranks on one GPU have.
 /// let half = Machine { sms: 66, ..Machine::h200() };
 /// # let _ = half;
+/// assert_eq!(Machine::of("NVIDIA H100 80GB HBM3"), Machine::h100());
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
@@ -104,6 +105,23 @@ pub struct Machine {
     pub dependent_launch_latency: f64,
     /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
+    /// What changes under a load of several seconds.
+    pub sustained: Sustained,
+}
+
+/// Rates of a GPU at its power limit, as in training. Links, latencies and memory keep theirs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sustained {
+    /// As [`Machine::flops`].
+    pub flops: f64,
+    /// As [`Machine::flops_sm`].
+    pub flops_sm: f64,
+    /// As [`Machine::l2`].
+    pub l2: f64,
+    /// As [`Machine::l2_pair`].
+    pub l2_pair: f64,
+    /// As [`Machine::tile_overhead`].
+    pub tile_overhead: f64,
 }
 
 impl Machine {
@@ -158,6 +176,14 @@ impl Machine {
     /// Memory: copies reach 4.3 TB/s, by the machine's notes. 128 CTAs read 134 MB of w with 3.9, and 112 CTAs take 9 %
     /// longer than 128 for 235 MB. Where two rows of tiles ask for the same columns of w, 3.3: 64×128 at 128×8192×8192
     /// takes 44.8 µs, in clusters that load w once 38.7. Assumed, not measured: 0.7 µs for a flag within one GPU.
+    ///
+    /// At the power limit: 8192³ for 8 s runs at 669 TFLOP/s (1470 MHz, 688 W), which is 683 TFLOP/s while the K loop runs.
+    /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all
+    /// SMs are in the K loop (the first table alone: 715); fewer have a faster clock. A cooperative tile costs 0.4 µs, and
+    /// so does one multiplied in ping-pong that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536:
+    /// 0.5 µs); others nothing. Tiles of 128×96 take as long a step as 128×128 where the operands are many times what
+    /// L2 holds (8192×14336×8192: 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2
+    /// that bounds them, with 11.4 TB/s if all read.
     pub fn h200() -> Machine {
         Machine {
             name: "H200 NV18",
@@ -200,26 +226,55 @@ impl Machine {
             launch_latency: 3.4e-6,
             dependent_launch_latency: 1.9e-6,
             cluster_launch: 0.6e-6,
+            sustained: Sustained {
+                flops: 687e12,
+                flops_sm: 7e12,
+                l2: 11.4e12,
+                l2_pair: 203e9,
+                tile_overhead: 0.4e-6,
+            },
         }
     }
 
-    /// The same under a load of several seconds: 8192³ for 8 s runs at 669 TFLOP/s (1470 MHz, 688 W), which is
-    /// 683 TFLOP/s while the K loop runs. Links, latencies and caches keep their rates.
-    ///
-    /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all
-    /// SMs are in the K loop (the first table alone: 715); fewer have a faster clock. A cooperative tile costs 0.4 µs, and
-    /// so does one multiplied in ping-pong that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536:
-    /// 0.5 µs); others nothing. Tiles of 128×96 take as long a step as 128×128 where the operands are many times what
-    /// L2 holds (8192×14336×8192: 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2
-    /// that bounds them, with 11.4 TB/s if all read.
-    pub fn h200_at_power_limit() -> Machine {
+    /// The profile of a GPU by its driver's name: an H100's for H100s, otherwise an H200's.
+    pub fn of(gpu: &str) -> Machine {
+        if gpu.contains("H100") {
+            Machine::h100()
+        } else {
+            Machine::h200()
+        }
+    }
+
+    /// One H100 SXM of an NV18 NVSwitch domain.
+    pub fn h100() -> Machine {
+        let h200 = Machine::h200();
         Machine {
-            name: "H200 NV18 at its power limit",
-            flops: 687e12,
-            flops_sm: 7e12,
-            tile_overhead: 0.4e-6,
-            l2: 11.4e12,
-            ..Machine::h200()
+            name: "H100 NV18",
+            memory: 3.0e12,
+            sustained: Sustained {
+                l2: 8.8e12,
+                ..h200.sustained
+            },
+            ..h200
+        }
+    }
+
+    /// This GPU under a load of several seconds.
+    pub fn at_power_limit(&self) -> Machine {
+        let Sustained {
+            flops,
+            flops_sm,
+            l2,
+            l2_pair,
+            tile_overhead,
+        } = self.sustained;
+        Machine {
+            flops,
+            flops_sm,
+            l2,
+            l2_pair,
+            tile_overhead,
+            ..self.clone()
         }
     }
 

@@ -1,14 +1,16 @@
 //! Orders of ranks, and of the items of a chunk. Each order is defined once.
 //!
 //! Every affine order is generic over [`Int`]: the planner and the emulator compute with it, and the emitter prints the
-//! same line. An order given as a closure has no expression, so the plan holds it as a table.
+//! same line. An order given as a closure has no expression. It is asked once for a world, and a kernel has its table.
 
 mod selection;
+mod table;
 
 use crate::rank::{RankError, RankExpr, Var};
 pub use selection::{Chosen, Cut, MOST_STEP, Selection};
 use std::fmt;
 use std::ops::{Add, Div, Mul, Rem, Sub};
+pub use table::{ByClosure, ByStep, OrderFn, RankTable};
 
 /// The integers of an order: numbers in the planner and the emulator, expressions in the emitter. Never negative.
 pub trait Int:
@@ -40,12 +42,10 @@ impl Int for u32 {
     }
 }
 
-/// An order written by the user: `(me, step, world) -> rank`, for each step below `world`.
-pub type OrderFn = fn(u32, u32, u32) -> u32;
-
-/// The order in which a rank visits ranks (and the chunks they own).
-#[derive(Clone)]
-pub enum RankOrder {
+/// The order in which a rank visits ranks (and the chunks they own). `T` is an order by closure: of a kernel its table, of a
+/// [`Program`](crate::program::Program) what was written.
+#[derive(Clone, PartialEq)]
+pub enum RankOrder<T = RankTable> {
     /// Step `s` is at `(me + start + stride * s) mod world`, for each of the `world` steps but those that are left out at
     /// the end: `skipped`, and all of `but_last`. None if those are the world or more.
     FromMe {
@@ -60,11 +60,11 @@ pub enum RankOrder {
     },
     /// Ranks `0..world`, the same on every rank.
     Ascending,
-    /// Step `s` is at `order(me, s, world)`, for `s` in `0..world`.
-    Table(OrderFn),
+    /// One by closure, with as many steps as there are ranks.
+    Table(T),
 }
 
-impl RankOrder {
+impl<T> RankOrder<T> {
     /// How many steps rank `me` takes in a world of `world` ranks. `var` gives the values of loop variables.
     ///
     /// # Errors
@@ -102,24 +102,9 @@ impl RankOrder {
         }
     }
 
-    /// The rank at step `step` of rank `me`.
-    pub fn at(&self, me: u32, step: u32, world: u32) -> u32 {
-        match *self {
-            RankOrder::FromMe { start, stride, .. } => {
-                // Numbers stay below world² whatever the user wrote.
-                let within = |n: i32| {
-                    i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0))
-                };
-                affine(within(start), within(stride), me, step, world)
-            }
-            RankOrder::Ascending => step,
-            RankOrder::Table(order) => order(me, step, world),
-        }
-    }
-
     /// The same order without its last `n` steps.
     #[must_use]
-    pub fn but_last(mut self, n: impl Into<RankExpr>) -> RankOrder {
+    pub fn but_last(mut self, n: impl Into<RankExpr>) -> Self {
         if let RankOrder::FromMe {
             skipped, but_last, ..
         } = &mut self
@@ -171,31 +156,45 @@ pub fn affine<I: Int>(start: i32, stride: i32, me: I, step: I, world: I) -> I {
     at % world
 }
 
-impl PartialEq for RankOrder {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (
-                RankOrder::FromMe {
-                    start,
-                    stride,
-                    skipped,
-                    but_last,
-                },
-                RankOrder::FromMe {
-                    start: a,
-                    stride: b,
-                    skipped: c,
-                    but_last: d,
-                },
-            ) => (start, stride, skipped, but_last) == (a, b, c, d),
-            (RankOrder::Ascending, RankOrder::Ascending) => true,
-            (RankOrder::Table(a), RankOrder::Table(b)) => std::ptr::fn_addr_eq(*a, *b),
-            (RankOrder::FromMe { .. } | RankOrder::Ascending | RankOrder::Table(_), _) => false,
+impl<T: ByStep> RankOrder<T> {
+    /// The rank at step `step` of rank `me`. A table knows only its own world's.
+    pub fn at(&self, me: u32, step: u32, world: u32) -> u32 {
+        match self {
+            RankOrder::FromMe { start, stride, .. } => {
+                // Numbers stay below world² whatever the user wrote.
+                let within = |n: i32| {
+                    i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0))
+                };
+                affine(within(*start), within(*stride), me, step, world)
+            }
+            RankOrder::Ascending => step,
+            RankOrder::Table(order) => order.at(me, step, world),
         }
     }
 }
 
-impl RankOrder {
+impl<T> RankOrder<T> {
+    /// The same with another form of what is by closure.
+    pub(crate) fn map<U>(&self, of: impl FnOnce(&T) -> U) -> RankOrder<U> {
+        match self {
+            RankOrder::FromMe {
+                start,
+                stride,
+                skipped,
+                but_last,
+            } => RankOrder::FromMe {
+                start: *start,
+                stride: *stride,
+                skipped: *skipped,
+                but_last: but_last.clone(),
+            },
+            RankOrder::Ascending => RankOrder::Ascending,
+            RankOrder::Table(table) => RankOrder::Table(of(table)),
+        }
+    }
+}
+
+impl<T> RankOrder<T> {
     /// Its text, with loop variables under the names `name` gives them.
     pub fn text(&self, name: &impl Fn(Var) -> String) -> String {
         match self {
@@ -226,15 +225,19 @@ impl RankOrder {
     }
 }
 
-impl fmt::Display for RankOrder {
+impl<T> fmt::Display for RankOrder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(&|var| format!("var{}", var.0)))
     }
 }
 
-impl fmt::Debug for RankOrder {
+/// Unlike its text, with the ranks of a table: two orders of one text may differ in those.
+impl<T: fmt::Debug> fmt::Debug for RankOrder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        match self {
+            RankOrder::Table(table) => table.fmt(f),
+            RankOrder::FromMe { .. } | RankOrder::Ascending => fmt::Display::fmt(self, f),
+        }
     }
 }
 

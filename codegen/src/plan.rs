@@ -10,7 +10,7 @@ use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
 use crate::sm90::cta::{self, Cta, Decision, dependent_launch};
-use crate::unroll::{Agent, unroll};
+use crate::unroll::{Agent, fits, unroll};
 use crate::variant::Arch;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -167,6 +167,7 @@ impl Plan {
         let arrivals = match known {
             Some(arrivals) => arrivals,
             None => {
+                fits(kernel, &geometry, shape)?;
                 let agents = unroll(kernel, &geometry)?;
                 let arrivals = Arrivals::count(kernel, &geometry, &agents);
                 let _ = unrolled.set(agents);

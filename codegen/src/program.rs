@@ -12,7 +12,7 @@ mod visit;
 pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
 use crate::given::Reference;
-use crate::order::{RankOrder, Selection, TileOrder};
+use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -400,7 +400,7 @@ pub enum StmtKind {
         /// Bound to the rank.
         var: Var,
         /// The order.
-        order: RankOrder,
+        order: RankOrder<ByClosure>,
         /// What runs at each.
         body: Vec<Stmt>,
     },

@@ -3,13 +3,16 @@
 use crate::communicator::Communicator;
 use crate::driver::{Current, Stream};
 use crate::error::Error;
-use crate::group::Passage;
+use crate::group::{Entry, Passage};
 use crate::pending::Pending;
-use crate::recording::Recording;
+use crate::recording::{Keeps, Recording};
+use crate::retire::Kept;
 use cudarc::driver::CudaStream;
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded.
+/// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the program
+/// captures makes the launch a part of the program's graph.
 ///
 /// ```
 /// use counterflow::op::Caller;
@@ -54,6 +57,8 @@ pub(crate) enum Place<'a> {
     Outside(&'a Stream),
     /// A graph.
     Recording(&'a Recording),
+    /// A graph that the program captures in that stream.
+    Captured(&'a Stream),
 }
 
 impl<'a> From<&'a Communicator> for Caller<'a> {
@@ -89,8 +94,8 @@ impl Caller<'_> {
     /// Where a launch of that rank goes.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another rank, a stream of another GPU, and a stream that records a graph: this one, or the
-    /// rank's own, where a launch would be recorded that nothing keeps.
+    /// [`Error::Usage`] for another rank, a stream of another GPU, and where the rank's own stream records a graph: what
+    /// is in its order is then never done.
     pub(crate) fn place(
         &self,
         rank: &Communicator,
@@ -100,12 +105,6 @@ impl Caller<'_> {
             Err(Error::Usage {
                 what: format!("a launch of rank {} on rank {}", rank.rank(), other.rank()),
                 legal: "each rank launches what it built".into(),
-            })
-        };
-        let records = |whose: &str| {
-            Err(Error::Usage {
-                what: format!("a launch on {whose} that records a graph"),
-                legal: "launch on what `Communicator::capture` gives its closure: its graph keeps the tensors".into(),
             })
         };
         match &self.0 {
@@ -118,13 +117,16 @@ impl Caller<'_> {
                 what: format!("a stream of another GPU than rank {}'s", rank.rank()),
                 legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
             }),
-            Kind::Stream(stream) if current.is_capturing(stream) => records("a stream"),
             // Nobody records a stream that nobody has.
             Kind::Rank(_) | Kind::Stream(_)
                 if rank.has_lent() && current.is_capturing(rank.own_stream()) =>
             {
-                records("a rank's own stream")
+                Err(Error::Usage {
+                    what: "a launch while the rank's own stream records a graph".into(),
+                    legal: "capture another stream, or use `Communicator::capture`".into(),
+                })
             }
+            Kind::Stream(stream) if current.is_capturing(stream) => Ok(Place::Captured(stream)),
             Kind::Rank(_) => Ok(Place::Own),
             Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(Place::Own),
             Kind::Stream(stream) => Ok(Place::Outside(stream)),
@@ -142,6 +144,7 @@ pub(crate) fn in_order(
     theirs: &[Stream],
     work: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Pending, Error> {
+    let _entering = rank.own_stream().enter()?;
     if let Some(stream) = outside {
         current.wait(rank.own_stream(), &current.order(stream)?)?;
     }
@@ -160,6 +163,73 @@ pub(crate) fn in_order(
     let launch = passage.launch;
     passage.ends(known);
     Ok(Pending::new(rank, done, launch))
+}
+
+/// Records `work` in a stream that the program captures: at each replay it comes after what entered the rank's stream
+/// before, and after replays that were launched before, and before what comes later. The graph keeps `kept`. Where ranks
+/// wait for each other, `entry` says what is compared at each replay. The caller has the rank's turn.
+pub(crate) fn captured(
+    rank: &Arc<Communicator>,
+    current: Current<'_>,
+    stream: &Stream,
+    entry: Option<&Entry>,
+    work: impl FnOnce(&Captured) -> Result<(), Error>,
+) -> Result<Pending, Error> {
+    let (lane, turn) = rank.open_lane(current)?;
+    if entry.is_some() {
+        rank.starts_comparing()?;
+    }
+    let _entering = lane.captures()?;
+    let capture = current.capture(stream)?;
+    let captured = Arc::new(Captured::of(rank));
+    // Before anything is recorded that uses it.
+    let kept = Kept::new(rank.gpu(), rank.own_stream(), captured.clone());
+    capture.keep(kept)?;
+    if let Some(before) = lane.before(capture.id())
+        && !capture.last().contains(&before)
+    {
+        current.come_after(stream, before)?;
+    }
+    current.hold_replays(stream, turn)?;
+    if let Some(entry) = entry {
+        rank.compare(stream, entry, None)?;
+    }
+    work(&captured)?;
+    current.record_in_replays(stream, turn)?;
+    if let [last] = current.capture(stream)?.last() {
+        lane.captured(capture.id(), *last);
+    }
+    Ok(Pending::recorded(rank))
+}
+
+/// What a captured launch uses.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    rank: Arc<Communicator>,
+    things: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Captured {
+    fn of(rank: &Arc<Communicator>) -> Captured {
+        rank.own().captures();
+        Captured {
+            rank: rank.clone(),
+            things: Mutex::default(),
+        }
+    }
+}
+
+impl Keeps for Captured {
+    fn keep(&self, thing: Arc<dyn Any + Send + Sync>) {
+        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        things.push(thing);
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        self.rank.own().forgets();
+    }
 }
 
 #[cfg(test)]
@@ -262,6 +332,9 @@ mod tests {
             let second = second(&mut ready, &streams);
             if !ready.gathered {
                 ready.gather(rank.own_stream())?;
+            } else if let Err(refused) = second {
+                // It leaves without a wait for its stream, where rank 0's launch may stand.
+                return Ok((Err(told(refused)), Ok(())));
             }
             Ok((
                 second.map(drop).map_err(told),
@@ -307,11 +380,14 @@ mod tests {
                 |r, s| r.gather(&s[0]),
             ),
         ];
-        let ended = format!("rank 1 ended early: it does not launch gather: {TOLD}");
+        // It ends nothing, until rank 1 leaves without the launch that rank 0 waits for.
+        let ended = format!(
+            "rank 1 ended early: its part of `each` ended (it was refused gather: {TOLD}) after 0 launches, and rank 0 has made 1"
+        );
         for (at, (first, second)) in all.into_iter().enumerate() {
             let (told, both) = both(first, second);
             assert_eq!(told, Err(TOLD.into()), "{at}");
-            assert_eq!(both, [Err(ended.clone()), Err(ended.clone())], "{at}");
+            assert_eq!(both, [Err(ended.clone()), Ok(())], "{at}");
         }
     }
 
@@ -339,58 +415,39 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_launched_where_a_stream_of_the_callers_or_the_ranks_own_records() {
+    fn nothing_is_launched_where_the_ranks_own_stream_records_and_no_graph_in_a_graph() {
         let ranks = Communicator::emulated(1).expect("ranks");
         let rank = &ranks[0];
         rank.reserve(4 << 20).expect("memory");
         let program = product((64, 64));
         let builder = rank.op(&program).up_to(8, 8, 8).first_options();
         let op = builder.build().expect("an op");
-        let (x, mut y) = (
-            rank.zeros([8, 8]).expect("x"),
-            rank.zeros::<bf16>([8, 8]).expect("y"),
-        );
-        x.write(&[bf16::ONE; 64]).expect("written");
         let w = rank.zeros::<bf16>([8, 8]).expect("w");
+        let mut y = rank.zeros::<bf16>([8, 8]).expect("y");
         let graph = rank.capture(|s| {
-            let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+            let launch = op.on(s).tensor("x", &w).tensor("w", &w);
             launch.tensor("y", &mut y).launch().map(drop)
         });
         let graph = graph.expect("a graph");
         let outside = rank.gpu().stream().expect("a stream");
-        for (stream, whose) in [
-            (&outside, "a stream"),
-            (rank.stream(), "a rank's own stream"),
-        ] {
-            Graph::record(stream).expect("recording");
-            let launch = op.on(stream).tensor("x", &x).tensor("w", &w);
-            let launched = launch.tensor("y", &mut y).launch();
-            let told = [launched, graph.launch(stream)];
+        Graph::record(&outside).expect("recording");
+        let told = graph.launch(&outside).expect_err("it records");
+        assert_eq!(told.to_string(), "a graph launched in a graph");
+        drop(Graph::recorded(&outside).expect("ended"));
+        Graph::record(rank.stream()).expect("recording");
+        // In whatever order it is asked for.
+        for on in [&outside, rank.stream()] {
+            let launch = op.on(on).tensor("x", &w).tensor("w", &w);
+            let told = [launch.tensor("y", &mut y).launch(), graph.launch(on)];
             for told in told.map(|told| told.expect_err("it records")) {
                 assert_eq!(told.kind(), "usage", "{told}");
-                let wanted = "a launch on a stream that records a graph";
-                let own = format!("a launch on {whose} that records a graph");
-                assert!(
-                    [wanted, &own].contains(&told.to_string().as_str()),
-                    "{told}"
-                );
+                let wanted = "a launch while the rank's own stream records a graph";
+                assert_eq!(told.to_string(), wanted);
             }
-            if whose != "a stream" {
-                // In whatever order it is asked for.
-                let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-                let told = launch.tensor("y", &mut y).launch().expect_err("it records");
-                assert_eq!(
-                    told.to_string(),
-                    "a launch on a rank's own stream that records a graph"
-                );
-            }
-            let nothing = Graph::recorded(stream).expect("ended");
-            nothing.launch(rank.own_stream()).expect("empty");
         }
-        graph
-            .launch(rank)
-            .and_then(|done| done.wait())
-            .expect("a replay");
+        drop(Graph::recorded(rank.stream()).expect("ended"));
+        let replayed = graph.launch(rank).and_then(|done| done.wait());
+        replayed.expect("a replay");
     }
 
     /// Nobody sees the order that the program makes, so only the time limit ends it. The error says where to look.

@@ -5,27 +5,31 @@
 //! [`Error::Stalled`] after the limit. A rank that ends early, or calls [`Communicator::abort`], ends the communicator:
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
+mod captured;
 mod processes;
 mod split;
 mod start;
 
+use crate::compares::Compares;
 use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done, range};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Refusal, Request,
-    Verdict, Wanted,
+    Allocation, End, Entry, Granted, Group, Named, Names, Needs, Orders, Passage, Placed, Refusal,
+    Request, Verdict, Wanted,
 };
 use crate::held::HeapUse;
-use crate::own::Own;
+use crate::metrics::Metrics;
+use crate::own::{Own, Turn};
 use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::program::Program;
 use std::fmt;
-use std::ops::RangeInclusive;
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::ops::{Range, RangeInclusive};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -52,9 +56,13 @@ pub struct Communicator {
     own: Arc<Own>,
     /// Made for the first kernel whose data copy engines move.
     copies: Arc<OnceLock<CopyStream>>,
+    /// Made for the first kernel that waits for peers.
+    compares: Arc<OnceLock<Compares>>,
     group: Arc<Group>,
     /// What the ranks of this process built: each choice and proof is made once.
     proven: Arc<Proven>,
+    /// What was built and launched on this rank.
+    metrics: Arc<Metrics>,
     /// Whether it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
@@ -104,6 +112,13 @@ impl Communicator {
         }
     }
 
+    /// Tells who waits for it too long, or for this rank when it leaves, that it was refused a launch. That ends nothing.
+    pub(crate) fn was_refused(&self, what: &str) {
+        if self.world() > 1 {
+            self.ends().refuses(self.rank, what);
+        }
+    }
+
     /// Tells the others, who come to do it, that this rank cannot do something, and why. All go on. Gives the error.
     pub(crate) fn refuses(&self, error: Error) -> Error {
         if self.world() > 1 {
@@ -121,6 +136,22 @@ impl Communicator {
     /// How many ranks there are.
     pub fn world(&self) -> u32 {
         self.group.world()
+    }
+
+    /// The rows of a rank's chunk where ranks divide so many rows: as many as every other rank has, but for the last ones.
+    /// [`Op::chunk`](crate::Op::chunk) says it of an op's tensor, whose chunks may be larger.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let ranks = Communicator::emulated(3)?;
+    /// assert_eq!([0, 1, 2].map(|rank| ranks[0].chunk(rank, 64)), [0..22, 22..44, 44..64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn chunk(&self, rank: u32, rows: usize) -> Range<usize> {
+        let each = rows.div_ceil(self.world() as usize);
+        let start = (rank as usize).saturating_mul(each).min(rows);
+        start..(start + each).min(rows)
     }
 
     /// This rank's GPU.
@@ -197,7 +228,7 @@ impl Communicator {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn turn(&self, current: Current<'_>) -> Result<MutexGuard<'_, ()>, Error> {
+    pub(crate) fn turn(&self, current: Current<'_>) -> Result<Turn<'_>, Error> {
         self.own.turn(current)
     }
 
@@ -207,8 +238,10 @@ impl Communicator {
             rank: self.rank,
             own: self.own.clone(),
             copies: self.copies.clone(),
+            compares: self.compares.clone(),
             group: self.group.clone(),
             proven: self.proven.clone(),
+            metrics: self.metrics.clone(),
             seat: false,
         }
     }
@@ -223,9 +256,19 @@ impl Communicator {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
+    /// Whether both are ranks of one communicator.
+    pub(crate) fn is_in_group_of(&self, other: &Communicator) -> bool {
+        Arc::ptr_eq(&self.group, &other.group)
+    }
+
     /// How the communicator ends.
     pub(crate) fn ends(&self) -> &Arc<End> {
         self.group.ends()
+    }
+
+    /// What was built and launched on this rank.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// What the ranks of this process built.
@@ -265,6 +308,14 @@ impl Communicator {
         }
     }
 
+    /// Agrees on the orders by closure of a schedule that all ranks build. Collective, if it has any.
+    pub(crate) fn agrees_on_orders(&self, program: &Program) -> Result<(), Error> {
+        match Orders::of(program) {
+            Some(orders) => self.meet(&Request::Orders(orders)).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Waits until every rank's thread is here, not for their GPUs.
     ///
     /// # Errors
@@ -280,7 +331,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
     pub(crate) fn write(&self, entry: Entry) -> Result<u64, Error> {
-        self.group.write(self.rank, entry)
+        let launch = self.group.write(self.rank, entry)?;
+        self.ends().goes_on(self.rank);
+        Ok(launch)
     }
 
     /// Lets launches of these numbers, of so many CTAs at most, wait in this rank's stream for launches of other
@@ -322,6 +375,8 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
     /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
+        // Replays that the program launched by now come before the end of this rank's stream.
+        drop(self.own_stream().enter()?);
         self.until(|| is_done(self.own_stream()))
     }
 
@@ -423,10 +478,17 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells.
-    pub(crate) fn watch(&self, kernel: u32, names: Names, limit: Duration, cells: u32) -> Watch {
-        self.group.ends().name(self.rank, kernel, names);
-        self.group.watch(self.rank, kernel, limit, cells)
+    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells. Its names
+    /// are known until the second result is dropped.
+    pub(crate) fn watch(
+        &self,
+        kernel: u32,
+        names: Names,
+        limit: Duration,
+        cells: u32,
+    ) -> (Watch, Named) {
+        let named = End::name(self.group.ends(), (self.rank, kernel), names);
+        (self.group.watch(self.rank, kernel, limit, cells), named)
     }
 
     /// The hardware queues of each rank's GPU.
@@ -454,11 +516,14 @@ impl Communicator {
 
     /// Lends memory at that address to the heap. Waits until all ranks do.
     pub(crate) fn lend(&self, wanted: Wanted, address: u64) -> Result<Granted, Error> {
+        self.own.must_not_have_turn("a call of all ranks")?;
         self.group.adopt(self.rank, wanted, address)
     }
 
     /// Waits until all ranks ask the same, and gives the answer.
     pub(crate) fn meet(&self, request: &Request) -> Result<Granted, Error> {
+        // Peers that come to it may wait for this rank's turn.
+        self.own.must_not_have_turn("a call of all ranks")?;
         self.group.meet(self.rank, request)
     }
 }

@@ -305,11 +305,15 @@ pub struct Stall {
     pub wanted: u64,
     /// The schedule's line of the wait, if known.
     pub at: Option<String>,
+    /// If it is in a group of a split: which ranks of the world that has.
+    pub group: Option<String>,
     /// If a stream waits: in which of the rank's launches, counted from 1. Nothing that the rank enqueued behind it has
     /// begun.
     pub stands_in: Option<u64>,
     /// How many launches each rank has enqueued. Empty if no kernel or stream waited.
     pub enqueued: Vec<u64>,
+    /// What ranks were refused and have not launched since, with why.
+    pub refused: Vec<String>,
 }
 
 impl Stall {
@@ -341,8 +345,10 @@ impl fmt::Display for Stall {
             seen,
             wanted,
             at,
+            group,
             stands_in,
             enqueued,
+            refused,
         } = self;
         write!(f, "rank {rank} waited too long: {role}")?;
         if let Some(block) = block {
@@ -365,15 +371,18 @@ impl fmt::Display for Stall {
         if let Some(launch) = stands_in {
             write!(f, ", in launch {launch}; nothing behind it has begun")?;
         }
-        if enqueued.is_empty() {
-            return Ok(());
+        if !enqueued.is_empty() {
+            let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
+            let enqueued = enqueued.join(", ");
+            write!(f, "; launches enqueued, rank by rank: {enqueued}")?;
         }
-        let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
-        write!(
-            f,
-            "; launches enqueued, rank by rank: {}",
-            enqueued.join(", ")
-        )
+        for refused in refused {
+            write!(f, "; {refused}")?;
+        }
+        match group {
+            Some(group) => write!(f, " ({group})"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,6 +9,10 @@
 //! [`leave_sms`](crate::OpBuilder::leave_sms), or order
 //! them before and after ours by events.
 
+mod lanes;
+
+pub(crate) use lanes::lane;
+
 use crate::driver::{Current, Event, Gpu, Stream};
 use crate::error::Error;
 use crate::undo::{Fix, undone};
@@ -513,7 +517,10 @@ impl Member {
         const PAUSE: Duration = Duration::from_micros(5);
         let (gpu, index) = &self.ranks[rank as usize];
         let (ours, place) = ((self.number, &launches), (gpu.into(), *index));
-        let room = (ctas, gpu.sms());
+        // Once launches are captured, nobody knows what runs: all take turns.
+        let captured = self.streams[rank as usize].lane();
+        let captured = captured.is_some_and(|lane| lane.is_open());
+        let room = (ctas, if captured { 0 } else { gpu.sms() });
         let refused = |what: String| {
             Error::Mismatch {
             what,

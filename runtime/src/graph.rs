@@ -6,6 +6,7 @@
 //! can hold, would add nothing: their last release calls back from a thread that may not call the driver, so all that it
 //! could do is to put the same on the same list.
 
+use crate::attempt::Attempt;
 use crate::caller::{Caller, Place, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Current, range};
@@ -94,8 +95,7 @@ impl Graph {
     /// peer: in the ledger, each of its launches counts as one.
     ///
     /// # Errors
-    /// As [`Launch::launch`](crate::op::Launch::launch). Where ranks wait for each other, a refusal ends the
-    /// communicator: the peers are told, instead of waiting.
+    /// As [`Launch::launch`](crate::op::Launch::launch).
     pub fn launch<'a>(&self, on: impl Into<Caller<'a>>) -> Result<Pending, Error> {
         let _range = range(|| format!("replay {} launches, rank {}", self.len(), self.rank.rank()));
         let own = self.rank.own_stream();
@@ -115,7 +115,7 @@ impl Graph {
     }
 }
 
-/// Replays launches: `work` enqueues them. Peers that would wait for a launch that is refused are told.
+/// Replays launches: `work` enqueues them. Peers that would wait for a launch that fails are told.
 fn replayed(
     rank: &Arc<Communicator>,
     launches: &[(Option<Entry>, u32)],
@@ -123,11 +123,10 @@ fn replayed(
     work: impl FnOnce(Current<'_>) -> Result<(), Error>,
 ) -> Result<Pending, Error> {
     rank.alive()?;
-    checked(rank, launches, caller, work).inspect_err(|error| {
-        if launches.iter().any(|(entry, _)| entry.is_some()) {
-            rank.ended_early(&format!("it does not launch a graph: {error}"));
-        }
-    })
+    let attempt = Attempt::new(rank);
+    let replayed = checked(rank, launches, caller, work, &attempt);
+    let waits = launches.iter().any(|(entry, _)| entry.is_some());
+    attempt.told(waits, "a graph", replayed)
 }
 
 fn checked(
@@ -135,12 +134,13 @@ fn checked(
     launches: &[(Option<Entry>, u32)],
     caller: &Caller<'_>,
     work: impl FnOnce(Current<'_>) -> Result<(), Error>,
+    attempt: &Attempt<'_>,
 ) -> Result<Pending, Error> {
     let current = rank.gpu().current()?;
     let outside = match caller.place(rank, current)? {
         Place::Own => None,
         Place::Outside(stream) => Some(stream),
-        Place::Recording(_) => {
+        Place::Recording(_) | Place::Captured(_) => {
             return Err(Error::Usage {
                 what: "a graph launched in a graph".into(),
                 legal: "record its launches there".into(),
@@ -148,17 +148,17 @@ fn checked(
         }
     };
     let _turn = rank.turn(current)?;
+    let _entering = rank.own_stream().enter()?;
     let waits = launches.iter().filter(|(entry, _)| entry.is_some());
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     let passage = rank.passes(streams, waits.count() as u64)?;
     let (mut numbers, mut most) = (None, 0);
     for (entry, ctas) in launches {
         if let Some(entry) = entry {
-            let launch = rank.write(*entry)?;
+            let launch = attempt.write(*entry)?;
             let first = numbers.map_or(launch, |(first, _)| first);
             numbers = Some((first, launch));
             most = most.max(*ctas);
-            rank.launches()?;
         }
     }
     let order = numbers.map(|(first, last)| rank.order(current, first..=last, most));
@@ -204,23 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_replay_is_told_to_peers_that_wait_for_its_launches() {
+    fn a_replay_that_fails_is_told_to_peers_that_wait_for_its_launches() {
         let entry = Entry::new("k", 0, 1, 1);
-        let all = [
-            (0, Ok(()), "usage", "rank 1 on rank 0"),
-            // The ledger has the launch already.
-            (1, fails(), "wrong", "the driver is out of order"),
-        ];
-        for (on, work, kind, why) in all {
-            let (was, told) = refused(Some(entry), on, work);
-            let told = told.expect("rank 0 is told");
-            assert_eq!(was, kind);
-            assert!(
-                told.starts_with("rank 1 ended early: it does not launch a graph: "),
-                "{told}"
-            );
-            assert!(told.contains(why), "{told}");
-        }
+        // The ledger has the launch already.
+        let (was, told) = refused(Some(entry), 1, fails());
+        assert_eq!(was, "wrong");
+        assert_eq!(
+            told.expect("rank 0 is told"),
+            "rank 1 ended early: it does not launch a graph: the driver is out of order"
+        );
+        // Nobody knows of one that is refused before.
+        assert_eq!(refused(Some(entry), 0, Ok(())), ("usage", None));
     }
 
     #[test]

@@ -4,13 +4,16 @@
 //! only the workbench uses a terminal. Only the modules that call NVIDIA's libraries ([`cuda`] and `jit::nvrtc`) use
 //! `unsafe`, each time with a reason.
 //!
-//! What is made, built and recorded is said by `tracing` at the level of debug, each launch at that of trace. Set up a
-//! subscriber to see it: without one it costs a launch nothing. Nsight Systems, and whatever else listens to NVTX, gets a
+//! `tracing` says each op that is built at the level of info, with its variant and why it was chosen; what else is made and
+//! recorded, and each launch, at that of debug; the end of a communicator as an error. Set up a subscriber to see it: without one
+//! it costs a launch nothing. [`metrics`] counts the same for exporters. Nsight Systems, and whatever else listens to NVTX, gets a
 //! range for each launch, replay, build and `reserve`, with the schedule, the rank and M.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod attempt;
 pub mod caller;
 pub mod communicator;
+mod compares;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
@@ -29,6 +32,7 @@ mod group;
 mod held;
 pub mod jit;
 pub mod launch;
+pub mod metrics;
 pub mod multicast;
 pub mod op;
 mod own;
@@ -44,6 +48,7 @@ mod shared;
 mod streams;
 mod sync;
 pub mod tensor;
+mod this_thread;
 mod trust;
 pub mod tuned;
 mod undo;

@@ -2,10 +2,12 @@
 
 use crate::done::Latest;
 use crate::driver::{Current, Gpu, Stream, is_done};
-use crate::error::Error;
-use crate::retire::Mark;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use crate::error::{Error, Stall};
+use crate::retire::{self, Mark};
+use crate::this_thread::this_thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tracing::debug;
 
 /// A rank's own stream.
@@ -15,20 +17,39 @@ pub(crate) struct Own {
     stream: Stream,
     /// Whether others were given the stream: then it may hold their kernels.
     lent: AtomicBool,
-    /// Held while something is enqueued that waits for others: threads of a rank launch one after another.
-    turn: Mutex<()>,
+    /// The thread that enqueues something that waits for others: threads of a rank launch one after another.
+    holder: Mutex<Option<usize>>,
+    free: Condvar,
+    /// How long a thread waits for another's turn to end.
+    limit: Duration,
     latest: Latest,
+    /// Graphs that the program captured with launches of the rank, while it may replay them.
+    captures: AtomicUsize,
+}
+
+/// A rank's turn to enqueue, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a>(&'a Own);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.holder() = None;
+        self.0.free.notify_one();
+    }
 }
 
 impl Own {
     /// Nobody has it yet.
-    pub fn new(gpu: &Gpu, stream: &Stream) -> Own {
+    pub fn new(gpu: &Gpu, stream: &Stream, limit: Duration) -> Own {
         Own {
             gpu: gpu.clone(),
             stream: stream.clone(),
             lent: AtomicBool::new(false),
-            turn: Mutex::default(),
+            holder: Mutex::default(),
+            free: Condvar::new(),
+            limit,
             latest: Latest::default(),
+            captures: AtomicUsize::new(0),
         }
     }
 
@@ -52,16 +73,57 @@ impl Own {
         self.lent.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn holder(&self) -> MutexGuard<'_, Option<usize>> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this thread has the turn: code of the program's own runs within one of its steps.
+    fn is_mine(&self) -> bool {
+        *self.holder() == Some(this_thread())
+    }
+
+    /// Rejects a call that waits for this turn, or for peers whose calls do, from a thread that has it: it would wait for
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn must_not_have_turn(&self, what: &str) -> Result<(), Error> {
+        if self.is_mine() {
+            return Err(Error::Usage {
+                what: format!("{what} within `Step::launch`, whose closure has the rank's turn to enqueue"),
+                legal: "do it before the step or after it: the closure only enqueues the step's own kernels, in the stream that it is given".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<Turn<'_>, Error> {
+        self.must_not_have_turn("a launch or an allocation")?;
+        let start = Instant::now();
+        let mut holder = self.holder();
+        while holder.is_some() {
+            let left = self.limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Error::Stalled(Box::new(Stall {
+                    role: "its thread has something to enqueue".into(),
+                    waited_on: "steps of another thread of the same rank that ended".into(),
+                    wanted: 1,
+                    ..Stall::default()
+                })));
+            }
+            let waited = self.free.wait_timeout(holder, left);
+            holder = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *holder = Some(this_thread());
+        Ok(Turn(self))
     }
 
     /// The turn to launch: what is written into the ledger first is enqueued first.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn turn(&self, current: Current<'_>) -> Result<MutexGuard<'_, ()>, Error> {
-        let turn = self.lock();
+    pub fn turn(&self, current: Current<'_>) -> Result<Turn<'_>, Error> {
+        let turn = self.lock()?;
         self.latest.settle(current, &self.stream).map(|()| turn)
     }
 
@@ -69,16 +131,38 @@ impl Own {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn settled(&self) -> Result<MutexGuard<'_, ()>, Error> {
+    pub fn settled(&self) -> Result<Turn<'_>, Error> {
+        // Memory is about to be taken: what graphs kept that are gone makes room.
+        retire::sweep();
         self.turn(self.gpu.current()?)
     }
 
-    /// Does that if nothing is in the stream, while nobody launches.
+    /// The program captured a launch, and may replay it until [`Own::forgets`].
+    pub fn captures(&self) {
+        self.captures.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A graph with a captured launch is gone.
+    pub fn forgets(&self) {
+        self.captures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn may_replay(&self) -> bool {
+        self.captures.load(Ordering::Acquire) > 0
+    }
+
+    /// Does that if nothing is in the stream, while nobody launches or may replay.
     pub fn while_idle(&self, act: impl FnOnce()) {
-        let turn = match self.turn.try_lock() {
-            Err(TryLockError::WouldBlock) => return,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Ok(turn) => turn,
+        if self.may_replay() {
+            return;
+        }
+        let turn = {
+            let mut holder = self.holder();
+            if holder.is_some() {
+                return;
+            }
+            *holder = Some(this_thread());
+            Turn(self)
         };
         let idle = || !self.stream.is_capturing() && is_done(&self.stream).unwrap_or(false);
         if self.gpu.aside(idle) {
@@ -87,8 +171,12 @@ impl Own {
         drop(turn);
     }
 
-    /// After everything that is in the stream now. None if the driver refuses, as where it records a graph.
+    /// After everything that is in the stream now. None if the driver refuses, as where it records a graph, and as long as
+    /// the program may replay launches.
     pub fn mark(&self) -> Option<Mark> {
+        if self.may_replay() {
+            return None;
+        }
         let mark = || Mark::of([(&self.gpu, &self.stream)]).ok();
         self.gpu.aside(mark)
     }
@@ -98,7 +186,11 @@ impl Own {
     /// # Errors
     /// What the driver refuses.
     pub fn joins(&self) -> Result<(), Error> {
-        let _turn = self.lock();
+        // Within a step, nobody else launches either.
+        let _turn = match self.is_mine() {
+            true => None,
+            false => Some(self.lock()?),
+        };
         self.join()
     }
 
@@ -110,10 +202,7 @@ impl Own {
     /// The stream, for others. Nobody gets it before the latest launch has an event.
     pub fn lend(&self) -> &Stream {
         if !self.has_lent() {
-            let _turn = self.lock();
-            if !self.has_lent()
-                && let Err(error) = self.join()
-            {
+            if let Err(error) = self.joins() {
                 debug!(%error, "the end of a launch is not known");
                 self.latest.lost(&error);
             }

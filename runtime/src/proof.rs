@@ -1,6 +1,7 @@
 //! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
 
 use crate::error::Error;
+use crate::metrics::Why;
 use crate::tuned::{self, Tuned};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
@@ -11,17 +12,31 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{lower::lower, plan::Plan};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices.
+/// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices. Ops keep
+/// their proofs, and a proof goes with the last op.
 #[derive(Debug, Default)]
-pub(crate) struct Proven(Mutex<HashMap<String, Arc<Proof>>>);
+pub(crate) struct Proven(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By all that is asked, hashed: the text of a schedule is as large as its proof.
+    all: HashMap<blake3::Hash, Weak<Proof>>,
+    /// The last ones, for whoever asks for an op's memory before it builds it, and for ranks that come later.
+    latest: VecDeque<Arc<Proof>>,
+}
+
+/// So many proofs stay without an op: as many as a layer has ops, with buckets.
+const LATEST: usize = 16;
 
 /// A schedule with its choices made, and what is proven about it.
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub variant: Variant,
+    /// Why it has these choices.
+    pub why: Why,
     /// The largest launch, as it was asked for.
     pub shape: Shape,
     pub series: Series,
@@ -82,13 +97,19 @@ impl Proven {
     /// Why every choice is rejected.
     pub(crate) fn of(&self, asked: &Asked<'_>) -> Result<Arc<Proof>, Error> {
         // All of it: two schedules of one name are two.
-        let key = format!("{asked:?}");
+        let key = blake3::hash(format!("{asked:?}").as_bytes());
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(proof) = known.get(&key) {
-            return Ok(proof.clone());
+        let Known { all, latest } = &mut *known;
+        if let Some(proof) = all.get(&key).and_then(Weak::upgrade) {
+            return Ok(proof);
         }
         let proof = Arc::new(Proof::of(asked)?);
-        known.insert(key, proof.clone());
+        if latest.len() == LATEST {
+            latest.pop_front();
+        }
+        latest.push_back(proof.clone());
+        all.retain(|_, proof| proof.strong_count() > 0);
+        all.insert(key, Arc::downgrade(&proof));
         Ok(proof)
     }
 }
@@ -106,15 +127,23 @@ impl Proof {
         } = asked;
         let machine = Machine {
             sms: *sms,
-            ..Machine::h200()
+            ..Machine::of(gpu)
         };
-        let variant = if *first_options {
-            variant.clone()
+        let (variant, why) = if *first_options {
+            (variant.clone(), Why::FirstOptions)
         } else {
             let tables = [Tuned::of_user()?, Tuned::embedded()?];
             let admits = |kernel: &Checked<Kernel>| bits.admits(kernel);
             let at = (shape, &machine);
-            tuned::select_of(&tables, gpu, program, variant, at, &admits)?.variant
+            let choice = tuned::select_of(&tables, gpu, program, variant, at, &admits)?;
+            let why = match choice.measured {
+                _ if tuned::combinations(program, variant, &BTreeMap::new()).len() < 2 => {
+                    Why::OnlyOne
+                }
+                true => Why::Measured,
+                false => Why::Model,
+            };
+            (choice.variant, why)
         };
         let kernel = verify::kernel(lower(program, &variant)?)?;
         bits.admits(&kernel)?;
@@ -122,6 +151,7 @@ impl Proof {
         let largest = series.plan(series.most())?;
         Ok(Proof {
             variant,
+            why,
             shape: shape.clone(),
             largest,
             pipeline: verify::warps(&kernel)?,
@@ -154,5 +184,34 @@ mod tests {
         assert!(Arc::ptr_eq(&of(&first, 512), &of(&first, 512)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&first, 256)));
         assert!(!Arc::ptr_eq(&of(&first, 512), &of(&second, 512)));
+    }
+
+    #[test]
+    fn a_proof_goes_with_its_last_op_but_for_the_latest_ones() {
+        let proven = Proven::default();
+        let program = product((64, 64));
+        let of = |m| {
+            let asked = Asked {
+                program: &program,
+                variant: Variant::new(1),
+                shape: Shape::new(m, 64, 64),
+                gpu: "a GPU",
+                sms: 132,
+                first_options: true,
+                bits: Bits::Any,
+            };
+            proven.of(&asked).expect("a proof")
+        };
+        let kept = of(1);
+        let dropped = Arc::downgrade(&of(2));
+        assert!(
+            dropped.upgrade().is_some(),
+            "whoever builds it next takes it"
+        );
+        (3..3 + LATEST as u32).for_each(|m| drop(of(m)));
+        assert!(dropped.upgrade().is_none());
+        assert!(Arc::ptr_eq(&kept, &of(1)), "an op has it still");
+        let known = proven.0.lock().expect("whole");
+        assert_eq!((known.latest.len(), known.all.len()), (LATEST, LATEST + 1));
     }
 }

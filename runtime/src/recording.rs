@@ -48,6 +48,18 @@ pub(crate) struct Frozen {
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
+/// What keeps for a graph what its launches use.
+pub(crate) trait Keeps: std::fmt::Debug {
+    /// For as long as the graph and its replays.
+    fn keep(&self, thing: Arc<dyn Any + Send + Sync>);
+}
+
+impl Keeps for Recording {
+    fn keep(&self, thing: Arc<dyn Any + Send + Sync>) {
+        self.frozen().kept.push(thing);
+    }
+}
+
 impl Recording {
     /// Begins one.
     pub(crate) fn begin(rank: &Communicator) -> Result<Recording, Error> {
@@ -95,11 +107,6 @@ impl Recording {
         let mut frozen = self.frozen();
         frozen.launches.push(launch);
         frozen.kept.extend(kept);
-    }
-
-    /// Keeps something else for as long as the graph and its replays.
-    pub(crate) fn keep(&self, thing: Arc<dyn Any + Send + Sync>) {
-        self.frozen().kept.push(thing);
     }
 
     fn frozen(&self) -> std::sync::MutexGuard<'_, Frozen> {

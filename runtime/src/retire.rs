@@ -4,7 +4,8 @@
 use crate::driver::{Event, Gpu, Stream, is_past};
 use crate::error::Error;
 use std::any::Any;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::debug;
 
 /// Things that were dropped, each with a mark once there is one.
 #[derive(Debug)]
@@ -93,6 +94,34 @@ struct Needed {
     thing: Box<dyn Any + Send>,
 }
 
+/// What a graph keeps that the program captured.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    gpu: Gpu,
+    /// The rank's own stream.
+    stream: Stream,
+    things: Arc<dyn Any + Send + Sync>,
+}
+
+impl Kept {
+    pub fn new(gpu: &Gpu, stream: &Stream, things: Arc<dyn Any + Send + Sync>) -> Kept {
+        Kept {
+            gpu: gpu.clone(),
+            stream: stream.clone(),
+            things,
+        }
+    }
+}
+
+/// What graphs kept that are gone. Who says so may make no call of CUDA.
+static RELEASED: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+/// A graph is gone that kept this. Calls nothing: the next [`sweep`] does.
+pub(crate) fn released(kept: Kept) {
+    let mut released = RELEASED.lock().unwrap_or_else(PoisonError::into_inner);
+    released.push(kept);
+}
+
 static NEEDED: Mutex<Retired<Mark, Needed>> = Mutex::new(Retired::new());
 
 /// Drops that once the stream's work so far is done: now, or when this or [`sweep`] is called again. Does not wait.
@@ -111,6 +140,26 @@ pub(crate) fn later(gpu: &Gpu, stream: &Stream, thing: impl Any + Send) {
 
 /// Drops what is no longer needed, of all communicators.
 pub(crate) fn sweep() {
+    let released = std::mem::take(&mut *RELEASED.lock().unwrap_or_else(PoisonError::into_inner));
+    for Kept {
+        gpu,
+        stream,
+        things,
+    } in released
+    {
+        // From here on after its replays, too.
+        let after = || stream.enter().map(drop);
+        if gpu.aside(after).is_err() {
+            debug!("a rank's stream does not come after the replays of a graph that is gone");
+        }
+        let needed = Needed {
+            gpu,
+            stream,
+            thing: Box::new(things),
+        };
+        let mut all = NEEDED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(needed);
+    }
     let gone = {
         let mut needed = NEEDED.lock().unwrap_or_else(PoisonError::into_inner);
         needed.sweep(
@@ -135,7 +184,7 @@ mod tests {
     use crate::schedules::{Sender, gather};
     use half::bf16;
     use std::cell::Cell;
-    use std::sync::Arc;
+
     use std::time::{Duration, Instant};
 
     #[test]

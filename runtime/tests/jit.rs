@@ -120,6 +120,17 @@ fn every_sass_check_fires() {
     }
 }
 
+/// It stands before every captured launch.
+#[test]
+fn the_kernel_that_compares_launches_compiles_without_spills() {
+    let Some(compiler) = compiler() else { return };
+    let compiled = counterflow_runtime::launch::compile_agree(&compiler).expect("it compiles");
+    let facts = &compiled.facts[0];
+    assert_eq!((&*facts.name, facts.parameter_count), ("agree", 6));
+    assert!(facts.registers <= 40, "{facts:?}");
+    assert_eq!(sass_checks::in_log(&compiled.log), Vec::<String>::new());
+}
+
 #[test]
 fn the_same_text_gives_the_same_bytes_on_any_thread() {
     let Some(compiler) = compiler() else { return };

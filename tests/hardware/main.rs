@@ -24,6 +24,9 @@ mod halves;
 #[path = "../../codegen/tests/fixtures/copies.rs"]
 mod ways;
 
+#[path = "../../codegen/tests/fixtures/handed.rs"]
+#[expect(dead_code, reason = "columns that are rows have no M of 1")]
+mod handed_over;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
@@ -43,6 +46,7 @@ mod adopted;
 mod agree;
 mod back_to_back;
 mod beside;
+mod capture;
 mod case;
 mod chain;
 mod copies;

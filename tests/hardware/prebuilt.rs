@@ -95,6 +95,7 @@ fn kernels_of_the_suite() {
     for source in [&host::raw::EMPTY, &crate::beside::LATE, &crate::soak::TURN] {
         fine(compiler.compile(source, Target::Sm90a));
     }
+    fine(launch::compile_agree(&compiler));
     let text = include_str!("../../examples/embed.rs");
     let text = text
         .split("r#\"")

@@ -1,10 +1,11 @@
 //! Random schedules that the tile level accepts: with small integers they have the bits of the emulator, in four launches of
 //! different M, with pauses in every role and ranks that come late.
 //!
-//! `RANDOM_CASES` says how many, 8 by default, and `RANDOM_SEED` which.
+//! `RANDOM_CASES` says how many, 8 by default, and `RANDOM_SEED` which. With `RANDOM_SEVERAL` they are kernels of several
+//! gathers, products and sums.
 
 use crate::case::{Case, Device, Fill};
-use crate::generator::warps::{Accepted, Warps, accepted, rule, warps};
+use crate::generator::warps::{Accepted, Warps, accepted, accepted_of_several, rule, warps};
 use crate::gpus;
 use crate::right::JITTER;
 use counterflow::{Program, Variant};
@@ -34,7 +35,11 @@ fn cases() -> impl Iterator<Item = Accepted> {
             })
             .into();
     };
-    accepted(seed, changed).take(number("RANDOM_CASES", 8) as usize)
+    let cases: Box<dyn Iterator<Item = Accepted>> = match std::env::var("RANDOM_SEVERAL") {
+        Ok(_) => Box::new(accepted_of_several(seed, changed)),
+        Err(_) => Box::new(accepted(seed, changed)),
+    };
+    cases.take(number("RANDOM_CASES", 8) as usize)
 }
 
 /// The kernels of those that have one, for what compiles them ahead.

@@ -2,6 +2,7 @@
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
 pub mod fp8_blocks;
+mod handed;
 mod legal;
 mod narrow;
 mod newcomers;

@@ -151,7 +151,7 @@ fn a_rank_that_ends_early_is_told_to_the_others_within_a_second() {
         ),
         (
             Ends::Refuses,
-            "rank 1 ended early: it does not launch ag_gemm: ",
+            "rank 1 ended early: its part of `each` ended (it was refused ag_gemm: ",
         ),
         (
             Ends::Aborts,

@@ -15,6 +15,10 @@ mod gathered;
 mod generator;
 #[path = "../common/halves.rs"]
 mod halves;
+mod handed;
+#[path = "../../codegen/tests/fixtures/handed.rs"]
+#[expect(dead_code, reason = "what is refused is not compiled")]
+mod handed_over;
 mod kinds;
 mod made;
 #[path = "../common/newcomers.rs"]

@@ -1,7 +1,7 @@
 //! Random schedules down to machine code: the first that the tile level accepts, but for the few that have no pipeline.
 //! `RANDOM_CASES` says how many, 3 by default and 25 in `.ci/run`.
 
-use crate::generator::warps::{Accepted, Warps, accepted, rule, warps};
+use crate::generator::warps::{Accepted, Warps, accepted, accepted_of_several, rule, warps};
 use crate::parallel::in_parallel;
 use crate::sass::{each, nvidia};
 use crate::wide::wide;
@@ -43,15 +43,20 @@ fn random_schedules_pass_the_sass_checks() {
 }
 
 /// Adds to a report what becomes of the accepted schedules from number `RANDOM_FROM` to before `RANDOM_TO`, but for those that
-/// are in it, and prints what all of it says. So a long count may be made in parts. The report is
-/// `random_schedules.tsv` in the tests' folder for files; remove it when the compiler or the generator changed.
+/// are in it, and prints what all of it says. So a long count may be made in parts. With `RANDOM_SEVERAL` they are kernels of
+/// several gathers, products and sums. The report is `random_schedules.tsv`, or `several.tsv`, in the tests' folder for files;
+/// remove it when the compiler or the generator changed.
 #[test]
 #[ignore = "a second of compiling for each schedule"]
 fn how_far_random_schedules_get() {
     let Some(compiler) = nvidia::compiler() else {
         return;
     };
-    let report = concat!(env!("CARGO_TARGET_TMPDIR"), "/random_schedules.tsv");
+    let several = std::env::var("RANDOM_SEVERAL").is_ok();
+    let report = match several {
+        true => concat!(env!("CARGO_TARGET_TMPDIR"), "/several.tsv"),
+        false => concat!(env!("CARGO_TARGET_TMPDIR"), "/random_schedules.tsv"),
+    };
     let known = fs::read_to_string(report).unwrap_or_default();
     let known: BTreeSet<usize> = known
         .lines()
@@ -63,7 +68,11 @@ fn how_far_random_schedules_get() {
         .append(true)
         .open(report);
     let mut out = options.unwrap_or_else(|error| panic!("{report}: {error}"));
-    let cases = accepted(SEED, |_, _| {}).enumerate().take(to).skip(from);
+    let cases: Box<dyn Iterator<Item = Accepted>> = match several {
+        true => Box::new(accepted_of_several(SEED, |_, _| {})),
+        false => Box::new(accepted(SEED, |_, _| {})),
+    };
+    let cases = cases.enumerate().take(to).skip(from);
     let mut cases = cases.filter(|(nth, _)| !known.contains(nth));
     loop {
         // What was said so far is in the report, should this end early.

@@ -206,8 +206,15 @@ fn codegen_is_pure() {
     ];
     for path in files("codegen/src", &[".rs"]) {
         let code = code(&path);
+        // Rows of a product have one result, however many threads divide them.
+        let divides = short(&path) == "codegen/src/interp/threads.rs";
         for word in forbidden {
-            assert!(!code.contains(word), "{} has `{word}`", short(&path));
+            let allowed = divides && word == "std::thread";
+            assert!(
+                allowed || !code.contains(word),
+                "{} has `{word}`",
+                short(&path)
+            );
         }
     }
     for lib in ["codegen/src/lib.rs", "src/lib.rs"] {

@@ -191,25 +191,35 @@ const SUITES: &str = include_str!("../measured/suite.csv");
 /// In all layouts, in ping-pong and cooperative, in clusters and alone; and rows that are no whole tiles.
 const LAYOUTS: &str = include_str!("../measured/layouts.csv");
 
+/// On an H100: sixteen products, each in every tile that large products take, in the modes and orders of tiles that fit.
+const H100: &str = include_str!("../measured/h100.csv");
+
 /// Variants and their medians in microseconds, by product and layout, and where runs are told apart by what cuBLASLt took.
 type Runs<'a> = BTreeMap<([u32; 3], &'a str, &'a str), Vec<(Variant, f64)>>;
 
-/// What was measured on an H200: medians of variants, shape by shape; of layouts.csv, run by run.
-fn runs(lines: &str) -> Runs<'_> {
+/// What was measured: medians of variants, shape by shape; of layouts.csv, run by run.
+fn runs(text: &str) -> Runs<'_> {
     let program = schedules::gemm();
     let mut runs = Runs::new();
-    for line in lines.lines().skip(1) {
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().expect("names").split(',').collect();
+    for line in lines {
         let words: Vec<&str> = line.split(',').collect();
-        let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
-        let layout = words.get(11).copied().unwrap_or("nt");
+        let word = |name| Some(words[head.iter().position(|known| *known == name)?]);
+        let size = ["m", "n", "k"].map(|name| word(name).expect("a size").parse().expect("a size"));
+        let layout = word("layout").unwrap_or("nt");
         let known = Layout::from_name(layout).expect("a layout");
         let mut variant = Variant::new(1).layout(known);
-        let choices = ["tiles", "gemm.cluster", "gemm.ping_pong", "gemm.split"];
-        for (name, word) in choices.into_iter().zip(&words[3..]) {
-            variant = variant.set(name, Setting::parse(word).expect("a setting"));
+        for name in tuned::choices(&program).into_keys() {
+            if let Some(word) = word(name) {
+                variant = variant.set(name, Setting::parse(word).expect("a setting"));
+            }
         }
-        let median = words[7].parse().expect("a time");
-        let run = words.get(11).map_or("", |_| words[10]);
+        let median = word("microseconds")
+            .expect("a time")
+            .parse()
+            .expect("a time");
+        let run = word("layout").and(word("cublaslt")).unwrap_or("");
         runs.entry((size, layout, run))
             .or_default()
             .push((variant, median));
@@ -253,11 +263,19 @@ const KNOWN: [([u32; 3], &str, &str, f64); 12] = [
 
 #[test]
 fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
-    let (program, machine) = (schedules::gemm(), Machine::h200());
+    let program = schedules::gemm();
     let mut logs = Vec::new();
     let mut needed = Vec::new();
-    let tables = [PRODUCTS, SUITES, LAYOUTS];
-    for (([m, n, k], layout, run), measured) in tables.into_iter().flat_map(runs) {
+    let (h200, h100) = (Machine::h200(), Machine::h100());
+    let tables = [
+        (&h200, PRODUCTS),
+        (&h200, SUITES),
+        (&h200, LAYOUTS),
+        (&h100, H100),
+    ];
+    let all = tables.into_iter();
+    let all = all.flat_map(|(machine, text)| runs(text).into_iter().map(move |run| (machine, run)));
+    for (machine, (([m, n, k], layout, run), measured)) in all {
         // One alone is always the fastest.
         assert!(measured.len() > 1, "{m}x{n}x{k} {layout} {run}");
         let shape = Shape::new(m, n, k);
@@ -269,7 +287,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
                     .expect("legal")
             })
             .collect();
-        let first = Ranking::new(&kernels, &shape, &machine).next();
+        let first = Ranking::new(&kernels, &shape, machine).next();
         let favourite = &measured[first.expect("a variant").which];
         let fastest = measured.iter().map(|(_, median)| *median);
         let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
@@ -407,7 +425,7 @@ fn the_ranking_is_that_of_all_predictions_to_a_hundredth() {
 
 #[test]
 fn no_plan_is_faster_than_the_least_of_its_kernel() {
-    let machine = Machine::h200_at_power_limit();
+    let machine = Machine::h200().at_power_limit();
     for schedule in schedules::ALL {
         let program = schedule();
         for world in [1, 3] {
@@ -518,4 +536,39 @@ fn mn_major_costs_odd_tiles_what_was_measured() {
         println!("{variant}: {ratio:.3} of what was measured");
         assert!((0.93..1.07).contains(&ratio), "{variant}: {ratio:.3}");
     }
+}
+
+/// Where an H200 reads tiles of 128x128 through L2 fast enough, an H100 does not.
+#[test]
+fn large_products_have_large_tiles_on_an_h100() {
+    let tile = |program: &Program, world, machine: &Machine, [m, n, k]: [u32; 3]| {
+        let shape = Shape::new(m, n, k);
+        let choice = tuned::select(&[], GPU, program, &Variant::new(world), &shape, machine);
+        let choice = choice.unwrap_or_else(|error| panic!("{error}"));
+        choice.variant.choices["tiles"]
+    };
+    let (h100, h200) = (
+        Machine::of("NVIDIA H100 80GB HBM3"),
+        Machine::of("NVIDIA H200"),
+    );
+    assert_eq!(
+        (h100.name, h200.name),
+        (Machine::h100().name, Machine::h200().name)
+    );
+    for (program, size) in [
+        (schedules::gemm_ar(), [8192, 8192, 14336]),
+        (schedules::gemm_rs(), [8192, 8192, 4096]),
+        (schedules::ag_gemm(), [8192, 28672, 8192]),
+        (schedules::ag_gemm_pull(), [8192, 28672, 8192]),
+    ] {
+        let tile = tile(&program, 2, &h100, size);
+        assert_eq!(tile.to_string(), "128x256", "{} {size:?}", program.name);
+    }
+    let one = schedules::gemm();
+    let area = |tile: Setting| match tile {
+        Setting::Pair(rows, columns) => rows * columns,
+        Setting::One(_) => 0,
+    };
+    let size = [8192, 8192, 4096];
+    assert!(area(tile(&one, 1, &h100, size)) > area(tile(&one, 1, &h200, size)));
 }

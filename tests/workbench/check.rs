@@ -160,6 +160,19 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
     bad(&tell(AG, "run --emit"), USAGE, &["--emit with `run`"]);
 }
 
+/// The warps of a wrong schedule do what it says, and are found wrong: that is no mistake of the compiler.
+#[test]
+fn no_kernel_is_asked_of_a_schedule_that_is_not_safe() {
+    let words = "check forgets_one_peer --worlds 3 --rows 1..=64 --emit";
+    let told = tell(&ALL, words);
+    bad(&told, REJECTED, &["error[progress]", "arrived"]);
+    assert!(!told.err.contains("our bug"), "{}", told.err);
+    assert!(!told.out.contains("not yet on GPUs"), "{}", told.out);
+    let told = tell(&ALL, &format!("{words} --json"));
+    let world = &object(&told)["ranges"]["worlds"][0];
+    assert!(world["kernel"].is_null(), "{world}");
+}
+
 #[test]
 fn check_decides_ranges_of_worlds_and_rows() {
     let told = good(tell(

@@ -139,7 +139,7 @@ pub(super) fn proven(
         .collect();
     console.say(render::table(&[], rows, &[]));
     let mut warnings = volume.warnings(kernel, plan);
-    warnings.extend(model::joined(kernel, plan, &request.machine));
+    warnings.extend(model::joined(kernel, plan, &request.machine()));
     console.warn(&warnings);
     let settled: Map<String, Json> = choices(&request.program, kernel)
         .map(|(name, value)| (name.into(), value.to_string().into()))

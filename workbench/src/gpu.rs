@@ -31,7 +31,7 @@ pub(super) fn run(
         .count();
     let machine = Machine {
         sms: ranks[0].sms(kernel),
-        ..request.machine.clone()
+        ..request.machine_of(gpu.name())
     };
     let series = verify::series(kernel, &request.shape, &machine)?;
     let mut plans = vec![series.plan(&request.shape)?];

@@ -30,12 +30,12 @@ pub(super) fn timeline(
     console: &mut Console<'_>,
 ) -> Result<Map<String, Json>, Error> {
     let bar = console.bar(1, "predicting");
-    let timeline =
-        model::predict(&ready.kernel, &ready.plan, &request.machine).map_err(Diagnostics::from)?;
+    let timeline = model::predict(&ready.kernel, &ready.plan, &request.machine())
+        .map_err(Diagnostics::from)?;
     drop(bar);
     console.say(format!(
         "**predicted** on {}: {}",
-        request.machine.name,
+        request.machine().name,
         timeline.summary()
     ));
     let chart = timeline.gantt(WIDTH);
@@ -54,7 +54,7 @@ pub(super) fn timeline(
     }
     let volume = &timeline.volume;
     let predicted = json!({
-        "machine": request.machine.name,
+        "machine": request.machine().name,
         "seconds": timeline.total,
         "gemm_alone_seconds": timeline.gemm_alone,
         "exposed_seconds": timeline.exposed_communication(),
@@ -77,10 +77,10 @@ pub(super) fn at_scale(request: &Request, kernel: &Checked<Kernel>, console: &mu
     };
     let bar = console.bar(1, "predicting at scale");
     let planned = size::plan_fits(kernel, &shape)
-        .and_then(|()| Ok(verify::plan(kernel, &shape, &request.machine)?));
+        .and_then(|()| Ok(verify::plan(kernel, &shape, &request.machine())?));
     let timeline = planned
         .ok()
-        .and_then(|plan| model::predict(kernel, &plan, &request.machine).ok());
+        .and_then(|plan| model::predict(kernel, &plan, &request.machine()).ok());
     drop(bar);
     if let Some(timeline) = timeline {
         console.say(format!("at {shape}: {}", timeline.summary()));

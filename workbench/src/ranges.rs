@@ -93,15 +93,20 @@ fn of_world(request: &Request, world: u32, rows: &Numbers, most: u64) -> Result<
         &kernel,
         &request.shape,
         rows.clone(),
-        &request.machine,
+        &request.machine(),
         most,
     );
-    Ok(World {
+    let mut world = World {
         world,
         decided,
         refused: None,
-        emits: Some(Emits::of(&kernel)),
-    })
+        emits: None,
+    };
+    // Warps of a schedule that is wrong would be found wrong, too.
+    if world.first_refused().is_none() {
+        world.emits = Some(Emits::of(&kernel));
+    }
+    Ok(world)
 }
 
 impl World {

@@ -32,7 +32,7 @@ pub(super) fn ready(
     let bar = console.bar(2, "checking the kernel");
     if dump.wants_plan() {
         // Printed before it is checked, so that a rejected plan is visible.
-        let plan = Plan::new(&kernel, shape, &request.machine)?;
+        let plan = Plan::new(&kernel, shape, &request.machine())?;
         dump.plan(console, &kernel, &plan);
     }
     let kernel = verify::kernel(kernel)?;
@@ -40,7 +40,7 @@ pub(super) fn ready(
     dump.cuda(console, &kernel);
     bar.step();
     bar.say("checking the plan");
-    let series = verify::series(&kernel, shape, &request.machine)?;
+    let series = verify::series(&kernel, shape, &request.machine())?;
     let plan = series.plan(shape)?;
     Ok(Ready {
         kernel,

@@ -42,7 +42,7 @@ fn of_no_rows(request: &Request, console: &mut Console<'_>) -> Result<Outcome, E
         m: 1,
         ..request.shape.clone()
     };
-    verify::series(&kernel, &one, &request.machine)?;
+    verify::series(&kernel, &one, &request.machine())?;
     console.say("**ran** nothing: a launch of no rows enqueues no kernel");
     let ran = json!({ "launches": [] });
     Ok(Outcome::good(Map::from_iter([("ran".into(), ran)])))
@@ -88,7 +88,7 @@ fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Resul
     let sharing = if Gpu::count()? >= world { 1 } else { world };
     let machine = Machine {
         sms: communicator::share(gpu.sms(), sharing, copies(&request.program)),
-        ..request.machine.clone()
+        ..request.machine_of(gpu.name())
     };
     let tables = [Tuned::of_user()?, Tuned::embedded()?];
     let Request {

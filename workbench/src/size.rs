@@ -2,14 +2,11 @@
 
 use super::facts::Facts;
 use super::render;
-use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
+use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{CellIndex, Home, Pick};
 use counterflow_codegen::shape::{Geometry, Shape};
+use counterflow_codegen::unroll::{MOST_STEPS, most_steps};
 use counterflow_runtime::Error;
-
-/// The most steps that the verifier holds in memory. More take gigabytes.
-const MOST_STEPS: u64 = 1 << 25;
 
 /// The most elements that the emulator holds over all ranks, each as a value and a record of who wrote it.
 const MOST_ELEMENTS: u64 = 1 << 29;
@@ -20,13 +17,8 @@ const MOST_PRODUCTS: u64 = 1 << 44;
 /// Rejects a shape whose plan would not fit in memory.
 pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
     let geometry = Geometry::new(kernel, shape)?;
-    let world = u64::from(geometry.world);
-    let steps: u64 = kernel
-        .roles
-        .iter()
-        .map(|role| blocks(&role.body, &geometry))
-        .fold(0, u64::saturating_add)
-        .saturating_mul(world);
+    let world = geometry.world;
+    let steps = most_steps(kernel, &geometry);
     if steps <= MOST_STEPS {
         return Ok(());
     }
@@ -41,71 +33,6 @@ pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
             render::count(MOST_STEPS)
         ),
     })
-}
-
-fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
-    let each = |block: &Block| match block {
-        Block::ForRanks { body, .. } => {
-            u64::from(geometry.world).saturating_mul(blocks(body, geometry))
-        }
-        Block::If {
-            then, otherwise, ..
-        } => blocks(then, geometry).max(blocks(otherwise, geometry)),
-        Block::Items {
-            partition,
-            chunk,
-            body,
-            ..
-        } => {
-            let chunks = u64::from(geometry.partition_chunks(*partition));
-            let items = match chunk {
-                None => geometry.cells(*partition),
-                Some(_) => geometry.cells(*partition) / chunks.max(1),
-            };
-            items.saturating_mul(ops(body, geometry))
-        }
-        Block::Once { body } => ops(body, geometry),
-        Block::Join => 0,
-    };
-    body.iter().map(each).fold(0, u64::saturating_add)
-}
-
-fn ops(body: &[Op], geometry: &Geometry) -> u64 {
-    let world = u64::from(geometry.world);
-    let each = |op: &Op| match &op.kind {
-        OpKind::ForRanks { body, .. } => world.saturating_mul(ops(body, geometry)),
-        OpKind::If {
-            then, otherwise, ..
-        } => ops(then, geometry).max(ops(otherwise, geometry)),
-        OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } => cells
-            .index
-            .iter()
-            .map(|index| match index {
-                CellIndex::Rank(pick) => picked(pick, world),
-                // Tiles overlap at most two pieces of equal rows, and a few otherwise.
-                CellIndex::Along(..) => 4,
-                CellIndex::Item(_) => 1,
-            })
-            .chain([homes(&cells.home, world)])
-            .fold(1, u64::saturating_mul),
-        OpKind::Reduce { from, .. } => from.slot.as_ref().map_or(1, |pick| picked(pick, world)),
-        OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
-    };
-    body.iter().map(each).fold(0, u64::saturating_add)
-}
-
-fn picked(pick: &Pick, world: u64) -> u64 {
-    match pick {
-        Pick::One(_) => 1,
-        Pick::Others | Pick::All => world,
-    }
-}
-
-fn homes(home: &Home, world: u64) -> u64 {
-    match home {
-        Home::Me | Home::On(_) => 1,
-        Home::Everywhere => world,
-    }
 }
 
 /// Rejects a run that would take hours, or whose tensors (of all ranks, with every launch's outputs) would not fit in

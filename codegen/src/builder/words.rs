@@ -1,6 +1,6 @@
 //! The words of a schedule: ranks and orders of them, indices of several ranks, open choices.
 
-use crate::order::{OrderFn, RankOrder};
+use crate::order::{ByClosure, OrderFn, RankOrder};
 use crate::program::{Pick, Setting};
 use crate::rank::RankExpr;
 
@@ -95,7 +95,7 @@ pub fn ring(step: i32) -> Ranks {
 /// assert_eq!(visits(ranks().by(|me, step, _| me ^ step)), [1, 0, 3, 2]); // a table of one's own
 /// ```
 #[derive(Clone, PartialEq, Debug)]
-pub struct Ranks(pub RankOrder);
+pub struct Ranks(pub RankOrder<ByClosure>);
 
 impl Ranks {
     /// Me, then me + 1, and so on around.
@@ -134,10 +134,12 @@ impl Ranks {
     pub fn but_last(self, n: impl Into<RankExpr>) -> Ranks {
         Ranks(self.0.but_last(n))
     }
-    /// `order(me, step, world)` for each step below `world`. The plan holds it as a table.
+    /// `order(me, step, world)` for each step below `world`. It is asked once for each step of each rank when an op is built
+    /// ([`Program::tabulated`](crate::program::Program::tabulated)). What it said then is proved and launched, and must be the
+    /// same on every rank.
     #[must_use]
     pub fn by(self, order: OrderFn) -> Ranks {
-        Ranks(RankOrder::Table(order))
+        Ranks(RankOrder::Table(ByClosure::Closure(order)))
     }
 }
 

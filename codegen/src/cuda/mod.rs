@@ -33,7 +33,10 @@ pub const PRELUDE: &str = "prelude.cuh";
 /// From an amax to a scale, as [`Rule`](crate::rule::Rule) says: device functions that quantisers share. They need `u32`.
 pub const SCALE: &str = include_str!("prelude/scale.cuh");
 
-/// Device functions that every kernel's text uses: the only place with PTX.
+/// The kernel that compares launches of ranks on their GPUs. It includes [`PRELUDE`], and its symbol is `agree`.
+pub const AGREE: &str = include_str!("agree.cu");
+
+/// Device functions that every kernel's text uses: the only place with PTX, but for [`AGREE`].
 pub fn prelude() -> String {
     let files = [
         include_str!("prelude/types.cuh"),

@@ -2,6 +2,7 @@
 
 use crate::kernel::{DimId, OpKind, Role, visit};
 use crate::machine::Machine;
+use crate::order::ByStep;
 use crate::plan::Plan;
 use crate::program::CounterId;
 use crate::warp::{Expr, Field, MOST_STEPS, MapId, OrderId, Pipeline, Values, View};
@@ -65,11 +66,11 @@ impl Pipeline {
 
     /// The ranks that an order visits from `rank`, step by step: what [`Field::Order`] holds. Behind them are zeros.
     pub fn ordered(&self, order: OrderId, plan: &Plan, rank: u32) -> [u8; MOST_STEPS as usize] {
-        let (world, by) = (plan.geometry.world, self.order_table(order).by);
+        let (world, by) = (plan.geometry.world, &self.order_table(order).by);
         let mut table = [0; MOST_STEPS as usize];
         for (at, step) in table.iter_mut().zip(0..world) {
             // The tile level refuses ranks that do not exist, and there are at most 128.
-            *at = u8::try_from(by(rank, step, world)).unwrap_or(u8::MAX);
+            *at = u8::try_from(by.at(rank, step, world)).unwrap_or(u8::MAX);
         }
         table
     }

@@ -3,9 +3,7 @@
 use crate::dtype::Dtype;
 use crate::program::{Side, TensorKind};
 use crate::value::{AccId, Binary, Body, Compare, Foreign, Unary, Value};
-use crate::variant::BLOCK;
-use ndarray::{Array2, ArrayView2, Axis, Slice, Zip, linalg::general_mat_mul};
-use std::ops::Range;
+use ndarray::{Array2, Zip};
 
 /// A matrix with an error bound for each element. A single row or column is repeated as needed.
 #[derive(Clone, Debug)]
@@ -17,18 +15,7 @@ pub(super) struct Known {
 /// A number and its error bound.
 type Number = (f64, f64);
 
-/// An operand of a product: its numbers and error bounds. `None`: exact.
-pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>);
-
 const F32: Dtype = Dtype::F32;
-/// Depth of one multiply of FP8.
-const SHORT_STEP: usize = 32;
-/// What is cut off in one: its products, the accumulator, and their sum.
-const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
-/// The last bit that is kept, as a share of the largest.
-const SHORT_BIT: f64 = 1.0 / 8192.0;
-/// CTAs that share K, at most: those of a cluster.
-const MOST_SHARES: usize = 16;
 
 impl Known {
     pub fn exact(value: Array2<f64>) -> Known {
@@ -101,100 +88,6 @@ impl Known {
             false => value,
         };
         self.map(|a| (within(a.0), stored(dtype, a)))
-    }
-
-    /// Adds `a · bᵀ`. Any order of K products and sums in f32 is off by at most K roundings of the sum of magnitudes
-    /// (to first order; one more covers the second).
-    pub fn add_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
-        let times = |a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>, c: &mut Array2<f64>| {
-            general_mat_mul(1.0, a, &b.t(), 1.0, c);
-        };
-        let depth = (a.0.ncols() + 1) as f64 * F32.unit_roundoff();
-        let (size_a, size_b) = (a.0.mapv(f64::abs), b.0.mapv(f64::abs));
-        let mut size = self.value.mapv(f64::abs);
-        times(&size_a.view(), &size_b.view(), &mut size);
-        if a.1.is_some() || b.1.is_some() {
-            let mut more = self.value.mapv(f64::abs);
-            times(&largest(a).view(), &largest(b).view(), &mut more);
-            self.off += &(&more - &size);
-            size = more;
-        }
-        self.off.scaled_add(depth, &size);
-        times(&a.0, &b.0, &mut self.value);
-    }
-
-    /// Adds `a · bᵀ` of FP8 operands, as tensor cores do: 32 of K at a time, they align the products and the accumulator to the
-    /// largest exponent, cut each off after 13 fraction bits, and so their sum. Each of those is off by less than one such
-    /// bit of the largest, which is at most the accumulator and all magnitudes of the step. Where CTAs share the steps,
-    /// their accumulators are differences of two sums from the start.
-    pub fn add_short_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
-        let mut most = self.value.mapv(f64::abs);
-        let depth = a.0.ncols();
-        for start in (0..depth).step_by(SHORT_STEP) {
-            let step = start..(start + SHORT_STEP).min(depth);
-            let (a, b) = (part(a, &step), part(b, &step));
-            let magnitudes = largest(&a).dot(&largest(&b).t());
-            if a.1.is_some() || b.1.is_some() {
-                let exact = a.0.mapv(f64::abs).dot(&b.0.mapv(f64::abs).t());
-                self.off += &(&magnitudes - &exact);
-            }
-            let off = (&most * 2.0 + &magnitudes + &self.off) * (SHORT_TERMS * SHORT_BIT);
-            self.off += &off;
-            self.value += &a.0.dot(&b.0.t());
-            most.zip_mut_with(&self.value, |most, value| *most = most.max(value.abs()));
-        }
-    }
-}
-
-/// Those columns of an operand.
-fn part<'a>(of: &'a Operand<'_>, columns: &Range<usize>) -> Operand<'a> {
-    let cut = |all: &'a ArrayView2<'_, f64>| all.slice_axis(Axis(1), Slice::from(columns.clone()));
-    (cut(&of.0), of.1.as_ref().map(cut))
-}
-
-/// The largest that an operand's magnitudes may be.
-fn largest((value, off): &Operand<'_>) -> Array2<f64> {
-    let size = value.mapv(f64::abs);
-    match off {
-        Some(off) => size + off,
-        None => size,
-    }
-}
-
-impl Known {
-    /// Adds `a · bᵀ` of FP8 operands with promoted sums: 128 of K at a time as tensor cores do, from zero, then times its factors
-    /// and added in f32. Each of those sums is off as [`Known::add_short_product`] says; the product of two factors by a
-    /// rounding; any order of the sums in f32, those of CTAs that share K among them, by a rounding each of all magnitudes.
-    pub fn add_promoted_product(
-        &mut self,
-        a: &Operand<'_>,
-        b: &Operand<'_>,
-        factors: &[Option<Array2<f64>>; 2],
-    ) {
-        let depth = a.0.ncols();
-        let mut size = self.value.mapv(f64::abs);
-        for start in (0..depth).step_by(BLOCK as usize) {
-            let columns = start..(start + BLOCK as usize).min(depth);
-            let (a, b) = (part(a, &columns), part(b, &columns));
-            let mut block = Known::zero(a.0.nrows(), b.0.nrows());
-            block.add_short_product(&a, &b);
-            let step = start / BLOCK as usize;
-            let factor = |side: usize, row: usize| {
-                (factors[side].as_ref()).map_or(1.0, |factors| factors[(row, step)])
-            };
-            for ((row, column), value) in block.value.indexed_iter() {
-                let at = (row, column);
-                let scale = factor(0, row) * factor(1, column);
-                let term = value * scale;
-                let off = block.off[at] * scale.abs();
-                let off = off + (term.abs() + off) * F32.unit_roundoff() + F32.half_subnormal();
-                self.value[at] += term;
-                self.off[at] += off;
-                size[at] += term.abs() + off;
-            }
-        }
-        let roundings = (depth.div_ceil(BLOCK as usize) + MOST_SHARES) as f64;
-        self.off.scaled_add(roundings * F32.unit_roundoff(), &size);
     }
 }
 

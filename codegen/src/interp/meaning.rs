@@ -20,6 +20,7 @@ use super::expected::{Expected, ExpectedTensor, NoReference, Says};
 use super::inputs::Inputs;
 use super::known::{Known, apply};
 use super::outcome::Input;
+use super::product::product;
 use super::sizes::Sizes;
 use crate::outputs::with_scales_of_outputs;
 use crate::own_terms::with_own_terms;
@@ -396,7 +397,7 @@ impl<'a> Ranks<'a> {
         }
         let is_input = |tensor: usize| self.program.tensors[tensor].kind.is_input();
         if !is_input(a.tensor) || !is_input(b.tensor) {
-            let tile = first.0.dot(&second.0.t());
+            let tile = product(&first.0, &second.0);
             let sides = [a, b].map(|operand| self.sizes.rows(operand.tensor) as usize);
             let all = self.products.entry((rank, (a.tensor, b.tensor)));
             let all = all.or_insert_with(|| Array2::from_elem(sides, f64::NAN));

@@ -82,12 +82,14 @@ mod memory;
 pub mod open;
 mod outcome;
 mod policy;
+mod product;
 mod reference;
 mod sched;
 mod setup;
 mod sizes;
 mod step;
 mod tags;
+mod threads;
 
 pub use compare::{Agreement, Disagreement, compare, compare_exactly};
 pub use expected::{Expected, ExpectedTensor, NoReference, Says};

@@ -4,9 +4,9 @@ use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
 use super::mistake::mistake;
 use super::placer::{Bound, Comm, Placed, Placer, Use};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{self, Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
-use crate::order::{Cut, RankOrder, TileOrder};
+use crate::order::{ByClosure, Cut, RankOrder, RankTable, TileOrder};
 use crate::program::{self, Amax, Home, ItemOrder, Loc, Program, Stmt, StmtKind, Var};
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
@@ -14,15 +14,16 @@ use std::collections::HashSet;
 
 pub(super) fn place(
     program: &Program,
+    (world, comm): (u32, Comm),
     choices: &Choices<'_>,
     matched: &Matched,
-    comm: Comm,
     found: &mut Vec<Diagnostic>,
 ) -> Placed {
     let mut placer = Placer {
         program,
         choices,
         matched,
+        world,
         comm,
         found,
         scope: Vec::new(),
@@ -64,6 +65,17 @@ pub(super) fn place(
         }
     }
     placer.placed
+}
+
+/// A table that does not say what ranks of this world do.
+fn of_another_world(table: &RankTable, world: u32, at: Loc) -> Diagnostic {
+    let message = format!(
+        "this order by closure was asked for a world of {}, and this kernel is for a world of {world}",
+        table.world()
+    );
+    Diagnostic::new(Rule::Shape, at, message).hint(
+        "lower the schedule as it was written: `Program::tabulated` makes tables for one world",
+    )
 }
 
 /// Whether `#[comm]` CTAs may be called that: a plain name, and not what reports call another role or the host.
@@ -180,11 +192,11 @@ impl<'a> Placer<'a> {
         for stmt in body {
             match &stmt.kind {
                 StmtKind::ForRanks { var, order, body } => {
-                    self.order(order, stmt.at);
+                    let order = self.order(order, stmt.at);
                     self.scope.push((*var, Bound::Rank));
                     let body = self.blocks(body);
                     self.scope.pop();
-                    blocks.push(Block::ForRanks { at: stmt.at, var: *var, order: order.clone(), body });
+                    blocks.push(Block::ForRanks { at: stmt.at, var: *var, order, body });
                 }
                 StmtKind::If { cond, then, otherwise } => {
                     cond.exprs().into_iter().for_each(|expr| self.rank_expr(expr, stmt.at));
@@ -298,13 +310,13 @@ impl<'a> Placer<'a> {
                 return None;
             }
             StmtKind::ForRanks { var, order, body } => {
-                self.order(order, at);
+                let order = self.order(order, at);
                 self.scope.push((*var, Bound::Rank));
                 let body = self.ops(body);
                 self.scope.pop();
                 OpKind::ForRanks {
                     var: *var,
-                    order: order.clone(),
+                    order,
                     body,
                 }
             }
@@ -429,8 +441,9 @@ impl<'a> Placer<'a> {
         Some(Op { id, kind })
     }
 
-    /// A stride or start beyond a world's size adds nothing, and would overflow when it is multiplied.
-    fn order(&mut self, order: &RankOrder, at: Loc) {
+    /// An order, with the table of one by closure. A stride or start beyond a world's size adds nothing, and would overflow
+    /// when it is multiplied.
+    fn order(&mut self, order: &RankOrder<ByClosure>, at: Loc) -> RankOrder {
         for n in order.but_lasts() {
             self.rank_expr(n, at);
         }
@@ -445,6 +458,14 @@ impl<'a> Placer<'a> {
                 .hint(format!("a world has at most {MAX_WORLD} ranks")),
             );
         }
+        let world = self.world;
+        let order = order.map(|by| by.table(world));
+        if let RankOrder::Table(table) = &order
+            && table.world() != world
+        {
+            self.found.push(of_another_world(table, world, at));
+        }
+        order
     }
 
     fn not_copy_engine(&mut self, what: &str, at: Loc) {

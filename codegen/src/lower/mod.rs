@@ -53,6 +53,7 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     }
     oversized(program, &mut found);
     Diagnostics::check(std::mem::take(&mut found), ())?;
+    let program = &*program.tabulated(variant.world);
     found.extend(distinct_operands(program, variant).err());
     Diagnostics::check(std::mem::take(&mut found), ())?;
     let scaled = with_scales(program, variant);
@@ -72,7 +73,13 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     // Bodies refer to tensors and partitions, so those must be valid first.
     Diagnostics::check(std::mem::take(&mut found), ())?;
 
-    let placed = body::place(program, &choices, &matched, comm, &mut found);
+    let placed = body::place(
+        program,
+        (variant.world, comm),
+        &choices,
+        &matched,
+        &mut found,
+    );
     if placed.locs.len() > MOST_STATEMENTS {
         let message = format!("{} has {} statements", program.name, placed.locs.len());
         found.push(mistake(program.at, message).hint(format!("at most {MOST_STATEMENTS}")));

@@ -37,6 +37,7 @@ pub(super) struct Placer<'a> {
     pub(super) program: &'a Program,
     pub(super) choices: &'a Choices<'a>,
     pub(super) matched: &'a Matched,
+    pub(super) world: u32,
     pub(super) comm: Comm,
     pub(super) found: &'a mut Vec<Diagnostic>,
     pub(super) scope: Vec<(Var, Bound)>,

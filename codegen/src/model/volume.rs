@@ -126,6 +126,27 @@ impl Volume {
         volume
     }
 
+    /// The least bytes that cross a rank's links in one launch, in both directions. Nothing is unrolled.
+    ///
+    /// ```
+    /// use counterflow_codegen::model::Volume;
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let (series, plan) = example::proven();
+    /// assert_eq!(Volume::least_of(series.kernel(), &plan, 0), 32 * 16 * 2); // rank 1's rows
+    /// ```
+    pub fn least_of(kernel: &Kernel, plan: &Plan, rank: u32) -> u64 {
+        let ranks = plan.geometry.world as usize;
+        let mut volume = Volume {
+            world: plan.geometry.world,
+            least_sent: vec![0; ranks],
+            least_received: vec![0; ranks],
+            ..Volume::default()
+        };
+        volume.least(kernel, plan);
+        volume.least_sent[rank as usize] + volume.least_received[rank as usize]
+    }
+
     /// Bytes from one rank to another.
     pub fn pair(&self, src: u32, dst: u32) -> u64 {
         self.pairs[(src * self.world + dst) as usize]

@@ -9,12 +9,10 @@ use crate::shape::Shape;
 pub(crate) fn identity(kernel: &Kernel, most: &Shape) -> u64 {
     // The kernel's text names an `#[epilogue]` function; the values hold its body.
     let mut text = format!("{}\n{:?}\nup to {most}", kernel.text(), kernel.values);
-    let world = kernel.variant.world;
     for order in kernel.orders() {
         // A closure has no text, so its ranks are listed.
-        if let RankOrder::Table(order) = order {
-            let ranks = (0..world).flat_map(|me| (0..world).map(move |step| (me, step)));
-            let ranks = ranks.map(|(me, step)| format!(" {}", order(me, step, world)));
+        if let RankOrder::Table(table) = order {
+            let ranks = table.ranks().iter().map(|rank| format!(" {rank}"));
             text.extend(std::iter::once("\norder".into()).chain(ranks));
         }
     }

@@ -2,6 +2,8 @@
 //! a statement, walks by itself.
 
 use super::{Place, Program, Stmt, StmtKind};
+use crate::order::{ByClosure, RankOrder};
+use std::borrow::Cow;
 use std::iter;
 
 impl Program {
@@ -27,6 +29,44 @@ impl Program {
         outer.flat_map(Stmt::items_mut)
     }
 
+    /// Its orders by closure, with the loops that follow them.
+    pub fn closures(&self) -> impl Iterator<Item = (&Stmt, &ByClosure)> {
+        self.stmts().filter_map(|stmt| {
+            let StmtKind::ForRanks {
+                order: RankOrder::Table(by),
+                ..
+            } = &stmt.kind
+            else {
+                return None;
+            };
+            Some((stmt, by))
+        })
+    }
+
+    /// The same with a table in place of each order by closure: each closure is asked now, once for each step of each rank
+    /// of that world, and never again.
+    ///
+    /// ```
+    /// use counterflow_codegen::builder::{ScheduleBuilder, ranks};
+    ///
+    /// let mut s = ScheduleBuilder::new("mirrored");
+    /// s.comm(1, |s| s.for_ranks("peer", ranks().by(|me, step, _| me ^ step), |_, _| {}));
+    /// let program = s.finish();
+    /// assert_eq!(program.closures().count(), 1);
+    /// let tabulated = program.tabulated(2);
+    /// assert!(format!("{tabulated:?}").contains("table of 2: [0, 1, 1, 0]"));
+    /// ```
+    pub fn tabulated(&self, world: u32) -> Cow<'_, Program> {
+        let asked = |by: &ByClosure| matches!(by, ByClosure::Closure(_));
+        if !self.closures().any(|(_, by)| asked(by)) {
+            return Cow::Borrowed(self);
+        }
+        let mut program = self.clone();
+        let outer = program.roles.iter_mut().flat_map(|role| &mut role.body);
+        outer.for_each(|stmt| stmt.tabulate(world));
+        Cow::Owned(program)
+    }
+
     /// As [`Stmt::leaves_mut`], of all statements.
     pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut Stmt> {
         let outer = self.roles.iter_mut().flat_map(|role| &mut role.body);
@@ -35,6 +75,19 @@ impl Program {
 }
 
 impl Stmt {
+    /// Puts tables in place of closures, here and within.
+    fn tabulate(&mut self, world: u32) {
+        if let StmtKind::ForRanks {
+            order: RankOrder::Table(by),
+            ..
+        } = &mut self.kind
+        {
+            *by = ByClosure::Table(by.table(world));
+        }
+        let within = self.blocks_mut().into_iter().flatten();
+        within.for_each(|stmt| stmt.tabulate(world));
+    }
+
     /// This statement, then all within it, in the order written.
     pub(crate) fn all(&self) -> Box<dyn Iterator<Item = &Stmt> + '_> {
         let within = self.blocks().into_iter().flatten().flat_map(Stmt::all);

@@ -5,6 +5,7 @@
 use super::branches::lifted;
 use super::builder::{Alike, Builder, clustered, depth, refuse};
 use super::cta;
+use super::names::once_each;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
@@ -144,6 +145,10 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     if cta.ctas() > 1 {
         end.push(Node::SyncCluster);
     }
+    for warp in &mut warps {
+        once_each(&mut warp.body);
+    }
+    once_each(&mut end);
     let counted = super::comm::counted_twice(kernel, &builder.scale);
     builder.found.extend(counted);
     let rings = super::rings::lay_out(&builder);

@@ -73,6 +73,7 @@ impl Walk<'_, '_> {
             self.whole_blocks(copy.op);
         }
         let staged = self.staging_columns(&copies);
+        self.batches = 1.into();
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
         let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
@@ -85,6 +86,7 @@ impl Walk<'_, '_> {
         } else {
             let boxes = columns.ceil_div(staged);
             let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
+            self.batches = batches.clone();
             let batches = self.name(&mut nodes, "batches", batches);
             let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
             (
@@ -299,7 +301,7 @@ impl Walk<'_, '_> {
 
     /// Each batch of an item signals a counter by itself.
     pub(super) fn by_batches(&mut self, counter: CounterId) {
-        let batches = self.batches();
+        let batches = self.batches.clone();
         let mut scaled = self.b.scale.iter();
         match scaled.find(|(known, _)| *known == counter) {
             None => self.b.scale.push((counter, batches)),
@@ -309,15 +311,6 @@ impl Walk<'_, '_> {
                 "a counter for each",
             ),
         }
-    }
-
-    /// Batches of a piece, as a number of the plan's.
-    fn batches(&self) -> Expr {
-        self.declared
-            .iter()
-            .rev()
-            .find(|(name, _)| name == "batches")
-            .map_or(Expr::Const(1), |(_, batches)| batches.clone())
     }
 
     /// At the end of fetching: every box has left, so the memory is free for the stages, if there are any.

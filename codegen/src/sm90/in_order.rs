@@ -89,7 +89,7 @@ impl Walk<'_, '_> {
                 OpKind::Wait { cells, at_least } => {
                     nodes.push(self.note(op));
                     let wait = self.wait(cells, *at_least);
-                    extend(&mut nodes, wait);
+                    nodes.extend(wait);
                     *unfenced = true;
                 }
                 OpKind::Signal { cells, amount } => {
@@ -98,7 +98,7 @@ impl Walk<'_, '_> {
                         self.by_batches(cells.counter);
                     }
                     let signal = self.signal(cells, *amount, false);
-                    extend(&mut nodes, signal);
+                    nodes.extend(signal);
                 }
                 OpKind::Copy { .. } if moves_scales(self.b.kernel, op) => {
                     nodes.push(self.note(op));
@@ -216,42 +216,6 @@ fn share_a_loop(one: &Leaf<'_>, other: &Leaf<'_>) -> bool {
             .collect()
     };
     loops(one).iter().any(|var| loops(other).contains(var))
-}
-
-/// Puts what is done with cells behind other nodes. A name that these have already keeps its number, or another one is found.
-fn extend(nodes: &mut Vec<Node>, more: Vec<Node>) {
-    let known = |nodes: &[Node], wanted: &str| {
-        nodes.iter().find_map(|node| {
-            let Node::Let { name, value } = node else {
-                return None;
-            };
-            (name == wanted).then(|| value.clone())
-        })
-    };
-    let mut renamed = None;
-    for mut node in more {
-        if let Node::Let { name, value } = &mut node {
-            let first = name.clone();
-            while known(nodes, name).is_some_and(|other| other != *value) {
-                name.push('_');
-            }
-            renamed = Some((first, name.clone()));
-            if known(nodes, name).is_some() {
-                continue;
-            }
-        }
-        if let (
-            Node::CounterWait { cell, .. }
-            | Node::CounterAdvance { cell, .. }
-            | Node::CounterAdd { cell, .. },
-            Some((first, name)),
-        ) = (&mut node, &renamed)
-            && *cell == Expr::var(first)
-        {
-            *cell = Expr::var(name);
-        }
-        nodes.push(node);
-    }
 }
 
 /// Whether some of those ops wait or copy.

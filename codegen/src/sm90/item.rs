@@ -1,5 +1,6 @@
 //! The leaf ops of an item, and the waits and signals that all warps share.
 
+use super::names::CELL;
 use super::nodes::why;
 use super::walk::{Bound, Walk};
 use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Turn};
@@ -137,7 +138,7 @@ impl Walk<'_, '_> {
     }
 
     fn cell_name(&self, counter: CounterId) -> String {
-        format!("{}_cell", counter_name(self.b.kernel, counter))
+        format!("{}{CELL}", counter_name(self.b.kernel, counter))
     }
 
     /// The waits of some leaves, then what TMA needs to follow them.

@@ -18,6 +18,7 @@ mod made;
 mod measure;
 mod mma;
 mod moves;
+mod names;
 mod nodes;
 mod passes;
 mod planes;

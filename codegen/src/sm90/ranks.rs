@@ -5,7 +5,7 @@
 //! world, which neither a remainder nor a comparison notices.
 
 use super::walk::{Bound, Walk};
-use crate::order::{OrderFn, RankOrder, affine};
+use crate::order::{RankOrder, RankTable, affine};
 use crate::program::Var;
 use crate::rank::{Comparison, Cond, RankExpr, RankOp};
 use crate::warp::{Expr, Node, Op, OrderId, OrderTable, Test};
@@ -259,7 +259,7 @@ impl Walk<'_, '_> {
                 (count, at)
             }
             RankOrder::Ascending => (Expr::world(), Expr::var(&step)),
-            RankOrder::Table(by) => {
+            RankOrder::Table(ref by) => {
                 let order = self.order_table(&name, by);
                 (Expr::world(), Expr::Ordered(order, Expr::var(&step).into()))
             }
@@ -279,9 +279,9 @@ impl Walk<'_, '_> {
     }
 
     /// The table of an order that has no expression.
-    fn order_table(&mut self, var: &str, by: OrderFn) -> OrderId {
+    fn order_table(&mut self, var: &str, by: &RankTable) -> OrderId {
         let mut tables = self.b.orders.iter();
-        if let Some(known) = tables.position(|table| std::ptr::fn_addr_eq(table.by, by)) {
+        if let Some(known) = tables.position(|table| table.by == *by) {
             return OrderId(known as u16);
         }
         if self.b.orders.len() == MOST_ORDERS {
@@ -295,7 +295,10 @@ impl Walk<'_, '_> {
         while self.is_passed(&name) || self.b.orders.iter().any(|table| table.name == name) {
             name.push('_');
         }
-        self.b.orders.push(OrderTable { name, by });
+        self.b.orders.push(OrderTable {
+            name,
+            by: by.clone(),
+        });
         OrderId((self.b.orders.len() - 1) as u16)
     }
 

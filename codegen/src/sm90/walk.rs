@@ -53,6 +53,8 @@ pub(super) struct Walk<'b, 'a> {
     pub tiles_n: Option<(PartitionId, Expr)>,
     /// The steps of its products.
     pub steps: Expr,
+    /// Batches of a piece of the loop that it is in, as a number of the plan's.
+    pub batches: Expr,
     /// What gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
@@ -72,6 +74,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             tiling: 0,
             tiles_n: None,
             steps: Expr::var("steps"),
+            batches: 1.into(),
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),

@@ -5,10 +5,13 @@
 //! them: [`Item::phase`] counts those.
 
 mod scales;
+mod size;
 mod step;
 mod walk;
 
 pub(crate) use scales::{as_lines, span_of};
+pub(crate) use size::fits;
+pub use size::{MOST_STEPS, most_steps};
 pub use step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 
 use crate::diag::Diagnostic;

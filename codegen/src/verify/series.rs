@@ -8,8 +8,12 @@ use crate::machine::Machine;
 use crate::plan::{Arrivals, Plan, identity};
 use crate::shape::{Geometry, Shape};
 use crate::undo::{Fix, undone};
+use crate::unroll::fits;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most arrivals that a series keeps, of all classes that it knows: 16 MiB.
+const MOST_ARRIVALS: usize = 1 << 22;
 
 /// A checked kernel on a machine, with the largest size of each dimension. Its launches may follow each other in any
 /// order, and none fails. Only [`crate::verify::series`] makes one. Every plan belongs to one, and what runs plans takes
@@ -53,6 +57,7 @@ impl Series {
     ) -> Result<Series, Diagnostics> {
         let most = most.most(kernel);
         let largest = Geometry::largest(kernel, &most)?;
+        fits(kernel, &largest, &most)?;
         let series = Series(Arc::new(Inner {
             identity: identity(kernel, &most),
             repeated: tile::repeated(kernel),
@@ -153,7 +158,13 @@ impl Series {
             return Ok(known.clone());
         }
         let arrivals = self.check(geometry, shape)?;
-        self.good().insert(class, arrivals.clone());
+        let mut good = self.good();
+        // Classes that were used long ago are checked again.
+        let held: usize = good.values().map(|known| known.len()).sum();
+        if held + arrivals.len() > MOST_ARRIVALS {
+            good.clear();
+        }
+        good.insert(class, arrivals.clone());
         Ok(arrivals)
     }
 

@@ -40,7 +40,7 @@ pub(crate) use spelling::{
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
-use crate::order::{OrderFn, TileOrder};
+use crate::order::{RankTable, TileOrder};
 use crate::program::CounterId;
 use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
@@ -85,8 +85,8 @@ pub struct Pipeline {
 pub struct OrderTable {
     /// Its name in the text.
     pub name: String,
-    /// The rank at a step.
-    pub by: OrderFn,
+    /// The rank at each step of each rank.
+    pub by: RankTable,
 }
 
 /// CTAs that move data: the first ones of a launch.

@@ -195,7 +195,7 @@ fn the_power_limit_is_as_measured() {
         &schedules::gemm(),
         1,
         &shape,
-        &Machine::h200_at_power_limit(),
+        &Machine::h200().at_power_limit(),
     );
     within(timeline.total, 2.0 * 8192f64.powi(3) / 669e12, 0.05);
 }

@@ -1,9 +1,18 @@
 //! Orders are what their documentation says, for every world and grid.
 
-use counterflow_codegen::order::{RankOrder, TileOrder, affine};
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, ranks};
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::order::{self, TileOrder, affine};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::rank::{RankError, RankExpr, Var};
+use counterflow_codegen::variant::Variant;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// An order of a kernel.
+type RankOrder = order::RankOrder;
 
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
@@ -170,4 +179,58 @@ fn groups_go_column_by_column() {
     let at = |index| TileOrder::Grouped(2).at(index, 3u32, 2u32);
     let visited: Vec<(u32, u32)> = (0..6).map(at).collect();
     assert_eq!(visited, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
+}
+
+/// A schedule that multiplies chunks in that order.
+fn multiplying(order: fn(u32, u32, u32) -> u32) -> Program {
+    let mut s = ScheduleBuilder::new("multiplying");
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.scattered("y", Bf16),
+    );
+    let tiles = s.tiles("tiles", y, (8u32, 8u32));
+    let partial = s.symmetric("partial", Bf16, y, 1u32);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().by(order), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.on(&chunk).at(0).at(t), product);
+            });
+        });
+    });
+    s.finish()
+}
+
+/// A closure is asked once for each step of each rank, and lowering what it said asks nothing.
+#[test]
+fn what_a_closure_said_once_is_what_is_lowered() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    fn moody(me: u32, step: u32, world: u32) -> u32 {
+        (ASKED.fetch_add(1, SeqCst) / 16 + me + step) % world
+    }
+    let program = multiplying(moody);
+    let tabulated = program.tabulated(4);
+    let again = tabulated.tabulated(4).into_owned();
+    for program in [&*tabulated, &again] {
+        let kernel = lower(program, &Variant::new(4)).expect("a kernel");
+        let order = &kernel.orders()[0];
+        let visited: Vec<u32> = (0..4).map(|step| order.at(1, step, 4)).collect();
+        assert_eq!((visited, ASKED.load(SeqCst)), (vec![1, 2, 3, 0], 16));
+    }
+    // As it was written it is asked at each lowering.
+    lower(&program, &Variant::new(4)).expect("a kernel");
+    assert_eq!(ASKED.load(SeqCst), 32);
+}
+
+#[test]
+fn a_table_says_nothing_of_another_world() {
+    let program = multiplying(|me, step, _| me ^ step);
+    let found = lower(&program.tabulated(4), &Variant::new(8)).expect_err("another world");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[shape]: this order by closure was asked for a world of 4, and this kernel is for a world of 8
+      help: lower the schedule as it was written: `Program::tabulated` makes tables for one world
+    ");
+    let at = found.first().at.expect("at the loop");
+    assert!(at.file().ends_with("orders.rs"));
 }

@@ -2,7 +2,7 @@
 
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::order::{RankOrder, TileOrder};
+use counterflow_codegen::order::{self, TileOrder};
 use counterflow_codegen::program::Var;
 use counterflow_codegen::value::{AccId, Binary, Compare, ScalarFn, Unary, Value};
 
@@ -78,7 +78,7 @@ fn orders_have_the_names_the_language_gives_them() {
     assert_eq!(text(ring(1)), "ring(1)");
     assert_eq!(text(ring(1).but_last(1)), "ring(1).but_last(1)");
     assert_eq!(text(ranks().by(|_, step, _| step)), "table");
-    let other = RankOrder::FromMe {
+    let other: order::RankOrder = order::RankOrder::FromMe {
         start: 2,
         stride: 3,
         skipped: 0,

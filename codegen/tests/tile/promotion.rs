@@ -25,7 +25,7 @@ fn total(variant: &Variant, tile: (u32, u32), ping_pong: bool, [m, n, k]: [u32; 
         });
     });
     let kernel = lower(&s.finish(), variant).unwrap_or_else(|found| panic!("{found}"));
-    let (shape, machine) = (Shape::new(m, n, k), Machine::h200_at_power_limit());
+    let (shape, machine) = (Shape::new(m, n, k), Machine::h200().at_power_limit());
     let plan = Plan::new(&kernel, &shape, &machine).unwrap_or_else(|found| panic!("{found}"));
     let timeline = predict(&kernel, &plan, &machine);
     timeline.unwrap_or_else(|found| panic!("{found}")).total

@@ -14,6 +14,7 @@ use counterflow_codegen::interp::Numbers;
 use counterflow_codegen::kernel::{DimId, Kernel};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
+use counterflow_codegen::order::RankTable;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Var};
 use counterflow_codegen::shape::Shape;
@@ -198,7 +199,7 @@ fn warps_that_follow_other_orders_are_found() {
     let mut pipeline = pipeline(&strangers::odd_owners_first(), 4);
     assert_eq!(pipeline.orders.len(), 1);
     pipeline.orders.push(pipeline.orders[0].clone());
-    pipeline.orders[1].by = |me, step, world| (me + step) % world;
+    pipeline.orders[1].by = RankTable::of(|me, step, world| (me + step) % world, 4);
     let rule = found(pipeline, |node| match node {
         Node::Ranks { rank, .. } => {
             let mut other = rank.clone();

@@ -24,6 +24,7 @@ mod gathered_blocks;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;
+mod handed;
 mod host_copies;
 mod layers;
 mod made;

@@ -32,6 +32,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`], [`Error::Stalled`]; as [`Communicator::on`] or [`Communicator::join`] for what a group needs.
     pub fn split(&self, color: u32, key: u32) -> Result<Communicator, Error> {
+        self.own().must_not_have_turn("a call of all ranks")?;
         let (group, rank) = self.group.split(self.rank, (color, key))?;
         debug!(of = self.rank, color, rank, ranks = group.world(), "group");
         let stream = group.stream(rank);

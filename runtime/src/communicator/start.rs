@@ -12,6 +12,7 @@ use crate::proof::Proven;
 use crate::retire;
 use counterflow_codegen::shape::MAX_WORLD;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tracing::debug;
 
@@ -167,14 +168,16 @@ impl Communicator {
         stream: &Stream,
         proven: &Arc<Proven>,
     ) -> Communicator {
-        let own = Arc::new(Own::new(group.gpu(rank), stream));
+        let own = Arc::new(Own::new(group.gpu(rank), stream, group.timeout()));
         group.seated(&own);
         Communicator {
             rank,
             own,
             copies: Arc::default(),
+            compares: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),
+            metrics: Arc::default(),
             seat: true,
         }
     }
@@ -182,7 +185,9 @@ impl Communicator {
     /// Runs `f` for every rank, each on a thread of its own.
     ///
     /// A rank whose `f` returns an error or panics ends the communicator: the others' waits end within a second, and
-    /// their calls give [`Error::Aborted`] with that cause. Catch inside of `f` what the ranks can go on after.
+    /// their calls give [`Error::Aborted`] with that cause. Catch inside of `f` what the ranks can go on after. A rank whose
+    /// `f` returns `Ok` does nothing any more before all have: a peer that waits for it by then, in a call or by a launch
+    /// that it has not made, is told in the same way. Who needs nothing of it goes on.
     ///
     /// ```
     /// use counterflow::{Communicator, Error};
@@ -208,18 +213,36 @@ impl Communicator {
         ranks: &[Communicator],
         f: impl Fn(&Communicator) -> Result<T, Error> + Sync,
     ) -> Result<Vec<T>, Error> {
+        /// A rank's part, until it ends, also by a panic.
+        struct Part<'a>(&'a AtomicUsize);
+        impl Drop for Part<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        let left = &AtomicUsize::new(ranks.len());
         std::thread::scope(|scope| {
             let f = &f;
-            let one =
-                |rank: &Communicator| threads::telling(|| f(rank), |why| rank.ended_early(why));
+            let one = move |rank: &Communicator| {
+                let part = Part(left);
+                let done = threads::telling(|| f(rank), |why| rank.ended_early(why));
+                drop(part);
+                if done.is_ok() {
+                    rank.is_done(|| left.load(Ordering::Acquire) == 0);
+                }
+                done
+            };
             let threads: Vec<_> = ranks
                 .iter()
                 .map(|rank| scope.spawn(move || one(rank)))
                 .collect();
-            let results = threads.into_iter().map(|thread| {
-                let done = thread.join();
-                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            ranks
+                .iter()
+                .for_each(|rank| rank.ends().comes_back(rank.rank));
+            let results = ended
+                .into_iter()
+                .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             threads::all(results.collect())
         })
     }

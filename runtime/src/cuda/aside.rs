@@ -4,6 +4,7 @@
 use super::Gpu;
 use super::driver::check;
 use super::enqueue::{MemoryOp, memory_ops_in};
+use super::later;
 use crate::error::Error;
 use cudarc::driver::sys;
 use std::ptr;
@@ -22,14 +23,7 @@ impl Aside {
             stream: ptr::null_mut(),
         };
         let device = gpu.context().cu_device();
-        let mut ordinary = sys::CUctxCreateParams {
-            execAffinityParams: ptr::null_mut(),
-            numExecAffinityParams: 0,
-            cigParams: ptr::null_mut(),
-        };
-        // SAFETY: the context's place and its parameters are ours, and the device is open.
-        let code =
-            unsafe { sys::cuCtxCreate_v4(&raw mut aside.context, &raw mut ordinary, 0, device) };
+        let code = later::make_context(&mut aside.context, device);
         check("make a context beside the one of kernels", code)?;
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the stream's place is ours, and the context is current.

@@ -1,5 +1,6 @@
 //! The driver's status codes as errors.
 
+use super::capture::relaxed;
 use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
@@ -58,7 +59,7 @@ pub(super) fn on<T>(context: &CudaContext, ask: impl FnOnce() -> T) -> Result<T,
     }
     // SAFETY: whoever asks has it, so it is alive.
     checked(WHAT, unsafe { ctx::set_current(context.cu_ctx()) })?;
-    Ok(ask())
+    Ok(relaxed(ask))
 }
 
 /// Acts, and drops what it acts on. Afterwards the thread's current context is what it was, whatever that selected.

@@ -1,7 +1,7 @@
 //! A stream's operations without a kernel: copies by copy engine, and waits and stores in a cell.
 
 use super::driver::{check, checked};
-use super::{Address, Gpu};
+use super::{Address, Gpu, later};
 use crate::error::Error;
 use cudarc::driver::{CudaStream, sys};
 use std::sync::Arc;
@@ -82,60 +82,14 @@ pub(crate) struct Lines2d {
 /// the driver would find no free SM beside a kernel that takes every SM until the copy is done. The stream's context is
 /// current.
 pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Error> {
-    let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
-    let order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    let anywhere = sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
-        id: 0,
-    };
-    let code = if copy.lines == 1 {
-        let (mut to, mut from, mut bytes) = (copy.to.0.0, copy.from.0.0, copy.bytes as usize);
-        let mut how = sys::CUmemcpyAttributes {
-            srcAccessOrder: order,
-            srcLocHint: anywhere,
-            dstLocHint: anywhere,
-            flags: beside,
-        };
-        let mut first = 0;
-        // SAFETY: one copy with one way to do it, all places ours; both ranges lie in tensors whose sizes were compared
-        // with what the plan needs.
-        unsafe {
-            sys::cuMemcpyBatchAsync_v2(
-                &raw mut to,
-                &raw mut from,
-                &raw mut bytes,
-                1,
-                &raw mut how,
-                &raw mut first,
-                1,
-                stream.cu_stream(),
-            )
+    let [to, from] = [copy.to, copy.from].map(|(start, pitch)| (start.0, pitch));
+    let stream = stream.cu_stream();
+    // SAFETY: both ranges lie in tensors whose sizes were compared with what the plan needs, line by line.
+    let code = unsafe {
+        match copy.lines {
+            1 => later::copy(stream, to.0, from.0, copy.bytes),
+            lines => later::copy_lines(stream, to, from, (copy.bytes, lines)),
         }
-    } else {
-        let operand = |(start, pitch): (Address, u64)| sys::CUmemcpy3DOperand {
-            type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,
-            op: sys::CUmemcpy3DOperand_st__bindgen_ty_1 {
-                ptr: sys::CUmemcpy3DOperand_st__bindgen_ty_1__bindgen_ty_1 {
-                    ptr: start.0,
-                    rowLength: pitch as usize,
-                    layerHeight: copy.lines as usize,
-                    locHint: anywhere,
-                },
-            },
-        };
-        let mut op = sys::CUDA_MEMCPY3D_BATCH_OP {
-            src: operand(copy.from),
-            dst: operand(copy.to),
-            extent: sys::CUextent3D {
-                width: copy.bytes as usize,
-                height: copy.lines as usize,
-                depth: 1,
-            },
-            srcAccessOrder: order,
-            flags: beside,
-        };
-        // SAFETY: as above, line by line.
-        unsafe { sys::cuMemcpy3DBatchAsync_v2(1, &raw mut op, 0, stream.cu_stream()) }
     };
     check(
         format_args!("copy {} x {} bytes", copy.lines, copy.bytes),

@@ -5,6 +5,7 @@
 //! keeps them, and they go with its last handle: an event holds the GPU's context.
 
 use super::Gpu;
+use super::capture::relaxed;
 use super::driver::{aside, check, checked, on, passed};
 use super::unused::Unused;
 use crate::error::Error;
@@ -28,6 +29,11 @@ impl Event {
             event: ManuallyDrop::new(event),
             again,
         }
+    }
+
+    /// The driver's handle.
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.event.cu_event()
     }
 
     /// After everything that is in the stream now.
@@ -62,7 +68,7 @@ impl Event {
 
     /// Waits until the stream reaches it.
     pub(crate) fn wait(&self) -> Result<(), Error> {
-        checked("wait for an event", self.event.synchronize())
+        relaxed(|| checked("wait for an event", self.event.synchronize()))
     }
 
     /// How long after an earlier one, once both are past.

@@ -3,6 +3,7 @@
 
 use super::Gpu;
 use super::driver::{check, checked, name_of};
+use super::later::Location;
 use crate::error::Error;
 use crate::shared::{FABRIC, Handed, Handles, no_fabric};
 use cudarc::driver::sys;
@@ -147,7 +148,7 @@ impl Handle {
         let code = unsafe { sys::cuMemMap(address, bytes as usize, 0, self.raw, 0) };
         check(what(), code)?;
         let access = gpus.iter().map(|id| sys::CUmemAccessDesc {
-            location: location(*id),
+            location: Location::gpu(*id).theirs(),
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         });
         let access: Vec<_> = access.collect();
@@ -182,13 +183,6 @@ pub(super) fn noted(done: Result<(), Error>) -> bool {
     done.is_ok()
 }
 
-fn location(id: i32) -> sys::CUmemLocation {
-    sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id,
-    }
-}
-
 /// The result of a call, which may be refused for the sake of a fabric handle.
 fn may_use(handles: Handles, what: impl fmt::Display, code: sys::CUresult) -> Result<(), Error> {
     let refused = [
@@ -210,7 +204,7 @@ fn property(owner: &Gpu, handles: Handles) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: kind(handles),
-        location: location(owner.ordinal() as i32),
+        location: Location::gpu(owner.ordinal() as i32).theirs(),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod aside;
+mod capture;
 mod clear;
 mod dlpack;
 mod driver;
@@ -15,6 +16,7 @@ mod foreign;
 mod gpu;
 mod graph;
 mod handle;
+mod later;
 mod map;
 mod memory;
 mod module;
@@ -41,6 +43,7 @@ pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
+pub(crate) use capture::{Capture, Relaxed, capture_of, come_after};
 pub(crate) use dlpack::Home;
 pub(crate) use driver::{aside, is_dead};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};

@@ -1,7 +1,7 @@
 //! Loaded machine code, its arguments, its launch.
 
 use super::driver::{check, checked};
-use super::{Address, Gpu, TensorMap};
+use super::{Address, Gpu, TensorMap, later};
 use crate::error::Error;
 use crate::jit::{self, Compiled, Facts};
 use cudarc::driver::{CudaStream, sys};
@@ -105,7 +105,9 @@ impl Module {
             sys::cuModuleGetFunction(&raw mut raw, self.code.raw, symbol.as_ptr())
         })?;
         // SAFETY: the function was just got.
-        check(format_args!("load {name}"), unsafe { sys::cuFuncLoad(raw) })?;
+        check(format_args!("load {name}"), unsafe {
+            later::load_function(raw)
+        })?;
         // SAFETY: as above.
         let code = unsafe {
             sys::cuFuncSetAttribute(
@@ -129,7 +131,7 @@ impl Module {
         for (index, size) in parameters.iter_mut().enumerate() {
             let mut offset = 0;
             // SAFETY: the function is loaded, and both places are ours.
-            let code = unsafe { sys::cuFuncGetParamInfo(raw, index, &raw mut offset, size) };
+            let code = unsafe { later::parameter(raw, index, [&mut offset, size]) };
             check(format_args!("ask for parameter {index} of {name}"), code)?;
         }
         Ok(Function {

@@ -1,11 +1,10 @@
 //! Finds and starts the driver.
 
 use super::driver::{check, name_of, none};
-use super::queues;
+use super::{later, queues};
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::CStr;
-use std::sync::OnceLock;
 
 /// The functions we need that older drivers lack. A missing one would panic at its first use.
 const NEEDED: [&CStr; 27] = [
@@ -43,18 +42,14 @@ const NEEDED: [&CStr; 27] = [
 /// # Errors
 /// [`Error::NoDevice`], with what is missing and what to do.
 pub(super) fn open() -> Result<u32, Error> {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: it loads the driver's library, which runs no code of ours, and looks whether that worked.
-    if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
+    if !later::is_there() {
         return Err(none(
             "no NVIDIA driver: libcuda.so.1 does not load",
             "install driver 580 or later, or emulate the ranks, which run the same checked plan: `Communicator::emulated`, or --device cpu of the tool",
         ));
     }
     for name in NEEDED {
-        // SAFETY: the library is there, and the symbol is only asked for, not called.
-        let found = unsafe { sys::culib().get::<*const ()>(name.to_bytes_with_nul()) };
-        if found.is_err() {
+        if !later::has(name) {
             return Err(none(
                 &format!(
                     "the NVIDIA driver is too old: it has no {}",

@@ -34,6 +34,9 @@ pub(crate) enum Cause {
     ToldByPeer = 2,
     ToldByHost = 3,
     Barrier = 4,
+    /// A peer launches something else, as `agree.cu` says: `what` is the peer, `index` the launch's place, `seen` and
+    /// `wanted` are what both launch.
+    Differs = 5,
 }
 
 impl Told {
@@ -59,6 +62,7 @@ impl Told {
             open::Cause::Limit => Cause::TimeLimit,
             open::Cause::Peer => Cause::ToldByPeer,
             open::Cause::Host => Cause::ToldByHost,
+            open::Cause::Differs => Cause::Differs,
         };
         Told {
             written: 1,
@@ -116,6 +120,7 @@ impl Told {
             2 => Cause::ToldByPeer,
             3 => Cause::ToldByHost,
             4 => Cause::Barrier,
+            5 => Cause::Differs,
             _ => Cause::TimeLimit,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::event::{Event, Kind as EventKind, mixed};
 use super::gpu::{Gpu, Kind as GpuKind};
-use super::graph::Graph;
+use super::graph::{Capture, Graph, Node};
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda::{self, Lines2d, MemoryOp};
 use crate::error::Error;
@@ -86,6 +86,46 @@ impl Current<'_> {
         match (&stream.0, &event.0) {
             (StreamKind::Cuda(stream), EventKind::Cuda(event)) => event.hold(stream),
             (StreamKind::Emulated(stream), EventKind::Emulated(event)) => stream.wait(event),
+            (StreamKind::Cuda(_), EventKind::Emulated(_))
+            | (StreamKind::Emulated(_), EventKind::Cuda(_)) => Err(mixed()),
+        }
+    }
+
+    /// What a stream of the GPU records.
+    pub fn capture(self, stream: &Stream) -> Result<Capture, Error> {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::capture_of(stream).map(Capture::Cuda),
+            StreamKind::Emulated(stream) => stream.capture().map(Capture::Emulated),
+        }
+    }
+
+    /// The next work of a stream that records comes after that node, too.
+    pub fn come_after(self, stream: &Stream, node: Node) -> Result<(), Error> {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::come_after(stream, node),
+            StreamKind::Emulated(_) => Ok(()),
+        }
+    }
+
+    /// The next work of a stream that records waits, at each replay, for where the event is recorded by then.
+    pub fn hold_replays(self, stream: &Stream, event: &Event) -> Result<(), Error> {
+        match (&stream.0, &event.0) {
+            (StreamKind::Cuda(stream), EventKind::Cuda(event)) => event.hold_replays(stream),
+            (StreamKind::Emulated(stream), EventKind::Emulated(event)) => {
+                stream.hold_replays(event)
+            }
+            (StreamKind::Cuda(_), EventKind::Emulated(_))
+            | (StreamKind::Emulated(_), EventKind::Cuda(_)) => Err(mixed()),
+        }
+    }
+
+    /// Each replay records the event after what the stream has recorded so far.
+    pub fn record_in_replays(self, stream: &Stream, event: &Event) -> Result<(), Error> {
+        match (&stream.0, &event.0) {
+            (StreamKind::Cuda(stream), EventKind::Cuda(event)) => event.record_in_replays(stream),
+            (StreamKind::Emulated(stream), EventKind::Emulated(event)) => {
+                stream.record_in_replays(event)
+            }
             (StreamKind::Cuda(_), EventKind::Emulated(_))
             | (StreamKind::Emulated(_), EventKind::Cuda(_)) => Err(mixed()),
         }

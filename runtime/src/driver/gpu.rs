@@ -212,6 +212,14 @@ impl Gpu {
         }
     }
 
+    /// Lets this thread enqueue what a strict capture of its own would forbid beside it, until the result is dropped.
+    pub(crate) fn relaxed(&self) -> Option<cuda::Relaxed> {
+        match &self.0 {
+            Kind::Cuda(_) => Some(cuda::Relaxed::now()),
+            Kind::Emulated(_) => None,
+        }
+    }
+
     /// A new stream that does not wait for the default one.
     ///
     /// # Errors

@@ -5,6 +5,43 @@ use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
+use crate::retire::Kept;
+
+/// A node of a graph that the program captures, by the driver's number.
+pub(crate) type Node = u64;
+
+/// A stream of the program's that records, now.
+#[derive(Debug)]
+pub(crate) enum Capture {
+    Cuda(cuda::Capture),
+    Emulated(emulated::Capture),
+}
+
+impl Capture {
+    /// No other capture has it.
+    pub fn id(&self) -> u64 {
+        match self {
+            Capture::Cuda(capture) => capture.id,
+            Capture::Emulated(capture) => capture.id,
+        }
+    }
+
+    /// What the stream's next work comes after.
+    pub fn last(&self) -> &[Node] {
+        match self {
+            Capture::Cuda(capture) => &capture.last,
+            Capture::Emulated(_) => &[],
+        }
+    }
+
+    /// The graph keeps that, and so does whatever is made of it.
+    pub fn keep(&self, kept: Kept) -> Result<(), Error> {
+        match self {
+            Capture::Cuda(capture) => capture.keep(kept),
+            Capture::Emulated(capture) => capture.keep(kept),
+        }
+    }
+}
 
 /// Recorded work, ready to be launched.
 #[derive(Debug)]

@@ -34,6 +34,7 @@ impl<T: Element> Local<T> {
     pub fn zeros(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
         let bytes = bytes(len, size_of::<T>())?;
         must_do_it(stream, "an allocation")?;
+        let _entering = stream.enter()?;
         Ok(Local {
             place: match &stream.0 {
                 StreamKind::Cuda(on) => {
@@ -138,6 +139,7 @@ fn must_do_it(stream: &Stream, what: &str) -> Result<(), Error> {
 /// Copies to the GPU in stream order. `values` may be reused when this returns.
 pub(crate) fn write<T: Element>(stream: &Stream, to: Address, values: &[T]) -> Result<(), Error> {
     must_do_it(stream, "a copy to the GPU")?;
+    let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::write(stream, to, values),
         StreamKind::Emulated(stream) => stream.write(to, values),
@@ -151,6 +153,7 @@ pub(crate) fn read<T: Element>(
     len: usize,
 ) -> Result<Vec<T>, Error> {
     must_do_it(stream, "a copy from the GPU")?;
+    let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::read(stream, from, len),
         StreamKind::Emulated(stream) => stream.read(from, len),
@@ -165,6 +168,7 @@ pub(crate) fn read_words(stream: &Stream, from: Address, len: usize) -> Option<V
 /// Copies within the GPUs' memory, in stream order.
 pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
     must_do_it(stream, "a copy")?;
+    let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::copy(stream, to, from, bytes),
         StreamKind::Emulated(stream) => stream.copy(to, from, bytes),
@@ -174,6 +178,7 @@ pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> R
 /// Sets bytes, in stream order.
 pub(crate) fn fill(stream: &Stream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
     must_do_it(stream, "a fill")?;
+    let _entering = stream.enter()?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::fill(stream, to, byte, bytes),
         StreamKind::Emulated(stream) => stream.fill(to, byte, bytes),

@@ -15,6 +15,7 @@ mod current;
 mod event;
 mod gpu;
 mod graph;
+mod lane;
 mod memory;
 mod pinned;
 mod refusal;
@@ -26,6 +27,7 @@ pub use event::Event;
 pub use gpu::Gpu;
 pub(crate) use gpu::{About, Reached};
 pub(crate) use graph::Graph;
+pub(crate) use lane::Lane;
 pub use memory::Local;
 pub use stream::Stream;
 

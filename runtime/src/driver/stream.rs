@@ -1,10 +1,11 @@
 //! Streams: a GPU's work in order.
 
+use super::lane::Lane;
 use super::refusal;
 use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
-use counterflow_codegen::interp::open::Launch;
+use counterflow_codegen::interp::open::{Compare, Launch};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use std::sync::Arc;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Stream(pub(super) Kind);
+pub struct Stream(pub(super) Kind, pub(super) Option<Arc<Lane>>);
 
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -45,13 +46,13 @@ pub(super) enum Kind {
 
 impl From<Arc<CudaStream>> for Stream {
     fn from(stream: Arc<CudaStream>) -> Stream {
-        Stream(Kind::Cuda(stream))
+        Stream(Kind::Cuda(stream), None)
     }
 }
 
 impl From<emulated::Stream> for Stream {
     fn from(stream: emulated::Stream) -> Stream {
-        Stream(Kind::Emulated(stream))
+        Stream(Kind::Emulated(stream), None)
     }
 }
 
@@ -97,6 +98,14 @@ impl Stream {
         match &self.0 {
             Kind::Cuda(stream) => cuda::bind(stream).is_ok() && cuda::is_capturing(stream),
             Kind::Emulated(stream) => stream.is_capturing(),
+        }
+    }
+
+    /// Compares a launch with the peers' on an emulated GPU.
+    pub(crate) fn compare(&self, compare: Compare) -> Result<(), Error> {
+        match &self.0 {
+            Kind::Emulated(stream) => stream.compare(compare),
+            Kind::Cuda(_) => Err(refusal::emulated("one of a launch and a stream")),
         }
     }
 

@@ -1,6 +1,7 @@
 //! An emulated machine: its GPUs, and how far their streams are.
 
 use super::memory::Allocations;
+use super::recorded::Recorded;
 use crate::cuda::{Address, Told};
 use crate::error::Error;
 use crate::shared::Segment;
@@ -21,8 +22,8 @@ const FIRST: usize = 8;
 pub(crate) struct Machine {
     state: Mutex<Open<Allocations>>,
     pub(super) turn: Condvar,
-    /// The work of streams that record a graph.
-    recorded: Mutex<BTreeMap<StreamId, Vec<Work>>>,
+    /// What streams record.
+    recorded: Mutex<BTreeMap<StreamId, Recorded>>,
     start: Instant,
     /// What its clock said then, in nanoseconds.
     before: u64,
@@ -106,7 +107,7 @@ impl Machine {
     }
 
     /// The work of streams that record.
-    pub(super) fn recorded(&self) -> MutexGuard<'_, BTreeMap<StreamId, Vec<Work>>> {
+    pub(super) fn recorded(&self) -> MutexGuard<'_, BTreeMap<StreamId, Recorded>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

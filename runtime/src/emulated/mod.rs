@@ -5,10 +5,12 @@
 mod machine;
 mod memory;
 mod pinned;
+mod recorded;
 mod slots;
 mod stream;
 
 pub(crate) use machine::{Gpu, Machine, Reached, SMS, is_dead};
 pub(crate) use pinned::{Pinned, Plain};
+pub(crate) use recorded::{Capture, Graph};
 pub(crate) use slots::{PAGE, Slots};
-pub(crate) use stream::{Event, Graph, Memory, Stream};
+pub(crate) use stream::{Event, Memory, Stream};

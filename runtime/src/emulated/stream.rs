@@ -1,9 +1,10 @@
 //! What is on an emulated GPU: streams, events, and memory that is freed in stream order.
 
 use super::machine::{Gpu, Machine};
+use super::recorded::Step;
 use crate::cuda::{Address, Element, Lines2d, MemoryOp};
 use crate::error::Error;
-use counterflow_codegen::interp::open::{Launch, Memory as _, Point, StreamId, Work};
+use counterflow_codegen::interp::open::{Compare, Launch, Memory as _, Point, StreamId, Work};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,8 +34,12 @@ impl Stream {
         }))
     }
 
-    fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &Arc<Machine> {
         &self.0.gpu.machine
+    }
+
+    pub(super) fn id(&self) -> StreamId {
+        self.0.id
     }
 
     fn now(&self) -> Point {
@@ -44,7 +49,7 @@ impl Stream {
     /// Does the work in the stream's order, or records it.
     pub(super) fn submit(&self, work: Work) -> Result<(), Error> {
         if let Some(recorded) = self.machine().recorded().get_mut(&self.0.id) {
-            recorded.push(work);
+            recorded.steps.push(Step::Work(work));
             return Ok(());
         }
         self.machine().submit(self.0.id, work).map(drop)
@@ -55,7 +60,7 @@ impl Stream {
     }
 
     /// Rejects what no graph records: points in streams, and what the host waits for.
-    fn does(&self, what: &str) -> Result<(), Error> {
+    pub(super) fn does(&self, what: &str) -> Result<(), Error> {
         if self.is_capturing() {
             return Err(Error::Usage {
                 what: format!("{what} in an emulated stream that records a graph"),
@@ -63,26 +68,6 @@ impl Stream {
             });
         }
         Ok(())
-    }
-
-    /// Begins to record.
-    pub fn record(&self) -> Result<(), Error> {
-        self.does("a recording")?;
-        self.machine().recorded().insert(self.0.id, Vec::new());
-        Ok(())
-    }
-
-    /// Ends that.
-    pub fn recorded(&self) -> Result<Graph, Error> {
-        let work = self.machine().recorded().remove(&self.0.id);
-        let work = work.ok_or_else(|| Error::Usage {
-            what: "a recording that nobody began".into(),
-            legal: "begin it".into(),
-        })?;
-        Ok(Graph {
-            machine: self.0.gpu.machine.clone(),
-            work,
-        })
     }
 
     pub fn is(&self, other: &Stream) -> bool {
@@ -169,6 +154,10 @@ impl Stream {
         })
     }
 
+    pub fn compare(&self, compare: Compare) -> Result<(), Error> {
+        self.submit(Work::Compare(compare))
+    }
+
     pub fn launch(&self, launch: Launch) -> Result<(), Error> {
         self.submit(Work::Kernel(Box::new(launch)))
     }
@@ -197,32 +186,11 @@ impl Stream {
     }
 }
 
-/// Work that was recorded.
-#[derive(Debug)]
-pub(crate) struct Graph {
-    machine: Arc<Machine>,
-    work: Vec<Work>,
-}
-
-impl Graph {
-    /// Puts all of it into the stream.
-    pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.machine, &stream.0.gpu.machine) {
-            return Err(Error::Usage {
-                what: "a graph of another emulated machine".into(),
-                legal: "record it on this one".into(),
-            });
-        }
-        let mut work = self.work.iter();
-        work.try_for_each(|work| stream.submit(work.clone()))
-    }
-}
-
 /// A point in a stream, and when it was recorded.
 #[derive(Debug)]
 pub(crate) struct Event {
     machine: Arc<Machine>,
-    point: Mutex<Option<(Point, u64)>>,
+    point: Arc<Mutex<Option<(Point, u64)>>>,
 }
 
 impl Event {
@@ -230,7 +198,15 @@ impl Event {
     pub fn new(gpu: &Gpu) -> Event {
         Event {
             machine: gpu.machine.clone(),
-            point: Mutex::default(),
+            point: Arc::default(),
+        }
+    }
+
+    /// The same event.
+    pub(super) fn same(&self) -> Event {
+        Event {
+            machine: self.machine.clone(),
+            point: self.point.clone(),
         }
     }
 

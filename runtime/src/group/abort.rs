@@ -5,16 +5,19 @@
 //! memory. They look at it about once in a millisecond while they wait, and then let everything drain.
 
 use super::board::{self, Board};
-use super::roll::Roll;
+use super::ledger::Entry;
+use super::refused::Refused;
+use super::roll::{Gone, Roll};
 use super::verdict::Verdict;
+use super::within::Within;
 use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tracing::debug;
+use tracing::error;
 
 /// The names of a kernel's roles and waits, by their numbers in records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,17 +44,42 @@ pub(crate) struct End {
     /// Not zero once it has: for kernels.
     word: Pinned<u32>,
     roll: Roll,
+    refused: Refused,
     ranks: Vec<Rank>,
     /// If the ranks are processes: what they share, and which this one is.
     shared: Option<(Board, u32)>,
+    /// If it is a group of a split: which ranks it has.
+    group: OnceLock<Within>,
+}
+
+/// Names of a kernel that are known until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Named {
+    end: Weak<End>,
+    rank: u32,
+    kernel: u32,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.upgrade() {
+            // A record that nobody has looked at yet still has its names.
+            let _ = end.verdict();
+            lock(&end.ranks[self.rank as usize].kernels).remove(&self.kernel);
+        }
+    }
 }
 
 /// What is known of a rank.
 #[derive(Debug)]
 struct Rank {
     record: Record,
+    /// One more than the place of the latest launch that its GPU has compared, replays counted.
+    far: Pinned<u64>,
     /// What it loaded, by the kernels' numbers in the communicator.
     kernels: Mutex<BTreeMap<u32, Names>>,
+    /// What it lets the GPUs compare, by its tag.
+    compared: Mutex<BTreeMap<u64, Entry>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,40 +89,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl End {
     /// Of ranks on these GPUs.
     pub(crate) fn new(gpus: &[Gpu]) -> Result<End, Error> {
-        let records = gpus.iter().map(Record::new);
+        let records = gpus
+            .iter()
+            .map(|gpu| Ok((Record::new(gpu)?, Pinned::new(gpu)?)));
         let records = records.collect::<Result<Vec<_>, Error>>()?;
         let first = gpus.first().ok_or_else(|| Error::Usage {
             what: "a communicator without ranks".into(),
             legal: "at least one".into(),
         })?;
         let roll = Roll::new(gpus.len());
-        Ok(End::of(Pinned::new(first)?, records, roll))
+        let refused = Refused::new(gpus.len());
+        Ok(End::of(Pinned::new(first)?, records, roll, refused))
     }
 
     /// Of ranks that are processes, for one of them. Its GPU has the board at that address.
     pub(crate) fn apart(board: Board, rank: u32, world: u32, at: Address) -> End {
         let shared = |offset| (board.segment().clone(), offset, at.plus(offset));
-        let records = (0..world).map(|rank| Record::shared(shared(Board::record(rank))));
+        let records = (0..world).map(|rank| {
+            let far = Pinned::shared(shared(Board::far(rank)));
+            (Record::shared(shared(Board::record(rank))), far)
+        });
         let word = Pinned::shared(shared(board::WORD));
         let roll = Roll::on(board.clone());
         End {
             shared: Some((board.clone(), rank)),
-            ..End::of(word, records.collect(), roll)
+            ..End::of(word, records.collect(), roll, Refused::on(board, world))
         }
     }
 
-    fn of(word: Pinned<u32>, records: Vec<Record>, roll: Roll) -> End {
-        let ranks = records.into_iter().map(|record| Rank {
+    fn of(
+        word: Pinned<u32>,
+        records: Vec<(Record, Pinned<u64>)>,
+        roll: Roll,
+        refused: Refused,
+    ) -> End {
+        let ranks = records.into_iter().map(|(record, far)| Rank {
             record,
+            far,
             kernels: Mutex::default(),
+            compared: Mutex::default(),
         });
         let ranks: Vec<Rank> = ranks.collect();
         End {
             verdict: Mutex::default(),
             word,
             roll,
+            refused,
             ranks,
             shared: None,
+            group: OnceLock::new(),
         }
     }
 
@@ -103,8 +146,11 @@ impl End {
     pub(crate) fn plain(world: usize) -> End {
         End::of(
             Pinned::plain(),
-            (0..world).map(|_| Pinned::plain()).collect(),
+            (0..world)
+                .map(|_| (Pinned::plain(), Pinned::plain()))
+                .collect(),
             Roll::new(world),
+            Refused::new(world),
         )
     }
 
@@ -122,9 +168,71 @@ impl End {
         ]
     }
 
-    /// What records of a rank's kernel with that number mean.
-    pub(crate) fn name(&self, rank: u32, kernel: u32, names: Names) {
-        lock(&self.ranks[rank as usize].kernels).insert(kernel, names);
+    /// Says what records of a rank's kernel with that number mean, until the result is dropped.
+    pub(crate) fn name(end: &Arc<End>, (rank, kernel): (u32, u32), names: Names) -> Named {
+        lock(&end.ranks[rank as usize].kernels).insert(kernel, names);
+        Named {
+            end: Arc::downgrade(end),
+            rank,
+            kernel,
+        }
+    }
+
+    /// Where a rank's GPU says how far it is.
+    pub(crate) fn far(&self, rank: u32) -> Address {
+        self.ranks[rank as usize].far.address()
+    }
+
+    /// A rank left, and nothing of it runs any more. Ends the communicator if a peer's GPU has begun a launch that the rank's
+    /// has not: a replay, which no host counts.
+    pub(crate) fn misses_replays(&self, gone: u32) {
+        let far = |rank: &Rank| rank.far.get();
+        let made = far(&self.ranks[gone as usize]).max(self.launched(gone));
+        let peers = self.ranks.iter().map(far).enumerate();
+        let ahead = peers
+            .filter(|(_, peer)| *peer > made)
+            .max_by_key(|(_, peer)| *peer);
+        if let Some((peer, begun)) = ahead {
+            let how = self.how_left(gone);
+            self.end(Verdict::Aborted(format!(
+                "rank {gone} ended early: {how} after {made} launches, replays counted, and rank {peer} has begun {begun}"
+            )));
+        }
+    }
+
+    /// What a tag in records of that rank's GPU means.
+    pub(crate) fn compares(&self, rank: u32, entry: &Entry) {
+        lock(&self.ranks[rank as usize].compared).insert(entry.tag(), *entry);
+    }
+
+    /// Two launches that differ, as a GPU found out. A process knows its own, which the peers' most often are, too.
+    fn differing(&self, told: &Told) -> String {
+        let knows = self.shared.as_ref().map_or(told.rank, |(_, own)| *own);
+        let known = |rank: u32, tag: u64| {
+            let ranks = [rank, knows]
+                .into_iter()
+                .filter_map(|rank| self.ranks.get(rank as usize));
+            let mut found = ranks.filter_map(|rank| lock(&rank.compared).get(&tag).copied());
+            let entry = found.next().map(|entry| entry.to_string());
+            entry.unwrap_or_else(|| format!("something else ({tag:016x})"))
+        };
+        let Told {
+            rank,
+            what: peer,
+            index: place,
+            seen,
+            wanted,
+            ..
+        } = *told;
+        let (theirs, ours) = (known(peer, seen), known(rank, wanted));
+        match seen == wanted {
+            false => format!(
+                "the ranks differ in launch {place} on their GPUs, replays counted: rank {peer} launches {theirs}; rank {rank} launches {ours}"
+            ),
+            true => format!(
+                "the ranks differ in launch {place} on their GPUs, replays counted: of ranks {peer} and {rank} one replays {ours}, and the other launches it from its host"
+            ),
+        }
     }
 
     /// Ends the communicator for this cause, unless it has ended before. Gives the first cause.
@@ -134,11 +242,11 @@ impl End {
         let known = verdict.take().or_else(|| self.said());
         let first = match known.or_else(|| self.recorded()) {
             Some(first) => first,
-            None => cause,
+            None => self.with_refusals(cause),
         };
         let first = self.say(first);
         if !ended {
-            debug!(cause = %Error::from(first.clone()), "communicator ended");
+            error!(cause = %Error::from(first.clone()), "communicator ended");
         }
         *verdict = Some(first.clone());
         // The cause is there before anybody can act on it.
@@ -153,7 +261,7 @@ impl End {
             let first = self.said().or_else(|| self.recorded());
             *verdict = first.map(|first| self.say(first));
             if let Some(first) = &*verdict {
-                debug!(cause = %Error::from(first.clone()), "communicator ended");
+                error!(cause = %Error::from(first.clone()), "communicator ended");
                 self.word.set(1);
             }
         }
@@ -165,8 +273,22 @@ impl End {
         self.shared.as_ref().and_then(|(board, _)| board.verdict())
     }
 
+    /// It is of a group with these ranks.
+    pub(super) fn within(&self, group: Within) {
+        let _ = self.group.set(group);
+    }
+
+    /// Which ranks it has, if it is of a group.
+    pub(super) fn group(&self) -> Option<&Within> {
+        self.group.get()
+    }
+
     /// Tells the other processes. Gives the first cause.
     fn say(&self, first: Verdict) -> Verdict {
+        let first = match self.group() {
+            Some(group) => group.cause(first),
+            None => first,
+        };
         match &self.shared {
             Some((board, rank)) => board.say(*rank, &first),
             None => first,
@@ -190,24 +312,58 @@ impl End {
         }
     }
 
-    /// A rank's communicator is dropped. Ends it for those who wait for what the rank never launches, and for all if its
-    /// thread panics.
-    pub(crate) fn leaves(&self, rank: u32) {
+    /// A rank's communicator is dropped, or its part of `each` ended. Ends the communicator for those who wait for what
+    /// the rank does not launch, and for all if its thread panics.
+    pub(crate) fn leaves(&self, rank: u32, how: Gone) {
         if std::thread::panicking() {
             self.end(Verdict::Aborted(format!("rank {rank} panicked")));
         }
-        if let Some(peer) = self.roll.leaves(rank) {
+        if let Some(peer) = self.roll.leaves(rank, how) {
             self.end(self.missed(rank, peer));
         }
     }
 
-    /// The cause if `gone` was dropped before it made a launch that `rank` has made.
-    fn missed(&self, gone: u32, rank: u32) -> Verdict {
+    /// A rank whose part of `each` had ended is there again.
+    pub(crate) fn comes_back(&self, rank: u32) {
+        self.roll.comes_back(rank);
+    }
+
+    /// How a rank is gone that left, and what it was refused before.
+    pub(crate) fn how_left(&self, rank: u32) -> String {
+        let refused = self.refused.of(rank);
+        let refused = refused.map_or(String::new(), |what| format!(" (it was refused {what})"));
+        format!("{}{refused}", self.roll.how(rank))
+    }
+
+    /// The cause if `gone` left before it made a launch that `rank` has made, or is about to make.
+    pub(crate) fn missed(&self, gone: u32, rank: u32) -> Verdict {
         Verdict::Aborted(format!(
-            "rank {gone} ended early: its communicator was dropped after {} launches, and rank {rank} has made {}",
+            "rank {gone} ended early: {} after {} launches, and rank {rank} has made {}",
+            self.how_left(gone),
             self.launched(gone),
             self.launched(rank)
         ))
+    }
+
+    /// A rank was refused a launch that peers may wait for, before anything of it was enqueued.
+    pub(crate) fn refuses(&self, rank: u32, what: &str) {
+        self.refused.says(rank, what);
+    }
+
+    /// A rank launches again.
+    pub(crate) fn goes_on(&self, rank: u32) {
+        self.refused.goes_on(rank);
+    }
+
+    /// With what ranks were refused that somebody may have waited for.
+    fn with_refusals(&self, cause: Verdict) -> Verdict {
+        match cause {
+            Verdict::Stalled(stall) => Verdict::Stalled(Stall {
+                refused: self.refused.all(),
+                ..stall
+            }),
+            other @ (Verdict::Differs(_) | Verdict::Aborted(_)) => other,
+        }
     }
 
     /// A rank whose communicator was dropped.
@@ -269,7 +425,10 @@ impl End {
             first = look().unwrap_or(first);
         }
         Some(match first.cause() {
-            Cause::TimeLimit | Cause::Barrier => Verdict::Stalled(self.stall(&first)),
+            Cause::TimeLimit | Cause::Barrier => {
+                self.with_refusals(Verdict::Stalled(self.stall(&first)))
+            }
+            Cause::Differs => Verdict::Differs(self.differing(&first)),
             Cause::ToldByPeer | Cause::ToldByHost => Verdict::Aborted(format!(
                 "rank {} was told to give up, and who told it left no cause",
                 first.rank
@@ -301,8 +460,10 @@ impl End {
             seen: Some(told.seen),
             wanted: told.wanted,
             at: awaited.at,
+            group: None,
             stands_in: None,
             enqueued: self.all_launched(),
+            refused: Vec::new(),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Book, CONTROL, Group, cells};
 use crate::cuda::not_offered;
 use crate::driver::{About, Gpu, Reached, Slots, Stream};
 use crate::error::Error;
-use crate::gpu_order::Member;
+use crate::gpu_order::{Member, lane};
 use crate::rendezvous::{Deadline, random};
 use crate::shared::{Handles, Links, Segment};
 use counterflow_codegen::host::Queues;
@@ -130,7 +130,7 @@ impl Prepared {
         Ok(Prepared {
             at: gpu.reach((*number, control), Board::for_kernels(world))?,
             slots: Slots::apart(gpu, (rank, world), stride, (page, all[0].gpu.handles))?,
-            stream: gpu.stream()?,
+            stream: gpu.stream()?.in_lane(lane(gpu, 0)),
             queues: gpu.queues()?,
         })
     }

@@ -24,11 +24,16 @@ const _: () = assert!(MAX_WORLD <= 128 && THROUGH + 16 <= WROTE);
 const WROTE: u64 = 256;
 const COMPARED: u64 = 384;
 const RECORD: u64 = 512;
-const _: () = assert!(RECORD + Told::BYTES as u64 <= RANK);
+/// How far the rank is in what GPUs compare.
+const FAR: u64 = 896;
+const _: () = assert!(RECORD + Told::BYTES as u64 <= FAR && FAR < RANK);
 /// Each rank's verdict, behind all of these: its length, and its text.
 const VERDICT: u64 = 8 << 10;
 const TEXT: u64 = 64;
-const MOST_TEXT: usize = (VERDICT - TEXT) as usize;
+/// What a rank was refused stands behind its verdict: its length, and its text.
+const REFUSED: u64 = VERDICT - (1 << 10);
+const MOST_TEXT: usize = (REFUSED - TEXT) as usize;
+const MOST_REFUSED: usize = (VERDICT - REFUSED - TEXT) as usize;
 
 /// That memory.
 #[derive(Clone, Debug)]
@@ -64,6 +69,11 @@ impl Board {
     /// Where a rank's kernels write their record.
     pub fn record(rank: u32) -> u64 {
         RANKS + u64::from(rank) * RANK + RECORD
+    }
+
+    /// Where a rank's kernels write how far it is.
+    pub fn far(rank: u32) -> u64 {
+        RANKS + u64::from(rank) * RANK + FAR
     }
 
     /// How many launches a rank has written into the ledger.
@@ -111,6 +121,29 @@ impl Board {
         let mut text = vec![0; length.min(MOST_TEXT)];
         self.segment.read(at + TEXT, &mut text);
         serde_json::from_slice(&text).ok()
+    }
+
+    /// Says what a rank was refused. Empty: nothing any more. One at a time of each rank.
+    pub fn refuses(&self, rank: u32, what: &str) {
+        let at = verdict_of(rank, self.world) + REFUSED;
+        let mut end = what.len().min(MOST_REFUSED);
+        while !what.is_char_boundary(end) {
+            end -= 1;
+        }
+        // Who reads meanwhile reads nothing.
+        self.segment.word(at).store(0, Ordering::Release);
+        self.segment.write(at + TEXT, &what.as_bytes()[..end]);
+        self.segment.word(at).store(end as u64, Ordering::Release);
+    }
+
+    /// What a rank was refused and has not launched since.
+    pub fn refused(&self, rank: u32) -> Option<String> {
+        let at = verdict_of(rank, self.world) + REFUSED;
+        let length = self.segment.word(at).load(Ordering::Acquire) as usize;
+        let mut text = vec![0; length.min(MOST_REFUSED)];
+        self.segment.read(at + TEXT, &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        Some(text).filter(|text| !text.is_empty())
     }
 
     /// Says for a rank why the communicator ends, unless a process has said so before. Gives what all ranks read: the

@@ -4,6 +4,7 @@ use super::peers::{Dropped, Peers};
 use super::refusal::agreed;
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
+use crate::gpu_order::lane;
 use crate::held::{ALIGN, HeapUse, Holders, Owner};
 use crate::rendezvous::Deadline;
 use crate::retire::{self, Mark, Retired};
@@ -52,7 +53,15 @@ impl Heap {
     pub fn new(gpus: Vec<Gpu>, mut slots: Slots, cells: Range<u64>) -> Result<Heap, Error> {
         let control = cells.start;
         slots.grow(cells.end)?;
-        let streams = gpus.iter().map(Gpu::stream);
+        let index = |rank: usize| {
+            let before = gpus[..rank].iter();
+            let same = |gpu: &&Gpu| gpu.ordinal() == gpus[rank].ordinal();
+            before.filter(same).count()
+        };
+        let streams = gpus.iter().enumerate().map(|(rank, gpu)| {
+            let stream = gpu.stream()?;
+            Ok::<_, Error>(stream.in_lane(lane(gpu, index(rank))))
+        });
         let heap = Heap {
             streams: streams.collect::<Result<_, _>>()?,
             world: gpus.len() as u32,

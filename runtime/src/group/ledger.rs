@@ -140,6 +140,15 @@ impl Entry {
         self.kernel.to_string()
     }
 
+    /// All of it in one number, for what has no room for more.
+    pub fn tag(&self) -> u64 {
+        self.words()
+            .into_iter()
+            .fold(0xcbf2_9ce4_8422_2325, |tag, word| {
+                (tag ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+            })
+    }
+
     /// The same with one more tensor in the heap.
     #[must_use]
     pub fn at(mut self, tensor: &str, offset: u64) -> Entry {

@@ -75,7 +75,8 @@ impl<R: Clone + Display, A: Clone> Meeting<R, A> {
             let left = until.saturating_duration_since(Instant::now());
             let verdict = if let Some(gone) = end.gone() {
                 Verdict::Aborted(format!(
-                    "rank {gone} ended early: its communicator was dropped while rank {rank} {request}"
+                    "rank {gone} ended early: {} while rank {rank} {request}",
+                    end.how_left(gone)
                 ))
             } else if left.is_zero() {
                 Verdict::Stalled(Stall {

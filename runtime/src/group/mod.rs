@@ -9,9 +9,11 @@ mod grow;
 mod heap;
 mod ledger;
 mod meeting;
+mod orders;
 mod peers;
 mod pool;
 mod refusal;
+mod refused;
 mod request;
 mod rings;
 mod roll;
@@ -20,6 +22,7 @@ mod signs;
 mod split;
 pub(crate) mod threads;
 mod verdict;
+mod within;
 
 // The tests are declared here: the protocols are compiled by another package too, without their tests.
 #[cfg(test)]
@@ -29,16 +32,18 @@ mod meeting_tests;
 #[path = "seats/tests.rs"]
 mod seats_tests;
 
-pub(crate) use abort::{Awaited, End, Names};
+pub(crate) use abort::{Awaited, End, Named, Names};
 pub(crate) use callers::Passage;
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
-pub(crate) use pool::{Needs, Placed, Readers, Scratch};
+pub(crate) use orders::Orders;
+pub(crate) use pool::{Needs, PLACES, Placed, Readers, Scratch, places};
 pub(crate) use refusal::Refusal;
 pub(crate) use request::{Granted, Request, Wanted};
+pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{Address, Current, Event, Gpu, Reached, Slots, Stream, Watch};
+use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::held::{HeapUse, Owner};
@@ -46,22 +51,24 @@ use crate::own::Own;
 use adopt::{Loan, adopted};
 use callers::Callers;
 use counterflow_codegen::host::Queues;
+use counterflow_codegen::interp::open::Compare;
 use heap::{Heap, Room};
 use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use peers::Peers;
 use pool::{Pool, credit_bytes};
-use request::refused;
+use request::{differing_orders, refused};
 use rings::Rings;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use within::Within;
 
 /// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128). The credits of
 /// shared scratch follow, and then the cells of the kernels that share it.
 const CONTROL: u64 = 4096;
-/// Bytes of those cells: with what is before, at most as much as is mapped at once.
+/// Bytes of those cells and of what compares launches: with what is before, at most as much as is mapped at once.
 pub(crate) const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
@@ -84,10 +91,15 @@ fn too_far_ahead(rank: u32, entry: &Entry, behind: Behind) -> Stall {
     }
 }
 
+/// Where in every slot launches are compared on the GPUs.
+fn boards(world: u32) -> u64 {
+    CONTROL + credit_bytes(world).next_multiple_of(1024)
+}
+
 /// Where in every slot the cells are.
 fn cells(world: u32) -> std::ops::Range<u64> {
-    let first = CONTROL + credit_bytes(world).next_multiple_of(1024);
-    first..first + CELLS
+    let boards = boards(world);
+    boards + Compare::bytes(world).next_multiple_of(1024)..boards + CELLS
 }
 
 /// The ranks, by what each asks.
@@ -292,9 +304,15 @@ impl Group {
         }
     }
 
+    /// A rank's part of `each` ended, and others' go on: who waits for it is told.
+    pub(crate) fn is_done(&self, rank: u32) {
+        self.end.leaves(rank, Gone::Done);
+        self.meeting.wake();
+    }
+
     /// A rank's communicator is dropped.
     pub(crate) fn leaves(&self, rank: u32) {
-        self.end.leaves(rank);
+        self.end.leaves(rank, Gone::Dropped);
         if let Some(peers) = &self.peers {
             peers.left();
         }
@@ -337,11 +355,32 @@ impl Group {
         let begun = self
             .order
             .begin((self.index(rank), current), launches, ctas, alive);
-        begun.inspect_err(|error| {
-            if let Error::Mismatch { what, .. } = error {
-                self.die(Verdict::Differs(what.clone()));
-            }
-        })
+        begun
+            .inspect_err(|error| {
+                if let Error::Mismatch { what, .. } = error {
+                    self.die(Verdict::Differs(what.clone()));
+                }
+            })
+            .map_err(|error| self.told(error))
+    }
+
+    /// Opens the lane of a rank's launches, since one of them is captured.
+    pub(crate) fn open_lane(
+        &self,
+        rank: u32,
+        current: Current<'_>,
+    ) -> Result<(&Lane, &Event), Error> {
+        self.order.open_lane(self.index(rank), current)
+    }
+
+    /// Where rank 0's launches are compared on the GPUs.
+    pub(crate) fn boards(&self) -> Address {
+        self.address(0, boards(self.world()))
+    }
+
+    /// How many launches a rank's host has made that peers wait for.
+    pub(crate) fn made(&self, rank: u32) -> u64 {
+        self.ledger.next(rank)
     }
 
     /// Whether several ranks are on that rank's GPU.
@@ -362,7 +401,8 @@ impl Group {
     ) -> Result<Passage<'_>, Error> {
         let next = self.ledger.next(rank);
         let until = (next, next + launches);
-        self.callers.passes(rank, streams, until, self.shares(rank))
+        let passes = self.callers.passes(rank, streams, until, self.shares(rank));
+        passes.map_err(|error| self.told(error))
     }
 
     /// A rank's launches until that number stand in one more stream until `done`.
@@ -385,6 +425,9 @@ impl Group {
                 Err(Refused::Differs(differs)) => {
                     return Err(self.die(Verdict::Differs(differs.to_string())));
                 }
+                Err(Refused::Behind(behind)) if self.end.has_left(behind.rank) => {
+                    return Err(self.die(self.end.missed(behind.rank, rank)));
+                }
                 Err(Refused::Behind(behind)) => {
                     let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);
                     if Instant::now() > end {
@@ -399,6 +442,10 @@ impl Group {
     /// Waits until all ranks ask the same as this one, and gives the result. A second thread of the same rank waits its
     /// turn: one call of a rank at a time.
     pub(crate) fn meet(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
+        self.met(rank, request).map_err(|error| self.told(error))
+    }
+
+    fn met(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
         if let Some(peers) = &self.peers {
             let _one = lock(&self.calling);
             let mine = request.said();
@@ -409,6 +456,9 @@ impl Group {
                 return Err(refusal.into());
             }
             if texts.iter().any(|other| *other != mine) {
+                if let Some(refusal) = differing_orders(texts.iter().map(AsRef::as_ref)) {
+                    return Err(refusal.into());
+                }
                 let texts = texts.iter().map(|text| text.split('\0').next_back());
                 return Err(differing(texts.map(|text| text.unwrap_or("").to_owned())).into());
             }
@@ -421,6 +471,19 @@ impl Group {
             .meeting
             .meet(rank, request, &self.end, self.timeout, act)?;
         answer.map_err(Error::from)
+    }
+
+    /// A group of a split: its errors say which ranks of the world it has.
+    fn within(&self, within: Within) {
+        self.end.within(within);
+    }
+
+    /// An error of this group, which may name its ranks.
+    fn told(&self, error: Error) -> Error {
+        match self.end.group() {
+            Some(within) => within.error(error),
+            None => error,
+        }
     }
 
     /// Memory of that rank's GPU for the heap. Waits until all ranks lend as much.
@@ -444,12 +507,17 @@ impl Group {
             | Request::Reserve(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
+            | Request::Orders(_)
             | Request::Load(_)
             | Request::Split { .. } => None,
         });
         refusal.map_or(Ok(()), Err)?;
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
+            let orders: Option<Vec<_>> = asked.iter().map(Request::orders).collect();
+            if let Some(refusal) = orders.and_then(|orders| orders::differing(&orders)) {
+                return Err(refusal);
+            }
             return Err(differing(asked.iter().map(ToString::to_string)));
         }
         self.grant(asked)
@@ -459,7 +527,7 @@ impl Group {
     fn grant(&self, asked: &[Request]) -> Answer {
         let request = &asked[0];
         match request {
-            Request::Meet => Ok(Granted::Done),
+            Request::Meet | Request::Orders(_) => Ok(Granted::Done),
             Request::Split { .. } | Request::Refuse(_) => {
                 Err(differing([request.to_string()].into_iter()))
             }

@@ -198,7 +198,8 @@ impl Peers {
                 .collect();
             let verdict = if let Some(gone) = gone.iter().find(|rank| missing.contains(rank)) {
                 Verdict::Aborted(format!(
-                    "rank {gone} ended early: its communicator was dropped while rank {} {what}",
+                    "rank {gone} ended early: {} while rank {} {what}",
+                    self.end.how_left(*gone),
                     self.rank
                 ))
             } else if let Err(lost) = looked {

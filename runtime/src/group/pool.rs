@@ -9,6 +9,7 @@
 use super::heap::{Allocation, Heap, Room};
 use crate::error::Error;
 use crate::held::Owner;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 const LINE: u64 = 128;
 /// How many scratch tensors of a kernel share, of either kind. More of one kernel have memory and credits of their own.
 const SHARED: usize = 4;
+/// Shared places of a communicator.
+pub(crate) const PLACES: usize = 2 * SHARED;
 
 /// Whose credits a writer of scratch waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,11 +57,25 @@ pub(crate) struct Placed {
     pub number: u32,
     /// Where cell 0 lies in a slot.
     pub base: u64,
-    /// The kernel's own cells, and which is the first.
-    pub cells: Allocation,
+    /// The kernel's own cells, and which is the first. None of a kernel that counts nothing.
+    pub cells: Option<Allocation>,
     pub first: u32,
     /// The memory of each scratch tensor, and the first cell of its credit if others share it: one a rank.
     pub scratch: Vec<(Arc<Allocation>, Option<u32>)>,
+}
+
+impl Placed {
+    /// What a kernel has that needs nothing of the heap. No rank tells the others of it, so its number is none of theirs.
+    pub fn alone() -> Placed {
+        static NEXT: AtomicU32 = AtomicU32::new(1 << 31);
+        Placed {
+            number: NEXT.fetch_add(1, Ordering::Relaxed) | 1 << 31,
+            base: 0,
+            cells: None,
+            first: 0,
+            scratch: Vec::new(),
+        }
+    }
 }
 
 /// What the kernels of a communicator share.
@@ -77,10 +94,10 @@ pub(super) fn credit_bytes(world: u32) -> u64 {
     2 * SHARED as u64 * u64::from(world) * LINE
 }
 
-/// The shared place of each scratch tensor of a kernel, if it has one.
-fn places(scratch: &[Scratch]) -> Vec<Option<usize>> {
+/// The shared place of each scratch tensor of a kernel, if it has one: below [`PLACES`].
+pub(crate) fn places(scratch: &[Scratch]) -> Vec<Option<usize>> {
     let mut next = [0, SHARED];
-    let end = [SHARED, 2 * SHARED];
+    let end = [SHARED, PLACES];
     let place = |scratch: &Scratch| {
         let kind = match scratch.readers? {
             Readers::Owner => 0,
@@ -99,7 +116,7 @@ impl Pool {
             kernels: 0,
             credits,
             world,
-            places: (0..2 * SHARED).map(|_| Weak::new()).collect(),
+            places: (0..PLACES).map(|_| Weak::new()).collect(),
         }
     }
 
@@ -160,7 +177,7 @@ impl Pool {
             number: self.kernels - 1,
             base,
             first: ((cells.offset() - base) / LINE) as u32,
-            cells,
+            cells: Some(cells),
             scratch,
         })
     }

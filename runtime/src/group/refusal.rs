@@ -97,6 +97,14 @@ impl Refusal {
         }
     }
 
+    /// With another hint.
+    pub fn help(self, help: &str) -> Refusal {
+        Refusal {
+            help: help.into(),
+            ..self
+        }
+    }
+
     /// What was refused.
     pub fn what(&self) -> &str {
         &self.what

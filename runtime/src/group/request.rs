@@ -2,6 +2,7 @@
 
 use super::adopt::Loan;
 use super::heap::Allocation;
+use super::orders::{self, Orders};
 use super::pool::{Needs, Placed, Scratch};
 use super::refusal::Refusal;
 use std::fmt;
@@ -20,6 +21,19 @@ pub(super) fn refused<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal
     each.next()
 }
 
+/// What a rank says first that builds a schedule with orders by closure.
+const ORDERS: &str = "orders ";
+
+/// Why the orders by closure of ranks that said this are not the same, if that is how they differ.
+pub(super) fn differing_orders<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal> {
+    let orders = said.map(|said| {
+        let (orders, _) = said.strip_prefix(ORDERS)?.split_once('\0')?;
+        serde_json::from_str(orders).ok()
+    });
+    let all: Vec<Orders> = orders.collect::<Option<_>>()?;
+    orders::differing(&all.iter().collect::<Vec<_>>())
+}
+
 /// What a rank asks for. All must ask the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
@@ -28,6 +42,8 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// Memory of another library for it, which this rank lends.
     Adopt(Wanted, Loan),
+    /// To build a schedule with orders by closure.
+    Orders(Orders),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
     /// What others do, this rank cannot: why.
@@ -48,8 +64,23 @@ impl Request {
             | Request::Reserve(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
+            | Request::Orders(_)
             | Request::Load(_)
             | Request::Refuse(_) => None,
+        }
+    }
+
+    /// The orders by closure of what it builds.
+    pub fn orders(&self) -> Option<&Orders> {
+        match self {
+            Request::Orders(orders) => Some(orders),
+            Request::Meet
+            | Request::Reserve(_)
+            | Request::Allocate(_)
+            | Request::Adopt(..)
+            | Request::Load(_)
+            | Request::Refuse(_)
+            | Request::Split { .. } => None,
         }
     }
 
@@ -60,6 +91,7 @@ impl Request {
             Request::Meet
             | Request::Reserve(_)
             | Request::Allocate(_)
+            | Request::Orders(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,
@@ -73,6 +105,12 @@ impl Request {
                 format!(
                     "{REFUSED}{}",
                     serde_json::to_string(why).unwrap_or_default()
+                )
+            }
+            Request::Orders(orders) => {
+                format!(
+                    "{ORDERS}{}",
+                    serde_json::to_string(orders).unwrap_or_default()
                 )
             }
             other => format!("{other:?}"),
@@ -122,6 +160,7 @@ impl fmt::Display for Request {
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
             Request::Adopt(wanted, _) => write!(f, "adopts {wanted}"),
+            Request::Orders(orders) => write!(f, "{orders}"),
             Request::Load(needs) => {
                 let Needs {
                     kernel,

@@ -9,6 +9,26 @@ const IN: u64 = 0;
 const LEFT: u64 = 1;
 /// What the rank had enqueued by then is done, too: nobody waits for anything of it.
 const OVER: u64 = 2;
+/// It has its communicator, and its part of [`each`](crate::Communicator::each) ended while others' go on.
+const DONE: u64 = 3;
+
+/// How a rank is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    /// Its communicator was dropped.
+    Dropped,
+    /// Its part of `each` ended.
+    Done,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Gone::Dropped => "its communicator was dropped",
+            Gone::Done => "its part of `each` ended",
+        })
+    }
+}
 
 /// What is known of each rank, in memory that all of them have.
 pub(super) trait Counts: fmt::Debug + Send + Sync {
@@ -16,7 +36,7 @@ pub(super) trait Counts: fmt::Debug + Send + Sync {
     fn world(&self) -> usize;
     /// How many launches a rank has enqueued for which ranks wait for each other.
     fn launched(&self, rank: usize) -> &AtomicU64;
-    /// Whether its communicator was dropped: [`IN`], [`LEFT`] or [`OVER`].
+    /// Whether it is gone: [`IN`], [`LEFT`], [`OVER`] or [`DONE`].
     fn left(&self, rank: usize) -> &AtomicU64;
 }
 
@@ -55,7 +75,7 @@ impl Roll {
     pub fn launches(&self, rank: u32) -> Option<u32> {
         let own = self.0.launched(rank as usize);
         let launch = 1 + own.fetch_add(1, Ordering::Relaxed);
-        if self.has_left(rank) {
+        if self.is_over(rank) {
             // By a handle that was left.
             self.0.left(rank as usize).store(LEFT, Ordering::Relaxed);
         }
@@ -65,11 +85,30 @@ impl Roll {
     }
 
     /// A rank leaves. Gives a rank that has made a launch that this one has not.
-    pub fn leaves(&self, rank: u32) -> Option<u32> {
-        self.0.left(rank as usize).store(LEFT, Ordering::Relaxed);
+    pub fn leaves(&self, rank: u32, how: Gone) -> Option<u32> {
+        let how = match how {
+            Gone::Dropped => LEFT,
+            Gone::Done => DONE,
+        };
+        self.0.left(rank as usize).store(how, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let launched = self.launched(rank);
         self.find(|peer| self.launched(peer) > launched)
+    }
+
+    /// A rank whose part had ended is there for the next one.
+    pub fn comes_back(&self, rank: u32) {
+        let left = self.0.left(rank as usize);
+        // One that was dropped meanwhile stays gone.
+        let _ = left.compare_exchange(DONE, IN, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How a rank is gone that left.
+    pub fn how(&self, rank: u32) -> Gone {
+        match self.0.left(rank as usize).load(Ordering::Relaxed) {
+            DONE => Gone::Done,
+            _ => Gone::Dropped,
+        }
     }
 
     /// A rank that left.

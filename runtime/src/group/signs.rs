@@ -130,6 +130,8 @@ impl Signs {
                 }
             }
             self.sees_off(&mut marks);
+            let over = self.others().filter(|rank| self.end.is_over(*rank));
+            over.for_each(|rank| self.end.misses_replays(rank));
             if self.end.has_left(self.own) {
                 // Peers hear soon that nothing of this rank runs any more, whatever its program does meanwhile.
                 self.says_over();

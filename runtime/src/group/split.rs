@@ -3,6 +3,7 @@
 use super::peers::Peers;
 use super::refusal::Refusal;
 use super::request::{Granted, Request, refused};
+use super::within::Within as Whose;
 use super::{Answer, Group, Part, differing, lock};
 use crate::error::Error;
 use crate::rendezvous::{Deadline, Rendezvous};
@@ -47,10 +48,11 @@ impl Group {
     /// Makes the groups of ranks of one process. Each rank takes its part.
     pub(super) fn parts_of(&self, asked: &[(u32, u32)]) -> Answer {
         let mut made = Vec::new();
-        for ranks in members(asked).into_values() {
+        for (color, ranks) in members(asked) {
             let gpus = ranks.iter().map(|rank| self.gpu(*rank).clone());
             let group = Group::new(gpus.collect(), Some(self.stride()), self.timeout)
                 .map_err(Refusal::from)?;
+            group.within(Whose::new(color, &ranks, self.end.group()));
             let group = Arc::new(group);
             made.extend(
                 (0..)
@@ -91,10 +93,13 @@ impl Group {
             let each = said.iter().map(|one| one.split('\0').next_back());
             Error::from(differing(each.map(|one| one.unwrap_or("").to_owned())))
         })?;
-        let within = Within::new(peers, members(&asked).remove(&color).unwrap_or_default());
+        let ranks = members(&asked).remove(&color).unwrap_or_default();
+        let named = Whose::new(color, &ranks, self.end.group());
+        let within = Within::new(peers, ranks);
         let links = Links::make(&within, deadline)?;
         let gpu = self.gpu(peers.rank()).clone();
         let group = Group::apart(|| Ok(gpu), true, links, deadline)?;
+        group.within(named);
         Ok((Arc::new(group), within.own))
     }
 }

@@ -33,6 +33,8 @@ impl Verdict {
                 kernel: stall.kernel.as_ref().map(cut),
                 waited_on: cut(&stall.waited_on),
                 at: stall.at.as_ref().map(cut),
+                group: stall.group.as_ref().map(cut),
+                refused: stall.refused.iter().take(4).map(cut).collect(),
                 ..stall.clone()
             }),
             Verdict::Differs(what) => Verdict::Differs(cut(what)),

@@ -8,7 +8,7 @@ use super::counts::Copies;
 use super::which::Which;
 use super::{How, Loaded, Tensors};
 use crate::communicator::Communicator;
-use crate::driver::{Lines2d, MemoryOp};
+use crate::driver::{Address, Lines2d, MemoryOp};
 use crate::error::Error;
 use crate::streams::{CopyStream, Wait};
 use counterflow_codegen::host::{HostOpKind, Lines, Submission};
@@ -30,7 +30,59 @@ fn add(batch: &mut Vec<MemoryOp>, next: MemoryOp) {
 }
 
 impl Loaded {
-    /// Submits a launch in order: its copies, and the kernel by calling `kernel`.
+    /// Checks what a launch copies, before peers can know of it.
+    pub(super) fn check_copies(
+        &self,
+        rank: &Communicator,
+        records: bool,
+        plan: &Plan,
+        tensors: &Tensors,
+        state: &mut Copies,
+    ) -> Result<(), Error> {
+        if records {
+            self.may_be_recorded()?;
+        }
+        rank.copies()?;
+        if state.broken {
+            return Err(Error::Driver {
+                what: format!("launch {}", self.pipeline.kernel.name),
+                code: "an earlier launch was enqueued only in part".into(),
+                help: "its peers wait for the rest: build a new communicator".into(),
+            });
+        }
+        if state
+            .program
+            .as_ref()
+            .is_none_or(|(known, _)| !known.is(Which::of(plan)))
+        {
+            let program = self.pipeline.submissions(plan, rank.rank())?;
+            state.program = Some((Which::of(plan).kept(), program));
+        }
+        for submission in state.program.iter().flat_map(|(_, program)| program) {
+            if let Submission::Copies(op) = submission
+                && let HostOpKind::Copy { to, from, .. } = op.kind
+            {
+                self.lines(rank, plan, tensors, to)?;
+                self.lines(rank, plan, tensors, from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where lines are, and bytes from one to the next.
+    fn lines(
+        &self,
+        rank: &Communicator,
+        plan: &Plan,
+        tensors: &Tensors,
+        at: Lines,
+    ) -> Result<(Address, u64), Error> {
+        let place = self.place(tensors, plan, at.tensor)?;
+        let start = place.on(at.home, rank, self.name(at.tensor))?;
+        Ok((start.plus(at.offset), at.pitch))
+    }
+
+    /// Submits a launch that was checked in order: its copies, and the kernel by calling `kernel`.
     pub(super) fn submit(
         &self,
         rank: &Communicator,
@@ -46,43 +98,10 @@ impl Loaded {
             after,
             waits,
         } = rank.copies()?;
-        if state
-            .program
-            .as_ref()
-            .is_none_or(|(known, _)| !known.is(Which::of(plan)))
-        {
-            let program = self.pipeline.submissions(plan, rank.rank())?;
-            state.program = Some((Which::of(plan).kept(), program));
-        }
         let Some((_, program)) = &state.program else {
             return Ok(());
         };
-        if how.records {
-            return Err(Error::NotYet {
-                what: "capturing copies by copy engine: the values that they wait for and store change with every launch".into(),
-                help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
-            });
-        }
-        let place = |at: Lines| {
-            let place = self.place(tensors, plan, at.tensor)?;
-            let start = place.on(at.home, rank, self.name(at.tensor))?;
-            Ok::<_, Error>((start.plus(at.offset), at.pitch))
-        };
-        if state.broken {
-            return Err(Error::Driver {
-                what: format!("launch {}", self.pipeline.kernel.name),
-                code: "an earlier launch was enqueued only in part".into(),
-                help: "its peers wait for the rest: build a new communicator".into(),
-            });
-        }
-        // Check everything that can be checked before anything is enqueued.
-        for submission in program {
-            if let Submission::Copies(op) = submission
-                && let HostOpKind::Copy { to, from, .. } = op.kind
-            {
-                place(to).and(place(from))?;
-            }
-        }
+        let place = |at: Lines| self.lines(rank, plan, tensors, at);
         state.broken = true;
         let current = how.current;
         let mut batch = vec![waits.begin()?];
@@ -163,6 +182,17 @@ impl Loaded {
         enqueue(&mut batch)
     }
 
+    /// Rejects what no graph can replay.
+    pub(crate) fn may_be_recorded(&self) -> Result<(), Error> {
+        if self.copies {
+            return Err(Error::NotYet {
+                what: "capturing copies by copy engine: the values that they wait for and store change with every launch".into(),
+                help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
+            });
+        }
+        Ok(())
+    }
+
     /// A cell's place among those of all ranks.
     fn index(&self, home: u32, counter: CounterId, cell: u32) -> usize {
         (home * self.cells.count() + self.cells.number(counter.index(), cell)) as usize
@@ -172,7 +202,6 @@ impl Loaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Address;
 
     #[test]
     fn of_two_marks_with_nothing_between_them_the_last_is_stored() {

@@ -17,16 +17,19 @@ mod tensors;
 mod which;
 mod workspace;
 
+pub use crate::compares::compile_agree;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
+pub(crate) use workspace::HeapBytes;
 
+use crate::attempt::Attempt;
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig};
 use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
-use crate::group::{Awaited, Entry, Names, Placed};
+use crate::group::{Awaited, Entry, Named, Names, Placed};
 use crate::jit::Compiler;
 use crate::retire;
 use cells::Cells;
@@ -42,7 +45,7 @@ use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use encoded::Maps;
-use place::{place, scratch_of};
+use place::{copies, is_alone, place, scratch_of};
 use prepared::AllPrepared;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
@@ -63,6 +66,8 @@ pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
     code: Code,
+    /// What its stall records mean, for as long as it can write one.
+    named: Option<Named>,
     /// Where its launches are, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
@@ -101,8 +106,8 @@ struct State {
 }
 
 impl Loaded {
-    /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective: the counters are
-    /// in the heap. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
+    /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective, as the counters are
+    /// in the heap, unless the kernel has neither counters nor scratch: that a rank loads by itself. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
     ///
     /// # Errors
     /// What the compiler or the driver refuses; a heap that is full; a series of another kernel.
@@ -113,26 +118,35 @@ impl Loaded {
         series: &Series,
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
+        let alone = is_alone(&pipeline.kernel);
+        let compiler = compiler.into();
+        let code = Code::load(rank, compiler, pipeline).and_then(|code| {
+            let waits = rank.world() > 1 && !pipeline.kernel.counters.is_empty();
+            let loaded = if waits {
+                rank.loads_compares(compiler)
+            } else {
+                Ok(())
+            };
+            loaded.map(|()| code)
+        });
         // What only this rank cannot do, its peers would wait for.
-        let code = Code::load(rank, compiler.into(), pipeline);
-        let code = code.map_err(|error| rank.refuses(error))?;
-        let copies = pipeline
-            .kernel
-            .roles
-            .iter()
-            .any(|role| role.kind.sequential());
+        let code = code.map_err(|error| match alone {
+            true => error,
+            false => rank.refuses(error),
+        })?;
+        let copies = copies(&pipeline.kernel);
         let mut limit = rank.timeout();
         if copies && rank.world() > 1 {
             rank.copies().map_err(|error| rank.refuses(error))?;
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let (cells, placed) = place(rank, series, copies)?;
+        let (cells, placed) = place(rank, series)?;
         let mut scratch = Tensors::new();
         for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
             scratch.range(tensor, range, rank.rank());
         }
-        let watch = rank.watch(
+        let (watch, named) = rank.watch(
             placed.number,
             names(pipeline, code.names(), &cells),
             limit,
@@ -148,16 +162,19 @@ impl Loaded {
         let (finished, zeros, tables) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
             let name = &pipeline.kernel.name;
-            rank.ended_early(&format!("it does not load {name}: {error}"));
+            if !alone {
+                rank.ended_early(&format!("it does not load {name}: {error}"));
+            }
         })?;
         Ok(Loaded {
-            machine: Machine::h200(),
+            machine: Machine::of(rank.gpu().name()),
             finished,
             zeros,
             heap: rank.heap(),
             stride: rank.stride(),
             watch_bytes: watch.bytes(),
             watch,
+            named: Some(named),
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
@@ -223,7 +240,10 @@ impl Loaded {
             let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
             let shared = ids.filter_map(|id| Some((id, self.given(tensors, id)?.shared?)));
             shared.fold(
-                entry.at("counters", self.placed.cells.offset()),
+                entry.at(
+                    "counters",
+                    self.placed.cells.as_ref().map_or(0, |cells| cells.offset()),
+                ),
                 |entry, (id, base)| entry.at(self.name(id), base.since(self.heap)),
             )
         })
@@ -241,8 +261,7 @@ impl Loaded {
     /// # Errors
     /// [`Error::Usage`] on another rank than it was loaded for; a plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
     /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] or
-    /// [`Error::Aborted`] if the communicator has ended. What this rank alone refuses ends it, since its peers would
-    /// wait.
+    /// [`Error::Aborted`] if the communicator has ended. What is refused before anything was enqueued ends nothing.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -252,16 +271,21 @@ impl Loaded {
         rank.alive()?;
         let current = rank.gpu().current()?;
         let _turn = rank.turn(current)?;
+        let _entering = rank.own_stream().enter()?;
+        let attempt = Attempt::new(rank);
         let how = How {
+            attempt: &attempt,
             current,
             stream: rank.own_stream(),
             early: self.early || !rank.has_lent(),
             priority: 0,
-            recording: None,
+            keeps: None,
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
-        self.launch_as(rank, how, plan, tensors)
+        let launched = self.launch_as(rank, how, plan, tensors);
+        let waits = !how.records && self.waits(rank);
+        attempt.told(waits, &self.pipeline.kernel.name, launched)
     }
 
     /// The same, as it says. The caller has the rank's turn, and saw that the communicator is alive.
@@ -272,15 +296,8 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
-        // What only this rank refuses, its peers would wait for.
-        let tell = |error: &Error| {
-            let kernel = &self.pipeline.kernel.name;
-            if how.recording.is_none() && self.waits(rank) {
-                rank.ended_early(&format!("it does not launch {kernel}: {error}"));
-            }
-        };
-        self.is_of(rank).inspect_err(tell)?;
-        self.enqueue(rank, how, plan, tensors).inspect_err(tell)
+        self.is_of(rank)?;
+        self.enqueue(rank, how, plan, tensors)
     }
 
     /// Rejects another rank than it was loaded for: its counters and its scratch are that rank's. Each rank has a stream
@@ -322,6 +339,11 @@ impl Loaded {
             copies,
         } = &mut *state;
         let capturing = how.records;
+        // Replays come after what is enqueued in the rank's stream for them.
+        let before = match capturing {
+            true => rank.own_stream().enter()?,
+            false => None,
+        };
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
@@ -339,16 +361,23 @@ impl Loaded {
             }
             Ok((arguments, self.entry(rank, plan, tensors)))
         })?;
-        self.placed.cells.ready(rank.rank())?;
+        if let Some(cells) = &self.placed.cells {
+            cells.ready(rank.rank())?;
+        }
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
+        drop(before);
+        if self.copies {
+            self.check_copies(rank, how.records, plan, tensors, copies)?;
+        }
+        let emulated = match &self.code {
+            Code::Cuda { .. } => None,
+            Code::Emulated { .. } => Some(self.emulated(rank, plan, tensors)?),
+        };
         // A captured launch is compared at each replay.
         let entry = prepared.entry.filter(|_| !capturing);
-        let launch = entry.map(|entry| rank.write(entry)).transpose()?;
         // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
-        if launch.is_some() {
-            rank.launches()?;
-        }
+        let launch = entry.map(|entry| how.attempt.write(entry)).transpose()?;
         let ctas = plan.grid.gemm + plan.grid.comm;
         let order = launch.map(|launch| rank.order(how.current, launch..=launch, ctas));
         let _enqueueing = order.transpose()?;
@@ -357,7 +386,10 @@ impl Loaded {
                 let grid = self.grid(rank, plan, source.threads, &how);
                 self.start(how.stream, function, grid, &prepared.arguments)
             }
-            Code::Emulated { .. } => how.stream.emulate(self.emulated(rank, plan, tensors)?),
+            Code::Emulated { .. } => {
+                let mut launch = emulated.iter();
+                launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
+            }
         };
         if !self.copies {
             return kernel();
@@ -489,12 +521,14 @@ impl Loaded {
     }
 }
 
-/// Launches may still run: the code stays until they are done.
+/// Launches may still run: the code stays until they are done, and so do the names of what they wait for.
 impl Drop for Loaded {
     fn drop(&mut self) {
         let (gpu, stream) = &self.runs;
-        if let Some(function) = self.code.function() {
-            retire::later(gpu, stream, function.clone());
+        let named = self.named.take();
+        match self.code.function() {
+            Some(function) => retire::later(gpu, stream, (function.clone(), named)),
+            None => retire::later(gpu, stream, named),
         }
     }
 }

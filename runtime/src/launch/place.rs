@@ -6,8 +6,9 @@ use crate::error::Error;
 use crate::group::{Needs, Placed, Readers, Scratch};
 use crate::undo::{Fix, undone};
 use counterflow_codegen::kernel::{Kernel, Purpose};
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{CounterId, TensorId};
-use counterflow_codegen::verify::{self, Series};
+use counterflow_codegen::verify::{self, Checked, Series};
 use std::sync::Arc;
 
 /// The kernel's scratch tensors.
@@ -23,22 +24,26 @@ pub(super) fn cells_of(series: &Series) -> Cells {
     Cells::new(cells.collect())
 }
 
-/// Counter cells and scratch for every launch of a series. Collective.
-pub(super) fn place(
-    rank: &Communicator,
-    series: &Series,
-    copies: bool,
-) -> Result<(Cells, Arc<Placed>), Error> {
-    let kernel = series.kernel();
-    let most = series.plan(series.most())?;
-    let cells = cells_of(series);
+/// The counter of the credit of a scratch tensor.
+fn credit(kernel: &Kernel, tensor: TensorId) -> Option<usize> {
+    let mut counters = kernel.counters.iter().map(|counter| counter.purpose);
+    counters.position(|purpose| purpose == Purpose::Free(tensor))
+}
+
+/// Whether the host moves data of a kernel.
+pub(super) fn copies(kernel: &Kernel) -> bool {
+    kernel.roles.iter().any(|role| role.kind.sequential())
+}
+
+/// Whether a kernel has nothing that ranks must agree on: each loads and launches it by itself.
+pub(super) fn is_alone(kernel: &Kernel) -> bool {
+    kernel.counters.is_empty() && scratch_of(kernel).next().is_none() && !copies(kernel)
+}
+
+/// A kernel's scratch for every launch of a series whose largest has that plan.
+pub(super) fn scratch_needs(kernel: &Checked<Kernel>, most: &Plan) -> Vec<Scratch> {
     let pulled = verify::pulled(kernel);
-    let credit = |tensor| {
-        let counters = kernel.counters.iter();
-        counters
-            .map(|counter| counter.purpose)
-            .position(|purpose| purpose == Purpose::Free(tensor))
-    };
+    let copies = copies(kernel);
     let scratch = scratch_of(kernel).map(|tensor| {
         let name = &kernel.buffers[tensor.index()].name;
         let readers = match pulled.contains(&tensor) {
@@ -49,19 +54,32 @@ pub(super) fn place(
             name: name.as_str().into(),
             bytes: most.bytes(kernel, tensor),
             // The host counts the cells of a kernel whose data it moves, launch by launch, and knows no other kernel.
-            readers: (credit(tensor).is_some() && rank.world() > 1 && !copies).then_some(readers),
+            readers: (credit(kernel, tensor).is_some() && kernel.variant.world > 1 && !copies)
+                .then_some(readers),
         }
     });
+    scratch.collect()
+}
+
+/// Counter cells and scratch for every launch of a series. Collective, unless the kernel is alone.
+pub(super) fn place(rank: &Communicator, series: &Series) -> Result<(Cells, Arc<Placed>), Error> {
+    let kernel = series.kernel();
+    let cells = cells_of(series);
+    if is_alone(kernel) {
+        return Ok((cells, Arc::new(Placed::alone())));
+    }
+    let most = series.plan(series.most())?;
     let placed = rank.place(Needs {
         kernel: kernel.name.as_str().into(),
         most: series.most().to_string().into(),
         plan: most.hash,
         cells: cells.count(),
-        scratch: scratch.collect(),
+        scratch: scratch_needs(kernel, &most),
     })?;
     let shared = scratch_of(kernel)
         .zip(&placed.scratch)
         .filter(|_| !undone(Fix::Credits));
-    let shared = shared.filter_map(|(tensor, (_, first))| Some((credit(tensor)?, (*first)?)));
+    let shared =
+        shared.filter_map(|(tensor, (_, first))| Some((credit(kernel, tensor)?, (*first)?)));
     Ok((cells.placed(placed.first, shared), placed.clone()))
 }

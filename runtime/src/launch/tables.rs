@@ -12,13 +12,14 @@ use counterflow_codegen::program::CounterId;
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
-/// How many classes are kept: a serving engine has a handful of batch sizes.
+/// How many classes are kept, unless graphs read more: a serving engine has a handful of batch sizes.
 pub(super) const MOST: usize = 32;
 
 /// The tables.
 #[derive(Debug)]
 pub(super) struct Tables {
-    memory: Local<u32>,
+    /// For so many tables each. One more whenever graphs read all there are.
+    memory: Vec<Local<u32>>,
     cells: usize,
     known: Vec<Table>,
     /// The table that is replaced next, once all are used.
@@ -51,7 +52,7 @@ impl Tables {
     /// Tables for ranks with this many cells.
     pub fn new(rank: &Communicator, cells: usize) -> Result<Tables, Error> {
         Ok(Tables {
-            memory: Local::zeros(rank.own_stream(), cells * MOST)?,
+            memory: vec![Local::zeros(rank.own_stream(), cells * MOST)?],
             cells,
             known: Vec::new(),
             oldest: 0,
@@ -62,8 +63,8 @@ impl Tables {
     /// The address of this rank's table for a plan, in stream order, and the arrivals on every rank.
     ///
     /// # Errors
-    /// [`Error::NotYet`] if a table would have to be copied while the stream is captured; [`Error::Usage`] if captured
-    /// launches hold all tables.
+    /// [`Error::NotYet`] if a table would have to be copied while the rank's own stream is captured; what the driver
+    /// refuses.
     pub fn of(
         &mut self,
         rank: &Communicator,
@@ -83,7 +84,7 @@ impl Tables {
         let known = latest.map(|(_, at)| *at);
         let at = match known.or_else(|| self.known.iter().position(same)) {
             Some(at) => at,
-            None if capturing && how.recording.is_none() => {
+            None if capturing && how.keeps.is_none() => {
                 return Err(Error::NotYet {
                     what: format!(
                         "capturing {} before it was launched: the first launch copies its arrival counts",
@@ -93,8 +94,8 @@ impl Tables {
                 });
             }
             None => {
-                let at = self.free()?;
-                self.oldest = (at + 1) % MOST;
+                let at = self.free(rank)?;
+                self.oldest = at + 1;
                 let host = pipeline
                     .kernel
                     .roles
@@ -123,28 +124,31 @@ impl Tables {
             self.latest = Some((Which::of(plan).kept(), at));
         }
         let table = &mut self.known[at];
-        match how.recording {
-            Some(recording) => recording.keep(table.read.clone()),
+        match how.keeps {
+            Some(graph) => graph.keep(table.read.clone()),
             None => table.captured |= capturing,
         }
         Ok((self.address(at), &self.known[at].everyone))
     }
 
     /// The place for another table.
-    fn free(&self) -> Result<usize, Error> {
-        if self.known.len() < MOST {
-            return Ok(self.known.len());
+    fn free(&mut self, rank: &Communicator) -> Result<usize, Error> {
+        let (known, room) = (self.known.len(), self.memory.len() * MOST);
+        if known < room {
+            return Ok(known);
         }
-        let mut places = (0..MOST).map(|next| (self.oldest + next) % MOST);
-        let free = places.find(|at| !self.known[*at].is_read());
-        free.ok_or_else(|| Error::Usage {
-            what: format!("captured launches of {MOST} classes of shapes"),
-            legal: "drop graphs, or load the kernel again for others".into(),
-        })
+        let mut places = (0..known).map(|next| (self.oldest + next) % known);
+        if let Some(free) = places.find(|at| !self.known[*at].is_read()) {
+            return Ok(free);
+        }
+        let more = Local::zeros(rank.own_stream(), self.cells * MOST)?;
+        self.memory.push(more);
+        Ok(known)
     }
 
     fn address(&self, table: usize) -> Address {
-        self.memory.address().plus((table * self.cells * 4) as u64)
+        let memory = self.memory[table / MOST].address();
+        memory.plus((table % MOST * self.cells * 4) as u64)
     }
 }
 
@@ -167,7 +171,7 @@ mod tests {
         let plan = verify::plan(&kernel.expect("a kernel"), &shape, &Machine::h200());
         let arrivals = plan.expect("a plan").arrivals.clone();
         for at in 0..MOST {
-            assert_eq!(tables.free().ok(), Some(at));
+            assert_eq!(tables.free(&ranks[0]).ok(), Some(at));
             tables.known.push(Table {
                 arrivals: arrivals.clone(),
                 scales: Vec::new(),
@@ -181,13 +185,19 @@ mod tests {
             .iter()
             .map(|table| table.read.clone())
             .collect();
-        assert_eq!(tables.free().expect_err("all are read").kind(), "usage");
         for (at, graph) in graphs.into_iter().enumerate() {
             drop(graph);
             // Somebody else's recording keeps number 5 for ever.
             tables.oldest = at;
             let free = (at != 5).then_some(at);
-            assert_eq!(tables.free().ok(), free.or(Some(0)));
+            assert_eq!(tables.free(&ranks[0]).ok(), free.or(Some(0)));
         }
+        // Graphs read all of them: there is more memory for the next.
+        let known = tables.known.iter();
+        let read: Vec<_> = known.map(|table| table.read.clone()).collect();
+        assert_eq!(tables.free(&ranks[0]).ok(), Some(MOST));
+        let distinct: std::collections::BTreeSet<_> =
+            (0..2 * MOST).map(|at| tables.address(at)).collect();
+        assert_eq!((distinct.len(), read.len()), (2 * MOST, MOST));
     }
 }

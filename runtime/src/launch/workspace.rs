@@ -1,20 +1,44 @@
 //! How much memory a kernel takes, before it is loaded.
 
-use super::place::{cells_of, scratch_of};
+use super::place::{cells_of, is_alone, scratch_needs};
 use super::{FINISHED, Loaded, ZEROS, tables};
-use crate::group::CELLS;
+use crate::group::{CELLS, PLACES, places};
 use crate::held::HeapUse;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::verify::Series;
+
+/// Bytes of the heap that a kernel takes, for every launch of a series whose largest launch has that plan.
+pub(crate) struct HeapBytes {
+    /// Its own: counter cells, and scratch that no other kernel has.
+    pub own: u64,
+    /// What it takes of each place that kernels share, if nobody has it yet.
+    pub shared: [u64; PLACES],
+}
 
 impl Loaded {
     /// Bytes of the heap that a kernel takes when it is loaded: counter cells and scratch for every launch of a series whose
     /// largest launch has that plan. Kernels that share scratch take less.
     pub fn workspace(series: &Series, largest: &Plan) -> u64 {
-        let kernel = series.kernel();
-        let scratch = scratch_of(kernel).map(|tensor| largest.bytes(kernel, tensor));
-        let each = scratch.chain([u64::from(cells_of(series).count()) * COUNTER_LINE]);
-        each.map(HeapUse::by).sum()
+        let HeapBytes { own, shared } = Loaded::heap_bytes(series, largest);
+        own + shared.iter().sum::<u64>()
+    }
+
+    /// The same, by what is shared.
+    pub(crate) fn heap_bytes(series: &Series, largest: &Plan) -> HeapBytes {
+        let scratch = scratch_needs(series.kernel(), largest);
+        let cells = u64::from(cells_of(series).count()) * COUNTER_LINE;
+        let mut bytes = HeapBytes {
+            own: match is_alone(series.kernel()) {
+                true => 0,
+                false => HeapUse::by(cells),
+            },
+            shared: [0; PLACES],
+        };
+        for (scratch, place) in scratch.iter().zip(places(&scratch)) {
+            *place.map_or(&mut bytes.own, |place| &mut bytes.shared[place]) +=
+                HeapUse::by(scratch.bytes);
+        }
+        bytes
     }
 
     /// The most bytes that it takes of a GPU's own memory.

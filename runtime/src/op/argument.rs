@@ -3,6 +3,7 @@
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::model::Volume;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::Checked;
@@ -86,17 +87,20 @@ pub(super) struct Planned {
     /// The bucket whose kernel it is for.
     pub bucket: usize,
     pub plan: Checked<Plan>,
+    /// Bytes that cross the rank's links, at least.
+    pub bytes: u64,
     /// By the kernel's tensors.
     needs: Vec<Needs>,
 }
 
 impl Planned {
-    /// A plan of that bucket's kernel.
-    pub fn new(kernel: &Kernel, bucket: usize, plan: Checked<Plan>) -> Planned {
+    /// A plan of that bucket's kernel, for that rank.
+    pub fn new(kernel: &Kernel, bucket: usize, plan: Checked<Plan>, rank: u32) -> Planned {
         let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
         Planned {
             bucket,
             needs: ids.map(|id| Needs::of(kernel, &plan, id)).collect(),
+            bytes: Volume::least_of(kernel, &plan, rank),
             plan,
         }
     }
@@ -182,11 +186,15 @@ pub(super) fn check_one(
             Extent::Flat(_) => false,
         };
         // Lines of scales are as long as a launch has rows.
-        let rest = match shaped {
-            true => {
+        let divided = needs.in_heap && kernel.dims[usize::from(buffer.rows.0)].chunked;
+        let rest = match (shaped, divided) {
+            (true, _) => {
                 "`needs_at` has the shape for each number of rows, and `shaped` gives it to larger memory"
             }
-            false => "more rows are fine",
+            (false, true) => {
+                "more rows are fine, and `Op::chunk` says which of them a rank has: chunks are equally long, but for the last ones"
+            }
+            (false, false) => "more rows are fine",
         };
         return refuse(
             match given.extent {

@@ -4,6 +4,7 @@ mod types;
 
 use super::built::{Bucket, ByName, Inner, Op};
 use super::typed::{Launcher, Schedule};
+use super::workspace::Workspace;
 
 use crate::communicator::Communicator;
 use crate::driver::range;
@@ -19,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
-use tracing::debug;
+use tracing::info;
 
 /// A schedule, and what it shall be built for. The types, the layout and the largest launch are the caller's; choices
 /// that are still open become the fastest ones for this GPU.
@@ -57,24 +58,6 @@ pub struct OpBuilder<'a, S = ByName> {
     first_options: bool,
     batch_invariant: bool,
     launcher: PhantomData<fn() -> S>,
-}
-
-/// The memory that an op takes on each rank at most, beside the tensors that its launches are given. Ops of a communicator
-/// share scratch.
-///
-/// ```
-/// # use counterflow::{Communicator, op::Workspace, schedules::GemmOp};
-/// # let rank = &Communicator::emulated(1)?[0];
-/// let Workspace { heap, own } = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).workspace()?;
-/// println!("{heap} bytes to reserve, {own} bytes elsewhere");
-/// # Ok::<(), counterflow::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Workspace {
-    /// Bytes of the symmetric heap: scratch and counters.
-    pub heap: u64,
-    /// Bytes of the GPU's memory elsewhere: tables of arrivals.
-    pub own: u64,
 }
 
 impl Communicator {
@@ -122,6 +105,11 @@ impl Communicator {
 
 impl<'a, S: Launcher> OpBuilder<'a, S> {
     fn new(rank: &'a Communicator, program: Cow<'a, Program>) -> Self {
+        // From now on nobody asks an order by closure.
+        let program = match program {
+            Cow::Borrowed(program) => program.tabulated(rank.world()),
+            Cow::Owned(program) => Cow::Owned(program.tabulated(rank.world()).into_owned()),
+        };
         OpBuilder {
             rank,
             program,
@@ -294,13 +282,9 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
         let each = self.proofs()?;
-        let each = each.iter().map(|proof| workspace(proof));
-        Ok(
-            each.fold(Workspace { heap: 0, own: 0 }, |sum, one| Workspace {
-                heap: sum.heap + one.heap,
-                own: sum.own + one.own,
-            }),
-        )
+        Ok(Workspace::of_buckets(
+            each.iter().map(|proof| Workspace::of(proof)),
+        ))
     }
 
     /// Of each bucket whose choices are not those of the next, the fewest rows first.
@@ -358,7 +342,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
-    /// builds the same, in the same order.
+    /// builds the same, in the same order. Only a kernel that has neither counters nor scratch, such as [`Communicator::op`]'s of a
+    /// plain product, is built by each rank when it likes, or not at all.
     ///
     /// # Errors
     /// [`Error::Rejected`] for a schedule or shape that is not legal; [`Error::Environment`] for what would hang on this
@@ -373,19 +358,25 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         let load = |proof: Arc<Proof>| {
             let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
             loaded.admit(self.rank, &proof.largest)?;
-            debug!(
+            let kernel = proof.series.kernel();
+            let counted = self.rank.metrics().built(kernel, proof.why);
+            info!(
                 rank = self.rank.rank(),
-                schedule = %proof.series.kernel().name,
+                schedule = %kernel.name,
                 variant = %proof.variant,
+                why = %proof.why,
+                fused = counted.fused,
                 most = %proof.shape,
-                heap_bytes = workspace(&proof).heap,
+                heap_bytes = Workspace::of(&proof).heap,
                 "op built"
             );
             Ok::<_, Error>(Bucket {
                 loaded: Arc::new(loaded),
+                counted,
                 proof,
             })
         };
+        self.rank.agrees_on_orders(&self.program)?;
         let proofs = self.proofs().map_err(|error| match error {
             // What is wrong with a schedule, all ranks find; with the file of winners, perhaps one of them.
             Error::File { .. } => self.rank.refuses(error),
@@ -398,13 +389,6 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             early: self.early,
         };
         Ok(Op(Arc::new(inner), PhantomData))
-    }
-}
-
-fn workspace(proof: &Proof) -> Workspace {
-    Workspace {
-        heap: Loaded::workspace(&proof.series, &proof.largest),
-        own: Loaded::own_bytes(&proof.series),
     }
 }
 

@@ -5,6 +5,7 @@ use super::sizes::Sizes;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
+use crate::metrics::Counted;
 use crate::proof::Proof;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::shape::Shape;
@@ -13,10 +14,13 @@ use counterflow_codegen::verify::Checked;
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many plans an op keeps. A serving engine has a handful of batch sizes; a plan is made again in microseconds.
 const PLANS: usize = 256;
+/// How many counts of arrivals they have together: 16 MiB.
+const MOST_ARRIVALS: usize = 1 << 22;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
 /// how its launches take their tensors: by name, or by the methods of a schedule's [`Launcher`](super::Launcher).
@@ -69,6 +73,8 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub proof: Arc<Proof>,
+    /// Where its launches are counted.
+    pub counted: Arc<Counted>,
     pub loaded: Arc<Loaded>,
 }
 
@@ -172,6 +178,45 @@ impl<S> Op<S> {
     }
 }
 
+impl<S> Op<S> {
+    /// The rows of a tensor that a rank has in a launch of so many: its chunk, where ranks divide the tensor's rows, else all.
+    /// Chunks are equally long, but for the last ones. What is gathered has room for whole chunks of all ranks.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, schedules::AgGemmOp};
+    /// # let ranks = Communicator::emulated(3)?;
+    /// # Communicator::each(&ranks, |rank| {
+    /// # rank.reserve(2 << 20)?;
+    /// let op = rank.op_of::<AgGemmOp>().first_options().up_to(64, 32, 16).build()?;
+    /// assert_eq!((op.chunk("x", 0, 64)?, op.chunk("x", 2, 64)?), (0..22, 44..64));
+    /// assert_eq!((op.needs("x")?.shape, op.chunk("w", 2, 64)?), ([66, 16], 0..32));
+    /// # rank.barrier()
+    /// # })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the schedule has no such tensor, or there is no such rank; [`Error::Rejected`] for more rows than the
+    /// op was built for.
+    pub fn chunk(&self, tensor: &str, rank: u32, rows: usize) -> Result<Range<usize>, Error> {
+        let kernel = self.0.kernel();
+        let buffer = &kernel.buffers[argument::find(kernel, tensor)?.index()];
+        let world = self.0.rank.world();
+        if rank >= world {
+            return Err(Error::Usage {
+                what: format!("the rows of rank {rank} of {world}"),
+                legal: format!("0 to {}", world - 1),
+            });
+        }
+        let planned = self.0.plan(rows)?;
+        let geometry = &planned.plan.geometry;
+        Ok(match kernel.dims[usize::from(buffer.rows.0)].chunked {
+            true => geometry.chunk(buffer.rows, rank).range(),
+            false => 0..geometry.size(buffer.rows) as usize,
+        })
+    }
+}
+
 impl Inner {
     /// That of the largest launch.
     pub fn largest(&self) -> &Bucket {
@@ -210,9 +255,10 @@ impl Inner {
         let at = self.bucket(sizes[0] as usize);
         let bucket = &self.buckets[at];
         let plan = bucket.proof.series.plan(&bucket.shape(sizes))?;
-        let planned = Arc::new(Planned::new(bucket.kernel(), at, plan));
+        let planned = Arc::new(Planned::new(bucket.kernel(), at, plan, self.rank.rank()));
         let mut plans = lock();
-        if plans.len() >= PLANS {
+        let held: usize = plans.values().map(|known| known.plan.arrivals.len()).sum();
+        if plans.len() >= PLANS || held > MOST_ARRIVALS {
             plans.clear();
         }
         plans.insert(sizes, planned.clone());

@@ -134,12 +134,12 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// What it is for a launch of that rank. Enqueues nothing.
+    /// What it is for a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues nothing.
     pub(super) fn given(
         &self,
         name: &str,
         rank: &Communicator,
-        records: bool,
+        (records, waits): (bool, bool),
     ) -> Result<Given, Error> {
         let home = match &self.owner {
             Owner::Heap {
@@ -151,10 +151,15 @@ impl<'a> Argument<'a> {
                 (true, false) => Home::Elsewhere("another rank"),
                 (false, _) => Home::Elsewhere("another communicator"),
             },
-            Owner::Tensor { rank: of, .. } => match of.is(rank) {
-                true => Home::Own,
-                false => Home::Elsewhere("another rank"),
-            },
+            // In the order of another stream. Nobody waits for a peer between the two.
+            Owner::Tensor { rank: of, .. } => {
+                let lent = !records && !waits && !of.is_in_group_of(rank);
+                let lent = lent && rank.gpu().has(of.own_stream());
+                match of.is(rank) || lent {
+                    true => Home::Own,
+                    false => Home::Elsewhere("another rank"),
+                }
+            }
             Owner::Foreign(_) if records => {
                 return Err(Error::Usage {
                     what: format!("{name} is borrowed, and a graph is recorded"),
@@ -174,10 +179,12 @@ impl<'a> Argument<'a> {
         })
     }
 
-    /// The stream in whose order it is used and freed, if it is another library's.
-    pub(super) fn stream(&self) -> Option<Stream> {
+    /// The stream in whose order it is used and freed, if it is another library's, or another communicator's.
+    pub(super) fn stream(&self, rank: &Communicator) -> Option<Stream> {
         match &self.owner {
             Owner::Foreign(memory) => Some(memory.stream().clone().into()),
+            // It will have work of this rank in it.
+            Owner::Tensor { rank: of, .. } if !of.is(rank) => Some(of.own().lend().clone()),
             Owner::Heap { .. } | Owner::Tensor { .. } => None,
         }
     }

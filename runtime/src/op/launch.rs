@@ -4,15 +4,17 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use super::sizes::Sizes;
-use crate::caller::{Caller, Place, in_order};
+use crate::attempt::Attempt;
+use crate::caller::{Caller, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
+use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
 use std::any::Any;
 use std::sync::Arc;
-use tracing::trace;
+use tracing::debug;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 ///
@@ -103,6 +105,14 @@ impl<'a> Launch<'a> {
     /// Enqueues it and returns at once; it waits for no peer, within two limits. What is given is kept for as long as the
     /// launch needs it.
     ///
+    /// On a stream that the program captures, the launch becomes part of the program's graph, which keeps what is given
+    /// until it is gone and its replays are done. Replays come in the order of the rank's other work, as launches do. No call
+    /// sees them, so they are compared on the GPUs: all ranks replay equally often, in one order among their launches, and one
+    /// at a time. A difference is [`Error::Mismatch`]; a replay that a rank does not make is waited for until the time limit.
+    /// Once something was captured, each launch of the rank costs its host about 6 µs more. cudarc's slices are
+    /// refused there: no graph can keep them. Of ranks in one process, one captures at a time, and makes its graph ready before
+    /// the next, or none captures in CUDA's global mode: another thread that makes a graph ready ends such a capture.
+    ///
     /// A rank may be 4,096 launches ahead of the slowest one, since the launches of ranks are compared. Where copy engines
     /// move data, the host may be 8 such launches ahead of its own GPU. A launch beyond a limit waits until the
     /// slowest rank, or the GPU, has caught up; every wait ends after the time limit.
@@ -110,24 +120,22 @@ impl<'a> Launch<'a> {
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for a tensor that is absent or has another name, type, shape,
     /// communicator or GPU than it needs, for an output given by `&`, for tensors that overlap where one is written, and
-    /// for a stream that records a graph or is of another GPU. [`Error::Rejected`] for sizes that the op was not built
+    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for sizes that the op was not built
     /// for. [`Error::Mismatch`] if a peer launches something else. [`Error::Stalled`] if an earlier launch gave up.
-    /// Where ranks wait for each other, a refusal ends the communicator: the peers are told, instead of waiting.
+    /// A refusal before anything was enqueued ends nothing: correct the launch and make it. Peers that wait for it too long,
+    /// or for a rank that leaves instead, are told what it was refused. A launch that fails later ends the communicator, where
+    /// ranks wait for each other.
     pub fn launch(self) -> Result<Pending, Error> {
         let op = self.op;
         op.rank.alive()?;
         let now = !self.caller.records();
-        self.checked().inspect_err(|error| {
-            // What only this rank refuses, its peers would wait for.
-            if now && op.largest().loaded.waits(&op.rank) {
-                let name = &op.kernel().name;
-                op.rank
-                    .ended_early(&format!("it does not launch {name}: {error}"));
-            }
-        })
+        let attempt = Attempt::new(&op.rank);
+        let launched = self.checked(&attempt);
+        let waits = now && op.largest().loaded.waits(&op.rank);
+        attempt.told(waits, &op.kernel().name, launched)
     }
 
-    fn checked(self) -> Result<Pending, Error> {
+    fn checked(self, attempt: &Attempt<'_>) -> Result<Pending, Error> {
         let Launch {
             op,
             caller,
@@ -142,7 +150,7 @@ impl<'a> Launch<'a> {
         let [m, n, k] = sizes.of(op.largest().proof.series.most());
         if m == 0 {
             return match op.beside_rows() {
-                None => nothing(op, current, place),
+                None => nothing(op, current, place, attempt),
                 Some(name) => Err(Error::Usage {
                     what: format!("a launch of no rows, where {name} has others"),
                     legal: "skip the launch on all ranks, or launch at least one row".into(),
@@ -163,11 +171,17 @@ impl<'a> Launch<'a> {
         let own = rank.own_stream();
         let outside = match place {
             Place::Outside(stream) => Some(stream),
-            Place::Own | Place::Recording(_) => None,
+            Place::Own | Place::Recording(_) | Place::Captured(_) => None,
         };
-        let priority = outside.map_or(Ok(0), |stream| current.priority(stream))?;
-        let records = matches!(place, Place::Recording(_));
+        let priority = match place {
+            Place::Outside(stream) | Place::Captured(stream) => current.priority(stream)?,
+            Place::Own | Place::Recording(_) => 0,
+        };
+        let records = matches!(place, Place::Recording(_) | Place::Captured(_));
+        // A strict capture of this thread's forbids what is enqueued beside it.
+        let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
+        let waits = bucket.loaded.waits(rank);
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
@@ -183,10 +197,10 @@ impl<'a> Launch<'a> {
                     legal: "give every tensor once".into(),
                 });
             }
-            let given = argument.given(name, rank, records)?;
+            let given = argument.given(name, rank, (records, waits))?;
             argument::check_one(kernel, &planned, id, &given)?;
             ids.push(id);
-            if let Some(stream) = argument.stream()
+            if let Some(stream) = argument.stream(rank)
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
             {
@@ -204,7 +218,7 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
-        let passage = rank.passes(streams, bucket.loaded.waits(rank).into())?;
+        let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
@@ -221,11 +235,12 @@ impl<'a> Launch<'a> {
         argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
             let how = How {
+                attempt,
                 current,
                 stream: recording.records_in(),
                 early: false,
                 priority,
-                recording: Some(recording),
+                keeps: Some(recording),
                 records: true,
             };
             bucket.loaded.launch_as(rank, how, plan, &tensors)?;
@@ -234,35 +249,84 @@ impl<'a> Launch<'a> {
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
             recording.add((entry, ctas), kept.chain([kernel]));
+            bucket.counted.recorded();
             return Ok(Pending::recorded(rank));
         }
+        if let Place::Captured(stream) = place {
+            bucket.loaded.may_be_recorded()?;
+            let entry = bucket.loaded.entry(rank, plan, &tensors);
+            return captured(rank, current, stream, entry.as_ref(), |graph| {
+                let how = How {
+                    attempt,
+                    current,
+                    stream,
+                    early: false,
+                    priority,
+                    keeps: Some(graph),
+                    records: true,
+                };
+                bucket.loaded.launch_as(rank, how, plan, &tensors)?;
+                opened
+                    .iter()
+                    .filter_map(Open::kept)
+                    .for_each(|thing| graph.keep(thing));
+                graph.keep(bucket.loaded.clone());
+                Ok(())
+            });
+        }
         let how = How {
+            attempt,
             current,
             stream: own,
             early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
             priority,
-            recording: None,
+            keeps: None,
             records: false,
         };
+        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
         let done = in_order(rank, current, passage, outside, &theirs, || {
-            bucket.loaded.launch_as(rank, how, plan, &tensors)
+            match rank.metrics().times() {
+                true => bucket.counted.timed(own, launch),
+                false => launch(),
+            }
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
-        trace!(rank = rank.rank(), schedule = %kernel.name, rows = m, columns = n, depth = k, "launch");
+        bucket.counted.launched(m, planned.bytes);
+        debug!(
+            rank = rank.rank(),
+            schedule = %kernel.name,
+            variant = %kernel.variant,
+            rows = m,
+            columns = n,
+            depth = k,
+            bytes = planned.bytes,
+            fused = bucket.counted.fused,
+            "launch"
+        );
         Ok(done)
     }
 }
 
 /// A launch that has nothing to do: it takes its place in the caller's order, and among the launches that ranks compare. No
 /// rank's counters move, so the next launch waits for what it would have waited for.
-fn nothing(op: &Inner, current: Current<'_>, place: Place<'_>) -> Result<Pending, Error> {
+fn nothing(
+    op: &Inner,
+    current: Current<'_>,
+    place: Place<'_>,
+    attempt: &Attempt<'_>,
+) -> Result<Pending, Error> {
     let rank = &op.rank;
     let entry = op.largest().loaded.entry_of_no_rows(rank);
     let outside = match place {
         Place::Recording(recording) => {
             recording.add((entry, 0), []);
             return Ok(Pending::recorded(rank));
+        }
+        Place::Captured(stream) => {
+            let _turn = rank.turn(current)?;
+            let _mode = rank.gpu().relaxed();
+            return captured(rank, current, stream, entry.as_ref(), |_| Ok(()));
         }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
@@ -272,10 +336,6 @@ fn nothing(op: &Inner, current: Current<'_>, place: Place<'_>) -> Result<Pending
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
     in_order(rank, current, passage, outside, &[], || {
-        if let Some(entry) = entry {
-            rank.write(entry)?;
-            rank.launches()?;
-        }
-        Ok(())
+        entry.map_or(Ok(()), |entry| attempt.write(entry).map(drop))
     })
 }

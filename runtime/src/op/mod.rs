@@ -6,20 +6,24 @@ mod argument;
 mod builder;
 mod built;
 #[cfg(test)]
+mod captured;
+#[cfg(test)]
 mod ends;
 mod given;
 mod launch;
 mod sizes;
 mod step;
 mod typed;
+mod workspace;
 
 pub use crate::caller::Caller;
 pub use crate::driver::Element;
 pub use argument::Needs;
-pub use builder::{OpBuilder, Workspace};
+pub use builder::OpBuilder;
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
 pub use launch::Launch;
 pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
 pub use typed::{Launcher, Schedule};
+pub use workspace::Workspace;

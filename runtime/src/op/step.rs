@@ -2,11 +2,12 @@
 
 use super::argument::{Extent, Home};
 use super::given::{Argument, Open};
-use crate::caller::{Caller, Place, in_order};
+use crate::caller::{Caller, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
 use crate::pending::Pending;
+use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
 use std::any::Any;
 use std::sync::Arc;
@@ -164,7 +165,8 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Enqueues what `work` enqueues in the stream that it is given. It waits for no peer.
+    /// Enqueues what `work` enqueues in the stream that it is given. It waits for no peer. In a stream that the program
+    /// captures it becomes part of the program's graph, as a launch does.
     ///
     /// # Safety
     /// `work` enqueues only kernels that use no other memory than the parts', no more elements of it than each part says,
@@ -172,8 +174,8 @@ impl<'a> Step<'a> {
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for memory of another type, size, rank or GPU than a part needs, for
-    /// an output given by `&`, for memory that overlaps where it is written, and for a stream that records a graph or is of
-    /// another GPU; what `work` ends with.
+    /// an output given by `&`, for memory that overlaps where it is written, and for a stream of another GPU; what `work`
+    /// ends with. A call of the rank within `work` that would wait for the turn that this step has is [`Error::Usage`].
     #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
     pub unsafe fn launch(
         self,
@@ -191,15 +193,17 @@ impl<'a> Step<'a> {
         let place = caller.place(rank, current)?;
         let own = rank.own_stream();
         let (records, outside) = match place {
-            Place::Own => (None, None),
-            Place::Outside(stream) => (None, Some(stream)),
-            Place::Recording(recording) => (Some(recording), None),
+            Place::Own => (false, None),
+            Place::Outside(stream) => (false, Some(stream)),
+            Place::Recording(_) | Place::Captured(_) => (true, None),
         };
+        // A strict capture of this thread's forbids what is enqueued beside it.
+        let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
         let mut theirs: Vec<Stream> = Vec::new();
         for (part, argument) in &parts {
-            check(rank, part, argument, records.is_some())?;
-            if let Some(stream) = argument.stream()
+            check(rank, part, argument, records)?;
+            if let Some(stream) = argument.stream(rank)
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
             {
@@ -213,7 +217,7 @@ impl<'a> Step<'a> {
             }
         }
         let _turn = rank.turn(current)?;
-        let streams = records.is_none().then_some(own).into_iter();
+        let streams = (!records).then_some(own).into_iter();
         let passage = rank.passes(streams.chain(outside).chain(&theirs), 0)?;
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
@@ -233,7 +237,15 @@ impl<'a> Step<'a> {
                 .map(|(part, at)| (*part, Address::of(*at)))
                 .collect(),
         };
-        if let Some(recording) = records {
+        if let Place::Captured(stream) = place {
+            return captured(rank, current, stream, None, |graph| {
+                work(&running(stream))?;
+                let memory = opened.iter().filter_map(Open::kept);
+                memory.chain(kept).for_each(|thing| graph.keep(thing));
+                Ok(())
+            });
+        }
+        if let Place::Recording(recording) = place {
             work(&running(recording.records_in()))?;
             let memory = opened.iter().filter_map(Open::kept);
             memory.chain(kept).for_each(|thing| recording.keep(thing));
@@ -255,7 +267,7 @@ fn check(
     argument: &Argument<'_>,
     records: bool,
 ) -> Result<(), Error> {
-    let given = argument.given(part.name, rank, records)?;
+    let given = argument.given(part.name, rank, (records, false))?;
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     if let Home::Elsewhere(place) = given.home {
         let what = format!("{} is of {place}", part.name);

@@ -32,10 +32,7 @@ pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machi
 
 /// The part of a GPU that `machine` is, at the power limit.
 fn hot(machine: &Machine) -> Machine {
-    Machine {
-        sms: machine.sms,
-        ..Machine::h200_at_power_limit()
-    }
+    machine.at_power_limit()
 }
 
 /// Predictions that differ by less are equal: two runs differ by as much.

@@ -13,8 +13,11 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Winners on H200s that come with the package, in the format of `bench --sweep`.
-const H200: &str = include_str!("../../tuned/h200.toml");
+/// Winners that come with the package, a file for each GPU, in the format of `bench --sweep`.
+const EMBEDDED: [(&str, &str); 2] = [
+    ("h100.toml", include_str!("../../tuned/h100.toml")),
+    ("h200.toml", include_str!("../../tuned/h200.toml")),
+];
 /// The user's file, in the cache folder.
 const FILE: &str = "tuned.toml";
 /// The most bytes of such a file: some ten thousand winners.
@@ -255,7 +258,12 @@ impl Tuned {
     /// # Errors
     /// [`Error::File`] only if the package is broken; a test reads it.
     pub fn embedded() -> Result<Tuned, Error> {
-        Tuned::parse(H200, Path::new("h200.toml"))
+        let mut all = Tuned::default();
+        for (name, text) in EMBEDDED {
+            all.winner
+                .extend(Tuned::parse(text, Path::new(name))?.winner);
+        }
+        Ok(all)
     }
 
     /// The user's file, if there is one.
@@ -400,13 +408,20 @@ mod tests {
 
     #[test]
     fn what_comes_with_the_package_can_be_read() {
-        let embedded = Tuned::embedded().unwrap_or_else(|error| panic!("{error}"));
-        // It is what `bench --sweep` writes, below a comment.
-        let rows = H200.lines().filter(|line| !line.starts_with('#'));
-        assert_eq!(
-            embedded.text().expect("text").lines().collect::<Vec<_>>(),
-            rows.collect::<Vec<_>>()
-        );
+        let mut rows = 0;
+        for (name, text) in EMBEDDED {
+            let table = Tuned::parse(text, Path::new(name));
+            let table = table.unwrap_or_else(|error| panic!("{error}"));
+            rows += table.len();
+            // It is what `bench --sweep` writes, below a comment.
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            assert_eq!(
+                table.text().expect("text").lines().collect::<Vec<_>>(),
+                lines.collect::<Vec<_>>(),
+                "{name}"
+            );
+        }
+        assert_eq!(Tuned::embedded().expect("tables").len(), rows);
     }
 
     #[test]

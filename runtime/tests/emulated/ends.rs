@@ -74,7 +74,7 @@ fn a_rank_that_ends_early_is_told_to_a_peer_whose_kernel_waits_for_it() -> Resul
         (Ends::Panics, "rank 1 ended early: it panicked: on purpose"),
         (
             Ends::Refuses,
-            "rank 1 ended early: it does not launch scatter: ",
+            "rank 1 ended early: its part of `each` ended (it was refused scatter: ",
         ),
         (Ends::Aborts, "rank 1 ended the communicator: cancelled"),
     ];
@@ -134,6 +134,76 @@ fn a_rank_that_ends_early_is_told_to_a_peer_whose_kernel_waits_for_it() -> Resul
     Ok(())
 }
 
+/// What rank 0 does of which it waits for rank 1, whose part has ended.
+#[derive(Clone, Copy, Debug)]
+enum Waits {
+    InAKernel,
+    InACall,
+    /// It launches once the other's part has ended.
+    Later,
+}
+
+#[test]
+fn a_rank_that_is_done_is_told_to_who_waits_for_it_and_to_nobody_else() -> Result<(), Error> {
+    let case = case(300);
+    let all = [
+        (Waits::InAKernel, " after 0 launches, and rank 0 has made 1"),
+        (Waits::InACall, " while rank 0 is at a barrier"),
+        (Waits::Later, " after 0 launches, and rank 0 has made 1"),
+    ];
+    for (waits, wanted) in all {
+        let ranks = Communicator::emulated(2)?;
+        let start = Mutex::new(None);
+        let told = Communicator::each(&ranks, |rank| {
+            let (loaded, _memory, tensors) = ready(rank, &case)?;
+            rank.barrier()?;
+            if rank.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(50));
+                *start.lock().expect("whole") = Some(Instant::now());
+                return Ok(None);
+            }
+            let told = match waits {
+                Waits::InAKernel => loaded.launch(rank, &case.plan, &tensors),
+                Waits::InACall => rank.barrier(),
+                Waits::Later => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    loaded.launch(rank, &case.plan, &tensors)
+                }
+            };
+            let told = told.and_then(|()| rank.synchronize()).expect_err("told");
+            Ok(Some((told, Instant::now())))
+        })?;
+        let (error, at) = told.into_iter().flatten().next().expect("rank 0");
+        let text = error.to_string();
+        assert_eq!(error.kind(), "aborted", "{waits:?}: {text}");
+        let ended = "rank 1 ended early: its part of `each` ended";
+        assert!(text.starts_with(ended), "{waits:?}: {text}");
+        assert!(text.ends_with(wanted), "{waits:?}: {text}");
+        let start = start.into_inner().expect("whole").expect("ended");
+        assert!(at.saturating_duration_since(start) < TOLD, "{waits:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn parts_that_end_at_other_times_and_wait_for_nobody_end_nothing() -> Result<(), Error> {
+    let ranks = Communicator::emulated(3)?;
+    for round in 0..3 {
+        let done = Communicator::each(&ranks, |rank| {
+            let mine = rank.zeros::<u32>([4, 4])?;
+            std::thread::sleep(Duration::from_millis(30) * ((rank.rank() + round) % 3));
+            mine.fill(7)?;
+            assert_eq!(mine.read()?, [0x0707_0707; 16]);
+            rank.synchronize()?;
+            Ok(rank.rank())
+        })?;
+        assert_eq!(done, [0, 1, 2]);
+        // All are there again.
+        Communicator::each(&ranks, Communicator::barrier)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_communicator_that_is_dropped_ends_the_wait_of_a_peers_kernel() -> Result<(), Error> {
     let case = case(300);
@@ -168,10 +238,12 @@ fn a_kernel_is_launched_only_on_the_rank_that_loaded_it() -> Result<(), Error> {
     let refused = loaded.launch(&ranks[1], &case.plan, tensors);
     let error = refused.expect_err("rank 0 loaded it");
     assert_eq!(error.kind(), "usage", "{error}");
-    let told = ranks[0].synchronize().expect_err("told").to_string();
-    let wanted = "rank 1 ended early: it does not launch scatter: ";
-    assert!(told.starts_with(wanted), "{told}");
-    Ok(())
+    // Nothing was enqueued, so nothing ends.
+    let own = [loaded, &ready[1].0];
+    for ((rank, loaded), (.., tensors)) in ranks.iter().zip(own).zip(&ready) {
+        loaded.launch(rank, &case.plan, tensors)?;
+    }
+    ranks.iter().try_for_each(Communicator::synchronize)
 }
 
 /// A product computes on each rank by itself, so a rank may launch it more often than one that is gone.

@@ -163,7 +163,7 @@ fn what_no_graph_can_hold_is_refused() -> Result<(), Error> {
     let ranks = Communicator::emulated(1)?;
     let rank = &ranks[0];
     let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
-    let (graph, w) = (layer.recorded(rank)?, moving(rank)?);
+    let graph = layer.recorded(rank)?;
     let told = |error: Error, words: &str| {
         assert_eq!(error.kind(), "usage", "{error}");
         assert!(error.to_string().contains(words), "{error}");
@@ -176,12 +176,6 @@ fn what_no_graph_can_hold_is_refused() -> Result<(), Error> {
         // SAFETY: nothing is enqueued there.
         let records = unsafe { s.stream() };
         assert!(records.is_capturing());
-        told(
-            layer
-                .launch(records, &w)
-                .expect_err("not through the recording"),
-            "a launch on a stream that records a graph",
-        );
         told(Event::record(records).expect_err("a point"), "an event");
         told(
             records.synchronize().expect_err("a wait"),

@@ -26,6 +26,11 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
     let to = lines.clone();
     let subscriber = fmt().with_max_level(tracing::Level::DEBUG).without_time();
     let subscriber = subscriber.with_ansi(false).with_writer(move || to.clone());
+    // With one subscriber alone, what threads without any reach first is taken to be of no interest to anybody.
+    let other = fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(std::io::sink);
+    let _other = tracing::Dispatch::new(other.finish());
     tracing::subscriber::with_default(subscriber.finish(), || {
         let ranks = Communicator::emulated(1)?;
         let rank = &ranks[0];
@@ -42,6 +47,8 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
             launch.tensor("y", &mut y).launch().map(drop)
         })?;
         graph.launch(rank)?.wait()?;
+        let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+        launch.tensor("y", &mut y).rows(40).launch()?.wait()?;
         rank.abort("no more");
         Ok::<_, Error>(())
     })?;
@@ -52,15 +59,24 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
         "op built rank=0 schedule=gather variant=sm90 world 1 nt",
         "buffer rank=0 name=x shape=[300, 64] bytes=38400 offset=",
         "graph rank=0 launches=1",
+        "launch rank=0 schedule=gather variant=sm90 world 1 nt",
         "communicator ended cause=rank 0 ended the communicator: no more",
+    ];
+    let levels = [
+        "DEBUG", "DEBUG", " INFO", "DEBUG", "DEBUG", "DEBUG", "ERROR",
     ];
     let found: Vec<&str> = text.lines().collect();
     assert_eq!(found.len(), wanted.len(), "{text}");
-    for (line, wanted) in found.iter().zip(wanted) {
+    for ((line, wanted), level) in found.iter().zip(wanted).zip(levels) {
         assert!(
-            line.starts_with("DEBUG") && line.contains(wanted),
-            "{wanted}: {text}"
+            line.starts_with(level) && line.contains(wanted),
+            "{level} {wanted}: {text}"
         );
     }
+    let built = found[2];
+    assert!(
+        built.contains("why=the only choice fused=false most="),
+        "{built}"
+    );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Emulated ranks: the run time's own calls, on GPUs that are in this process.
 
 mod agree;
+mod alone;
 mod buckets;
 mod dlpack;
 mod dropped;
@@ -11,6 +12,7 @@ mod groups;
 mod held;
 mod log;
 mod no_rows;
+mod orders;
 mod partial;
 mod planes;
 mod refused;
@@ -18,6 +20,7 @@ mod rounds;
 mod schedules;
 mod shown;
 mod sizes;
+mod within;
 
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;

@@ -2,7 +2,7 @@
 //! the crate have this file too.
 
 use counterflow_codegen::builder::{
-    GemmOptions, ScheduleBuilder, Tune, me, others, ranks, tune, world,
+    GemmOptions, Ranks, ScheduleBuilder, Tune, me, others, ranks, tune, world,
 };
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::program::Program;
@@ -26,6 +26,11 @@ pub fn gather(sender: Sender) -> Program {
 
 /// The same with other tiles.
 pub fn gather_by(name: &str, sender: Sender, tile: Tune) -> Program {
+    gather_in(ranks().from_me(), name, sender, tile)
+}
+
+/// The same with chunks multiplied in that order.
+pub fn gather_in(order: Ranks, name: &str, sender: Sender, tile: Tune) -> Program {
     let mut s = ScheduleBuilder::new(name);
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let pieces = s.pieces("pieces", x, 256);
@@ -44,7 +49,7 @@ pub fn gather_by(name: &str, sender: Sender, tile: Tune) -> Program {
         Sender::CopyEngine => s.copy_engine(send),
     }
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+        s.for_ranks("chunk", order, |s, chunk| {
             s.for_items("t", tiles.of(&chunk), |s, t| {
                 s.wait(arrived.at(t.rows()));
                 let acc = s.dot(x.at(t), w.at(t));

@@ -13,12 +13,18 @@ mod common;
 mod faults;
 mod leaves;
 mod room;
+#[path = "../emulated/schedules.rs"]
+#[expect(dead_code, reason = "one of them is built here")]
+mod schedules;
 
 use children::Rank;
 use counterflow::op::Op;
 use counterflow::prelude::bf16;
 use counterflow::schedules::{AgGemmOp, GemmRsOp};
 use counterflow::{Communicator, Error, Tensor, UserBuffer};
+use counterflow_codegen::builder::{ranks, tune};
+use schedules::{Sender, gather_in};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const WORLD: usize = 4;
@@ -41,6 +47,7 @@ fn part() {
             "differ" => rank
                 .allocate::<u8>("x", [rank.rank() as usize / 3])
                 .map(drop),
+            "orders" => orders(&rank),
             "leave" => leave(rank),
             "scratch" => scratch(&rank),
             "exit" => exit(rank),
@@ -245,6 +252,23 @@ fn scratch(rank: &Communicator) -> Result<(), Error> {
     rank.barrier()
 }
 
+/// An order that each process has its own of.
+fn orders(rank: &Communicator) -> Result<(), Error> {
+    static ODD: AtomicU32 = AtomicU32::new(0);
+    fn own(me: u32, step: u32, world: u32) -> u32 {
+        (me + step * (1 + 2 * ODD.load(SeqCst))) % world
+    }
+    ODD.store(rank.rank() / 3, SeqCst);
+    rank.reserve(8 << 20)?;
+    let gather = gather_in(
+        ranks().by(own),
+        "moody_gather",
+        Sender::Ctas(4),
+        tune([(128, 128)]),
+    );
+    rank.op(&gather).up_to(256, 64, 64).build().map(drop)
+}
+
 fn leave(rank: Communicator) -> Result<(), Error> {
     rank.barrier()?;
     match rank.rank() {
@@ -322,6 +346,23 @@ fn processes_that_ask_for_different_things_are_told() {
             "{told}"
         );
         assert!(told.contains("rank 3 allocates x, [1] of u8"), "{told}");
+    }
+}
+
+#[test]
+fn processes_with_other_orders_by_closure_are_told_which() {
+    let ranks = started("orders", 60);
+    for (what, help) in ranks
+        .iter()
+        .map(|rank| (rank.next(LAST).1, rank.next(HELP).1))
+    {
+        let said = "in step 1 rank 0 visits rank 1 as rank 0 has it, and rank 3 as rank 3 has it";
+        assert!(
+            what.starts_with("mismatch: the order of `chunk` in moody_gather ("),
+            "{what}"
+        );
+        assert!(what.ends_with(said), "{what}");
+        assert!(help.contains("before any rank builds"), "{help}");
     }
 }
 

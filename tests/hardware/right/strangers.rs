@@ -42,7 +42,8 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
         .chain(gated)
         .chain(gathered)
         .chain(outsiders)
-        .chain(newcomers);
+        .chain(newcomers)
+        .chain(super::handed::ALL);
     let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()

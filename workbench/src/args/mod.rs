@@ -114,9 +114,9 @@ struct Args {
     /// Where to run: cpu, cuda; by default on GPUs, if there are any and the schedule has a kernel for them
     #[arg(long, value_name = "DEVICE", value_parser = values::device)]
     device: Option<Device>,
-    /// The machine to predict for: h200
-    #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = values::machine)]
-    machine: values::Named<Machine>,
+    /// The machine that the model takes: h100, h200; by default the GPU it runs on, and an H200 where there is none
+    #[arg(long, value_name = "MACHINE", value_parser = values::machine)]
+    machine: Option<values::Named<Machine>>,
     /// Launches of a run, one after another with different M
     #[arg(long, value_name = "L", default_value = "3", value_parser = values::launches)]
     launches: u32,
@@ -255,7 +255,7 @@ pub(crate) fn parse(
         program,
         variant,
         shape,
-        machine: args.machine.0,
+        named: args.machine.map(|machine| machine.0),
         device: args.device,
         launches: args.launches,
         seed: args.seed,

@@ -72,7 +72,8 @@ pub(crate) struct Request {
     pub program: Program,
     pub variant: Variant,
     pub shape: Shape,
-    pub machine: Machine,
+    /// The machine that the user names.
+    pub named: Option<Machine>,
     /// Where to run, if the user says so.
     pub device: Option<Device>,
     pub launches: u32,
@@ -85,4 +86,16 @@ pub(crate) struct Request {
     pub bench: Options,
     /// The binary's `gemm`, if it has one: the product on each rank alone.
     pub baseline: Option<Program>,
+}
+
+impl Request {
+    /// The machine to predict for: the one that the user names, otherwise an H200.
+    pub(crate) fn machine(&self) -> Machine {
+        self.named.clone().unwrap_or_else(Machine::h200)
+    }
+
+    /// The machine that a GPU is, unless the user names another one.
+    pub(crate) fn machine_of(&self, gpu: &str) -> Machine {
+        self.named.clone().unwrap_or_else(|| Machine::of(gpu))
+    }
 }

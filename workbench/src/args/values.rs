@@ -125,5 +125,10 @@ pub(super) fn device(text: &str) -> Result<Device, String> {
 }
 
 pub(super) fn machine(text: &str) -> Result<Named<Machine>, String> {
-    one_of((text == "h200").then(Machine::h200).map(Named), &["h200"])
+    let machine = match text {
+        "h100" => Some(Machine::h100()),
+        "h200" => Some(Machine::h200()),
+        _ => None,
+    };
+    one_of(machine.map(Named), &["h100", "h200"])
 }

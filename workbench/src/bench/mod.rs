@@ -74,7 +74,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         .buffers
         .iter()
         .any(|buffer| buffer.dtype.is_fp8());
-    let mut setup = Setup::new(world, &request.machine, fp8).map_err(without_a_gpu)?;
+    let mut setup = Setup::new(world, |gpu| request.machine_of(gpu), fp8).map_err(without_a_gpu)?;
     let mut lacks = None;
     if options.nccl && side.is_some() {
         lacks = setup.add_nccl()?;

@@ -32,7 +32,11 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub(super) fn new(world: u32, machine: &Machine, fp8: bool) -> Result<Setup, Error> {
+    pub(super) fn new(
+        world: u32,
+        machine: impl Fn(&str) -> Machine,
+        fp8: bool,
+    ) -> Result<Setup, Error> {
         let ranks = gpus::ranks(world)?;
         let gpu = ranks[0].gpu();
         gpu.cuda()?.must_be_hopper()?;
@@ -40,6 +44,7 @@ impl Setup {
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
+        let machine = machine(gpu.name());
         let compiler = Compiler::find()?;
         let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler, fp8))?;
         Ok(Setup {
@@ -48,7 +53,7 @@ impl Setup {
             workers,
             compiler,
             sharing,
-            machine: machine.clone(),
+            machine,
             tables: [Tuned::of_user()?, Tuned::embedded()?],
         })
     }

@@ -2,7 +2,6 @@
 
 use super::boards;
 use super::facts::{Asked, CacheFacts, Facts, Problem, Tables, Toolkit};
-use counterflow_codegen::model::Machine;
 use counterflow_runtime::cuda::Survey;
 use counterflow_runtime::jit::{Cache, Compiler, Source, Target};
 use counterflow_runtime::tuned::Tuned;
@@ -39,7 +38,6 @@ pub(super) fn facts() -> Facts {
             shipped: rows(Tuned::embedded()),
             user: rows(Tuned::of_user()),
         },
-        profile: profile(),
         visible: variable("CUDA_VISIBLE_DEVICES"),
         imex: has_entries(Path::new("/dev/nvidia-caps-imex-channels")),
         allowing: allowing
@@ -48,11 +46,6 @@ pub(super) fn facts() -> Facts {
         driver: driver.by(end),
         management: management.by(end),
     }
-}
-
-/// Name of the profile that the model uses.
-fn profile() -> String {
-    Machine::h200().name.to_owned()
 }
 
 fn patience(said: Option<&str>) -> Duration {

@@ -24,8 +24,6 @@ pub(super) struct Facts {
     pub compiler: Result<Toolkit, Problem>,
     pub cache: CacheFacts,
     pub tuned: Tables,
-    /// Name of the profile that predictions and choices use.
-    pub profile: String,
 }
 
 /// The answer of a library that may be missing, or may never answer.

@@ -2,7 +2,8 @@
 
 use super::walk::Rect;
 use crate::dtype::Dtype;
-use crate::interp::known::{Known, Operand, stored};
+use crate::interp::known::{Known, stored};
+use crate::interp::product::Operand;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The statements of one role of one rank in order, with loops unrolled and indices as numbers.
 
 use crate::interp::sizes::{Item, Sizes};
-use crate::order::RankOrder;
+use crate::order::{ByClosure, RankOrder};
 use crate::program::{
     Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
     StmtKind, StoreMode, TensorId, TensorKind, Var,
@@ -242,7 +242,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         Ok(())
     }
 
-    fn at(&self, order: &RankOrder, step: u32) -> Result<u32, Why> {
+    fn at(&self, order: &RankOrder<ByClosure>, step: u32) -> Result<u32, Why> {
         let rank = order.at(self.rank, step, self.sizes.world);
         if rank < self.sizes.world {
             Ok(rank)

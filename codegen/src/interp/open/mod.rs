@@ -14,10 +14,12 @@
 //! empty, and [`Machine::fault`] says why.
 
 mod bytes;
+mod compare;
 mod kernel;
 mod work;
 
 pub use bytes::{Fault, Memory};
+pub use compare::{AHEAD, Compare};
 pub use kernel::Blocked;
 pub use work::{Cause, GaveUp, Launch, Place, Point, StreamId, Watch, Work};
 
@@ -254,6 +256,10 @@ impl<M: Memory> Machine<M> {
             Some(Work::Kernel(launch)) => {
                 let ctas = launch.ctas;
                 return Ok(self.begin(at, ctas));
+            }
+            Some(Work::Compare(compare)) => {
+                let told = compare.act(&mut self.memory, now)?;
+                self.told.extend(told);
             }
             Some(work) => {
                 if !work.act(&mut self.memory)? {

@@ -1,6 +1,7 @@
 //! What is put on a stream.
 
 use super::bytes::{Fault, Memory, put, word};
+use super::compare::Compare;
 use crate::plan::Plan;
 use crate::verify::Checked;
 
@@ -67,6 +68,8 @@ pub enum Work {
     Free(u64),
     /// Runs a kernel.
     Kernel(Box<Launch>),
+    /// Compares a launch with the peers'.
+    Compare(Compare),
 }
 
 /// The place of a tensor.
@@ -125,6 +128,9 @@ pub enum Cause {
     Peer,
     /// The host ended all kernels.
     Host,
+    /// A peer launches something else: `counter` is the peer, `cell` the launch's place, `seen` and `wanted` are what both
+    /// launch.
+    Differs,
 }
 
 /// The first wait of a launch that gave up.
@@ -183,7 +189,7 @@ impl Work {
             }
             Work::Store { cell, value } => put(memory, *cell, *value)?,
             Work::Free(at) => memory.free(*at)?,
-            Work::After(_) | Work::Kernel(_) => {}
+            Work::After(_) | Work::Kernel(_) | Work::Compare(_) => {}
         }
         Ok(true)
     }

@@ -152,10 +152,17 @@ impl<'a> Held<'a> {
             }
         }
         let mut known: HashMap<Vec<SumId>, SumId> = HashMap::new();
+        // Neighbours are nearly always alike.
+        let mut last: (Vec<SumId>, SumId) = (Vec::new(), NOTHING);
         let shape = (dst.rows.len(), dst.columns.len());
         Array2::from_shape_fn(shape, |at| {
-            let here: Vec<SumId> = accs.iter().map(|(_, ids)| ids[at]).collect();
+            let here = accs.iter().map(|(_, ids)| ids[at]);
+            if !accs.is_empty() && here.clone().eq(last.0.iter().copied()) {
+                return last.1;
+            }
+            let here: Vec<SumId> = here.collect();
             if let Some(sum) = known.get(&here) {
+                last = (here, *sum);
                 return *sum;
             }
             let acc = |id: AccId| {

@@ -11,6 +11,7 @@ use crate::interp::expected::NoReference;
 use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};
+use crate::interp::product::product;
 use crate::interp::sizes::Sizes;
 use crate::program::{Program, Side, TensorId, TensorKind};
 use crate::scales::scale_of;
@@ -286,7 +287,7 @@ impl<'a> Wholes<'a> {
     fn unscaled(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
         if is_input(a) && is_input(b) {
-            return self.operand(rank, a).dot(&self.operand(rank, b).t());
+            return product(&self.operand(rank, a).view(), &self.operand(rank, b).view());
         }
         let sides = [a, b].map(|operand| self.held.sizes.rows(operand) as usize);
         let made = self.products.get(&(rank, (a, b))).cloned();

@@ -4,6 +4,7 @@ use super::launches::Launches;
 use super::step::Box4;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
+use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
 use crate::program::{CounterId, Pick, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
@@ -38,6 +39,8 @@ pub(super) struct Case<'a> {
     sizes: Vec<Sizes>,
     /// Which of them each launch has.
     order: Vec<usize>,
+    /// The orders of ranks that are tables.
+    orders: Vec<RankTable>,
     /// Ranks.
     pub world: u32,
     pub roles: Roles,
@@ -78,13 +81,18 @@ impl<'a> Case<'a> {
         let sizes = sizes.collect();
         let comm = pipeline.comm.iter().flat_map(|comm| &comm.roles);
         let comm: u32 = comm.map(|role| comm_ctas(role.ctas)).sum();
+        let world = kernel.variant.world;
+        let orders = pipeline.orders.iter().map(|table| &table.by);
+        let orders = orders.map(|by| by.within(world).unwrap_or_else(|| by.clone()));
+        let orders = orders.collect();
         let multiplying = if gemm.is_some() { 2 } else { 0 };
         let blocks = (multiplying + comm) * pipeline.cta.ctas();
         let mut case = Case {
             pipeline,
             sizes,
             order,
-            world: kernel.variant.world,
+            orders,
+            world,
             roles,
             blocks,
             first,
@@ -543,8 +551,7 @@ impl Values for Env<'_> {
     }
 
     fn ordered(&self, order: OrderId, step: u32) -> u32 {
-        let by = self.case.pipeline.order_table(order).by;
-        by(self.rank, step, self.case.world)
+        self.case.orders[usize::from(order.0)].at(self.rank, step, self.case.world)
     }
 
     fn block(&self) -> (u32, u32) {

@@ -6,12 +6,11 @@ use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{CounterDim, PartitionId, Side};
+use crate::program::{CounterDim, Loc, PartitionId, Side};
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
-use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,40 +61,56 @@ pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
         Err(why) => why,
     };
     for world in others {
-        why = match (in_world(pipeline, world), why) {
-            (Ok(launches), _) => return Ok(launches),
-            // What a legal world leaves out tells more.
-            (Err(NoCase::LeftOut(found)), NoCase::Illegal(_)) => NoCase::LeftOut(found),
-            (Err(NoCase::LeftOut(_) | NoCase::Illegal(_)), why) => why,
-        };
+        match in_world(pipeline, world) {
+            Ok(launches) => return Ok(launches),
+            // What a world leaves out tells more than what is wrong in another, and that more than that there is none.
+            Err(found) if found.tells() > why.tells() => why = found,
+            Err(_) => {}
+        }
     }
     Err(Refused::NoCase(match why {
-        NoCase::LeftOut(found) => found,
-        NoCase::Illegal(found) => no_world(&found).into(),
+        NoCase::LeftOut(found) | NoCase::Unordered(found) => found,
+        NoCase::Illegal(found) => no_world(&found, kernel.program.at).into(),
     }))
 }
 
 /// Why the launches of so many ranks are no case.
 enum NoCase {
+    /// An order by closure says nothing of so many ranks.
+    Unordered(Diagnostics),
     /// The tile level refuses them.
     Illegal(Diagnostics),
     /// A statement is run by none.
     LeftOut(Diagnostics),
 }
 
+impl NoCase {
+    /// How much it tells.
+    fn tells(&self) -> u32 {
+        match self {
+            NoCase::Unordered(_) => 0,
+            NoCase::Illegal(_) => 1,
+            NoCase::LeftOut(_) => 2,
+        }
+    }
+}
+
 fn in_world(pipeline: &Pipeline, world: u32) -> Result<Launches, NoCase> {
+    let ordered = pipeline.kernel.in_world(world);
+    ordered.map_err(|found| NoCase::Unordered(found.into()))?;
     let launches = legal(pipeline, world).map_err(NoCase::Illegal)?;
     complete(pipeline, launches).map_err(NoCase::LeftOut)
 }
 
 /// Why there is no case, if the schedule is legal for no small world.
-fn no_world(found: &Diagnostics) -> Diagnostic {
+fn no_world(found: &Diagnostics, schedule: Loc) -> Diagnostic {
     let why = found.first();
     let message = format!(
         "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
         why.message
     );
-    Diagnostic::new(Rule::Resources, why.at, message).hint(format!(
+    // What nobody does has no statement.
+    Diagnostic::new(Rule::Resources, why.at.unwrap_or(schedule), message).hint(format!(
         "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
     ))
 }
@@ -133,16 +148,13 @@ pub(super) fn of_ranks(
     world: u32,
     steps: Option<u32>,
 ) -> Result<Launches, Diagnostics> {
-    let mut kernel = (*pipeline.kernel).clone();
-    kernel.variant = Variant {
-        world,
-        ..kernel.variant
-    };
+    let kernel = pipeline.kernel.in_world(world)?;
     let largest = shape(pipeline, world, steps);
     let fewer = fewer(&kernel, &largest, &chosen(pipeline, world));
     // Where chunks are rounded up, the last ranks have no rows.
+    let line = line_of_rows(&kernel);
     let tiny = Shape {
-        m: world + 1,
+        m: (world + 1).next_multiple_of(line),
         ..largest.clone()
     };
     let most = largest.most(&kernel);
@@ -186,7 +198,24 @@ fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> 
         let size = shape.size(dim).saturating_sub(chosen.item * chunks).max(1);
         shape.set(dim, size);
     }
+    shape.m = whole_lines(kernel, shape.m);
     (shape != *largest).then_some(shape)
+}
+
+/// What rows are a multiple of, where they are columns of a tensor, too: there a row of memory is whole 16 bytes.
+fn line_of_rows(kernel: &Kernel) -> u32 {
+    let mut buffers = kernel.buffers.iter().filter(|it| !it.kind.is_scale());
+    let is_rows = |dim: DimId| kernel.dims[usize::from(dim.0)].name == "m";
+    match buffers.any(|buffer| !buffer.mn_major && is_rows(buffer.columns)) {
+        true => 16,
+        false => 1,
+    }
+}
+
+/// At most so many rows that are whole 16 bytes where they are columns, too.
+fn whole_lines(kernel: &Kernel, rows: u32) -> u32 {
+    let line = line_of_rows(kernel);
+    (rows - rows % line).max(line)
 }
 
 /// The least that chunks of a dimension must have to show which items loops select.
@@ -317,6 +346,7 @@ pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shap
         true => of_tiles(pipeline, world, steps),
         false => of_pieces(pipeline, world),
     };
+    shape.m = whole_lines(kernel, shape.m);
     for (dim, chosen) in chosen(pipeline, world) {
         let dim = &kernel.dims[usize::from(dim.0)];
         let (chunks, short) = chunks(world);

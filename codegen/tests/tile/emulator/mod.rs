@@ -4,6 +4,7 @@ mod broken;
 mod foreign;
 mod meaning;
 mod planes;
+mod products;
 mod whole;
 
 use crate::fixtures::{library, small as schedules};

@@ -5,6 +5,7 @@
 mod divided;
 mod draw;
 mod gather;
+mod handed;
 pub mod judge;
 mod others;
 mod reduce;
@@ -110,6 +111,9 @@ pub const TENSOR_CORES: Sizes = Sizes {
 /// Which byte says what kind of schedule it is.
 pub const KIND: usize = 3;
 
+/// From this number on that byte says: several gathers, products and sums in one kernel.
+pub const SEVERAL: u8 = 240;
+
 /// The schedule that those bytes are, of a few rows.
 pub fn case(bytes: &[u8]) -> Case {
     sized(bytes, SMALL)
@@ -121,12 +125,15 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let world = [3, 2, 4, 5, 3, 2, 4, 9][draw.of(8)];
     let rows = [13, 13, 13, 40][draw.of(4)];
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
-    let kind = draw.of(20);
+    let kind = match draw.of(256) {
+        several if several >= usize::from(SEVERAL) => usize::from(SEVERAL),
+        kind => kind % 20,
+    };
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
     let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
     let n = if kind < 3 { n } else { 8 };
     // Rows of FP8 have whole 16 bytes.
-    let scaled = kind >= 18;
+    let scaled = kind == 18 || kind == 19;
     let deep = if scaled { 2 } else { 1 };
     let shape = |m, n, k| {
         let [n, k] = [n, k].map(|columns| columns * sizes.times.1);
@@ -145,6 +152,10 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         12 | 13 => others::layers(&mut draw, &mut s, sizes),
         14 | 15 => others::summed_beside(&mut draw, &mut s, sizes),
         16 | 17 => divided = divided::columns(&mut draw, &mut s, sizes, &mut launches),
+        240.. => {
+            handed::with_sizes(&mut launches, sizes.times.1);
+            handed::several(&mut draw, &mut s, sizes, world);
+        }
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
         _ => several::soup(&mut draw, &mut s),
     }

@@ -1,7 +1,7 @@
 //! Schedules of a size that the warp level takes.
 
 use super::draw::Draw;
-use super::{Case, TENSOR_CORES, bytes, gather, sized};
+use super::{Case, KIND, SEVERAL, TENSOR_CORES, bytes, gather, sized};
 use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
@@ -25,6 +25,27 @@ pub struct Accepted {
 /// The accepted cases of a seed, with tiles that tensor cores have. `change` may give a case another world or other
 /// launches first.
 pub fn accepted(seed: u64, change: impl Fn(u64, &mut Case)) -> impl Iterator<Item = Accepted> {
+    accepted_of(bytes, seed, change)
+}
+
+/// The same of several gathers, several GEMM loops of other depths, named roles and sums in one kernel.
+pub fn accepted_of_several(
+    seed: u64,
+    change: impl Fn(u64, &mut Case),
+) -> impl Iterator<Item = Accepted> {
+    let several = |seed, number| {
+        let mut bytes = bytes(seed, number);
+        bytes[KIND] = SEVERAL;
+        bytes
+    };
+    accepted_of(several, seed, change)
+}
+
+fn accepted_of(
+    bytes: impl Fn(u64, u64) -> Vec<u8>,
+    seed: u64,
+    change: impl Fn(u64, &mut Case),
+) -> impl Iterator<Item = Accepted> {
     (0..).filter_map(move |number| {
         let mut case = sized(&bytes(seed, number), TENSOR_CORES);
         change(number, &mut case);

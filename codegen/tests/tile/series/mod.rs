@@ -4,6 +4,7 @@ mod halves;
 mod random;
 mod scratch;
 mod shared;
+mod size;
 
 use crate::fixtures::small;
 use counterflow_codegen::builder::*;

@@ -1,6 +1,6 @@
 //! Whether a communicator has ended, and why: the first cause stays.
 
-use super::roll::Roll;
+use super::roll::{Gone, Roll};
 use crate::error::{Error, Stall};
 use crate::sync::{Mutex, PoisonError};
 
@@ -40,8 +40,12 @@ impl End {
         self.roll.gone()
     }
 
+    pub fn how_left(&self, rank: u32) -> String {
+        self.roll.how(rank).to_string()
+    }
+
     pub fn leaves(&self, rank: u32) {
-        if let Some(peer) = self.roll.leaves(rank) {
+        if let Some(peer) = self.roll.leaves(rank, Gone::Dropped) {
             self.end(Verdict::Aborted(format!("rank {peer} waits")));
         }
     }

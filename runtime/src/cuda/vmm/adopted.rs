@@ -4,6 +4,7 @@
 use super::super::Gpu;
 use super::super::driver::check;
 use super::super::handle::Handle;
+use super::super::later::Location;
 use super::{Slots, not_offered, unmap};
 use crate::error::Error;
 use crate::shared::{Handed, Handles};
@@ -105,12 +106,11 @@ impl Lent {
         check("ask for the extent of memory", code)?;
         let range = start..start + held as u64;
         let properties = handle.properties(gpu)?;
-        let device = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         let fd = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let last = Handle::at(range.end - 1, 1);
         let found = Found {
             whole: last.is_some_and(|last| last.is(&handle)),
-            on_gpu: (properties.location.type_ == device).then_some(properties.location.id),
+            on_gpu: Location::on_gpu(properties.location),
             exportable: properties.requestedHandleTypes.0 & fd.0 != 0,
             range,
         };

@@ -1,5 +1,6 @@
 use super::abort::End;
 use super::meeting::Meeting;
+use super::roll::Gone;
 use super::verdict::Verdict;
 use crate::cuda::{Cause, Told};
 use std::time::Duration;
@@ -39,7 +40,7 @@ fn who_waits_is_told_at_once_why_a_peer_does_not_come() {
     let told = waits(|end| drop(end.end(Verdict::Aborted(cause.into()))));
     assert_eq!(told, cause);
     assert_eq!(
-        waits(|end| end.leaves(1)),
+        waits(|end| end.leaves(1, Gone::Dropped)),
         "rank 1 ended early: its communicator was dropped while rank 0 meets"
     );
     let told = waits(|end| end.record(1, Told::of(Cause::TimeLimit, 1, 5)));

@@ -5,6 +5,7 @@ use super::gpus::of_gpus;
 use crate::doctor::facts::Facts;
 use crate::doctor::finding::Finding;
 use crate::render;
+use counterflow_codegen::model::Machine;
 use std::collections::BTreeMap;
 
 /// Hardware queues of a context, at most and where nobody says another number.
@@ -112,7 +113,7 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
             rows(&facts.tuned.user, &gpu.name),
         );
         let rows = format!("{shipped} shipped and {own} own winners of this GPU");
-        let profile = &facts.profile;
+        let profile = Machine::of(&gpu.name).name;
         let says = format!("{rows}; elsewhere the profile of {profile} predicts");
         let measured = profile.split_whitespace().next().unwrap_or_default();
         match (shipped + own, gpu.name.contains(measured)) {

@@ -114,7 +114,6 @@ fn healthy(gpus: usize) -> Facts {
             shipped: Ok(BTreeMap::from([("NVIDIA H200".into(), 214)])),
             user: Ok(BTreeMap::new()),
         },
-        profile: "H200 NV18".into(),
     }
 }
 

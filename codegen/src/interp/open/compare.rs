@@ -1,0 +1,94 @@
+//! What `agree.cu` does on a GPU: a rank writes its launch to every peer, and then looks at what the peers wrote.
+
+use super::bytes::{Fault, Memory, put, word};
+use super::work::{Cause, GaveUp, Watch};
+
+/// How many launches a rank may be ahead of a peer before they are no longer compared.
+pub const AHEAD: u64 = 64;
+/// Bytes before the slots.
+const COUNTS: u64 = 128;
+const SLOT: u64 = 16;
+
+/// A launch of a rank, to be compared with the peers'.
+#[derive(Clone, Copy, Debug)]
+pub struct Compare {
+    /// The rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub world: u32,
+    /// Where rank 0 has what was compared.
+    pub boards: u64,
+    /// Bytes to the next rank's.
+    pub stride: u64,
+    /// Where the host sees how far this rank is.
+    pub far: u64,
+    /// What is launched.
+    pub tag: u64,
+    /// Which launch of this rank's host it is. None: a replay of which no host knows.
+    pub launched: Option<u64>,
+    /// What it needs to tell all to give up.
+    pub watch: Watch,
+}
+
+impl Compare {
+    /// Bytes that it needs in every rank's slot of the heap, zero at first.
+    pub const fn bytes(world: u32) -> u64 {
+        COUNTS + world as u64 * AHEAD * SLOT
+    }
+
+    /// Where a rank has what a peer wrote of a launch in that place.
+    fn slot(&self, home: u32, by: u32, place: u64) -> u64 {
+        let at = u64::from(by) * AHEAD + place % AHEAD;
+        self.boards + u64::from(home) * self.stride + COUNTS + at * SLOT
+    }
+
+    /// Does it, and says if a peer launches something else.
+    pub(super) fn act(&self, memory: &mut impl Memory, now: u64) -> Result<Option<GaveUp>, Fault> {
+        let own = self.boards + u64::from(self.rank) * self.stride;
+        let replays = word(memory, own + 8)?;
+        let launches = match self.launched {
+            Some(launch) => launch,
+            None => word(memory, own)?,
+        };
+        let place = launches + replays;
+        let after = launches + u64::from(self.launched.is_some());
+        let mixed = after.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let wanted = ((place + 1) << 32) | ((self.tag ^ (self.tag >> 32) ^ mixed) & 0xffff_ffff);
+        put(memory, own, after)?;
+        put(
+            memory,
+            own + 8,
+            replays + u64::from(self.launched.is_none()),
+        )?;
+        put(memory, self.far, place + 1)?;
+        let peers = || (0..self.world).filter(|peer| *peer != self.rank);
+        for peer in peers() {
+            let there = self.slot(peer, self.rank, place);
+            put(memory, there + 8, self.tag)?;
+            put(memory, there, wanted)?;
+        }
+        for peer in peers() {
+            let here = self.slot(self.rank, peer, place);
+            let mark = word(memory, here)?;
+            if mark >> 32 != wanted >> 32 || mark == wanted {
+                continue;
+            }
+            for rank in 0..u64::from(self.world) {
+                memory.write(self.watch.abort + rank * self.stride, &1u32.to_le_bytes())?;
+            }
+            return Ok(Some(GaveUp {
+                id: self.watch.id,
+                cause: Cause::Differs,
+                kernel: self.watch.kernel,
+                rank: self.rank,
+                role: 0,
+                counter: peer,
+                cell: place as u32,
+                seen: word(memory, here + 8)?,
+                wanted: self.tag,
+                time: now,
+            }));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,75 @@
+//! A rank's launches that a program captures, whose replays no host sees.
+
+use super::Communicator;
+use crate::compares::Compares;
+use crate::driver::{Current, Event, Lane, Stream, is_past};
+use crate::error::Error;
+use crate::group::Entry;
+use crate::jit::Compiler;
+use std::time::Duration;
+
+impl Communicator {
+    /// Loads what compares launches on the GPUs, before the first one that waits for peers may be captured.
+    pub(crate) fn loads_compares(&self, compiler: Option<&Compiler>) -> Result<(), Error> {
+        if self.compares.get().is_none() {
+            let watch = |rank: &Communicator, kernel| {
+                rank.group.watch(rank.rank, kernel, rank.timeout(), 0)
+            };
+            let made = Compares::new(self, compiler, (self.group.boards(), watch))?;
+            self.compares.get_or_init(|| made);
+        }
+        Ok(())
+    }
+
+    /// From now on launches of this rank are compared on the GPUs. The caller has the rank's turn.
+    pub(crate) fn starts_comparing(&self) -> Result<(), Error> {
+        let made = self.group.made(self.rank);
+        self.compares
+            .get()
+            .map_or(Ok(()), |compares| compares.start(self, made))
+    }
+
+    /// Enqueues the comparison of a launch that follows in the stream, if launches of this rank are compared on the GPUs.
+    /// `launch`: which of this rank's host it is; none of one that is captured. The GPU is current.
+    pub(crate) fn compare(
+        &self,
+        stream: &Stream,
+        entry: &Entry,
+        launch: Option<u64>,
+    ) -> Result<(), Error> {
+        match self
+            .compares
+            .get()
+            .filter(|compares| compares.has_started())
+        {
+            None => Ok(()),
+            Some(compares) => {
+                self.ends().compares(self.rank, entry);
+                compares.enqueue(stream, entry, launch)
+            }
+        }
+    }
+
+    /// Opens the lane of this rank's launches, since one of them is captured.
+    pub(crate) fn open_lane(&self, current: Current<'_>) -> Result<(&Lane, &Event), Error> {
+        self.group.open_lane(self.rank, current)
+    }
+
+    /// This rank's part of [`Communicator::each`] ended, and others' go on until `all` have.
+    pub(crate) fn is_done(&self, all: impl Fn() -> bool) {
+        const PAUSE: Duration = Duration::from_millis(5);
+        self.group.is_done(self.rank);
+        // No host counts replays: they are looked for, once this rank's own are over.
+        let compared = self.compares.get().is_some_and(Compares::has_started);
+        if compared {
+            let after = || self.own_stream().enter().map(drop).is_ok();
+            let known = self.gpu().aside(after);
+            while known && !all() && self.alive().is_ok() {
+                if is_past(self.own_stream()) {
+                    self.ends().misses_replays(self.rank);
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Which communicators' ranks on a GPU have a lane in common, and how it opens.
+
+use super::{Member, Order, Where, order};
+use crate::driver::{Current, Event, Gpu, Lane};
+use crate::error::Error;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The lanes that somebody has: of which GPU, and for which of a communicator's ranks there.
+static LANES: Mutex<Vec<(Where, usize, Weak<Lane>)>> = Mutex::new(Vec::new());
+
+/// The lane of a GPU for that one of a communicator's ranks there.
+pub(crate) fn lane(gpu: &Gpu, index: usize) -> Arc<Lane> {
+    let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
+    lanes.retain(|(.., lane)| lane.strong_count() > 0);
+    let place = Where::from(gpu);
+    let mut same = lanes
+        .iter()
+        .filter(|(at, of, _)| (*at, *of) == (place, index));
+    if let Some(lane) = same.find_map(|(.., lane)| lane.upgrade()) {
+        return lane;
+    }
+    let made = Arc::new(Lane::default());
+    lanes.push((place, index, Arc::downgrade(&made)));
+    made
+}
+
+impl<S: Clone, E> Order<S, E> {
+    /// The streams of all communicators' ranks on a GPU that have that place there.
+    fn streams(&self, gpu: Where, index: usize) -> Vec<S> {
+        let places = self.members.values().flatten();
+        let places = places.filter(|place| place.gpu == gpu);
+        let ranks = places.filter_map(|place| place.ranks.get(index));
+        ranks.map(|(stream, _)| stream.clone()).collect()
+    }
+}
+
+impl Member {
+    /// Opens the lane of a rank's launches, since one of them is captured: its event comes after all launches there so far.
+    /// Its GPU is current.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn open_lane(&self, rank: u32, current: Current<'_>) -> Result<(&Lane, &Event), Error> {
+        let (gpu, index) = &self.ranks[rank as usize];
+        let own = &self.streams[rank as usize];
+        let lane = own.lane().ok_or_else(|| Error::Usage {
+            what: "a captured launch in a stream that is no rank's".into(),
+            legal: "report it".into(),
+        })?;
+        let turn = lane.open(|| {
+            let others = order().streams(gpu.into(), *index);
+            for other in others.iter().filter(|other| !other.is(own)) {
+                current.wait(own, &current.order(other)?)?;
+            }
+            // It is recorded again and again, so nobody else may get it.
+            let turn = gpu.event()?;
+            current.record_again(&turn, own)?;
+            Ok(turn)
+        })?;
+        Ok((lane, turn))
+    }
+}

@@ -1,0 +1,255 @@
+//! What ops were built and launched on a rank, counted: a metrics exporter reads it.
+
+use crate::communicator::Communicator;
+use crate::driver::{Event, Stream};
+use crate::error::Error;
+use counterflow_codegen::kernel::{Kernel, RoleKind};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Timed launches whose events are kept, at most: the GPU is hardly ever so far behind.
+const PENDING: usize = 1024;
+
+/// Why an op has its choices.
+///
+/// [`OpCounts`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Why {
+    /// The caller settled all choices, or the schedule has none.
+    OnlyOne,
+    /// The caller asked for the first options ([`OpBuilder::first_options`](crate::OpBuilder::first_options)).
+    FirstOptions,
+    /// They won a measurement of this shape, or of one nearby.
+    Measured,
+    /// The model predicts that they are the fastest.
+    Model,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::OnlyOne => "the only choice",
+            Why::FirstOptions => "first options",
+            Why::Measured => "measured",
+            Why::Model => "the model's",
+        })
+    }
+}
+
+/// Counts of all ops of one schedule and variant on a rank. They only grow, also when ops are dropped.
+///
+/// ```
+/// use counterflow::Communicator;
+/// use counterflow::metrics::{OpCounts, Why};
+///
+/// /// Lines for an exporter.
+/// fn lines(rank: &Communicator) -> impl Iterator<Item = String> {
+///     let all: Vec<OpCounts> = rank.op_counts();
+///     all.into_iter().map(|of| {
+///         let by_model = of.why == Why::Model;
+///         format!("launches{{op={:?},by_model={by_model}}} {}", of.schedule, of.launches)
+///     })
+/// }
+/// # let _ = lines;
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpCounts {
+    /// The schedule's name.
+    pub schedule: String,
+    /// The variant, as logs name it.
+    pub variant: String,
+    /// Why the first of them had these choices.
+    pub why: Why,
+    /// Whether one kernel both multiplies and moves data between ranks.
+    pub fused: bool,
+    /// Ops built.
+    pub built: u64,
+    /// Launches enqueued, without those in graphs and those of no rows.
+    pub launches: u64,
+    /// Launches recorded in graphs. Their replays are not counted.
+    pub recorded: u64,
+    /// Rows of the launches together.
+    pub rows: u64,
+    /// Bytes that cross this rank's links in the launches: those that their tensors need, in both directions.
+    pub bytes: u64,
+    /// Launches that were timed and are done ([`Communicator::time_launches`]).
+    pub timed: u64,
+    /// Time of those on the GPU.
+    pub gpu_time: Duration,
+}
+
+/// The counts of one schedule and variant.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    why: Why,
+    pub fused: bool,
+    built: AtomicU64,
+    launches: AtomicU64,
+    recorded: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    times: Mutex<Times>,
+}
+
+/// Times on the GPU.
+#[derive(Debug, Default)]
+struct Times {
+    /// Where launches begin and end, the oldest first.
+    pending: VecDeque<[Event; 2]>,
+    done: u64,
+    total: Duration,
+}
+
+impl Times {
+    /// Adds up launches that are done, in order.
+    fn settle(&mut self) {
+        let is_done = |[_, end]: &[Event; 2]| end.is_done().unwrap_or(true);
+        while self.pending.front().is_some_and(is_done) {
+            let Some([start, end]) = self.pending.pop_front() else {
+                return;
+            };
+            // A launch that died has no time.
+            if let Ok(time) = end.since(&start) {
+                self.done += 1;
+                self.total += time;
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Counted {
+    /// A launch was recorded in a graph.
+    pub fn recorded(&self) {
+        self.recorded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A launch was enqueued.
+    pub fn launched(&self, rows: u32, bytes: u64) {
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(rows.into(), Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Enqueues a launch in that stream, between two events.
+    pub fn timed(
+        &self,
+        stream: &Stream,
+        launch: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let start = Event::record(stream)?;
+        launch()?;
+        let end = Event::record(stream)?;
+        let mut times = lock(&self.times);
+        times.settle();
+        if times.pending.len() == PENDING {
+            times.pending.pop_front();
+        }
+        times.pending.push_back([start, end]);
+        Ok(())
+    }
+
+    fn counts(&self, (schedule, variant): (&str, &str)) -> OpCounts {
+        let mut times = lock(&self.times);
+        times.settle();
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        OpCounts {
+            schedule: schedule.into(),
+            variant: variant.into(),
+            why: self.why,
+            fused: self.fused,
+            built: of(&self.built),
+            launches: of(&self.launches),
+            recorded: of(&self.recorded),
+            rows: of(&self.rows),
+            bytes: of(&self.bytes),
+            timed: times.done,
+            gpu_time: times.total,
+        }
+    }
+}
+
+/// The counts of a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    /// By schedule and variant.
+    ops: Mutex<BTreeMap<(String, String), Arc<Counted>>>,
+    times: AtomicBool,
+}
+
+impl Metrics {
+    /// Counts that an op was built, and gives where its launches are counted.
+    pub fn built(&self, kernel: &Kernel, why: Why) -> Arc<Counted> {
+        let key = (kernel.name.clone(), kernel.variant.to_string());
+        let mut ops = lock(&self.ops);
+        let counted = ops.entry(key).or_insert_with(|| {
+            Arc::new(Counted {
+                why,
+                fused: is_fused(kernel),
+                built: AtomicU64::default(),
+                launches: AtomicU64::default(),
+                recorded: AtomicU64::default(),
+                rows: AtomicU64::default(),
+                bytes: AtomicU64::default(),
+                times: Mutex::default(),
+            })
+        });
+        counted.built.fetch_add(1, Ordering::Relaxed);
+        counted.clone()
+    }
+
+    /// Whether launches are timed.
+    pub fn times(&self) -> bool {
+        self.times.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a kernel both multiplies and moves data between ranks.
+fn is_fused(kernel: &Kernel) -> bool {
+    let mut roles = kernel.roles.iter();
+    let multiplies = roles.any(|role| matches!(role.kind, RoleKind::Gemm(_)));
+    let mut buffers = kernel.buffers.iter();
+    multiplies && kernel.variant.world > 1 && buffers.any(|buffer| buffer.kind.symmetric())
+}
+
+impl Communicator {
+    /// What was built and launched on this rank so far, by schedule and variant. It waits for nobody.
+    ///
+    /// ```
+    /// use counterflow::metrics::{OpCounts, Why};
+    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.time_launches(true);
+    /// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+    /// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// op.on(rank).x(&x).w(&x).y(&mut y).rows(40).launch()?.wait()?;
+    ///
+    /// let gemm: &OpCounts = &rank.op_counts()[0];
+    /// assert_eq!((&*gemm.schedule, gemm.why, gemm.fused), ("gemm", Why::FirstOptions, false));
+    /// assert_eq!((gemm.built, gemm.launches, gemm.rows, gemm.bytes), (1, 1, 40, 0));
+    /// println!("{} of {} launches took {:?}", gemm.timed, gemm.launches, gemm.gpu_time);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn op_counts(&self) -> Vec<OpCounts> {
+        let ops = lock(&self.metrics().ops);
+        let each = ops.iter();
+        each.map(|((schedule, variant), counted)| counted.counts((schedule, variant)))
+            .collect()
+    }
+
+    /// Times this rank's launches on the GPU from now on, or no more: [`OpCounts::gpu_time`]. Off at first, as two events that
+    /// keep time cost the host some microseconds a launch, and a launch between them does not start before the one in front of it
+    /// has ended. Launches in graphs are not timed.
+    ///
+    /// [`Communicator::op_counts`] has an example.
+    pub fn time_launches(&self, on: bool) {
+        self.metrics().times.store(on, Ordering::Relaxed);
+    }
+}

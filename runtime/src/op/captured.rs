@@ -1,0 +1,445 @@
+//! Launches in graphs that the program captures in a stream of its own, on emulated ranks.
+
+use crate::communicator::Communicator;
+use crate::driver::{Graph, Stream};
+use crate::emulated::{self, Machine};
+use crate::error::Error;
+use crate::op::{Op, Running};
+use crate::pending::Pending;
+use crate::rendezvous::{Rendezvous, Threads};
+use crate::retire;
+use crate::schedules::{Sender, gather, product};
+use crate::tensor::Tensor;
+use crate::user_buffer::UserBuffer;
+use half::bf16;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+const SIDE: usize = 8;
+const MOST: usize = 48;
+
+/// A rank with an op that gathers, a stream of the program's, and tensors of as many rows as a launch has at most.
+struct Ready<'a> {
+    rank: &'a Communicator,
+    op: Op,
+    x: UserBuffer<bf16>,
+    w: Tensor<bf16>,
+    y: Tensor<bf16>,
+    stream: Stream,
+}
+
+fn numbers(from: usize, count: usize) -> Vec<bf16> {
+    let number = |at: usize| ((at * 37 + from * 11) % 64) as f32 / 16.0 - 2.0;
+    (0..count).map(|at| bf16::from_f32(number(at))).collect()
+}
+
+impl Ready<'_> {
+    fn new(rank: &Communicator) -> Result<Ready<'_>, Error> {
+        rank.reserve(8 << 20)?;
+        let program = gather(Sender::Ctas(4));
+        let ready = Ready {
+            rank,
+            op: rank
+                .op(&program)
+                .up_to(MOST, SIDE, SIDE)
+                .first_options()
+                .build()?,
+            x: rank.allocate("x", [MOST, SIDE])?,
+            w: rank.zeros([SIDE, SIDE])?,
+            y: rank.zeros([MOST, SIDE])?,
+            stream: rank.gpu().stream()?,
+        };
+        ready.w.write(&numbers(1, SIDE * SIDE))?;
+        // All rows everywhere: which of them a rank has depends on M.
+        ready.x.write(&numbers(5, MOST * SIDE))?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(ready)
+    }
+
+    fn launch(&mut self, on: &Stream, rows: usize) -> Result<Pending, Error> {
+        let launch = self.op.on(on).tensor("x", &self.x).tensor("w", &self.w);
+        launch.tensor("y", &mut self.y).rows(rows).launch()
+    }
+
+    /// A graph of launches of so many rows each, captured in the program's stream.
+    fn captured(&mut self, rows: &[usize]) -> Result<Graph, Error> {
+        let stream = self.stream.clone();
+        Graph::record(&stream)?;
+        let launched = rows.iter().try_for_each(|rows| {
+            let recorded = self.launch(&stream, *rows)?;
+            assert_eq!(recorded.wait().expect_err("nothing runs").kind(), "usage");
+            Ok(())
+        });
+        let graph = Graph::recorded(&stream)?;
+        launched.map(|()| graph)
+    }
+
+    /// What that gives in the first rows, which held something else before.
+    fn given(
+        &mut self,
+        rows: usize,
+        act: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<Vec<u32>, Error> {
+        self.y.fill(0xff)?;
+        act(self)?;
+        let read = self.y.read()?;
+        Ok(read[..rows * SIDE]
+            .iter()
+            .map(|y| u32::from(y.to_bits()))
+            .collect())
+    }
+}
+
+fn ranks(world: u32, limit: Duration) -> Vec<Communicator> {
+    let machine = Machine::new(world as usize, 0, u64::MAX);
+    let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+    Communicator::of(gpus.collect(), Some(16 << 20), limit).expect("ranks")
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn replays_between_launches_of_other_rows_are_right() {
+    for world in [1, 3] {
+        let done = Communicator::each(&ranks(world, LONG), |rank| {
+            let mut ready = Ready::new(rank)?;
+            let stream = ready.stream.clone();
+            let rows = [MOST, 31, 7];
+            let mut wanted = Vec::new();
+            for m in rows {
+                wanted.push(ready.given(m, |ready| ready.launch(&stream, m).map(drop))?);
+            }
+            let graphs = [ready.captured(&[MOST])?, ready.captured(&[31, 7])?];
+            for round in 0..40 {
+                let m = rows[round % 3];
+                let eager = ready.given(m, |ready| ready.launch(&stream, m).map(drop))?;
+                assert_eq!(eager, wanted[round % 3], "round {round}");
+                // On the rank's own stream, too.
+                ready.launch(rank.own_stream(), 1 + round % MOST)?;
+                let replayed = ready.given(MOST, |_| graphs[0].launch(&stream))?;
+                assert_eq!(replayed, wanted[0], "round {round}");
+                let both = ready.given(31, |_| graphs[1].launch(&stream))?;
+                assert_eq!(both, wanted[1], "round {round}");
+            }
+            rank.synchronize()?;
+            rank.barrier()
+        });
+        done.map(drop)
+            .unwrap_or_else(|error| panic!("{world}: {error}"));
+    }
+}
+
+/// A serving engine captures a graph for each of its batch sizes.
+#[test]
+fn graphs_of_any_number_of_shapes_are_captured() {
+    let done = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let stream = ready.stream.clone();
+        let graphs: Vec<_> = (1..=MOST)
+            .map(|m| ready.captured(&[m]))
+            .collect::<Result<_, _>>()?;
+        for (graph, m) in graphs.iter().zip(1..) {
+            let replayed = ready.given(m, |_| graph.launch(&stream))?;
+            let eager = ready.given(m, |ready| ready.launch(&stream, m).map(drop))?;
+            assert_eq!(replayed, eager, "{m} rows");
+        }
+        rank.synchronize()?;
+        rank.barrier()
+    });
+    done.map(drop).expect("fine");
+}
+
+#[test]
+fn what_a_captured_launch_uses_lives_as_long_as_the_graph_and_no_longer() {
+    let machine = Machine::new(2, 0, u64::MAX);
+    let left = Arc::downgrade(&machine);
+    let gpus = (0..2).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+    let ranks = Communicator::of(gpus.collect(), Some(16 << 20), LONG).expect("ranks");
+    drop(machine);
+    let graphs = Communicator::each(&ranks, |rank| {
+        let mut ready = Ready::new(rank)?;
+        let graph = ready.captured(&[MOST, 7])?;
+        let stream = ready.stream.clone();
+        graph.launch(&stream)?;
+        drop(ready);
+        // Memory that is freed is nobody's again on an emulated GPU, and an access to it ends the machine.
+        graph.launch(&stream)?;
+        stream.synchronize()?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok((graph, stream))
+    });
+    let graphs = graphs.expect("replays");
+    drop(ranks);
+    for (graph, stream) in &graphs {
+        graph.launch(stream).expect("a replay");
+    }
+    for (_, stream) in &graphs {
+        stream.synchronize().expect("it ran");
+    }
+    drop(graphs);
+    let start = Instant::now();
+    while left.upgrade().is_some() && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+        retire::sweep();
+    }
+    assert!(left.upgrade().is_none(), "somebody still has the machine");
+}
+
+/// What both ranks are told of that, each within a second after both began.
+fn told(act: impl Fn(&mut Ready<'_>, [&Graph; 2]) -> Result<(), Error> + Sync) -> Vec<String> {
+    let met = Barrier::new(2);
+    let told = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let stream = ready.stream.clone();
+        let graphs = [ready.captured(&[MOST])?, ready.captured(&[31])?];
+        for graph in &graphs {
+            graph.launch(&stream)?;
+            ready.launch(&stream, 9)?;
+        }
+        rank.synchronize()?;
+        met.wait();
+        let start = Instant::now();
+        let told = act(&mut ready, [&graphs[0], &graphs[1]]).and_then(|()| rank.synchronize());
+        let told = told.expect_err("they differ");
+        assert!(start.elapsed() < Duration::from_secs(1), "{told}");
+        // Nobody leaves before all were told.
+        met.wait();
+        assert_eq!(told.kind(), "mismatch", "{told}");
+        Ok(told.to_string())
+    });
+    told.unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn replays_of_other_graphs_are_a_mismatch_with_both_sides() {
+    for text in told(|ready, graphs| graphs[ready.rank.rank() as usize].launch(&ready.stream)) {
+        assert!(
+            text.contains("of 48 rows") && text.contains("of 31 rows"),
+            "{text}"
+        );
+        assert!(text.contains("launch 4 on their GPUs"), "{text}");
+    }
+}
+
+#[test]
+fn a_replay_and_a_launch_in_two_orders_are_a_mismatch() {
+    let both = told(|ready, [graph, _]| {
+        let stream = ready.stream.clone();
+        if ready.rank.rank() == 0 {
+            graph.launch(&stream)?;
+            return ready.launch(&stream, 9).map(drop);
+        }
+        ready.launch(&stream, 9)?;
+        graph.launch(&stream)
+    });
+    for text in both {
+        assert!(
+            text.contains("of 48 rows") && text.contains("of 9 rows"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_replay_and_the_same_launch_by_a_host_are_a_mismatch() {
+    let both = told(|ready, [graph, _]| {
+        let stream = ready.stream.clone();
+        match ready.rank.rank() {
+            0 => graph.launch(&stream),
+            _ => ready.launch(&stream, MOST).map(drop),
+        }
+    });
+    for text in both {
+        assert!(text.contains("one replays gather"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_replays_less_often_is_waited_for_until_the_time_limit() {
+    let limit = Duration::from_millis(300);
+    let told = Communicator::each(&ranks(2, limit), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let graph = ready.captured(&[MOST])?;
+        let stream = ready.stream.clone();
+        graph.launch(&stream)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        if rank.rank() == 0 {
+            graph.launch(&stream)?;
+        }
+        // Rank 1 has nothing to wait for, and stays.
+        let start = Instant::now();
+        while rank.alive().is_ok() && start.elapsed() < LONG {
+            if rank.rank() == 0 {
+                let _ = stream.synchronize();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(rank.alive().expect_err("it ended").to_string())
+    });
+    for text in told.expect("no rank fails") {
+        assert!(text.starts_with("rank 0 waited too long: "), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_done_and_replays_less_often_is_told_within_a_second() {
+    let told = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let graph = ready.captured(&[MOST])?;
+        let stream = ready.stream.clone();
+        graph.launch(&stream)?;
+        ready.launch(&stream, 9)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        if rank.rank() == 1 {
+            return Ok(None);
+        }
+        let start = Instant::now();
+        graph.launch(&stream)?;
+        let told = rank.synchronize().expect_err("rank 1 is done");
+        assert!(start.elapsed() < Duration::from_secs(1), "{told}");
+        Ok(Some(told.to_string()))
+    });
+    let told = told.expect("no rank fails").remove(0).expect("rank 0");
+    assert_eq!(
+        told,
+        "rank 1 ended early: its part of `each` ended after 2 launches, replays counted, and rank 0 has begun 3"
+    );
+}
+
+/// What ranks that are processes are told, each a thread here.
+fn apart(act: fn(&mut Ready<'_>, &[Graph; 2]) -> Result<(), Error>) -> Vec<String> {
+    let one = |seat: &dyn Rendezvous| {
+        let rank = Communicator::join_emulated(seat)?;
+        let mut ready = Ready::new(&rank)?;
+        let graphs = [ready.captured(&[MOST])?, ready.captured(&[31])?];
+        let stream = ready.stream.clone();
+        for graph in &graphs {
+            graph.launch(&stream)?;
+            ready.launch(&stream, 9)?;
+        }
+        rank.synchronize()?;
+        rank.barrier()?;
+        let start = Instant::now();
+        let told = act(&mut ready, &graphs).and_then(|()| rank.synchronize());
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        Ok(told.err().map(|told| told.to_string()))
+    };
+    let told = std::thread::scope(|scope| {
+        let seats = Threads::of(2);
+        let ranks: Vec<_> = seats
+            .into_iter()
+            .map(|seat| scope.spawn(move || one(&seat)))
+            .collect();
+        let told = ranks.into_iter().map(|rank| rank.join().expect("no panic"));
+        told.collect::<Result<Vec<_>, Error>>()
+    });
+    told.expect("ranks").into_iter().flatten().collect()
+}
+
+#[test]
+fn replays_of_processes_are_compared_too() {
+    let told = apart(|ready, graphs| {
+        graphs[ready.rank.rank() as usize].launch(&ready.stream)?;
+        // Until both were told.
+        let start = Instant::now();
+        while ready.rank.alive().is_ok() && start.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    });
+    assert_eq!(told.len(), 2);
+    for text in told {
+        assert!(
+            text.contains("of 48 rows") && text.contains("of 31 rows"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_process_that_leaves_and_replays_less_often_is_told_within_a_second() {
+    let told = apart(|ready, [graph, _]| match ready.rank.rank() {
+        0 => graph.launch(&ready.stream),
+        _ => Ok(()),
+    });
+    let wanted = "rank 1 ended early: its communicator was dropped after 4 launches, replays counted, and rank 0 has begun 5";
+    assert_eq!(told, [wanted]);
+}
+
+#[test]
+fn what_a_capture_may_not_have_is_refused_and_ends_nothing() {
+    let done = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let stream = ready.stream.clone();
+        let program = gather(Sender::CopyEngine);
+        let copies = rank
+            .op(&program)
+            .up_to(MOST, SIDE, SIDE)
+            .first_options()
+            .build()?;
+        Graph::record(&stream)?;
+        let launch = copies
+            .on(&stream)
+            .tensor("x", &ready.x)
+            .tensor("w", &ready.w);
+        let told = launch
+            .tensor("y", &mut ready.y)
+            .launch()
+            .expect_err("by copy engine");
+        assert_eq!(told.kind(), "not_yet", "{told}");
+        let told = ready.launch(&stream, MOST + 1).expect_err("more rows");
+        assert_eq!(told.kind(), "rejected", "{told}");
+        ready.launch(&stream, 7)?;
+        let graph = Graph::recorded(&stream)?;
+        graph.launch(&stream)?;
+        rank.synchronize()?;
+        // The rank's own stream is what all its work is in the order of.
+        let own = rank.stream().clone();
+        Graph::record(&own)?;
+        let told = ready.launch(&own, 7).expect_err("it records");
+        assert_eq!(told.kind(), "usage", "{told}");
+        drop(Graph::recorded(&own)?);
+        graph.launch(&stream)?;
+        rank.synchronize()?;
+        rank.barrier()
+    });
+    done.map(drop).expect("fine");
+}
+
+#[test]
+#[allow(unsafe_code, reason = "a step's door")]
+fn steps_and_launches_that_wait_for_nobody_are_captured_in_order() {
+    let done = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let program = product((64, 64));
+        let op = rank
+            .op(&program)
+            .up_to(SIDE, SIDE, SIDE)
+            .first_options()
+            .build()?;
+        let (stream, mut z) = (ready.stream.clone(), rank.zeros::<bf16>([SIDE, SIDE])?);
+        Graph::record(&stream)?;
+        ready.launch(&stream, MOST)?;
+        // SAFETY: nothing is enqueued.
+        unsafe { rank.step(&stream).launch(|_: &Running<'_>| Ok(()))? };
+        let launch = op.on(&stream).tensor("x", &ready.w).tensor("w", &ready.w);
+        launch.tensor("y", &mut z).launch()?;
+        let graph = Graph::recorded(&stream)?;
+        let launch = op.on(rank).tensor("x", &ready.w).tensor("w", &ready.w);
+        launch.tensor("y", &mut z).launch()?;
+        let wanted = z.read()?;
+        for _ in 0..3 {
+            z.fill(0)?;
+            graph.launch(&stream)?;
+            assert_eq!(z.read()?, wanted);
+        }
+        rank.synchronize()?;
+        rank.barrier()
+    });
+    done.map(drop).expect("fine");
+}

@@ -1,0 +1,80 @@
+//! The memory of ops, before they are built.
+
+use crate::group::PLACES;
+use crate::launch::{HeapBytes, Loaded};
+use crate::proof::Proof;
+
+/// The memory that an op takes on each rank at most, beside the tensors that its launches are given. Ops of a communicator
+/// share scratch: [`Workspace::together`].
+///
+/// ```
+/// # use counterflow::{Communicator, op::Workspace, schedules::GemmOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let Workspace { heap, own, .. } = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).workspace()?;
+/// println!("{heap} bytes to reserve, {own} bytes elsewhere");
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Workspace {
+    /// Bytes of the symmetric heap: scratch and counters.
+    pub heap: u64,
+    /// Bytes of the GPU's memory elsewhere: tables of arrivals.
+    pub own: u64,
+    /// Bytes of the heap in each place that ops share.
+    shared: [u64; PLACES],
+}
+
+impl Workspace {
+    /// The memory of several ops of one communicator, all alive at once: the counters of all, and the largest scratch instead
+    /// of the sum. Build the op with the most scratch first: one that needs more than those before it takes memory of its own.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, op::Workspace, schedules::GemmRsOp};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     let layers = [4096, 1024, 512].map(|n| rank.op_of::<GemmRsOp>().first_options().up_to(256, n, 64));
+    ///     let each = layers.iter().map(|op| op.workspace()).collect::<Result<Vec<_>, _>>()?;
+    ///     let all = Workspace::together(each.iter().copied());
+    ///     assert!(all.heap < each.iter().map(|one| one.heap).sum());
+    ///     rank.reserve(all.heap + (1 << 20))?;
+    ///     let ops = layers.map(|op| op.build());
+    ///     assert!(ops.iter().all(|op| op.is_ok()));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    #[must_use]
+    pub fn together(ops: impl IntoIterator<Item = Workspace>) -> Workspace {
+        let (mut apart, mut own, mut shared) = (0, 0, [0; PLACES]);
+        for op in ops {
+            apart += op.heap - op.shared.iter().sum::<u64>();
+            own += op.own;
+            for (most, bytes) in shared.iter_mut().zip(op.shared) {
+                *most = bytes.max(*most);
+            }
+        }
+        Workspace {
+            heap: apart + shared.iter().sum::<u64>(),
+            own,
+            shared,
+        }
+    }
+
+    /// That of one op. Its buckets are loaded one after another, the fewest rows first, so each has scratch of its own, and other
+    /// ops share that of the last.
+    pub(super) fn of_buckets(buckets: impl Iterator<Item = Workspace> + Clone) -> Workspace {
+        Workspace {
+            heap: buckets.clone().map(|bucket| bucket.heap).sum(),
+            ..Workspace::together(buckets)
+        }
+    }
+
+    pub(super) fn of(proof: &Proof) -> Workspace {
+        let HeapBytes { own, shared } = Loaded::heap_bytes(&proof.series, &proof.largest);
+        Workspace {
+            heap: own + shared.iter().sum::<u64>(),
+            own: Loaded::own_bytes(&proof.series),
+            shared,
+        }
+    }
+}
