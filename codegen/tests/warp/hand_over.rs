@@ -371,9 +371,9 @@ fn no_step_can_be_left_out() {
     ag_gemm: AwaitStores, SyncCta
     ag_gemm_ring: AwaitStores, SyncCta
     gemm_rs: AwaitStores
-    gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, LastCta
-    gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
-    bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
+    gemm_rs_add: FenceGlobal, AwaitStores, FenceGlobal, LastCta
+    gemm_ar: FenceGlobal, AwaitStores, SyncCta
+    bulk: FenceGlobal, AwaitStores, SyncCta
     ");
 }
 
