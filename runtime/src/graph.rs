@@ -148,22 +148,30 @@ fn checked(
         }
     };
     let _turn = rank.turn(current)?;
-    let _entering = rank.own_stream().enter()?;
     let waits = launches.iter().filter(|(entry, _)| entry.is_some());
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     let passage = rank.passes(streams, waits.count() as u64)?;
-    let (mut numbers, mut most) = (None, 0);
-    for (entry, ctas) in launches {
-        if let Some(entry) = entry {
-            let launch = attempt.write(*entry)?;
-            let first = numbers.map_or(launch, |(first, _)| first);
-            numbers = Some((first, launch));
-            most = most.max(*ctas);
-        }
-    }
-    let order = numbers.map(|(first, last)| rank.order(current, first..=last, most));
-    let _enqueueing = order.transpose()?;
-    in_order(rank, current, passage, outside, &[], || work(current))
+    let own = rank.own_stream();
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let entries = launches.iter().filter_map(|(entry, _)| *entry);
+        let written = entries.map(|entry| attempt.write(entry));
+        let written = written.collect::<Result<Vec<_>, _>>()?;
+        // From here on the host waits for nobody.
+        let _entering = own.enter()?;
+        let with_entries = launches.iter().filter(|(entry, _)| entry.is_some());
+        let most = with_entries.map(|(_, ctas)| *ctas).max();
+        let order = match &written[..] {
+            [first, .., last] => Some(first.launch..=last.launch),
+            [only] => Some(only.launch..=only.launch),
+            [] => None,
+        };
+        let order = order.map(|all| rank.order(current, all, most.unwrap_or(0)));
+        let _enqueueing = order.transpose()?;
+        written
+            .iter()
+            .try_for_each(|written| attempt.compare(written))?;
+        work(current)
+    })
 }
 
 /// Replays may still run.

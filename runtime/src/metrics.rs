@@ -1,8 +1,10 @@
 //! What ops were built and launched on a rank, counted: a metrics exporter reads it.
 
+use crate::attempt::Begins;
 use crate::driver::{Event, Stream};
 use crate::error::Error;
 use counterflow_codegen::kernel::{Kernel, RoleKind};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,6 +95,22 @@ pub(crate) struct Counted {
     times: Mutex<Times>,
 }
 
+/// Where a launch's kernel begins.
+#[derive(Debug)]
+struct Begun<'a> {
+    stream: &'a Stream,
+    start: OnceCell<Event>,
+}
+
+impl Begins for Begun<'_> {
+    fn begin(&self) -> Result<(), Error> {
+        let event = Event::record(self.stream)?;
+        // A launch begins once.
+        let _ = self.start.set(event);
+        Ok(())
+    }
+}
+
 /// Times on the GPU.
 #[derive(Debug, Default)]
 struct Times {
@@ -136,14 +154,20 @@ impl Counted {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Enqueues a launch in that stream, between two events.
+    /// Enqueues a launch in that stream, which begins with what `launch` is given, and its end.
     pub fn timed(
         &self,
         stream: &Stream,
-        launch: impl FnOnce() -> Result<(), Error>,
+        launch: impl FnOnce(&dyn Begins) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let start = Event::record(stream)?;
-        launch()?;
+        let begun = Begun {
+            stream,
+            start: OnceCell::new(),
+        };
+        launch(&begun)?;
+        let Some(start) = begun.start.into_inner() else {
+            return Ok(());
+        };
         let end = Event::record(stream)?;
         let mut times = lock(&self.times);
         times.settle();

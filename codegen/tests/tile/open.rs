@@ -2,7 +2,8 @@
 
 use crate::fixtures::small;
 use counterflow_codegen::interp::open::{
-    AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch, Work,
+    AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch,
+    Work,
 };
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::kernel::Kernel;
@@ -391,7 +392,11 @@ fn replays_that_differ_are_told_however_far_a_rank_is_ahead() {
         for at in [0, count / 2, count - 1] {
             let told = compared([&same, &replays(Some(at as usize), count)]);
             let told = told.unwrap_or_else(|| panic!("launch {at} of {count} differs"));
-            assert_eq!((told.cause, told.rank), (Cause::Differs, 1), "{at} of {count}");
+            assert_eq!(
+                (told.cause, told.rank),
+                (Cause::Differs, 1),
+                "{at} of {count}"
+            );
             // Which one it was is known as long as it is among the latest.
             let latest = at + AHEAD >= count;
             assert_eq!(told.role, u32::from(!latest), "{at} of {count}");

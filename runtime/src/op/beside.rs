@@ -205,7 +205,10 @@ fn a_local_launch_takes_tensors_of_its_ranks_own_ancestors_alone() {
         for x in [of_peer.as_ref(), of_beside.as_ref(), Ok(&strange)] {
             let told = launch(x.expect("memory")).expect_err("of somebody else");
             assert_eq!(told.kind(), "usage", "{told}");
-            assert!(told.to_string().contains("memory of another rank"), "{told}");
+            assert!(
+                told.to_string().contains("memory of another rank"),
+                "{told}"
+            );
         }
     }
 }
@@ -242,9 +245,13 @@ fn a_local_launch_does_not_lead_its_ancestor_behind_a_peer_that_waits_for_it() {
         rank.barrier()?;
         if rank.rank() == 1 {
             let launch = local.on(&nobodys).tensor("x", &w).tensor("w", &w);
-            let told = launch.tensor("y", &mut z).launch().expect_err("it would hang");
+            let told = launch
+                .tensor("y", &mut z)
+                .launch()
+                .expect_err("it would hang");
             assert!(
-                told.to_string().starts_with("rank 1 comes behind launch 0 of rank 0 in one stream"),
+                told.to_string()
+                    .starts_with("rank 1 comes behind launch 0 of rank 0 in one stream"),
                 "{told}"
             );
             gather(rank.own_stream(), &mut y)?;
