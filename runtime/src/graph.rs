@@ -12,6 +12,7 @@ use crate::communicator::Communicator;
 use crate::driver::{self, Current, range};
 use crate::error::Error;
 use crate::group::Entry;
+use crate::metrics::InGraph;
 use crate::pending::Pending;
 use crate::recording::{Frozen, Recording};
 use crate::retire;
@@ -100,7 +101,10 @@ impl Graph {
         let _range = range(|| format!("replay {} launches, rank {}", self.len(), self.rank.rank()));
         let own = self.rank.own_stream();
         replayed(&self.rank, &self.frozen.launches, &on.into(), |current| {
-            current.launch(&self.graph, own)
+            self.frozen.counted.iter().for_each(InGraph::replays);
+            current.launch(&self.graph, own)?;
+            self.frozen.counted.iter().for_each(InGraph::replayed);
+            Ok(())
         })
     }
 

@@ -428,7 +428,7 @@ fn a_captured_launch_that_is_refused_late_leaves_nothing_that_replays_compare() 
                 help: "none".into(),
             };
             let current = rank.gpu().current()?;
-            let told = captured(&own, current, &stream, Some(&entry), |_| Err(refused()));
+            let told = captured(&own, current, &stream, Some(&entry), |_, _| Err(refused()));
             assert_eq!(told.expect_err("refused").kind(), "too_large");
         }
         let recorded = ready.launch(&stream, MOST).map(drop);

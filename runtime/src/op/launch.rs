@@ -8,6 +8,7 @@ use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
+use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -208,23 +209,38 @@ impl<'a> Launch<'a> {
         }
         argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
+            let stream = recording.records_in();
+            let timed = rank.metrics().times();
+            let clock = timed
+                .then(|| Clock::new(current, own, stream))
+                .transpose()?;
             let how = How {
                 attempt,
                 current,
-                stream: recording.records_in(),
+                stream,
                 early: false,
                 priority,
                 keeps: Some(recording),
-                begins: None,
+                begins: clock.as_ref().map(|clock| clock as &dyn Begins),
                 records: true,
             };
             bucket.loaded.launch_as(rank, how, plan, &tensors)?;
+            let times = clock.map(Clock::end).transpose()?;
             let entry = bucket.loaded.entry(rank, plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            recording.add((entry, ctas), kept.chain([kernel]));
+            let events = times
+                .clone()
+                .map(|times| times as Arc<dyn Any + Send + Sync>);
+            recording.add((entry, ctas), kept.chain([kernel]).chain(events));
             bucket.counted.recorded();
+            recording.counts(InGraph {
+                counted: bucket.counted.clone(),
+                rows: m,
+                bytes: planned.bytes,
+                times,
+            });
             return Ok(Pending::recorded(rank));
         }
         if let Place::Captured(stream) = place {
