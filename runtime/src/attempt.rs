@@ -22,12 +22,6 @@ pub(crate) struct Written {
     entry: Entry,
 }
 
-/// What stands right before a launch's kernel: enqueued once nothing can refuse the launch any more.
-pub(crate) trait Begins: std::fmt::Debug {
-    /// Enqueues it.
-    fn begin(&self) -> Result<(), Error>;
-}
-
 impl<'a> Attempt<'a> {
     pub fn new(rank: &'a Communicator) -> Attempt<'a> {
         Attempt {

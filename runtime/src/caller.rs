@@ -1,6 +1,6 @@
 //! Whose order a launch is in.
 
-use crate::attempt::Begins;
+use crate::begins::Begins;
 use crate::communicator::Communicator;
 use crate::driver::{Current, Event, Lane, Stream};
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! What ops were built and launched on a rank, counted: a metrics exporter reads it.
 
-use crate::attempt::Begins;
+use crate::begins::Begins;
 use crate::driver::{Current, Event, Stream};
 use crate::error::Error;
 use counterflow_codegen::kernel::{Kernel, RoleKind};

@@ -1,6 +1,7 @@
 //! How a launch is enqueued.
 
-use crate::attempt::{Attempt, Begins};
+use crate::attempt::Attempt;
+use crate::begins::Begins;
 use crate::driver::{Current, Stream};
 use crate::recording::Keeps;
 

@@ -471,3 +471,51 @@ fn a_rank_that_captures_a_launch_goes_on_after_a_refusal() {
         assert!(!text.contains("refused"), "{text}");
     }
 }
+
+/// Launches of no rows wait for nobody, so a rank may be ahead of the others by any number of them.
+#[test]
+fn a_replay_that_differed_long_ago_is_a_mismatch() {
+    const MANY: usize = 200;
+    let told = Communicator::each(&ranks(2, LONG), |rank| {
+        let ready = Ready::new(rank)?;
+        let program = gather(Sender::Ctas(4));
+        let other = rank.op(&program).up_to(MOST, SIDE, SIDE);
+        let other = other.first_options().build()?;
+        let stream = ready.stream.clone();
+        let graph = |op: &Op| {
+            Graph::record(&stream)?;
+            let launched = op.on(&stream).rows(0).launch().map(drop);
+            let graph = Graph::recorded(&stream)?;
+            launched.map(|()| graph)
+        };
+        let graphs = [graph(&ready.op)?, graph(&other)?];
+        rank.barrier()?;
+        if rank.rank() == 1 {
+            // Behind all of the other's.
+            rank.barrier()?;
+        }
+        for at in 0..MANY {
+            graphs[usize::from(rank.rank() == 1 && at == MANY / 4)].launch(&stream)?;
+        }
+        stream.synchronize()?;
+        if rank.rank() == 0 {
+            rank.barrier()?;
+        }
+        let start = Instant::now();
+        while rank.alive().is_ok() && start.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let told = rank.alive().expect_err("they differ");
+        assert_eq!(told.kind(), "mismatch", "{told}");
+        Ok(told.to_string())
+    });
+    for text in told.unwrap_or_else(|error| panic!("{error}")) {
+        let first = MANY - 64;
+        assert_eq!(
+            text,
+            format!(
+                "the ranks differ before launch {first} on their GPUs, replays counted: ranks 0 and 1 replay other launches there, or in another order"
+            )
+        );
+    }
+}

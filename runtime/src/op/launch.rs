@@ -3,7 +3,8 @@
 use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open, lenders};
-use crate::attempt::{Attempt, Begins};
+use crate::attempt::Attempt;
+use crate::begins::Begins;
 use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;

@@ -1,10 +1,9 @@
 //! Counters between ranks: waits that join with the signals they cannot have missed.
 
-use super::super::case::span;
 use super::super::simulator::{CALLER, Signal, Simulator};
 use super::super::trace;
 use crate::diag::Diagnostic;
-use crate::shape::Extent;
+use crate::shape::{Extent, covers};
 use crate::undo::{Fix, undone};
 use crate::verify::tile::{Accessor, Wait};
 
@@ -92,8 +91,11 @@ impl Simulator<'_> {
                 && self.case.slot(&touch.whereabouts) == accessor.slot
                 && known(touch.id)
         });
-        let pieces = theirs.map(|touch| [touch.whereabouts.all, touch.whereabouts.columns]);
-        covers(pieces, [span(*rows), span(*columns)])
+        let pieces = theirs.map(|touch| {
+            let at = &touch.whereabouts;
+            [at.all, at.columns].map(|(start, end)| Extent { start, end })
+        });
+        covers(pieces, [*rows, *columns])
     }
 
     /// Whether a rank waited in a launch for at least that much, by a wait that `known` says is over.
@@ -154,61 +156,5 @@ impl Simulator<'_> {
         let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
         at.count += amount;
         at.signals.push(signal);
-    }
-}
-
-/// A rectangle: its rows and columns, each from the first to behind the last.
-type Rectangle = [(u32, u32); 2];
-
-/// Whether the pieces together have all of a rectangle, however they overlap.
-fn covers(pieces: impl Iterator<Item = Rectangle>, all: Rectangle) -> bool {
-    let empty = |of: &Rectangle| of.iter().any(|(start, end)| start >= end);
-    let mut left = vec![all];
-    left.retain(|of| !empty(of));
-    for [rows, columns] in pieces {
-        if left.is_empty() {
-            break;
-        }
-        let mut rest = Vec::with_capacity(left.len());
-        for of in left {
-            let [(top, bottom), (first, last)] = of;
-            let middle = (top.max(rows.0), bottom.min(rows.1));
-            if empty(&[middle, (first.max(columns.0), last.min(columns.1))]) {
-                rest.push(of);
-                continue;
-            }
-            let around = [
-                [(top, middle.0), (first, last)],
-                [(middle.1, bottom), (first, last)],
-                [middle, (first, columns.0.min(last))],
-                [middle, (columns.1.max(first), last)],
-            ];
-            rest.extend(around.into_iter().filter(|of| !empty(of)));
-        }
-        left = rest;
-    }
-    left.is_empty()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::covers;
-
-    #[test]
-    fn pieces_that_overlap_cover_what_they_have_together_and_no_more() {
-        let all = [(2, 10), (0, 8)];
-        let covered = |pieces: &[[(u32, u32); 2]]| covers(pieces.iter().copied(), all);
-        assert!(covered(&[
-            [(0, 6), (0, 8)],
-            [(6, 12), (0, 4)],
-            [(6, 10), (4, 9)]
-        ]));
-        // As many elements as the rectangle has, or more.
-        let twice = [(2, 6), (0, 8)];
-        assert!(!covered(&[twice, twice]));
-        assert!(!covered(&[twice, [(4, 10), (0, 7)], [(2, 10), (0, 4)]]));
-        assert!(covered(&[twice, [(4, 10), (0, 7)], [(5, 10), (7, 8)]]));
-        assert!(!covered(&[]));
-        assert!(covers([].into_iter(), [(3, 3), (0, 8)]), "nothing to cover");
     }
 }
