@@ -1,6 +1,6 @@
 //! Communicators that share a GPU, one of which captured a launch: none waits for what another one's host waits for.
 
-use super::{Op, Running};
+use super::Op;
 use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::emulated::{self, Machine};
@@ -12,14 +12,13 @@ use crate::tensor::Tensor;
 use half::bf16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::channel;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 const SIDE: usize = 8;
 
 /// Two ranks, each on a GPU, and a rank alone on the first one's.
-fn three(limit: Duration) -> (Vec<Communicator>, Communicator) {
+pub(super) fn three(limit: Duration) -> (Vec<Communicator>, Communicator) {
     let machine = Machine::new(2, 0, u64::MAX);
     let ranks = |gpus: &[u32]| {
         let gpus = gpus
@@ -31,14 +30,14 @@ fn three(limit: Duration) -> (Vec<Communicator>, Communicator) {
 }
 
 /// A rank with a launch that waits for nobody.
-struct Local {
+pub(super) struct Local {
     op: Op,
     w: Tensor<bf16>,
     y: Tensor<bf16>,
 }
 
 impl Local {
-    fn new(rank: &Communicator) -> Local {
+    pub(super) fn new(rank: &Communicator) -> Local {
         let program = product((64, 64));
         let built = rank.op(&program).up_to(SIDE, SIDE, SIDE).first_options();
         Local {
@@ -48,48 +47,18 @@ impl Local {
         }
     }
 
-    fn launch(&mut self, on: &Stream) -> Result<Pending, Error> {
+    pub(super) fn launch(&mut self, on: &Stream) -> Result<Pending, Error> {
         let launch = self.op.on(on).tensor("x", &self.w).tensor("w", &self.w);
         launch.tensor("y", &mut self.y).launch()
     }
 
     /// A graph with that launch: from then on, all that is enqueued on the GPU comes in one order.
-    fn capture(&mut self, rank: &Communicator) -> Graph {
+    pub(super) fn capture(&mut self, rank: &Communicator) -> Graph {
         let stream = rank.gpu().stream().expect("a stream");
         Graph::record(&stream).expect("recording");
         self.launch(&stream).expect("captured");
         Graph::recorded(&stream).expect("a graph")
     }
-}
-
-#[test]
-#[allow(unsafe_code, reason = "a step's door")]
-fn a_step_of_one_communicator_holds_no_launch_of_another() {
-    let (pair, alone) = three(LONG);
-    let mut local = Local::new(&alone);
-    let _graph = local.capture(&alone);
-    let ((enters, entered), (launches, launched)) = (channel(), channel());
-    let stepped = scope(|scope| {
-        let rank = &pair[0];
-        let step = scope.spawn(move || {
-            let work = |_: &Running<'_>| {
-                enters.send(()).expect("somebody listens");
-                let told = launched.recv_timeout(Duration::from_secs(2));
-                told.map_err(|_| Error::Wrong {
-                    what: "the other communicator does not launch".into(),
-                    help: "none".into(),
-                })
-            };
-            // SAFETY: nothing is enqueued.
-            unsafe { rank.step(rank).launch(work) }.map(drop)
-        });
-        entered.recv().expect("it has begun");
-        local.launch(alone.own_stream()).expect("a launch");
-        // Nobody listens any more if it came too late.
-        let _ = launches.send(());
-        step.join().expect("no panic")
-    });
-    stepped.expect("it was told in time");
 }
 
 #[test]

@@ -397,9 +397,44 @@ impl Running<'_> {
 mod tests {
     use super::*;
     use crate::driver::Graph;
+    use crate::op::beside::{Local, three};
     use crate::op::captured::{LONG, MOST, Ready, SIDE, ranks};
     use crate::schedules::product;
     use half::bf16;
+    use std::sync::mpsc::channel;
+    use std::thread::scope;
+    use std::time::Duration;
+
+    /// Whatever its code waits for.
+    #[test]
+    #[allow(unsafe_code, reason = "a step's door")]
+    fn a_step_of_one_communicator_holds_no_launch_of_another() {
+        let (pair, alone) = three(LONG);
+        let mut local = Local::new(&alone);
+        let _graph = local.capture(&alone);
+        let ((enters, entered), (launches, launched)) = (channel(), channel());
+        let stepped = scope(|scope| {
+            let rank = &pair[0];
+            let step = scope.spawn(move || {
+                let work = |_: &Running<'_>| {
+                    enters.send(()).expect("somebody listens");
+                    let told = launched.recv_timeout(Duration::from_secs(2));
+                    told.map_err(|_| Error::Wrong {
+                        what: "the other communicator does not launch".into(),
+                        help: "none".into(),
+                    })
+                };
+                // SAFETY: nothing is enqueued.
+                unsafe { rank.step(rank).launch(work) }.map(drop)
+            });
+            entered.recv().expect("it has begun");
+            local.launch(alone.own_stream()).expect("a launch");
+            // Nobody listens any more if it came too late.
+            let _ = launches.send(());
+            step.join().expect("no panic")
+        });
+        stepped.expect("it was told in time");
+    }
 
     #[test]
     #[allow(unsafe_code, reason = "a step's door")]
