@@ -206,7 +206,7 @@ fn codegen_is_pure() {
     ];
     for path in files("codegen/src", &[".rs"]) {
         let code = code(&path);
-        // Rows of a product have one result, however many threads divide them.
+        // A product has one result, however many threads divide it.
         let divides = short(&path) == "codegen/src/interp/threads.rs";
         for word in forbidden {
             let allowed = divides && word == "std::thread";

@@ -56,9 +56,9 @@ pub(super) fn run(
     )?;
     bar.step();
     drop(bar);
-    let results = (0..launches.len())
-        .map(|launch| launched.run.compare(launch))
-        .collect::<Result<Vec<_>, _>>()?;
+    let start = Instant::now();
+    let results = launched.run.compare_all()?;
+    let comparing = start.elapsed().as_secs_f64();
 
     let place = match (ranks.len(), sharing) {
         (1, _) => gpu.name().to_owned(),
@@ -105,6 +105,10 @@ pub(super) fn run(
     ));
     let good = compared::with(&results, console);
     console.say(format!(
+        "  the reference took {}",
+        render::seconds(comparing)
+    ));
+    console.say(format!(
         "  the host takes {} for a launch with new numbers",
         render::seconds(launched.host.as_secs_f64())
     ));
@@ -121,6 +125,7 @@ pub(super) fn run(
             object
         }).collect::<Vec<_>>(),
         "compile_seconds": compiling,
+        "compare_seconds": comparing,
         "cached": compiled.cached == Cached::Hit,
         "host_seconds": launched.host.as_secs_f64(),
         "registers": facts.registers,

@@ -281,16 +281,43 @@ impl<'a> Facts<'a> {
             next[index] += 1;
         }
         for cell in in_part {
-            let of_cell = &mut signals[start[cell] as usize..start[cell + 1] as usize];
-            let all = of_cell.to_vec();
-            for signal in of_cell {
-                let behind = all.iter().filter(|other| {
-                    other.at != signal.at && in_program_order(self, signal.at, other.at)
-                });
-                signal.follows = behind.map(|other| other.amount).sum();
-            }
+            self.follow(&mut signals[start[cell] as usize..start[cell + 1] as usize]);
         }
         (self.signal_start, self.signals, self.waited) = (start, signals, waited);
+    }
+
+    /// Says of each signal of a cell how much its agent adds behind it, as [`in_program_order`] says.
+    fn follow(&self, signals: &mut [Signal]) {
+        let place = |signal: &Signal| {
+            let At { agent, item, step } = signal.at;
+            (agent, self.phase(signal.at), item, step)
+        };
+        let mut order: Vec<usize> = (0..signals.len()).collect();
+        order.sort_by_key(|at| place(&signals[*at]));
+        let same = |one: &usize, other: &usize| signals[*one].at == signals[*other].at;
+        let order: Vec<&[usize]> = order.chunk_by(same).collect();
+        // From the last one: of the agent's later phases, of this phase, of this item.
+        let (mut later, mut phase, mut item) = (0, 0, 0);
+        let mut next = None;
+        for alike in order.into_iter().rev() {
+            let here = place(&signals[alike[0]]);
+            if let Some((agent, of, within, _)) = next
+                && (agent, of, within) != (here.0, here.1, here.2)
+            {
+                item = 0;
+                if (agent, of) != (here.0, here.1) {
+                    later = if agent == here.0 { later + phase } else { 0 };
+                    phase = 0;
+                }
+            }
+            next = Some(here);
+            for at in alike {
+                signals[*at].follows = later + item;
+            }
+            let amount: u32 = alike.iter().map(|at| signals[*at].amount).sum();
+            item += amount;
+            phase += amount;
+        }
     }
 
     fn cut_buffers(&mut self) {

@@ -1,10 +1,9 @@
 //! Counters between ranks: waits that join with the signals they cannot have missed.
 
-use super::super::case::{common, span};
 use super::super::simulator::{CALLER, Signal, Simulator};
 use super::super::trace;
 use crate::diag::Diagnostic;
-use crate::shape::Extent;
+use crate::shape::{Extent, covers};
 use crate::undo::{Fix, undone};
 use crate::verify::tile::{Accessor, Wait};
 
@@ -92,11 +91,11 @@ impl Simulator<'_> {
                 && self.case.slot(&touch.whereabouts) == accessor.slot
                 && known(touch.id)
         });
-        let elements = theirs.map(|touch| {
+        let pieces = theirs.map(|touch| {
             let at = &touch.whereabouts;
-            common(at.all, span(*rows)) * common(at.columns, span(*columns))
+            [at.all, at.columns].map(|(start, end)| Extent { start, end })
         });
-        elements.sum::<u64>() >= u64::from(rows.len()) * u64::from(columns.len())
+        covers(pieces, [*rows, *columns])
     }
 
     /// Whether a rank waited in a launch for at least that much, by a wait that `known` says is over.
