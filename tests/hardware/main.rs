@@ -27,6 +27,8 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/handed.rs"]
 #[expect(dead_code, reason = "columns that are rows have no M of 1")]
 mod handed_over;
+#[path = "../../codegen/tests/fixtures/slabs.rs"]
+mod slabs_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 

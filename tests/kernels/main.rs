@@ -31,6 +31,9 @@ mod partial;
 mod random;
 mod sass;
 mod shares;
+mod slabs;
+#[path = "../../codegen/tests/fixtures/slabs.rs"]
+mod slabs_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;

@@ -43,7 +43,8 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
         .chain(gathered)
         .chain(outsiders)
         .chain(newcomers)
-        .chain(super::handed::ALL);
+        .chain(super::handed::ALL)
+        .chain(super::slabs::ALL);
     let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
