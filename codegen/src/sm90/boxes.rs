@@ -136,9 +136,10 @@ impl Walk<'_, '_> {
             buffer.kind.is_scale().then_some((leaf.op.id, &buffer.name))
         });
         if let Some((op, name)) = scale {
-            let message = format!("slabs of columns, with which `{name}` travels");
+            let message = format!("slabs of columns, with which `{name}` would have to travel");
             self.at = Some(self.b.kernel.loc(op));
-            self.refuse(message, "pieces of whole rows");
+            let hint = "pieces of whole rows: scales travel with all columns of their rows";
+            self.refuse(message, hint);
         }
     }
 

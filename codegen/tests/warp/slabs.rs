@@ -1,15 +1,19 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
 use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as};
+use crate::fixtures::wide::wide;
+use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{E4M3, F16};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::verify::Checked;
-use counterflow_codegen::warp::Pipeline;
+use counterflow_codegen::warp::{Node, Pipeline};
+use std::collections::BTreeMap;
 
 fn warps(program: &Program, variant: &Variant) -> Result<Checked<Pipeline>, Diagnostics> {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -44,6 +48,86 @@ fn slabs_of_any_boxes_have_right_warps() {
     }
 }
 
+/// Random gathers in slabs have right warps, or a rule names a statement.
+///
+/// `SLAB_CASES` says how many, 24 by default and 200 with `WIDE`.
+#[test]
+fn random_slabs_have_right_warps_or_a_rule_names_a_statement() {
+    let cases = std::env::var("SLAB_CASES");
+    let some = if wide() { 200 } else { 24 };
+    let cases = cases.map_or(some, |cases| cases.parse().expect("a number"));
+    let (mut have, mut looked_at) = (0, 0);
+    let mut rules: BTreeMap<String, usize> = BTreeMap::new();
+    for found in random::accepted_in_slabs(7, |_, _| {}).take(cases) {
+        let Accepted { number, kernel, .. } = found;
+        assert!(kernel.partitions.iter().any(|of| of.name == "slabs"));
+        looked_at += 1;
+        match random::warps(&kernel) {
+            Warps::Right(_) => have += 1,
+            Warps::Refused(found) => {
+                let first = found.first();
+                assert!(first.at.is_some(), "case {number}: {found}");
+                *rules.entry(random::rule(&first.message)).or_default() += 1;
+            }
+            Warps::Wrong(found) => panic!("case {number} has wrong warps: {found}"),
+        }
+    }
+    println!(
+        "{have} of {looked_at} accepted gathers in slabs have warps; of the others: {rules:#?}"
+    );
+    assert!(
+        have * 10 >= looked_at * 6,
+        "{have} of {looked_at}: {rules:#?}"
+    );
+}
+
+/// A wait less, and another slab's place: either is found in the warps.
+#[test]
+fn a_slab_that_is_not_waited_for_or_sent_elsewhere_is_found() {
+    let pipeline = || {
+        let program = gathered(Way::Push, Counted::Each, (128, 256));
+        let kernel = lower(&program, &Variant::new(3)).and_then(verify::kernel);
+        sm90::build(&kernel.expect("a kernel")).expect("a pipeline")
+    };
+    let mut waits = pipeline();
+    waits.lists(&mut |list| {
+        for node in list {
+            if let Node::For { var, to, .. } = node
+                && var == "slab"
+            {
+                *to = to.clone() - 1;
+            }
+        }
+    });
+    insta::assert_snapshot!(said(waits), @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 256..320 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = not everything that the schedule orders before it came before it
+      = conflicting accesses of 0 elements came before it in its launch, where 8192 should
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
+    ");
+    let mut moved = pipeline();
+    let x = moved.maps.iter().map(|map| map.name.starts_with('x'));
+    let x: Vec<bool> = x.collect();
+    moved.lists(&mut |list| {
+        for node in list {
+            if let Node::Store { at, map, .. } = node
+                && x[usize::from(map.0)]
+            {
+                at.column = at.column.clone() + 64;
+            }
+        }
+    });
+    insta::assert_snapshot!(said(moved), @"
+    error[coverage]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 64..128 of x (chunk or slot 0) on rank 2 for tile (0, 0)
+      = the box holds other rows or columns
+    ");
+}
+
+fn said(pipeline: Pipeline) -> String {
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
 fn refused(program: &Program, variant: &Variant) -> String {
     let found = warps(program, variant).expect_err("refused");
     let first = found.first();
@@ -64,6 +148,20 @@ fn a_slab_is_whole_boxes() {
     error[resources]: slabs of 64 columns, in boxes of 128
       help: a multiple of 128 columns
     ");
+}
+
+/// Scales of rows are those of all of K, and those of blocks travel in boxes of a batch.
+#[test]
+fn scales_do_not_travel_with_slabs() {
+    let program = gathered_as(E4M3, (128, 256));
+    for scales in [Scales::Rows, Scales::Blocks1d2d] {
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(refused(&program, &Variant::new(2).scales(scales)), @"
+            error[resources]: slabs of columns, with which `x.scale` would have to travel
+              help: pieces of whole rows: scales travel with all columns of their rows
+            ");
+        }
+    }
 }
 
 #[test]
