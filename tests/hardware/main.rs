@@ -29,6 +29,9 @@ mod ways;
 mod handed_over;
 #[path = "../../codegen/tests/fixtures/slabs.rs"]
 mod slabs_of;
+#[path = "../../codegen/tests/fixtures/square.rs"]
+#[expect(dead_code, reason = "an adapter has its sizes' names alone")]
+mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 

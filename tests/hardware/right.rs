@@ -9,6 +9,7 @@ mod newcomers;
 mod outsiders;
 mod partial;
 mod slabs;
+mod square;
 mod strangers;
 
 use crate::case::{Case, Device, Fill, Kind, checked, on, variant_of};

@@ -34,6 +34,10 @@ mod shares;
 mod slabs;
 #[path = "../../codegen/tests/fixtures/slabs.rs"]
 mod slabs_of;
+mod square;
+#[path = "../../codegen/tests/fixtures/square.rs"]
+#[expect(dead_code, reason = "an adapter has its sizes' names alone")]
+mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;
