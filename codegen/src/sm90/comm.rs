@@ -7,14 +7,14 @@ use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
 use super::item::{Leaf, common, leaves};
 use super::moves::Move;
-use super::nodes::{all_empty, count, why};
+use super::nodes::{all_empty, why};
 use super::planes::{moved_blocks, moves_boxes, moves_scales};
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING, Unroll};
+use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -37,10 +37,11 @@ impl Walk<'_, '_> {
             | Which::Send
             | Which::End => "#[comm]",
         };
-        if item.row_block != Some(rows) || item.column_block.is_some() {
+        if item.row_block != Some(rows) {
             let message = format!("{role} moves items of `{}`", item.name);
-            let hint =
-                format!("pieces of whole rows, at most {MOST_BOX_ROWS} of them; here {rows}");
+            let hint = format!(
+                "blocks of rows, at most {MOST_BOX_ROWS} of them, and as many in all loops of the role; here {rows}"
+            );
             self.refuse(message, hint);
         }
         if self.b.kernel.is_chunked_along(partition, Side::Columns) {
@@ -72,40 +73,67 @@ impl Walk<'_, '_> {
         for copy in &copies {
             self.whole_blocks(copy.op);
         }
-        let staged = self.staging_columns(&copies);
-        self.batches = 1.into();
+        if item.column_block.is_some() {
+            self.no_scales(&leaves);
+        }
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
         let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
         let all = all.ceil_div(piece_rows.clone());
-        let pieces = self.name(&mut nodes, "pieces", all);
-        let some = self.chosen(&mut nodes, items, pieces);
         let name = self.ident(var);
-        let (batch, row, items) = if copies.is_empty() {
-            (None, some.at(Expr::Within), some.count)
-        } else {
-            let boxes = columns.ceil_div(staged);
-            let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
-            self.batches = batches.clone();
-            let batches = self.name(&mut nodes, "batches", batches);
-            let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
-            (
-                Some(Expr::Within % batches.clone()),
-                some.at(Expr::Within / batches),
-                items,
-            )
+        let mut grid = item.column_block.map(|slab| {
+            let columns = columns.clone().ceil_div(slab);
+            let [rows, columns] = [("rows", all.clone()), ("columns", columns)]
+                .map(|(side, of)| self.name(&mut nodes, &format!("{name}_{side}"), of));
+            Grid {
+                var: name.clone(),
+                index: Expr::Within,
+                rows,
+                columns,
+            }
+        });
+        let pieces = match &grid {
+            None => self.name(&mut nodes, "pieces", all),
+            Some(Grid { rows, columns, .. }) => {
+                let count = rows.clone() * columns.clone();
+                self.name(&mut nodes, &item.name, count)
+            }
+        };
+        let some = self.chosen(&mut nodes, items, pieces);
+        self.batched(&copies, columns, item.column_block);
+        let (batch, at, items) = match self.batches.clone() {
+            Expr::Const(1) => (None, Expr::Within, some.count.clone()),
+            batches => {
+                let batches = self.name(&mut nodes, "batches", batches);
+                let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
+                (
+                    Some(Expr::Within % batches.clone()),
+                    Expr::Within / batches,
+                    items,
+                )
+            }
+        };
+        let at = some.at(at);
+        let place = |side: &str| Expr::var(format!("{name}.{side}"));
+        let (row, column) = match grid {
+            None => (Expr::var(format!("{name}_row")), 0.into()),
+            Some(_) => (place("row"), place("column")),
         };
         let bound = Bound::Item {
             partition,
             chunk,
-            row: Expr::var(format!("{name}_row")),
-            column: 0.into(),
+            row,
+            column,
         };
         self.bind(var, bound);
-        let mut work = vec![Node::Let {
-            name: format!("{name}_row"),
-            value: row,
-        }];
+        let mut work = Vec::new();
+        match &mut grid {
+            None => work.push(Node::Let {
+                name: format!("{name}_row"),
+                value: at,
+            }),
+            Some(grid) => grid.index = at,
+        }
         if let Some(batch) = batch {
             work.push(Node::Let {
                 name: "batch".into(),
@@ -161,11 +189,12 @@ impl Walk<'_, '_> {
             work.append(&mut body);
         } else {
             work.clear();
+            grid = None;
         }
         nodes.push(Node::Items {
             of,
             count: items,
-            grid: None,
+            grid,
             body: work,
         });
         if sends {
@@ -222,7 +251,7 @@ impl Walk<'_, '_> {
     fn each_box(&self, note: Node, one: bool, body: Vec<Node>) -> Vec<Node> {
         match one {
             true => [vec![note], body].concat(),
-            false => vec![note, batch(body)],
+            false => vec![note, self.batch(body)],
         }
     }
 
@@ -239,7 +268,7 @@ impl Walk<'_, '_> {
         }
         if lag {
             // All but this batch's boxes are complete: the batch before can be announced.
-            let batch = Expr::symbol("BATCH", BATCH);
+            let batch = self.boxes.clone();
             nodes.push(Node::AwaitStores {
                 pending: match one.blocks.len() as u32 {
                     0 => batch,
@@ -347,16 +376,6 @@ impl Walk<'_, '_> {
 /// Stores of the sending thread that may still read their staging buffers.
 fn sending() -> Expr {
     Expr::symbol("SENDING", SENDING)
-}
-
-pub(super) fn batch(body: Vec<Node>) -> Node {
-    count(
-        "i",
-        Expr::symbol("BATCH", BATCH),
-        1.into(),
-        Unroll::Once,
-        body,
-    )
 }
 
 /// An item's waits: which of its thread makes them, and before what.

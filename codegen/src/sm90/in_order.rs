@@ -4,7 +4,6 @@
 //! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
 
 use super::builder::refuse;
-use super::comm::batch;
 use super::item::{Around, Leaf};
 use super::planes::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
@@ -170,7 +169,7 @@ impl Walk<'_, '_> {
         ];
         let mut nodes = match of_blocks {
             true => body,
-            false => vec![batch(body)],
+            false => vec![self.batch(body)],
         };
         nodes.push(Node::AwaitStores { pending: 0.into() });
         nodes

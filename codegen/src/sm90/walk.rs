@@ -10,7 +10,7 @@ use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
 use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
 use crate::tiling::Tiling;
 use crate::warp::{
-    At, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
+    At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
 };
 use std::collections::BTreeSet;
 
@@ -55,6 +55,8 @@ pub(super) struct Walk<'b, 'a> {
     pub steps: Expr,
     /// Batches of a piece of the loop that it is in, as a number of the plan's.
     pub batches: Expr,
+    /// Boxes of such a batch.
+    pub boxes: Expr,
     /// What gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
@@ -75,6 +77,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             tiles_n: None,
             steps: Expr::var("steps"),
             batches: 1.into(),
+            boxes: Expr::symbol("BATCH", BATCH),
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),

@@ -75,6 +75,43 @@ fn narrow_subtiles_of_two_types_are_refused() {
     }
 }
 
+/// The columns of a tile are not to blame where a stage has no room for wider subtiles of what is read beside the product.
+#[test]
+fn narrow_subtiles_beside_stored_tiles_are_refused_for_their_number() {
+    let of_stored_tiles = |count: usize| {
+        let mut s = ScheduleBuilder::new("stored_beside");
+        let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+        let (y, z) = (s.out("y", Bf16), s.out("z", F32));
+        let stored: Vec<_> = (0..count)
+            .map(|at| s.local(&format!("r{at}"), F32))
+            .collect();
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let mut sum = s.dot(x.at(t), w.at(t));
+                for r in &stored {
+                    sum = sum + s.load(r.at(t));
+                }
+                s.store(y.at(t), sum.clone());
+                s.store(z.at(t), sum);
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+        let built = kernel.and_then(|kernel| sm90::build(&kernel));
+        let text = |found: Diagnostics| found.first().text(&|_| String::new());
+        built.err().map_or(String::new(), text)
+    };
+    assert_eq!(of_stored_tiles(4), "");
+    insta::assert_snapshot!(of_stored_tiles(5), @"
+    error[resources]: 16-bit subtiles of 8 columns, beside f32 of 32 bytes a row
+      help: results of one width in all items, 16-bit or f32, or fewer stored tiles beside a product: there is no room for wider subtiles
+    ");
+    insta::assert_snapshot!(of_stored_tiles(9), @"
+    error[resources]: 9 stored tiles in one item
+      help: at most 2: as many subtiles as a stage has room for
+    ");
+}
+
 fn good(kind: Kind, cluster: (u32, u32), split: u32) -> Pipeline {
     let built = sm90::build(&kernel(kind, cluster, split, Layout::Nt));
     built.unwrap_or_else(|found| panic!("{found}"))

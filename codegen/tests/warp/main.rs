@@ -49,6 +49,7 @@ mod scales;
 mod selected;
 mod several_cells;
 mod shares;
+mod slabs;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

@@ -386,12 +386,21 @@ fn by_turns(asked: &Asked<'_>) -> String {
     }
 }
 
+/// Which tiles may have stored ones beside them.
+fn cooperative(asked: &Asked<'_>) -> &'static str {
+    match asked.kind.ping_pong {
+        true => "it goes through the stages, after the order barrier was passed: cooperative tiles",
+        false => {
+            "it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows"
+        }
+    }
+}
+
 /// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let message = format!("{}, {}", stored_tile(asked), by_turns(asked));
-    let hint = "it goes through the stages, after the order barrier was passed: cooperative tiles";
-    (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
+    (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, cooperative(asked)))
 }
 
 /// Stored tiles are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
@@ -436,9 +445,7 @@ fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
     let sums = asked.item.sums.iter().filter(move |_| ping_pong);
     sums.map(|at| {
         let message = format!("a sum of stored tiles, {}", by_turns(asked));
-        let hint =
-            "it goes through the stages, after the order barrier was passed: cooperative tiles";
-        refuse(*at, message, hint)
+        refuse(*at, message, cooperative(asked))
     })
 }
 

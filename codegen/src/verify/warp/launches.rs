@@ -2,7 +2,7 @@
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, DimId, Kernel, OpKind, visit};
+use crate::kernel::{Block, DimId, Kernel, OpKind, visit_ops};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
@@ -13,7 +13,7 @@ use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
 use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;
@@ -295,26 +295,58 @@ fn selections(body: &[Block], f: &mut impl FnMut(PartitionId, &Selection)) {
     }
 }
 
-/// The sizes that warps copy whole rows of, by name.
-fn copied_columns(kernel: &Kernel) -> BTreeSet<&str> {
-    let mut found = BTreeSet::new();
-    for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
-        visit(&role.body, &mut |op| {
-            if let OpKind::Copy { src, .. } = &op.kind
-                && !kernel.buffers[src.buffer.index()].kind.is_scale()
-            {
-                let columns = kernel.buffers[src.buffer.index()].columns;
-                found.insert(kernel.dims[usize::from(columns.0)].name.as_str());
+/// What warps copy the columns of, by name, and how many columns there must be to show how: of whole rows two batches of boxes;
+/// of slabs two, of which the last one has a whole box, a part of one, and none of the others.
+fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
+    fn copies<'k>(kernel: &'k Kernel, body: &[Block], found: &mut BTreeMap<&'k str, u32>) {
+        for block in body {
+            match block {
+                Block::ForRanks { body, .. } => copies(kernel, body, found),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    copies(kernel, then, found);
+                    copies(kernel, otherwise, found);
+                }
+                Block::Items {
+                    partition, body, ..
+                } => {
+                    let slab = kernel.partitions[partition.index()].column_block;
+                    visit_ops(body, &mut |op| {
+                        if let OpKind::Copy { src, .. } = &op.kind
+                            && let buffer = &kernel.buffers[src.buffer.index()]
+                            && !buffer.kind.is_scale()
+                        {
+                            let columns = match slab {
+                                None => two_batches(kernel),
+                                Some(slab) => slab + box_columns(kernel) + few(kernel),
+                            };
+                            let name = kernel.dims[usize::from(buffer.columns.0)].name.as_str();
+                            let known = found.entry(name).or_default();
+                            *known = columns.max(*known);
+                        }
+                    });
+                }
+                Block::Once { .. } | Block::Join => {}
             }
-        });
+        }
+    }
+    let mut found = BTreeMap::new();
+    for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
+        copies(kernel, &role.body, &mut found);
     }
     found
 }
 
-/// Columns of a copied piece that has two batches of boxes. Those of elements of one byte have twice as many.
+/// Columns of a copied piece that has two batches of boxes.
 fn two_batches(kernel: &Kernel) -> u32 {
+    (BATCH + 1) * box_columns(kernel)
+}
+
+/// Columns of a box. Those of elements of one byte have twice as many.
+fn box_columns(kernel: &Kernel) -> u32 {
     let bytes = kernel.buffers.iter().any(|buffer| buffer.dtype.is_fp8());
-    (BATCH + 1) * STAGING_COLUMNS * if bytes { 2 } else { 1 }
+    STAGING_COLUMNS * if bytes { 2 } else { 1 }
 }
 
 /// Chunks of rows, and by how many rows the last one is short.
@@ -399,7 +431,6 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let (chunks, short) = chunks(world);
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
     let copied = copied_columns(kernel);
-    let copied_wide = two_batches(kernel);
     // A row of an operand is whole 16 bytes.
     let (few, few_columns) = (16 / pipeline.dtype().bytes(), few(kernel));
     let n = match kernel.is_chunked_along(pipeline.tiling().partition(), Side::Columns) {
@@ -411,17 +442,15 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         }
     };
     let (n, k) = (
-        match copied.contains("n") {
-            true => n.max(copied_wide),
-            false => n,
-        },
+        n.max(copied.get("n").copied().unwrap_or(0)),
         if let Some(steps) = steps {
             (steps - 1) * tile.k + few
-        } else if copied.iter().any(|name| *name != "n") {
-            copied_wide
         } else {
             // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-            pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
+            let shared = pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few;
+            let others = copied.iter().filter(|(name, _)| **name != "n");
+            let columns = others.map(|(_, columns)| *columns).max();
+            columns.map_or(shared, |columns| columns.max(shared))
         },
     );
     // Where K is the columns of the products, it is what either asks for.
