@@ -249,8 +249,7 @@ pub struct GemmKind {
     pub k: u32,
     /// CTAs of a cluster along rows and columns of tiles. They load what their tiles share by multicast.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile. 1: none. A cluster has this many for each of its adjacent
-    /// tiles.
+    /// CTAs of a cluster that share the K steps of each tile. 1: none. Such a cluster has no adjacent tiles.
     pub split: u32,
     /// Stages of the shared-memory ring. `None`: as many as fit.
     pub stages: Option<u32>,

@@ -126,50 +126,6 @@ pub fn run_only<'c>(
     .map(|_| ())
 }
 
-/// The slowest rank's host times for launches of `plans`, one after another, several times. They are sorted.
-///
-/// # Errors
-/// As [`run`].
-///
-/// # Panics
-/// If a rank's thread panics.
-pub fn host_times<'c>(
-    ranks: &[Communicator],
-    compiler: impl Into<Option<&'c Compiler>>,
-    pipeline: &Checked<Pipeline>,
-    series: &Series,
-    plans: &[&Checked<Plan>],
-    times: usize,
-) -> Result<Vec<Duration>, Error> {
-    let compiler = compiler.into();
-    // A stream holds about a thousand launches. Beyond that the host waits for the GPU.
-    const QUEUED: usize = 16;
-    let all = Communicator::each(ranks, |rank| {
-        let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
-        for plan in plans {
-            prepare(rank, pipeline, plan, 0, 1, &memory)?;
-            loaded.launch(rank, plan, &tensors)?;
-            rank.synchronize()?;
-        }
-        let mut took = Vec::with_capacity(times);
-        for (launch, plan) in plans.iter().cycle().take(times).enumerate() {
-            if launch % QUEUED == 0 {
-                rank.synchronize()?;
-                rank.barrier()?;
-            }
-            let start = Instant::now();
-            loaded.launch(rank, plan, &tensors)?;
-            took.push(start.elapsed());
-        }
-        rank.synchronize()?;
-        rank.barrier()?;
-        took.sort_unstable();
-        Ok(took)
-    })?;
-    let median = |took: &Vec<Duration>| took[took.len() / 2];
-    Ok(all.into_iter().max_by_key(median).unwrap_or_default())
-}
-
 struct OneRank {
     outputs: Vec<Output>,
     times: Vec<Duration>,

@@ -207,7 +207,7 @@ impl Walk<'_, '_> {
                 slice: 0.into(),
                 map,
                 at,
-                multicast: None,
+                multicast: false,
                 partial_boxes: None,
             },
             Node::Advance {

@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
                 slice: 0.into(),
                 map: from,
                 at: from_at,
-                multicast: None,
+                multicast: false,
                 partial_boxes: None,
             },
             Node::Await {

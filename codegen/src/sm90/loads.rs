@@ -197,7 +197,7 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
         let mut part = self.empty_stage();
@@ -414,7 +414,7 @@ impl Walk<'_, '_> {
             slice: 0.into(),
             map,
             at,
-            multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
+            multicast: tile_side.ctas > 1,
             partial_boxes,
         };
         staged.loads.push(if mn_major {
@@ -474,7 +474,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         };
         Some(Staged {

@@ -478,12 +478,9 @@ impl<'a> Env<'a> {
             first: 0,
             unknown: RefCell::new(None),
         };
-        let (rank, group) = (
-            block % case.pipeline.cta.ctas(),
-            case.pipeline.cta.multicast_group(),
-        );
-        env.set("multicast_rank", rank % group);
-        env.set("split_rank", rank / group);
+        let rank = block % case.pipeline.cta.ctas();
+        env.set("multicast_rank", rank % case.pipeline.cta.multicast_group());
+        env.set("split_rank", rank % case.pipeline.cta.split());
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.set(name, value);

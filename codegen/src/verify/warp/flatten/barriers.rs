@@ -36,17 +36,13 @@ impl Flattener<'_> {
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
-    pub(super) fn arrival_ctas(&mut self, barrier: BarrierId) -> Vec<u32> {
+    pub(super) fn arrival_ctas(&self, barrier: BarrierId) -> Vec<u32> {
         let Some(multicast) = &self.case.pipeline.barrier(barrier).multicast else {
             return vec![self.rank()];
         };
         let mine = multicast.others.then(|| self.env.var("split_rank"));
-        let lanes = (0..multicast.ctas).filter(|lane| Some(*lane) != mine);
-        lanes
-            .map(|lane| {
-                self.set("lane", lane);
-                self.value(&multicast.peer)
-            })
+        (0..multicast.ctas)
+            .filter(|cta| Some(*cta) != mine)
             .collect()
     }
 }
