@@ -367,7 +367,8 @@ fn own_arms(body: &str) -> String {
 #[test]
 fn consumers_match_the_ir_in_full() {
     let consumers = [
-        "cuda", "warp", "interp", "verify", "unroll", "model", "print", "sm90", "tiling", "host",
+        "cuda", "warp", "interp", "verify", "proof", "target", "unroll", "model", "print", "sm90",
+        "tiling", "host",
     ];
     let mut paths: Vec<PathBuf> = Vec::new();
     for consumer in consumers {

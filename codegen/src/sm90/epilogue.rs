@@ -5,7 +5,7 @@
 //! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;

@@ -5,8 +5,8 @@
 
 use super::builder::refuse;
 use super::comm::batch;
-use super::item::{Around, Leaf};
-use super::planes::{moved_blocks, moves_scales};
+use super::leaves::{Around, Leaf};
+use super::leaves::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};

@@ -8,7 +8,7 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;

@@ -2,14 +2,13 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
-use super::chosen::ItemsOf;
 use super::cta;
-use super::item::leaves;
+use super::leaves::leaves;
 use super::nodes::{all_empty, why};
 use super::passes::{Pass, passes};
 use super::rings::STAGES;
 use super::stores::amount;
-use super::walk::{Bound, Walk, Which};
+use super::walk::{Bound, ItemsOf, Walk, Which};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
 use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;

@@ -1,13 +1,14 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
-use super::chosen::ItemsOf;
-use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
+use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
+use crate::order::Selection;
 use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
+use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
     At, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
@@ -37,6 +38,19 @@ pub(super) enum Bound {
         row: Expr,
         column: Expr,
     },
+}
+
+/// The items that a loop visits.
+#[derive(Clone, Copy)]
+pub(super) struct ItemsOf<'a> {
+    /// The loop's variable.
+    pub var: Var,
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// Of which chunk.
+    pub chunk: Option<&'a RankExpr>,
+    /// Which of those.
+    pub selection: &'a Selection,
 }
 
 pub(super) struct Walk<'b, 'a> {

@@ -37,13 +37,13 @@ pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
 
+use crate::checked::{Checked, Subject};
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::order::{RankTable, TileOrder};
 use crate::program::CounterId;
 use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
-use crate::verify::Checked;
 
 /// A kernel as the warps of a CTA run it.
 #[derive(Clone, Debug)]
@@ -148,6 +148,10 @@ pub struct Warp {
 pub const BATCH: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
 pub const SENDING: u32 = 5;
+
+impl Subject for Pipeline {
+    type Decided = ();
+}
 
 impl Pipeline {
     /// How the tiles of its first loop are computed: those of the others have the same sides on the instruction, and subtiles

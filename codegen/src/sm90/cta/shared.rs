@@ -1,7 +1,7 @@
 //! Rules about CTAs that share work: what clusters load together, and the steps of a tile that several multiply.
 
 use super::asked::Asked;
-use super::rules::refuse;
+use super::finding::refuse;
 use super::wgmma::{ATOM_ROWS, Mode};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, RoleKind};

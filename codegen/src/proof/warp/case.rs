@@ -7,9 +7,9 @@ use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
 use crate::program::{CounterId, Pick, StoreMode, TensorId};
+use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
-use crate::verify::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
 

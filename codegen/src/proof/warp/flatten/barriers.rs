@@ -5,7 +5,7 @@ use crate::warp::{BarrierId, RingId, Slot, Values};
 
 impl Flattener<'_> {
     /// The number of a slot's barrier in its CTA.
-    pub(in crate::verify::warp) fn barrier(&self, id: BarrierId, slot: u32) -> usize {
+    pub(in crate::proof::warp) fn barrier(&self, id: BarrierId, slot: u32) -> usize {
         (self.case.pipeline.barrier_number(id) + slot) as usize
     }
 
@@ -16,7 +16,7 @@ impl Flattener<'_> {
     }
 
     /// The number of a slot among those of all sets.
-    pub(in crate::verify::warp) fn slot(&self, id: RingId, slot: Slot) -> u32 {
+    pub(in crate::proof::warp) fn slot(&self, id: RingId, slot: Slot) -> u32 {
         let (cursor, ring) = (self.cursors[usize::from(id.0)], self.case.pipeline.ring(id));
         match slot {
             Slot::Current => cursor.slot,
