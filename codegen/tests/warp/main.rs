@@ -47,7 +47,6 @@ mod roles;
 mod scales;
 mod selected;
 mod several_cells;
-mod shares;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

@@ -4,14 +4,6 @@ use super::Printer;
 use crate::warp::spelling::number;
 use crate::warp::{Elements, Expr, FragmentOp, Source};
 
-/// Which of several shares.
-fn in_share(share: u32, shares: u32) -> String {
-    match shares {
-        1 => String::new(),
-        _ => format!(", share {share}"),
-    }
-}
-
 impl Printer<'_> {
     /// What a subtile's elements are.
     fn elements(&self, elements: Elements, part: &Expr) -> String {
@@ -86,7 +78,6 @@ impl Printer<'_> {
                 scale,
                 number: nth,
                 begin,
-                share,
             } => {
                 let part = self.tiling().operands().len() + scale;
                 let name = &self.pipeline.ring(*ring).part(self.tiling, part).name;
@@ -98,14 +89,12 @@ impl Printer<'_> {
                     Expr::Const(0) => String::new(),
                     begin => format!(", from {} of a block on", number(begin)),
                 };
-                let of = of + &begins + &in_share(*share, self.tiling().shares_of_scale(*scale));
-                format!("{name}s = {}{of}", self.part(*ring, part, &Expr::Const(0)))
+                format!(
+                    "{name}s = {}{of}{begins}",
+                    self.part(*ring, part, &Expr::Const(0))
+                )
             }
-            FragmentOp::Promote {
-                multiply,
-                piece,
-                share,
-            } => {
+            FragmentOp::Promote { multiply, piece } => {
                 let product = self.tiling().multiplies()[*multiply].first;
                 let scales = self.tiling().products()[product].into_iter();
                 let scales = scales.filter_map(|operand| self.tiling().scale_of(operand));
@@ -115,12 +104,7 @@ impl Printer<'_> {
                     format!(" * {}s", ring.part(self.tiling, part).name)
                 });
                 let scales: String = scales.collect();
-                let shares = self.tiling().promotion().map_or(1, |it| it.shares);
-                let share = in_share(*share, shares);
-                format!(
-                    "{} += short{scales}, {piece}{share}",
-                    self.accumulators(product)
-                )
+                format!("{} += short{scales}, {piece}", self.accumulators(product))
             }
             FragmentOp::Apply { epilogue, part } => {
                 let epilogue = &self.pipeline.epilogues[*epilogue];
