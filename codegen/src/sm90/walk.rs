@@ -7,7 +7,7 @@ use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
 use crate::order::Selection;
-use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
+use crate::program::{Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
@@ -492,31 +492,21 @@ impl Builder<'_> {
         let buffer = &self.kernel.buffers[tensor.index()];
         let [chunked, by_columns] =
             [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
-        match buffer.kind {
+        let written = buffer.kind.is_output();
+        match buffer.kind.placement() {
             // Where an operand is MN-major, every chunk is a matrix of its own.
-            TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. } => View::Flat,
-            TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
-            TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
-            TensorKind::Out | TensorKind::Accumulated => View::Flat,
-            TensorKind::Gathered | TensorKind::Reduced | TensorKind::GatheredOutput => {
-                View::SharedChunks
-            }
-            TensorKind::Scale { gathered: true, .. } => View::SharedChunks,
-            TensorKind::Scattered => View::SharedChunk,
-            TensorKind::Exchanged => View::SharedSlots,
-            TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
-            TensorKind::Scratch {
+            Placement::Own if chunked && (written || buffer.mn_major) => View::Chunks,
+            Placement::Own if by_columns && written => View::ColumnChunks,
+            Placement::Own => View::Flat,
+            Placement::AllShards => View::SharedChunks,
+            Placement::Shard => View::SharedChunk,
+            Placement::Slots => View::SharedSlots,
+            Placement::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
+            Placement::Scratch {
                 slots: Slots::Count(1),
                 ..
             } if by_columns && !self.reached_by_peers(tensor) => View::ColumnChunks,
-            TensorKind::Scratch { .. } => View::SharedSlots,
+            Placement::Scratch { .. } => View::SharedSlots,
         }
     }
 
