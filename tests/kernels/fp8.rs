@@ -66,6 +66,7 @@ fn scales_of_blocks_pass_the_sass_checks() {
         (((256, 128), false), Scales::Blocks2d1d),
         (((128, 128), false), Scales::Blocks1d1d),
         (((128, 160), false), Scales::Blocks1d1d),
+        (((128, 176), false), Scales::Blocks1d1d),
         (((256, 112), false), Scales::Blocks1d1d),
         (((256, 128), false), Scales::Blocks1d1d),
         (((176, 128), false), Scales::Blocks1d2d),

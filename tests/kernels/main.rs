@@ -30,6 +30,7 @@ mod parallel;
 mod partial;
 mod random;
 mod sass;
+mod shares;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;

@@ -116,8 +116,13 @@ impl Text<'_> {
                 scale,
                 number,
                 begin,
-            } => self.read_blocks(*ring, *scale, (number, begin)),
-            FragmentOp::Promote { multiply, piece } => self.promote(*multiply, *piece),
+                share,
+            } => self.read_blocks(*ring, *scale, (number, begin), *share),
+            FragmentOp::Promote {
+                multiply,
+                piece,
+                share,
+            } => self.promote(*multiply, *piece, *share),
             FragmentOp::Apply { epilogue, part } => {
                 let part = self.factor(part);
                 self.apply(*epilogue, &part);

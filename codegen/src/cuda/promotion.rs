@@ -9,8 +9,17 @@ use crate::warp::{Expr, RingId};
 /// The registers for what tensor cores sum of a piece of a step.
 pub(super) const SHORT: &str = "short_acc";
 
+/// What lies before the one of several parts of `n` with that number, of which `each` makes a distance.
+fn before(nth: u32, n: &str, each: &str) -> String {
+    match nth {
+        0 => String::new(),
+        1 => format!(" + ({n}{each})"),
+        _ => format!(" + ({nth} * {n}{each})"),
+    }
+}
+
 impl Text<'_> {
-    /// Those registers.
+    /// Those registers, and those for the scales of one share at a time.
     pub(super) fn declare_short(&mut self, promotion: Promotion) {
         let blocks = match (promotion.together, self.blocks()) {
             (1, _) | (_, None) => String::new(),
@@ -20,6 +29,17 @@ impl Text<'_> {
         self.line(format!(
             "float {SHORT}{blocks}[{n} / 2];  // what tensor cores sum of a step, which keeps 13 fraction bits"
         ));
+        let pipeline = self.pipeline;
+        let tiling = pipeline.tiling_of(self.tiling);
+        let scales = 0..tiling.scales().len();
+        for scale in scales.filter(|scale| tiling.shares_of_scale(*scale) > 1) {
+            let name = self.scale_names(scale).0;
+            let n = self.n_of_share(promotion);
+            self.line(match tiling.is_on_m(tiling.scales()[scale].operand) {
+                true => format!("float {name}[2];  // of one block at a time"),
+                false => format!("float {name}[{n} / 4];  // of one share at a time"),
+            });
+        }
     }
 
     /// How much a piece has of the instruction's N side.
@@ -30,25 +50,37 @@ impl Text<'_> {
         }
     }
 
-    /// What lies before a piece on the N side, of which `each` makes a distance.
-    pub(super) fn part_of_n(&self, piece: Piece, each: &str) -> String {
-        let n = self.tiling().promotion().map(|it| self.n_of_piece(it));
-        match (piece.part, n) {
-            (0, _) | (_, None) => String::new(),
-            (1, Some(n)) => format!(" + ({n}{each})"),
-            (part, Some(n)) => format!(" + ({part} * {n}{each})"),
+    /// How much a share of a piece has of it.
+    fn n_of_share(&self, promotion: Promotion) -> String {
+        match promotion.shares {
+            1 => self.n_of_piece(promotion),
+            shares => format!("{} / {shares}", self.n_of_piece(promotion)),
         }
     }
 
-    /// Adds the sums of a piece to the promoted ones.
-    pub(super) fn promote(&mut self, multiply: usize, piece: Piece) {
+    /// What lies before a piece on the N side, of which `each` makes a distance.
+    pub(super) fn part_of_n(&self, piece: Piece, each: &str) -> String {
+        let promotion = self.tiling().promotion();
+        promotion.map_or(String::new(), |it| {
+            before(piece.part, &self.n_of_piece(it), each)
+        })
+    }
+
+    /// Adds the sums of a piece's share to the promoted ones.
+    pub(super) fn promote(&mut self, multiply: usize, piece: Piece, share: u32) {
         let Some(promotion) = self.tiling().promotion() else {
             return;
         };
         let product = self.tiling().multiplies()[multiply].first;
         let (acc, _) = self.accumulators(product);
-        let n = self.n_of_piece(promotion);
-        let before = self.part_of_n(piece, " / 2");
+        let n = self.n_of_share(promotion);
+        // A part of the N side has registers of its own for what tensor cores sum, and is one of all scales that a thread has; a
+        // share is one of what they sum, and has the scales that a thread has then.
+        let (in_piece, scales) = match promotion.shares {
+            1 => (String::new(), self.part_of_n(piece, " / 2")),
+            _ => (before(share, &n, " / 2"), String::new()),
+        };
+        let in_sums = format!("{in_piece}{scales}");
         let blocks = self.blocks();
         let (all, sum, short) = match (promotion.blocks, promotion.together) {
             (1, _) => (false, acc, SHORT.to_string()),
@@ -66,8 +98,11 @@ impl Text<'_> {
             _ => format!("[{}]", piece.block),
         };
         let operands = self.tiling().products()[product];
-        let factors = operands.map(|operand| self.factor_of(operand, &block, &before));
-        let (sum, short) = (format!("{sum}[i{before}]"), format!("{short}[i]"));
+        let factors = operands.map(|operand| self.factor_of(operand, &block, &scales));
+        let (sum, short) = (
+            format!("{sum}[i{in_sums}]"),
+            format!("{short}[i{in_piece}]"),
+        );
         let add = match factors {
             [Some(x), Some(w)] => format!("add_scaled({sum}, {short}, {x}, {w});"),
             [Some(_), None] | [None, Some(_)] | [None, None] => format!("{sum} += {short};"),
@@ -86,6 +121,9 @@ impl Text<'_> {
             block: of, side, ..
         } = staged;
         Some(match (of, tiling.is_on_m(operand)) {
+            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+                format!("{name}[vector_index_transposed(i)]")
+            }
             (ScaleBlock::Line, true) => format!("{name}{block}[vector_index_transposed(i)]"),
             (ScaleBlock::Line, false) => format!("{name}[vector_index(i{before})]"),
             (ScaleBlock::Square, false) if staged.crosses() => {
@@ -105,12 +143,13 @@ impl Text<'_> {
         (format!("{part}s"), part.clone())
     }
 
-    /// Reads a scale of a step's blocks.
+    /// Reads a scale of a step's blocks, or of a share of them.
     pub(super) fn read_blocks(
         &mut self,
         ring: RingId,
         scale: usize,
         (number, begin): (&Expr, &Expr),
+        share: u32,
     ) {
         let part = self.tiling().operands().len() + scale;
         let mut from = self.shared(ring, part, &Expr::Const(0), false);
@@ -134,11 +173,24 @@ impl Text<'_> {
                 self.line(format!("float {name}[2];"));
                 self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
             }
+            (ScaleBlock::Line, true) if tiling.shares_of_scale(scale) > 1 => {
+                let first = match share {
+                    0 => first.into(),
+                    1 => format!("{first} + 64"),
+                    _ => format!("{first} + {share} * 64"),
+                };
+                self.line(format!("scales_on_m({name}, {from}, {first}, lane);"));
+            }
             (ScaleBlock::Line, true) => {
                 let blocks = blocks.unwrap_or_default();
                 self.line(format!("float {name}[{blocks}][2];"));
                 self.line("#pragma unroll");
                 self.line(format!("for (u32 block = 0; block < {blocks}; ++block) scales_on_m({name}[block], {from}, {first} + block * 64, lane);"));
+            }
+            (ScaleBlock::Line, false) if tiling.shares_of_scale(scale) > 1 => {
+                let n = tiling.promotion().map_or(n, |it| self.n_of_share(it));
+                let from = format!("{from}{}", before(share, &n, " * 4"));
+                self.line(format!("scales_on_n<{n}>({name}, {from}, lane);"));
             }
             (ScaleBlock::Line, false) => {
                 self.line(format!("float {name}[{n} / 4];"));

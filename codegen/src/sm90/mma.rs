@@ -135,7 +135,7 @@ impl Walk<'_, '_> {
         body
     }
 
-    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before.
+    /// A step whose sums are promoted: of each piece, they are waited for and added to those of the steps before, share by share.
     /// Meanwhile the other warpgroup multiplies, where both share the tile. The stage is released as soon as tensor cores have
     /// read it, and threads the last of its scales.
     ///
@@ -147,6 +147,8 @@ impl Walk<'_, '_> {
         let pieces: Vec<(usize, Piece)> = multiplies
             .flat_map(|multiply| promotion.pieces().map(move |piece| (multiply, piece)))
             .collect();
+        // Of each scale, the share that a thread has.
+        let mut has = vec![0; self.tiling().scales().len()];
         for (at, (multiply, piece)) in pieces.iter().copied().enumerate() {
             body.extend([
                 Node::MmaFence,
@@ -161,24 +163,33 @@ impl Walk<'_, '_> {
             if at == 0 {
                 body.extend(self.read_blocks(begin));
             }
-            body.push(Node::MmaWait { pending: 0 });
-            if at + 1 == pieces.len() {
-                if !self.tiling().scales().is_empty() {
-                    body.push(Node::SyncWarp);
+            for (nth, share) in (1..).zip(promotion.shares_of(piece)) {
+                body.extend(self.read_share(&mut has, multiply, (piece, share)));
+                if nth == 1 {
+                    body.push(Node::MmaWait { pending: 0 });
                 }
-                body.extend([
-                    Node::Arrive {
-                        barrier: STAGES.empty(),
-                        slot: Slot::Current,
-                    },
-                    Node::Advance {
-                        ring: STAGES,
-                        keep: false,
-                    },
-                    Node::TestWait { ring: STAGES },
-                ]);
+                if (at + 1, nth) == (pieces.len(), promotion.shares) {
+                    if !self.tiling().scales().is_empty() {
+                        body.push(Node::SyncWarp);
+                    }
+                    body.extend([
+                        Node::Arrive {
+                            barrier: STAGES.empty(),
+                            slot: Slot::Current,
+                        },
+                        Node::Advance {
+                            ring: STAGES,
+                            keep: false,
+                        },
+                        Node::TestWait { ring: STAGES },
+                    ]);
+                }
+                body.push(Node::Fragment(FragmentOp::Promote {
+                    multiply,
+                    piece,
+                    share,
+                }));
             }
-            body.push(Node::Fragment(FragmentOp::Promote { multiply, piece }));
         }
         body
     }
@@ -200,11 +211,38 @@ impl Walk<'_, '_> {
                 scale,
                 number,
                 begin: begin[scale].clone(),
+                share: 0,
             })
         });
         let mut nodes: Vec<Node> = reads.collect();
         if !tiling.has_scales_on_n() && !nodes.is_empty() {
             nodes.insert(0, Node::SyncWarp);
+        }
+        nodes
+    }
+
+    /// Reads those scales of a share of a piece that a thread does not have.
+    fn read_share(
+        &self,
+        has: &mut [u32],
+        multiply: usize,
+        (piece, share): (Piece, u32),
+    ) -> Vec<Node> {
+        let tiling = self.tiling();
+        let product = tiling.products()[tiling.multiplies()[multiply].first];
+        let scales = product.into_iter().filter_map(|it| tiling.scale_of(it));
+        let mut nodes = Vec::new();
+        for scale in scales {
+            let share = tiling.share_of_scale(scale, piece, share);
+            if std::mem::replace(&mut has[scale], share) != share {
+                nodes.push(Node::Fragment(FragmentOp::ReadBlocks {
+                    ring: STAGES,
+                    scale,
+                    number: 0.into(),
+                    begin: 0.into(),
+                    share,
+                }));
+            }
         }
         nodes
     }

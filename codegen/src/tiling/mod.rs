@@ -188,6 +188,32 @@ impl Tiling {
         scales.position(|scale| scale.operand == operand)
     }
 
+    /// In how many shares a thread has a scale, one after another: where those along the N side are a share of a piece's, those
+    /// along the M side are a block's.
+    pub fn shares_of_scale(&self, scale: usize) -> u32 {
+        let StagedScale { block, operand, .. } = self.0.scales[scale];
+        match (block, self.0.promotion) {
+            (ScaleBlock::Line, Some(promotion)) if promotion.shares > 1 => {
+                match self.is_on_m(operand) {
+                    true => promotion.blocks / promotion.together,
+                    false => promotion.shares,
+                }
+            }
+            (ScaleBlock::Line | ScaleBlock::Square, _) => 1,
+        }
+    }
+
+    /// Which of them a share of a piece is multiplied by.
+    pub fn share_of_scale(&self, scale: usize, piece: Piece, share: u32) -> u32 {
+        match (self.shares_of_scale(scale), self.0.promotion) {
+            (1, _) | (_, None) => 0,
+            (_, Some(promotion)) => match self.is_on_m(self.0.scales[scale].operand) {
+                true => piece.block / promotion.together,
+                false => share,
+            },
+        }
+    }
+
     /// Whether lines of scales are along the instruction's N side: each thread has many numbers of them in a step.
     pub fn has_scales_on_n(&self) -> bool {
         let mut scales = self.0.scales.iter();

@@ -1,7 +1,8 @@
 //! Promoted sums: what tensor cores sum of a step is added to sums that threads have of their own.
 //!
 //! Both are in registers. Where they do not fit beside each other, a step is multiplied in pieces, one after another, which
-//! have the same registers for what tensor cores sum. Scales along the N side want registers, too.
+//! have the same registers for what tensor cores sum. Scales along the N side want registers, too: a piece is added in shares,
+//! one after another, which have the same registers for their scales.
 
 use crate::program::{ScaleBlock, TensorId};
 use crate::variant::BLOCK;
@@ -18,6 +19,8 @@ pub struct Promotion {
     pub n: u32,
     /// Parts of the N side, each of so much.
     pub parts: u32,
+    /// Shares of a piece's N side, whose scales a thread has one after another; 1: it has those of the whole side all the time.
+    pub shares: u32,
 }
 
 /// Registers of a thread that promoted sums leave.
@@ -131,29 +134,34 @@ impl Promotion {
     /// assert_eq!((by_block.pieces().count(), by_block.registers()), (2, 64));
     /// let halves = Promotion::of(1, 256, 0, room).expect("room");
     /// assert_eq!((halves.n, halves.pieces().count()), (128, 2));
-    /// let with_scales = Promotion::of(2, 128, 32, room).expect("room");
-    /// assert_eq!((with_scales.n, with_scales.pieces().count()), (64, 4));
+    /// let shares = Promotion::of(2, 128, 32, room).expect("room");
+    /// assert_eq!((shares.n, shares.shares), (128, 2));
     /// assert_eq!(Promotion::of(2, 256, 0, Room { any: 8, whole: 8 }), None);
     /// ```
     pub fn of(blocks: u32, n: u32, scales: u32, room: Room) -> Option<Promotion> {
         let fits = |way: &Promotion| {
-            let sums = way.registers();
+            let (sums, scales) = (way.registers(), scales / way.shares);
             let all = if way.parts == 1 { room.whole } else { room.any };
             sums <= room.any && sums + scales <= all
         };
         Promotion::ways(blocks, n).find(fits)
     }
 
-    /// The pieces that are tried, the fewest first. Blocks first: an instruction that has more on its N side reads less.
+    /// The pieces that are tried, the fewest first. Blocks first, then shares: an instruction that has more on its N side reads
+    /// less.
     fn ways(blocks: u32, n: u32) -> impl Iterator<Item = Promotion> {
-        let way = move |(parts, together): (u32, u32)| Promotion {
+        let way = move |(parts, together, shares): (u32, u32, u32)| Promotion {
             blocks,
             together,
             n: n / parts,
             parts,
+            shares,
         };
-        let ways = [(1, blocks), (1, 1), (2, 1), (4, 1)].map(way);
-        let divides = move |way: &Promotion| way.parts == 1 || n.is_multiple_of(16 * way.parts);
+        let ways = [(1, blocks, 1), (1, 1, 1), (1, 1, 2), (2, 1, 1), (4, 1, 1)].map(way);
+        let divides = move |way: &Promotion| {
+            (way.parts == 1 || n.is_multiple_of(16 * way.parts))
+                && (way.shares == 1 || n.is_multiple_of(8 * way.shares))
+        };
         ways.into_iter().filter(divides)
     }
 
@@ -178,5 +186,13 @@ impl Promotion {
     /// How many there are.
     pub const fn count(&self) -> u32 {
         self.blocks / self.together * self.parts
+    }
+
+    /// A piece's shares, in the order in which they are added: every other piece has them backwards, so that it begins with the
+    /// scales that the one before it ended with.
+    pub fn shares_of(&self, piece: Piece) -> impl Iterator<Item = u32> + use<> {
+        let (shares, before) = (self.shares, piece.block / self.together + piece.part);
+        let backwards = before % 2 == 1;
+        (0..shares).map(move |nth| if backwards { shares - 1 - nth } else { nth })
     }
 }

@@ -115,7 +115,8 @@ pub enum FragmentOp {
         /// What it is rounded to.
         dtype: Dtype,
     },
-    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads).
+    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or a share of
+    /// them, which takes the place of another one.
     ReadBlocks {
         /// The ring.
         ring: RingId,
@@ -125,14 +126,18 @@ pub enum FragmentOp {
         number: Expr,
         /// Where in a block the tile begins, if blocks cross its edges: [`crate::tiling::StagedScale::crosses`].
         begin: Expr,
+        /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
+        share: u32,
     },
-    /// Adds what tensor cores summed of a piece of a step to the promoted sums, in f32: times the product of its operands'
+    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its operands'
     /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
     Promote {
         /// Which of the tiling's multiplies.
         multiply: usize,
         /// Which piece of it.
         piece: Piece,
+        /// Which share of the piece.
+        share: u32,
     },
     /// Computes what a subtile's elements become.
     Apply {

@@ -47,6 +47,7 @@ mod roles;
 mod scales;
 mod selected;
 mod several_cells;
+mod shares;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

@@ -3,13 +3,13 @@
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::{Bf16, E4M3, F32};
+use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::variant::Variant;
 use counterflow_codegen::warp::{FragmentOp, Node, Pipeline, RingId};
 use counterflow_codegen::{cuda, sm90, verify};
 
@@ -369,38 +369,4 @@ fn only_sums_of_fp8_are_promoted() {
     error[resources]: promoted sums of products of bf16
       help: products of FP8, whose sums tensor cores keep in few bits, or no `promote`
     ");
-}
-
-/// The pieces of a step of the first loop's tiles: how many, and how many columns each has.
-fn pieces(name: &str, variant: &Variant) -> Option<(u32, u32)> {
-    let pipeline = built(&program(name), variant).and_then(verify::pipeline);
-    let promotion = pipeline.ok()?.tiling().promotion().expect("promoted");
-    Some((promotion.count(), promotion.n))
-}
-
-/// A thread has all scales that run along its columns.
-#[test]
-fn scales_of_columns_leave_fewer_registers() {
-    let scaled = |tile| {
-        let variant = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d1d);
-        variant.set("tiles", tile)
-    };
-    let alone = |tile| pieces("gemm", &scaled(tile));
-    assert_eq!(alone((128, 128)), Some((1, 128)));
-    assert_eq!(alone((128, 160)), Some((1, 160)));
-    assert_eq!(alone((128, 176)), None);
-    assert_eq!(alone((128, 192)), Some((2, 96)));
-    assert_eq!(alone((256, 96)), Some((2, 96)));
-    assert_eq!(alone((256, 112)), Some((2, 112)));
-    assert_eq!(alone((256, 128)), Some((4, 64)));
-    assert_eq!(alone((256, 144)), None);
-    let stored = |dtype| pieces("gemm", &scaled((256, 128)).output(dtype));
-    assert_eq!([stored(F32), stored(E4M3)], [Some((4, 64)); 2]);
-    // Scales of columns in other places, and squares, of which a thread has few.
-    let of = |scales| pieces("gemm", &scaled((256, 128)).scales(scales));
-    assert_eq!(of(Scales::Blocks2d1d), Some((4, 64)));
-    assert_eq!(of(Scales::Blocks1d2d), Some((2, 128)));
-    // Sums over ranks leave none.
-    assert_eq!(pieces("ag_gemm", &scaled((256, 128))), Some((4, 64)));
-    assert_eq!(pieces("gemm_rs", &scaled((256, 128))), None);
 }

@@ -159,10 +159,12 @@ impl Simulator<'_> {
                     product,
                 );
                 let began = self.multiplied(index, of, areas, (before, phase), fresh, piece)?;
+                let promotion = self.case.pipeline.tiling_of(of.0).promotion();
                 let short = began.zip(piece).map(|(of_piece, piece)| Short {
                     product,
                     piece,
                     of: of_piece,
+                    left: (0..promotion.map_or(1, |it| it.shares)).collect(),
                 });
                 self.agents[index].fragment.short = short;
             }

@@ -6,7 +6,7 @@ use super::step::{FragmentStep, Kind, Step};
 use super::trace;
 use crate::block::BLOCK;
 use crate::program::Side;
-use crate::tiling::Subtile;
+use crate::tiling::{StagedScale, Subtile};
 use crate::warp::{Elements, Expr, FragmentOp, Node, Slot, Source};
 
 impl<'a> Flattener<'a> {
@@ -108,6 +108,7 @@ impl<'a> Flattener<'a> {
                 scale,
                 number,
                 begin,
+                share,
             } => {
                 let tiling = self.case.pipeline.tiling_of(self.tiling);
                 let (part, slot) = (
@@ -115,21 +116,32 @@ impl<'a> Flattener<'a> {
                     self.slot(*ring, Slot::Current),
                 );
                 // Each group reads its own of those along the M side; here, any of them.
-                let bytes = tiling.scales()[*scale].box_bytes();
-                let area = self.area(*ring, part, slot, 0, bytes);
+                let StagedScale { operand, .. } = tiling.scales()[*scale];
+                let (shares, share_at) = match tiling.is_on_m(operand) {
+                    true => (1, 0),
+                    false => (tiling.shares_of_scale(*scale), *share),
+                };
+                let bytes = tiling.scales()[*scale].box_bytes() / shares;
+                let area = self.area(*ring, part, slot, share_at * bytes, bytes);
                 FragmentStep::ReadBlocks {
                     area,
                     scale: *scale,
                     number: self.value(number),
                     begin: self.value(begin),
+                    share: *share,
                 }
             }
-            FragmentOp::Promote { multiply, piece } => {
+            FragmentOp::Promote {
+                multiply,
+                piece,
+                share,
+            } => {
                 let tiling = self.case.pipeline.tiling_of(self.tiling);
                 let product = tiling.multiplies()[*multiply].first;
                 FragmentStep::Promote {
                     product,
                     piece: *piece,
+                    share: *share,
                 }
             }
             FragmentOp::Apply { epilogue, part } => {
@@ -375,12 +387,17 @@ impl Simulator<'_> {
                 scale,
                 number,
                 begin,
+                share,
             } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].accessed(id);
-                self.read_blocks(index, area, (scale, number, begin))?;
+                self.read_blocks(index, area, (scale, number, begin), share)?;
             }
-            FragmentStep::Promote { product, piece } => self.promote(index, product, piece)?,
+            FragmentStep::Promote {
+                product,
+                piece,
+                share,
+            } => self.promote(index, product, (piece, share))?,
             FragmentStep::SendPartial {
                 cta: to,
                 area,
@@ -464,7 +481,13 @@ impl Simulator<'_> {
             FragmentStep::ReadBlocks { area, .. } => {
                 format!("reads {}", self.area_name(step, area))
             }
-            FragmentStep::Promote { piece, .. } => format!("promotes {piece}"),
+            FragmentStep::Promote { piece, share, .. } => {
+                let tiling = self.case.pipeline.tiling_of(step.tiling);
+                match tiling.promotion().map_or(1, |it| it.shares) {
+                    1 => format!("promotes {piece}"),
+                    _ => format!("promotes {piece} share {share}"),
+                }
+            }
             FragmentStep::AddSubtile { area, .. } | FragmentStep::AddToSum { area, .. } => {
                 format!("reads {}", self.area_name(step, area))
             }

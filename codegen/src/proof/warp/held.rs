@@ -25,8 +25,8 @@ pub(super) struct Fragment {
     pub short: Option<Short>,
     /// Scales of blocks that were read.
     pub blocks: Vec<BlocksRead>,
-    /// The promoted sums of each product's pieces.
-    pub promoted: Vec<(usize, Piece, TileProduct)>,
+    /// The promoted sums of each share of each product's pieces.
+    pub promoted: Vec<(usize, (Piece, u32), TileProduct)>,
 }
 
 /// A sum of stored tiles so far.
@@ -46,6 +46,8 @@ pub(super) struct Short {
     pub product: usize,
     pub piece: Piece,
     pub of: TileProduct,
+    /// The shares of it that are left to add.
+    pub left: Vec<u32>,
 }
 
 /// Scales of blocks that were read.
@@ -59,6 +61,8 @@ pub(super) struct BlocksRead {
     pub begin: u32,
     /// Of which block of K.
     pub block: u32,
+    /// Of which share.
+    pub share: u32,
 }
 
 /// An epilogue that was applied.

@@ -17,9 +17,13 @@ impl Simulator<'_> {
         fragment.applied.clear();
         fragment.promoted.clear();
         fragment.blocks.clear();
-        let pieces = || tiling.promotion().into_iter().flat_map(|it| it.pieces());
+        let shares = || {
+            let promotion = tiling.promotion().into_iter();
+            let pieces = promotion.flat_map(|it| it.pieces().map(move |piece| (it, piece)));
+            pieces.flat_map(|(it, piece)| it.shares_of(piece).map(move |share| (piece, share)))
+        };
         for product in 0..tiling.products().len() {
-            let empty = pieces().map(|piece| (product, piece, TileProduct::default()));
+            let empty = shares().map(|share| (product, share, TileProduct::default()));
             fragment.promoted.extend(empty);
         }
     }
@@ -30,6 +34,7 @@ impl Simulator<'_> {
         index: usize,
         area: Area,
         (scale, number, begin): (usize, u32, u32),
+        share: u32,
     ) -> Verdict {
         let agent = &self.agents[index];
         let staged = self
@@ -61,6 +66,7 @@ impl Simulator<'_> {
             rows,
             begin,
             block,
+            share,
         });
         Ok(())
     }
@@ -84,8 +90,8 @@ impl Simulator<'_> {
         first < all && from.all.1 < tile.min(end).min(all)
     }
 
-    /// What keeps the scales that were read from being those of a product's part of K.
-    fn other_blocks(&self, index: usize, short: &Short) -> Option<&'static str> {
+    /// What keeps the scales that were read from being those of a share of a product's part of K.
+    fn other_blocks(&self, index: usize, short: &Short, share: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let tiling = self.case.pipeline.tiling_of(agent.steps[agent.at].tiling);
         let at = [short.of.at.0, short.of.at.1];
@@ -111,25 +117,38 @@ impl Simulator<'_> {
                     "the scales that were read are of a tile that begins elsewhere in a block",
                 );
             }
+            if read.share != tiling.share_of_scale(scale, short.piece, share) {
+                return Some("the scales that were read are of another share");
+            }
         }
         None
     }
 
-    /// What tensor cores summed of a piece is added to its promoted sums: it must be what comes next along K.
-    pub(super) fn promote(&mut self, index: usize, product: usize, piece: Piece) -> Verdict {
+    /// What tensor cores summed of a share of a piece is added to its promoted sums: it must be what comes next along K.
+    pub(super) fn promote(
+        &mut self,
+        index: usize,
+        product: usize,
+        (piece, share): (Piece, u32),
+    ) -> Verdict {
         let first = self.case.pipeline.cta.split() == 1;
         let short = self.agents[index].fragment.short.take();
-        let is = |short: &Short| (short.product, short.piece) == (product, piece);
-        let Some(short) = short.filter(is) else {
+        let is = |short: &Short| {
+            (short.product, short.piece) == (product, piece) && short.left.contains(&share)
+        };
+        let Some(mut short) = short.filter(is) else {
             let what = "tensor cores summed nothing of that piece since the last one was promoted";
             return Err(Box::new(trace::wrong(self, index, what)));
         };
-        if let Some(what) = self.other_blocks(index, &short) {
+        if let Some(what) = self.other_blocks(index, &short, share) {
             return Err(Box::new(trace::wrong(self, index, what)));
         }
+        short.left.retain(|left| *left != share);
         let fragment = &mut self.agents[index].fragment;
-        let of = short.of;
-        let known = (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, piece));
+        let of = short.of.clone();
+        fragment.short = (!short.left.is_empty()).then_some(short);
+        let known =
+            (fragment.promoted.iter_mut()).find(|it| (it.0, it.1) == (product, (piece, share)));
         let Some((.., sum)) = known else {
             let what = "the promoted sums were not set to zero";
             return Err(Box::new(trace::wrong(self, index, what)));
@@ -150,8 +169,8 @@ impl Simulator<'_> {
             let what = "its operands are not the next of its tile's along K";
             return Err(Box::new(trace::wrong(self, index, what)));
         }
-        let pieces = fragment.promoted.iter().filter(|it| it.0 == product);
-        fragment.products[product] = TileProduct::of_pieces(pieces.map(|it| &it.2));
+        let shares = fragment.promoted.iter().filter(|it| it.0 == product);
+        fragment.products[product] = TileProduct::of_pieces(shares.map(|it| &it.2));
         Ok(())
     }
 }

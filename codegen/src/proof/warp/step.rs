@@ -295,11 +295,14 @@ pub(super) enum FragmentStep {
         number: u32,
         /// Where in a block the tile begins, if blocks cross its edges.
         begin: u32,
+        /// Which share of them.
+        share: u32,
     },
     /// What tensor cores summed is added to promoted sums.
     Promote {
         product: usize,
         piece: Piece,
+        share: u32,
     },
 }
 

@@ -4,6 +4,14 @@ use super::Printer;
 use crate::warp::spelling::number;
 use crate::warp::{Elements, Expr, FragmentOp, Source};
 
+/// Which of several shares.
+fn in_share(share: u32, shares: u32) -> String {
+    match shares {
+        1 => String::new(),
+        _ => format!(", share {share}"),
+    }
+}
+
 impl Printer<'_> {
     /// What a subtile's elements are.
     fn elements(&self, elements: Elements, part: &Expr) -> String {
@@ -78,6 +86,7 @@ impl Printer<'_> {
                 scale,
                 number: nth,
                 begin,
+                share,
             } => {
                 let part = self.tiling().operands().len() + scale;
                 let name = &self.pipeline.ring(*ring).part(self.tiling, part).name;
@@ -89,12 +98,14 @@ impl Printer<'_> {
                     Expr::Const(0) => String::new(),
                     begin => format!(", from {} of a block on", number(begin)),
                 };
-                format!(
-                    "{name}s = {}{of}{begins}",
-                    self.part(*ring, part, &Expr::Const(0))
-                )
+                let of = of + &begins + &in_share(*share, self.tiling().shares_of_scale(*scale));
+                format!("{name}s = {}{of}", self.part(*ring, part, &Expr::Const(0)))
             }
-            FragmentOp::Promote { multiply, piece } => {
+            FragmentOp::Promote {
+                multiply,
+                piece,
+                share,
+            } => {
                 let product = self.tiling().multiplies()[*multiply].first;
                 let scales = self.tiling().products()[product].into_iter();
                 let scales = scales.filter_map(|operand| self.tiling().scale_of(operand));
@@ -104,7 +115,12 @@ impl Printer<'_> {
                     format!(" * {}s", ring.part(self.tiling, part).name)
                 });
                 let scales: String = scales.collect();
-                format!("{} += short{scales}, {piece}", self.accumulators(product))
+                let shares = self.tiling().promotion().map_or(1, |it| it.shares);
+                let share = in_share(*share, shares);
+                format!(
+                    "{} += short{scales}, {piece}{share}",
+                    self.accumulators(product)
+                )
             }
             FragmentOp::Apply { epilogue, part } => {
                 let epilogue = &self.pipeline.epilogues[*epilogue];
