@@ -7,11 +7,11 @@ use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
 use crate::program::{CounterDim, Loc, PartitionId, Side, TensorKind};
+use crate::proof::tile::plan_findings;
 use crate::rank::RankExpr;
 use crate::shape::Shape;
 use crate::tiling::{Operand, Tile};
 use crate::undo::{Fix, undone};
-use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
 use std::collections::BTreeMap;
 

@@ -317,7 +317,7 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
-                let half = if multicast.is_some() {
+                let half = if *multicast {
                     self.env.var("multicast_rank")
                 } else {
                     0
@@ -325,11 +325,8 @@ impl<'a> Flattener<'a> {
                 let place =
                     self.value(index) * self.place_bytes(*map) + (self.value(slice) + half) * boxed;
                 let ctas: Vec<u32> = match multicast {
-                    None => vec![self.rank()],
-                    Some(first) => {
-                        let first = self.value(first);
-                        (first..first + self.case.pipeline.cta.multicast_group()).collect()
-                    }
+                    false => vec![self.rank()],
+                    true => (0..self.case.pipeline.cta.multicast_group()).collect(),
                 };
                 // The box, or those of its partial boxes.
                 let (map, all) = match partial_boxes {

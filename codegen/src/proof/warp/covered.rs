@@ -3,7 +3,7 @@
 use super::simulator::{CALLER, Simulator, Touch, Verdict};
 use super::step::Box4;
 use super::trace;
-use crate::program::{StoreMode, TensorId, TensorKind};
+use crate::program::{AtEnd, StoreMode, TensorId};
 use crate::warp::Node;
 
 impl Simulator<'_> {
@@ -42,19 +42,13 @@ impl Simulator<'_> {
                 } else {
                     0
                 };
-                let wanted = match buffer.kind {
-                    TensorKind::Out
-                    | TensorKind::Scattered
-                    | TensorKind::Reduced
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Exchanged => (all, others),
-                    TensorKind::Accumulated => (0, all),
-                    TensorKind::Gathered
-                    | TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale { .. }
-                    | TensorKind::Scratch { .. } => continue,
-                    TensorKind::Amax { of } | TensorKind::MadeScale { of } => {
+                let wanted = match buffer.kind.at_end() {
+                    AtEnd::Anything | AtEnd::Sum { .. } | AtEnd::Computed | AtEnd::Sent => {
+                        (all, others)
+                    }
+                    AtEnd::Accumulated => (0, all),
+                    AtEnd::Gathered | AtEnd::Nothing => continue,
+                    AtEnd::Amax(of) | AtEnd::Scales(of) => {
                         self.measured_all((TensorId(tensor as u16), of), (rank, launch))?;
                         continue;
                     }

@@ -7,9 +7,9 @@ use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
 use crate::program::{CounterId, Pick, StoreMode, TensorId};
+use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
-use crate::verify::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
 
@@ -478,12 +478,9 @@ impl<'a> Env<'a> {
             first: 0,
             unknown: RefCell::new(None),
         };
-        let (rank, group) = (
-            block % case.pipeline.cta.ctas(),
-            case.pipeline.cta.multicast_group(),
-        );
-        env.set("multicast_rank", rank % group);
-        env.set("split_rank", rank / group);
+        let rank = block % case.pipeline.cta.ctas();
+        env.set("multicast_rank", rank % case.pipeline.cta.multicast_group());
+        env.set("split_rank", rank % case.pipeline.cta.split());
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.set(name, value);

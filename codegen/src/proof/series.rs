@@ -1,7 +1,7 @@
 //! All launches of one kernel up to a largest one: what holds between launches is checked over all of them.
 
-use super::checked::Checked;
 use super::tile;
+use crate::checked::Checked;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{DimId, Kernel};
 use crate::machine::Machine;
@@ -50,7 +50,7 @@ struct Inner {
 }
 
 impl Series {
-    pub(super) fn new(
+    pub(crate) fn new(
         kernel: &Checked<Kernel>,
         most: &Shape,
         machine: &Machine,
@@ -218,7 +218,7 @@ impl Series {
             identity,
             ..
         } = &*self.0;
-        let kernel = (&kernel.value, kernel.decided());
+        let kernel = (kernel.shared(), kernel.decided());
         Plan::of(kernel, geometry, shape, machine, *identity, known)
     }
 }

@@ -28,7 +28,7 @@ impl Flattener<'_> {
     }
 
     /// A subtile's number among all of the tile's.
-    pub(in crate::verify::warp) fn subtile_number(&self, part: &Expr) -> u32 {
+    pub(in crate::proof::warp) fn subtile_number(&self, part: &Expr) -> u32 {
         let pipeline = self.case.pipeline;
         let before = if pipeline.cta.staggered() {
             self.runner * pipeline.own_subtiles()
@@ -39,7 +39,7 @@ impl Flattener<'_> {
     }
 
     /// This group's share of the rows of a part, or of the slices of a subtile: its offset and bytes.
-    pub(in crate::verify::warp) fn share(&self, bytes: u32) -> (u32, u32) {
+    pub(in crate::proof::warp) fn share(&self, bytes: u32) -> (u32, u32) {
         match self.case.pipeline.cta.mode() {
             Mode::PingPong => (0, bytes),
             Mode::Cooperative => {
@@ -50,7 +50,7 @@ impl Flattener<'_> {
     }
 
     /// This group's share of a subtile in the current slot, its rows or its slices; and all of the subtile.
-    pub(in crate::verify::warp) fn subtile(
+    pub(in crate::proof::warp) fn subtile(
         &self,
         ring: RingId,
         part: usize,
@@ -71,7 +71,7 @@ impl Flattener<'_> {
     }
 
     /// So many numbers of a scale, from the first up to an end, if others write them in a launch.
-    pub(in crate::verify::warp) fn scales(
+    pub(in crate::proof::warp) fn scales(
         &self,
         tensor: TensorId,
         (first, end): (u32, u32),
@@ -88,7 +88,7 @@ impl Flattener<'_> {
     }
 
     /// The scales of those rows and columns of a tile, in a chunk's slot on a rank.
-    pub(in crate::verify::warp) fn beside_slot(
+    pub(in crate::proof::warp) fn beside_slot(
         &self,
         tensor: TensorId,
         (rank, slot): (u32, u32),
@@ -116,18 +116,18 @@ impl Flattener<'_> {
     }
 
     /// The rank whose steps these are.
-    pub(in crate::verify::warp) const fn rank_of_role(&self) -> u32 {
+    pub(in crate::proof::warp) const fn rank_of_role(&self) -> u32 {
         self.env.rank
     }
 
     /// A place of a slot of sums.
-    pub(in crate::verify::warp) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
+    pub(in crate::proof::warp) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
         let bytes = self.case.pipeline.partial_subtile_bytes();
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
     /// What a box that is loaded covers, so many rows below a place, clipped as the map clips it.
-    pub(in crate::verify::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
+    pub(in crate::proof::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
         let map = self.case.pipeline.map(id);
         self.clipped(map, at, below, false)
     }

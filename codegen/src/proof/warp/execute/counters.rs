@@ -3,9 +3,9 @@
 use super::super::simulator::{CALLER, Signal, Simulator};
 use super::super::trace;
 use crate::diag::Diagnostic;
+use crate::proof::tile::{Accessor, Wait};
 use crate::shape::{Extent, covers};
 use crate::undo::{Fix, undone};
-use crate::verify::tile::{Accessor, Wait};
 
 impl Simulator<'_> {
     /// Whether a wait is over.
@@ -99,7 +99,7 @@ impl Simulator<'_> {
     }
 
     /// Whether a rank waited in a launch for at least that much, by a wait that `known` says is over.
-    pub(in crate::verify::warp) fn has_waited(
+    pub(in crate::proof::warp) fn has_waited(
         &self,
         rank: u32,
         launch: u32,
@@ -123,7 +123,7 @@ impl Simulator<'_> {
     }
 
     /// `landed[2][0]`.
-    pub(in crate::verify::warp) fn wait_name(&self, wait: &Wait) -> String {
+    pub(in crate::proof::warp) fn wait_name(&self, wait: &Wait) -> String {
         let kernel = &self.case.pipeline.kernel;
         self.case
             .geometry(0)

@@ -7,7 +7,7 @@ use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::program::{TensorId, TensorKind};
+use crate::program::TensorId;
 use crate::undo::{Fix, undone};
 use crate::warp::{Node, Scope};
 use std::collections::HashMap;
@@ -226,7 +226,7 @@ impl<'a> Simulator<'a> {
         let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
         let buffers = case.pipeline.kernel.buffers.iter();
         let mut watched: Vec<bool> = buffers
-            .map(|buffer| buffer.is_scratch() || is_output(buffer.kind) || reached(buffer))
+            .map(|buffer| buffer.is_scratch() || buffer.kind.is_output() || reached(buffer))
             .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {
@@ -258,23 +258,5 @@ impl<'a> Simulator<'a> {
     /// Whether an agent is what the host enqueued.
     pub fn is_host(&self, index: usize) -> bool {
         self.agents[index].who.warp == self.case.pipeline.warps.len()
-    }
-}
-
-fn is_output(kind: TensorKind) -> bool {
-    match kind {
-        TensorKind::Out
-        | TensorKind::Accumulated
-        | TensorKind::Scattered
-        | TensorKind::Reduced
-        | TensorKind::GatheredOutput
-        | TensorKind::Exchanged => true,
-        TensorKind::Local
-        | TensorKind::Vector
-        | TensorKind::Scale { .. }
-        | TensorKind::Amax { .. }
-        | TensorKind::MadeScale { .. }
-        | TensorKind::Gathered
-        | TensorKind::Scratch { .. } => false,
     }
 }

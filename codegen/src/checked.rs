@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Checked<T: Subject> {
-    pub(super) value: Arc<T>,
+    value: Arc<T>,
     decided: Arc<T::Decided>,
 }
 
@@ -37,11 +37,17 @@ pub trait Subject {
 }
 
 impl<T: Subject> Checked<T> {
-    pub(super) fn new(value: T, decided: T::Decided) -> Checked<T> {
+    /// For [`crate::verify`] and the proof alone: `tests/layering` holds the rest of the crate to that.
+    pub(crate) fn new(value: T, decided: T::Decided) -> Checked<T> {
         Checked {
             value: Arc::new(value),
             decided: Arc::new(decided),
         }
+    }
+
+    /// The value, for whoever keeps it as long.
+    pub(crate) const fn shared(&self) -> &Arc<T> {
+        &self.value
     }
 
     /// What is decided about it: of a kernel, how its tiles are computed.

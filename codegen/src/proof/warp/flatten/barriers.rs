@@ -5,7 +5,7 @@ use crate::warp::{BarrierId, RingId, Slot, Values};
 
 impl Flattener<'_> {
     /// The number of a slot's barrier in its CTA.
-    pub(in crate::verify::warp) fn barrier(&self, id: BarrierId, slot: u32) -> usize {
+    pub(in crate::proof::warp) fn barrier(&self, id: BarrierId, slot: u32) -> usize {
         (self.case.pipeline.barrier_number(id) + slot) as usize
     }
 
@@ -16,7 +16,7 @@ impl Flattener<'_> {
     }
 
     /// The number of a slot among those of all sets.
-    pub(in crate::verify::warp) fn slot(&self, id: RingId, slot: Slot) -> u32 {
+    pub(in crate::proof::warp) fn slot(&self, id: RingId, slot: Slot) -> u32 {
         let (cursor, ring) = (self.cursors[usize::from(id.0)], self.case.pipeline.ring(id));
         match slot {
             Slot::Current => cursor.slot,
@@ -36,17 +36,13 @@ impl Flattener<'_> {
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
-    pub(super) fn arrival_ctas(&mut self, barrier: BarrierId) -> Vec<u32> {
+    pub(super) fn arrival_ctas(&self, barrier: BarrierId) -> Vec<u32> {
         let Some(multicast) = &self.case.pipeline.barrier(barrier).multicast else {
             return vec![self.rank()];
         };
         let mine = multicast.others.then(|| self.env.var("split_rank"));
-        let lanes = (0..multicast.ctas).filter(|lane| Some(*lane) != mine);
-        lanes
-            .map(|lane| {
-                self.set("lane", lane);
-                self.value(&multicast.peer)
-            })
+        (0..multicast.ctas)
+            .filter(|cta| Some(*cta) != mine)
             .collect()
     }
 }

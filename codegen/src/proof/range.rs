@@ -4,8 +4,8 @@
 //! for all. A class may appear and disappear while rows grow, so every number of rows is looked up; that takes no
 //! planning.
 
-use super::checked::Checked;
 use super::series::Series;
+use crate::checked::Checked;
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::machine::Machine;

@@ -72,47 +72,25 @@
 //! them counts as part of no sum. (All items of a partition do the same throughout a chunk, so this needs loops over
 //! different partitions.)
 
-mod checked;
-mod range;
-mod series;
-mod tile;
-mod warp;
-
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::plan::Plan;
+use crate::proof::{self, Refused};
 use crate::shape::Shape;
-use crate::sm90::cta::{Decision, decide};
+use crate::target::Target;
 use crate::warp::Pipeline;
-use warp::Refused;
 
-pub use checked::{Checked, Subject};
-pub use range::{Class, Decided, range};
-pub use series::Series;
-pub use tile::{kernel_findings, plan_findings, pulled};
-
-/// What the plans and the pipeline of a kernel read: how its tiles are computed.
-impl Subject for Kernel {
-    type Decided = Decision;
-}
-
-impl Subject for Plan {
-    type Decided = ();
-}
-
-impl Subject for Pipeline {
-    type Decided = ();
-}
+pub use crate::checked::{Checked, Subject};
+pub use crate::proof::{Class, Decided, Series, kernel_findings, plan_findings, pulled, range};
 
 /// Checks what does not depend on the shape, and decides how a CTA computes the tiles.
 ///
 /// # Errors
 /// All findings.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Diagnostics::check(kernel_findings(&kernel), ())?;
-    let decided = decide(&kernel);
-    Ok(Checked::new(kernel, decided))
+    let target = Target::of(kernel.variant.arch);
+    proof::kernel(kernel, target.decide)
 }
 
 /// The series of a kernel's launches of up to [`Shape::most`] of `most`. The largest is checked now.
@@ -154,7 +132,7 @@ pub fn plan(
 /// # Errors
 /// The first thing that goes wrong, with its trace, or why no case could be run.
 pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
-    ran(pipeline).map_err(|refused| match refused {
+    proof::pipeline(pipeline).map_err(|refused| match refused {
         Refused::NoCase(found) | Refused::Wrong(found) => found,
     })
 }
@@ -172,11 +150,12 @@ pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
 /// ```
 ///
 /// # Errors
-/// What [`crate::sm90::build`] rejects, each with its statement, and a schedule that is legal in no world in which its
+/// What the [`Target`] has no pipeline for, each with its statement, and a schedule that is legal in no world in which its
 /// warps can be run. If the warp level does not do what the tile level says, that is the compiler's bug, and the
 /// findings say so.
 pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics> {
-    ran(crate::sm90::build(kernel)?).map_err(|refused| match refused {
+    let built = (Target::of(kernel.variant.arch).build)(kernel)?;
+    proof::pipeline(built).map_err(|refused| match refused {
         Refused::NoCase(found) => found,
         Refused::Wrong(found) => found.ours(&format!("`{}` {}", kernel.name, kernel.variant)),
     })
@@ -190,7 +169,7 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
 #[cfg(all(feature = "undo", debug_assertions))]
 #[doc(hidden)]
 pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
-    warp::outdated(pipeline).map_err(|refused| match refused {
+    proof::outdated(pipeline).map_err(|refused| match refused {
         Refused::NoCase(found) | Refused::Wrong(found) => found,
     })
 }
@@ -202,9 +181,5 @@ pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
 #[cfg(all(feature = "undo", debug_assertions))]
 #[doc(hidden)]
 pub fn in_world(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
-    warp::in_world(pipeline, world)
-}
-
-fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
-    warp::run(&pipeline).map(|()| Checked::new(pipeline, ()))
+    proof::in_world(pipeline, world)
 }

@@ -3,7 +3,7 @@
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
-use crate::program::TensorKind;
+use crate::program::{AtEnd, AtStart};
 use crate::unroll::StepKind;
 
 /// The first access that is not ordered after one it conflicts with, if there is one.
@@ -59,25 +59,13 @@ fn check_block(
 /// Whether a block holds data when the launch starts.
 pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> bool {
     let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
-    match buffer.kind {
-        TensorKind::Local
-        | TensorKind::Vector
-        | TensorKind::Scale {
-            gathered: false, ..
-        }
-        | TensorKind::Accumulated
-        | TensorKind::Amax { .. } => true,
-        TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+    match buffer.kind.at_start() {
+        AtStart::Whole => true,
+        AtStart::Shard => {
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
         }
-        TensorKind::Out
-        | TensorKind::MadeScale { .. }
-        | TensorKind::Scattered
-        | TensorKind::Exchanged
-        | TensorKind::Reduced
-        | TensorKind::GatheredOutput
-        | TensorKind::Scratch { .. } => false,
+        AtStart::Nothing => false,
     }
 }
 
@@ -93,24 +81,12 @@ fn too_early(
     let at = facts.loc(read.at);
     let writer = touches.iter().find(|other| other.access == Access::Write);
     let Some(writer) = writer else {
-        let hint = match facts.kernel.buffers[usize::from(area.buffer)].kind {
-            TensorKind::GatheredOutput => {
+        let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
+        let hint = match kind.at_end() == AtEnd::Computed {
+            true => {
                 "a Gathered tensor that a statement stores to is an output, which holds nothing at the start; an input is only copied"
             }
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Exchanged
-            | TensorKind::Scratch { .. } => {
-                "every chunk that is read must be written on that rank in the same launch"
-            }
+            false => "every chunk that is read must be written on that rank in the same launch",
         };
         return Diagnostic::new(
             Rule::Race,

@@ -23,7 +23,7 @@ use super::facts::{Access, Area, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
-use crate::program::{Side, TensorId, TensorKind};
+use crate::program::{AtEnd, Side, TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
@@ -347,23 +347,15 @@ impl<'a, 'b> Coverage<'a, 'b> {
         self.untouched().or_else(|| self.unmeasured()).or_else(|| {
             facts.areas().iter().find_map(|area| {
                 let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
-                facts.blocks_of(area).find_map(|block| match kind {
-                    TensorKind::Gathered
-                    | TensorKind::Scale { gathered: true, .. }
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Scattered
-                    | TensorKind::Reduced
-                    | TensorKind::Exchanged
-                    | TensorKind::Out
-                    | TensorKind::MadeScale { .. } => self.written(area, block),
-                    TensorKind::Accumulated => self.accumulates(area, block),
-                    TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale {
-                        gathered: false, ..
-                    }
-                    | TensorKind::Amax { .. }
-                    | TensorKind::Scratch { .. } => None,
+                facts.blocks_of(area).find_map(|block| match kind.at_end() {
+                    AtEnd::Gathered
+                    | AtEnd::Computed
+                    | AtEnd::Sum { .. }
+                    | AtEnd::Sent
+                    | AtEnd::Anything
+                    | AtEnd::Scales(_) => self.written(area, block),
+                    AtEnd::Accumulated => self.accumulates(area, block),
+                    AtEnd::Nothing | AtEnd::Amax(_) => None,
                 })
             })
         })
@@ -378,24 +370,15 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .iter()
             .enumerate()
             .find_map(|(index, buffer)| {
-                let wanted = match buffer.kind {
-                    TensorKind::Out
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Accumulated
-                    | TensorKind::Scattered
-                    | TensorKind::Reduced
-                    | TensorKind::Exchanged => true,
-                    TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
-                        facts.plan.geometry.world > 1
-                    }
-                    TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale {
-                        gathered: false, ..
-                    }
-                    | TensorKind::Amax { .. }
-                    | TensorKind::Scratch { .. } => false,
+                let wanted = match buffer.kind.at_end() {
+                    AtEnd::Anything
+                    | AtEnd::Scales(_)
+                    | AtEnd::Computed
+                    | AtEnd::Accumulated
+                    | AtEnd::Sum { .. }
+                    | AtEnd::Sent => true,
+                    AtEnd::Gathered => facts.plan.geometry.world > 1,
+                    AtEnd::Nothing | AtEnd::Amax(_) => false,
                 };
                 (wanted
                     && !facts
@@ -450,38 +433,29 @@ impl<'a, 'b> Coverage<'a, 'b> {
             }
         }
         let sum = self.blocks[at];
-        match self.facts.kernel.buffers[usize::from(area.buffer)].kind {
-            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
-                self.gathered(area, block)
-            }
-            TensorKind::GatheredOutput => {
+        let kind = self.facts.kernel.buffers[usize::from(area.buffer)].kind;
+        match kind.at_end() {
+            AtEnd::Gathered => self.gathered(area, block),
+            AtEnd::Computed => {
                 let owner = self.owner_of(area, block);
                 match self.sums.sent_by(sum, owner) {
                     Err(wrong) => Some(self.wrong(area, block, wrong)),
                     Ok(()) => self.differs(area, block, owner),
                 }
             }
-            TensorKind::Scattered | TensorKind::Reduced => {
+            AtEnd::Sum { .. } => {
                 let wrong = self.sums.complete(sum).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            TensorKind::Exchanged => {
+            AtEnd::Sent => {
                 let wrong = self.sums.sent_by(sum, area.slot).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            TensorKind::Out => {
+            AtEnd::Anything => {
                 let wrong = self.sums.in_place(sum).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Scratch { .. } => None,
+            AtEnd::Accumulated | AtEnd::Amax(_) | AtEnd::Scales(_) | AtEnd::Nothing => None,
         }
     }
 

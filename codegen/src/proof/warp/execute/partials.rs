@@ -8,7 +8,7 @@ use crate::warp::Scope;
 
 impl Simulator<'_> {
     /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.
-    pub(in crate::verify::warp) fn send_partial(
+    pub(in crate::proof::warp) fn send_partial(
         &mut self,
         index: usize,
         to: u32,
@@ -32,7 +32,7 @@ impl Simulator<'_> {
     }
 
     /// What another CTA has of the product is added to a subtile of it.
-    pub(in crate::verify::warp) fn added_partial(
+    pub(in crate::proof::warp) fn added_partial(
         &mut self,
         index: usize,
         area: Area,

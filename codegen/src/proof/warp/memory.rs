@@ -7,8 +7,8 @@ use super::step::{Area, Box4};
 use super::trace;
 use crate::diag::Diagnostic;
 use crate::program::{TensorId, TensorKind};
+use crate::proof::tile::Accessor;
 use crate::undo::{Fix, undone};
-use crate::verify::tile::Accessor;
 use crate::warp::View;
 
 /// An access of TMA, or of a copy engine; others are by ordinary loads and stores.
