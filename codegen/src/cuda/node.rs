@@ -83,12 +83,19 @@ impl Text<'_> {
                     },
                 );
             }
-            Node::Others { var, body } => {
+            Node::Others { var, own, body } => {
                 self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
-                        text.line(format!("if ({var} == me) continue;"));
+                        let mine = format!("if ({var} == me)");
+                        match own {
+                            None => text.line(format!("{mine} continue;")),
+                            Some(own) => text.block(mine, |text| {
+                                text.fragment(own);
+                                text.line("continue;");
+                            }),
+                        }
                         text.list(body);
                     },
                 );

@@ -406,7 +406,12 @@ impl Simulator<'_> {
     }
 
     /// Where the tile is whose elements are of stored tiles and vectors alone.
-    fn read_at(&self, fragment: &Fragment, elements: Elements, part: u32) -> Option<Place> {
+    pub(super) fn read_at(
+        &self,
+        fragment: &Fragment,
+        elements: Elements,
+        part: u32,
+    ) -> Option<Place> {
         match elements {
             Elements::Product(_) => None,
             Elements::Applied(epilogue) => fragment.applied(epilogue, part)?.at,
@@ -414,18 +419,24 @@ impl Simulator<'_> {
     }
 
     /// The products that the elements of a subtile were made of.
-    fn products_in<'f>(&self, fragment: &'f Fragment, elements: Elements) -> Vec<&'f TileProduct> {
+    pub(super) fn products_in<'f>(
+        &self,
+        fragment: &'f Fragment,
+        elements: Elements,
+    ) -> Vec<&'f TileProduct> {
         match elements {
             Elements::Product(product) => vec![&fragment.products[product]],
             Elements::Applied(epilogue) => {
                 let params = self.case.pipeline.epilogues[epilogue].params.iter();
-                let products = params.filter_map(|param| match param.from {
-                    Source::Product(product) => Some(&fragment.products[product]),
-                    Source::Subtile
-                    | Source::Sum
-                    | Source::Vector
-                    | Source::Scale
-                    | Source::Rows => None,
+                let products = params.flat_map(|param| match param.from {
+                    Source::Product(product) => vec![&fragment.products[product]],
+                    Source::Sum => {
+                        let mut sums = fragment.summed.iter();
+                        let sum = sums.find(|sum| sum.acc == param.acc);
+                        let own = sum.and_then(|sum| sum.own);
+                        own.map_or(Vec::new(), |(own, _)| self.products_in(fragment, own))
+                    }
+                    Source::Subtile | Source::Vector | Source::Scale | Source::Rows => Vec::new(),
                 });
                 products.collect()
             }
@@ -482,7 +493,7 @@ impl Simulator<'_> {
     }
 
     /// All of a product's K in the launches of a plan: columns of one layer are the depth of the next.
-    fn depth(&self, product: &TileProduct, plan: usize) -> u32 {
+    pub(super) fn depth(&self, product: &TileProduct, plan: usize) -> u32 {
         let buffers = &self.case.pipeline.kernel.buffers;
         let geometry = self.case.geometry(plan);
         let depth = |[x, _]: [TensorId; 2]| geometry.size(buffers[x.index()].columns);
@@ -516,7 +527,7 @@ impl Simulator<'_> {
         };
         let apart = params.iter().any(|param| param.from == Source::Sum);
         let mut added = sums.iter().filter(|acc| !apart && stored.contains(acc));
-        let slots = added.find_map(|acc| self.case.summed_slots(*acc, me));
+        let slots = added.find_map(|acc| self.case.summed(*acc, me));
         slots.unwrap_or_default()
     }
 
