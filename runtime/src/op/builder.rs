@@ -310,6 +310,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 sms,
                 first_options: self.first_options,
                 bits: bits.clone(),
+                known: None,
             })
         };
         let smaller = self.buckets.range(..largest.m).rev();
