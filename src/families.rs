@@ -19,10 +19,51 @@
 //! ```
 
 use crate::family::{Family, Stage};
+use crate::op::{Computes, Launch, Launcher};
 use crate::schedules::{
-    ag_gemm, ag_gemm_pull, ag_swiglu, all_gather, all_reduce, gemm, gemm_ar, gemm_rs,
-    reduce_scatter, swiglu,
+    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_pull, ag_swiglu, all_gather,
+    all_reduce, gemm, gemm_ar, gemm_rs, reduce_scatter, swiglu,
 };
+
+/// A type for [`Communicator::op_for`](crate::Communicator::op_for), whose launches are those of the family's first schedule.
+macro_rules! computes {
+    ($(#[$about:meta])* $name:ident, $family:ident, $launcher:ident) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+
+        impl Launcher for $name {
+            type Launch<'a> = $launcher<'a>;
+
+            fn from_named(launch: Launch<'_>) -> $launcher<'_> {
+                $launcher::from_named(launch)
+            }
+        }
+
+        impl Computes for $name {
+            fn family() -> Family {
+                $family()
+            }
+        }
+    };
+}
+
+computes! {
+    /// Launches [`all_gather_gemm`]: `x`, `w` and `y`, as [`AgGemmOp`] takes them.
+    AllGatherGemm, all_gather_gemm, AgGemmOp
+}
+computes! {
+    /// Launches [`all_gather_swiglu`]: `x`, `gate`, `up` and `y`, as [`AgSwigluOp`] takes them.
+    AllGatherSwiglu, all_gather_swiglu, AgSwigluOp
+}
+computes! {
+    /// Launches [`gemm_reduce_scatter`]: `x`, `w` and `y`, as [`GemmRsOp`] takes them.
+    GemmReduceScatter, gemm_reduce_scatter, GemmRsOp
+}
+computes! {
+    /// Launches [`gemm_all_reduce`]: `x`, `w` and `y`, as [`GemmArOp`] takes them.
+    GemmAllReduce, gemm_all_reduce, GemmArOp
+}
 
 /// y = all_gather(x) · wᵀ: by pushes, by copy engines, or not fused.
 pub fn all_gather_gemm() -> Family {

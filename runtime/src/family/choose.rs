@@ -1,6 +1,6 @@
 //! Which candidate of a family is built, and why.
 
-use super::{Candidate, Family, SCHEDULE, wiring};
+use super::{Candidate, Family, SCHEDULE, sources};
 use crate::error::Error;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
@@ -250,7 +250,7 @@ impl Asked<'_> {
             _ => self.stages(proven, &all[0], None)?.swap_remove(0),
         };
         let kernels: Vec<&Kernel> = stages.iter().map(|proof| &**proof.series.kernel()).collect();
-        wiring(&all[candidate], front.series.kernel(), &kernels)?;
+        sources(&all[candidate], front.series.kernel(), &kernels)?;
         Ok(Chosen {
             candidate,
             front,

@@ -104,6 +104,12 @@ impl Family {
         }
     }
 
+    /// The schedules of all candidates.
+    pub(crate) fn programs(&self) -> Vec<&Program> {
+        let stages = self.candidates.iter().flat_map(Candidate::stages);
+        stages.map(Stage::program).collect()
+    }
+
     /// The family for launches of so many ranks: orders by closure are tabulated.
     pub(crate) fn tabulated(&self, world: u32) -> Family {
         let mut family = self.clone();
@@ -179,6 +185,11 @@ impl Stage {
         self
     }
 
+    /// Whether [`Stage::of_result`] was called.
+    pub(crate) fn is_of_result(&self) -> bool {
+        self.of_result
+    }
+
     /// The schedule.
     pub fn program(&self) -> &Program {
         &self.program
@@ -219,7 +230,7 @@ impl Stage {
 
 /// Where a stage has a tensor from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum From {
+pub enum Source {
     /// A launch is given it: the tensor of that index of the first candidate's kernel.
     Given(usize),
     /// Memory of the op's own.
@@ -230,11 +241,11 @@ pub(crate) enum From {
 ///
 /// # Errors
 /// [`Error::Usage`] if the stages do not make all that the first candidate makes of the same tensors.
-pub(crate) fn wiring(
+pub fn sources(
     candidate: &Candidate,
     front: &Kernel,
     kernels: &[&Kernel],
-) -> Result<Vec<Vec<Option<From>>>, Error> {
+) -> Result<Vec<Vec<Option<Source>>>, Error> {
     let refuse = |what: String| {
         Err(Error::Usage {
             what: format!("{} instead of {}: {what}", candidate.name(), front.name),
@@ -263,13 +274,13 @@ pub(crate) fn wiring(
                         return refuse(format!("another tensor `{name}`"));
                     }
                     same[at] |= alike;
-                    Some(From::Given(at))
+                    Some(Source::Given(at))
                 }
                 None if buffer.kind == TensorKind::Out => {
                     made.insert(name, buffer.dtype);
-                    Some(From::Own)
+                    Some(Source::Own)
                 }
-                None if made.get(name) == Some(&buffer.dtype) => Some(From::Own),
+                None if made.get(name) == Some(&buffer.dtype) => Some(Source::Own),
                 None => return refuse(format!("a tensor `{name}` that nothing makes")),
             });
         }

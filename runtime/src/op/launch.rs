@@ -2,13 +2,13 @@
 
 use super::argument;
 use super::built::Inner;
-use super::given::{Argument, Open};
+use super::given::Argument;
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::caller::{Caller, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
-use crate::launch::{How, Tensors};
+use crate::launch::How;
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -131,7 +131,7 @@ impl<'a> Launch<'a> {
         let now = !self.caller.records();
         let attempt = Attempt::new(&op.rank);
         let launched = self.checked(&attempt);
-        let waits = now && op.largest().loaded.waits(&op.rank);
+        let waits = now && op.largest().waiting(&op.rank).is_some();
         attempt.told(waits, &op.kernel().name, launched)
     }
 
@@ -165,7 +165,7 @@ impl<'a> Launch<'a> {
             )
         });
         let planned = op.plan(sizes)?;
-        let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
+        let bucket = &op.buckets[planned.bucket];
         let kernel = bucket.kernel();
         let largest = std::ptr::eq(bucket, op.largest());
         let own = rank.own_stream();
@@ -181,7 +181,7 @@ impl<'a> Launch<'a> {
         // A strict capture of this thread's forbids what is enqueued beside it.
         let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
-        let waits = bucket.loaded.waits(rank);
+        let waits = bucket.waiting(rank).is_some();
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
@@ -224,15 +224,25 @@ impl<'a> Launch<'a> {
             current.wait(users, &current.order(stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
-        let mut tensors = Tensors::new();
         let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
         for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
             let open = argument.open(users)?;
-            open.bind(id, &mut tensors);
             starts.push((id, open.start()));
-            opened.push(open);
+            opened.push((id, open));
         }
         argument::check_starts(kernel, &planned, &starts)?;
+        let stages = bucket.stages.iter().zip(&planned.stages);
+        let stages = stages.map(|(stage, plan)| {
+            let tensors = stage.tensors(&opened, op.between.as_ref());
+            (stage, plan, tensors)
+        });
+        let stages: Vec<_> = stages.collect();
+        // What a graph keeps beside the kernels.
+        let kept = || {
+            let given = opened.iter().filter_map(|(_, open)| open.kept());
+            let between = op.between.clone();
+            given.chain(between.map(|between| between as Arc<dyn Any + Send + Sync>))
+        };
         if let Place::Recording(recording) = place {
             let how = How {
                 attempt,
@@ -243,18 +253,23 @@ impl<'a> Launch<'a> {
                 keeps: Some(recording),
                 records: true,
             };
-            bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
-            let kept = opened.iter().filter_map(Open::kept);
-            let ctas = plan.grid.gemm + plan.grid.comm;
-            let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            recording.add((entry, ctas), kept.chain([kernel]));
-            bucket.counted.recorded();
+            for (stage, plan, tensors) in &stages {
+                stage.loaded.launch_as(rank, how, plan, tensors)?;
+                let entry = stage.loaded.entry(rank, plan, tensors);
+                let ctas = plan.grid.gemm + plan.grid.comm;
+                let kernel: Arc<dyn Any + Send + Sync> = stage.loaded.clone();
+                recording.add((entry, ctas), kept().chain([kernel]));
+                stage.counted.recorded();
+            }
             return Ok(Pending::recorded(rank));
         }
         if let Place::Captured(stream) = place {
-            bucket.loaded.may_be_recorded()?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
+            for (stage, ..) in &stages {
+                stage.loaded.may_be_recorded()?;
+            }
+            let mut entries = stages.iter();
+            let entry =
+                entries.find_map(|(stage, plan, tensors)| stage.loaded.entry(rank, plan, tensors));
             return captured(rank, current, stream, entry.as_ref(), |graph| {
                 let how = How {
                     attempt,
@@ -265,12 +280,11 @@ impl<'a> Launch<'a> {
                     keeps: Some(graph),
                     records: true,
                 };
-                bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-                opened
-                    .iter()
-                    .filter_map(Open::kept)
-                    .for_each(|thing| graph.keep(thing));
-                graph.keep(bucket.loaded.clone());
+                for (stage, plan, tensors) in &stages {
+                    stage.loaded.launch_as(rank, how, plan, tensors)?;
+                    graph.keep(stage.loaded.clone());
+                }
+                kept().for_each(|thing| graph.keep(thing));
                 Ok(())
             });
         }
@@ -283,25 +297,31 @@ impl<'a> Launch<'a> {
             keeps: None,
             records: false,
         };
-        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
         let done = in_order(rank, current, passage, outside, &theirs, || {
-            match rank.metrics().times() {
-                true => bucket.counted.timed(own, launch),
-                false => launch(),
-            }
+            stages.iter().try_for_each(|(stage, plan, tensors)| {
+                let launch = || stage.loaded.launch_as(rank, how, plan, tensors);
+                match rank.metrics().times() {
+                    true => stage.counted.timed(own, launch),
+                    false => launch(),
+                }
+            })
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
+        drop(stages);
         drop(opened);
-        bucket.counted.launched(m, planned.bytes);
+        for stage in &bucket.stages {
+            let moves = bucket.stages.len() == 1 || stage.loaded.waits(rank);
+            stage.counted.launched(m, if moves { planned.bytes } else { 0 });
+        }
         debug!(
             rank = rank.rank(),
-            schedule = %kernel.name,
-            variant = %kernel.variant,
+            schedule = %bucket.name(),
+            variant = %bucket.main().proof.variant,
             rows = m,
             columns = n,
             depth = k,
             bytes = planned.bytes,
-            fused = bucket.counted.fused,
+            fused = bucket.main().counted.fused,
             "launch"
         );
         Ok(done)
@@ -317,7 +337,8 @@ fn nothing(
     attempt: &Attempt<'_>,
 ) -> Result<Pending, Error> {
     let rank = &op.rank;
-    let entry = op.largest().loaded.entry_of_no_rows(rank);
+    let waiting = op.largest().waiting(rank);
+    let entry = waiting.and_then(|stage| stage.loaded.entry_of_no_rows(rank));
     let outside = match place {
         Place::Recording(recording) => {
             recording.add((entry, 0), []);
