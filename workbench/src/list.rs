@@ -7,11 +7,7 @@ use counterflow_codegen::program::Program;
 use counterflow_runtime::family::{Candidate, Family};
 use serde_json::{Map, Value as Json, json};
 
-pub(super) fn list(
-    schedules: &[Schedule],
-    families: &[Families],
-    console: &mut Console<'_>,
-) -> u8 {
+pub(super) fn list(schedules: &[Schedule], families: &[Families], console: &mut Console<'_>) -> u8 {
     let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
     let rows = programs
         .iter()
@@ -36,7 +32,11 @@ pub(super) fn list(
     if !families.is_empty() {
         let rows = families.iter();
         let rows = rows.map(|family| vec![family.name().to_owned(), candidates(family).join(", ")]);
-        console.say(render::table(&["family", "candidates"], rows.collect(), &[]));
+        console.say(render::table(
+            &["family", "candidates"],
+            rows.collect(),
+            &[],
+        ));
     }
     let families = families
         .iter()

@@ -139,7 +139,7 @@ pub(crate) struct Asked<'a> {
 /// A candidate, proven.
 pub(crate) struct Chosen {
     pub candidate: usize,
-    /// The first candidate's: it has the tensors of the family's launches.
+    /// It has the tensors of the family's launches: the only stage's, or the first candidate's.
     pub front: Arc<Proof>,
     /// Each stage's.
     pub stages: Vec<Arc<Proof>>,
@@ -189,7 +189,8 @@ impl Chosen {
         // Of equals the first stays first.
         found.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let candidates = asked.family.candidates();
-        let named = |(chosen, seconds): &(Chosen, f64)| (candidates[chosen.candidate].name(), *seconds);
+        let named =
+            |(chosen, seconds): &(Chosen, f64)| (candidates[chosen.candidate].name(), *seconds);
         let seconds = found.iter().map(named).collect();
         match (found.into_iter().next(), refused) {
             (Some((chosen, _)), _) => Ok(Chosen {
@@ -245,12 +246,19 @@ impl Asked<'_> {
     ) -> Result<Chosen, Error> {
         let all = self.family.candidates();
         let stages = self.stages(proven, &all[candidate], winner)?;
-        let front = match candidate {
+        let first = match candidate {
             0 => stages[0].clone(),
             _ => self.stages(proven, &all[0], None)?.swap_remove(0),
         };
-        let kernels: Vec<&Kernel> = stages.iter().map(|proof| &**proof.series.kernel()).collect();
-        sources(&all[candidate], front.series.kernel(), &kernels)?;
+        let kernels: Vec<&Kernel> = stages
+            .iter()
+            .map(|proof| &**proof.series.kernel())
+            .collect();
+        sources(&all[candidate], first.series.kernel(), &kernels)?;
+        let front = match &stages[..] {
+            [own] => own.clone(),
+            _ => first,
+        };
         Ok(Chosen {
             candidate,
             front,

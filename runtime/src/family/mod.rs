@@ -214,7 +214,9 @@ impl Stage {
             };
         }
         // Products of FP8 are of another type.
-        let dtype = asked.dtype.filter(|dtype| !self.of_result || !dtype.is_fp8());
+        let dtype = asked
+            .dtype
+            .filter(|dtype| !self.of_result || !dtype.is_fp8());
         Variant {
             dtype,
             choices,

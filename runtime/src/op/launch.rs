@@ -311,7 +311,9 @@ impl<'a> Launch<'a> {
         drop(opened);
         for stage in &bucket.stages {
             let moves = bucket.stages.len() == 1 || stage.loaded.waits(rank);
-            stage.counted.launched(m, if moves { planned.bytes } else { 0 });
+            stage
+                .counted
+                .launched(m, if moves { planned.bytes } else { 0 });
         }
         debug!(
             rank = rank.rank(),

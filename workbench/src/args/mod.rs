@@ -347,7 +347,11 @@ fn of_family(verb: Verb, family: &Family) -> Result<Program, Error> {
     names.sort_unstable();
     names.dedup();
     Err(Error::Usage {
-        what: format!("`{}` of {}, a family of schedules", verb.name(), family.name()),
+        what: format!(
+            "`{}` of {}, a family of schedules",
+            verb.name(),
+            family.name()
+        ),
         legal: format!(
             "bench and predict take families; name one of its schedules: {}",
             names.join(", ")

@@ -125,10 +125,13 @@ impl<'a> Candidates<'a> {
         }
         if self.built.is_empty() {
             let all = tuned::combinations(self.program, &self.base, &BTreeMap::new());
-            let built = all.iter().map(|variant| (self.build)(self.program, variant));
+            let built = all
+                .iter()
+                .map(|variant| (self.build)(self.program, variant));
             self.built = built.filter_map(Result::ok).collect();
         }
-        let (mut found, refused) = variants::contenders(&self.built, case, machine, Many::Best(few));
+        let (mut found, refused) =
+            variants::contenders(&self.built, case, machine, Many::Best(few));
         found.truncate(few);
         match found.is_empty() {
             true => Err(refused.unwrap_or_else(|| Error::Usage {

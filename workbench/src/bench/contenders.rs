@@ -1,8 +1,8 @@
 //! Our kernels as candidates.
 
 use super::beside::Beside;
-use super::room::{Room, What};
 use super::family::Apart;
+use super::room::{Room, What};
 use super::task::{Set, Task};
 use super::variants::Planned;
 use super::written::Written;

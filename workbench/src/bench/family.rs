@@ -102,9 +102,8 @@ impl<'a> FamilyCandidates<'a> {
         };
         let kernels = family.candidates().iter().map(|candidate| {
             let stages = candidate.stages().iter();
-            let of = |stage: &'a family::Stage| {
-                Candidates::stage(stage.program(), stage.variant(base))
-            };
+            let of =
+                |stage: &'a family::Stage| Candidates::stage(stage.program(), stage.variant(base));
             stages.map(of).collect()
         });
         Ok(FamilyCandidates {
@@ -123,7 +122,8 @@ impl<'a> FamilyCandidates<'a> {
         let shape = of(case);
         let sms = |program: &_| setup.machine(program).sms;
         let chosen = family::choose(self.family, setup.gpu(), &self.base, &shape, sms)?;
-        self.whys.push(format!("{case}: {}, {}", chosen.name, chosen.why));
+        self.whys
+            .push(format!("{case}: {}, {}", chosen.name, chosen.why));
         let mut taken = Vec::new();
         let mut refused = None;
         match self.few {
@@ -211,7 +211,10 @@ impl<'a> FamilyCandidates<'a> {
                 kernels.planned(*which, &staged(case, stage), &machine)
             });
             let mut stages: Vec<Planned<'_>> = planned.collect::<Result<_, _>>()?;
-            let each: Vec<_> = stages.iter().map(|stage| stage.built.choices.clone()).collect();
+            let each: Vec<_> = stages
+                .iter()
+                .map(|stage| stage.built.choices.clone())
+                .collect();
             let choices = one.asked.then(|| candidate.named_choices(&each));
             if each.len() == 1 {
                 taken.ours.extend(stages.drain(..).map(|only| Planned {

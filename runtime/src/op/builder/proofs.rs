@@ -32,7 +32,8 @@ impl Proven {
     /// A schedule's own op.
     fn alone(proof: Arc<Proof>) -> Proven {
         let buffers = proof.series.kernel().buffers.iter().enumerate();
-        let sources = buffers.map(|(at, buffer)| (!buffer.is_scratch()).then_some(Source::Given(at)));
+        let sources =
+            buffers.map(|(at, buffer)| (!buffer.is_scratch()).then_some(Source::Given(at)));
         Proven {
             wires: vec![(sources.collect(), false)],
             stages: vec![proof.clone()],
@@ -92,7 +93,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let (bits, only) = match (self.batch_invariant, &first.chosen) {
             (true, chosen) => {
                 let class = BitsClass::of(first.front.series.kernel())?;
-                (Bits::Of(class), chosen.as_ref().map(|(_, name, _)| &name[..]))
+                (
+                    Bits::Of(class),
+                    chosen.as_ref().map(|(_, name, _)| &name[..]),
+                )
             }
             (false, _) => (Bits::Any, self.only.as_deref()),
         };
@@ -148,7 +152,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
             why,
         } = Chosen::of(self.rank.proven(), &asked)?;
         let chosen = &family.candidates()[candidate];
-        let kernels: Vec<&Kernel> = stages.iter().map(|proof| &**proof.series.kernel()).collect();
+        let kernels: Vec<&Kernel> = stages
+            .iter()
+            .map(|proof| &**proof.series.kernel())
+            .collect();
         let wires = sources(chosen, front.series.kernel(), &kernels)?;
         let of_result = chosen.stages().iter().map(family::Stage::is_of_result);
         Ok(Proven {

@@ -83,7 +83,10 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built, apart: Optio
                 let [m, n, _] = case.size;
                 let family = scattered();
                 let candidate = &family.candidates()[1];
-                let stages = vec![planned(alone, case), planned(moves, &suite::single([m, n, n]))];
+                let stages = vec![
+                    planned(alone, case),
+                    planned(moves, &suite::single([m, n, n])),
+                ];
                 let kernels = [&*alone.kernel, &*moves.kernel];
                 Apart {
                     name: candidate.name(),
