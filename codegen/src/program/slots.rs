@@ -1,7 +1,5 @@
 //! Slots of scratch.
 
-use super::TensorKind;
-
 /// How many slots a scratch tensor has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slots {
@@ -28,27 +26,6 @@ impl Slots {
         match self.count(world) {
             0 => 1,
             count => count,
-        }
-    }
-}
-
-impl TensorKind {
-    /// By what the slots of such a tensor are counted.
-    pub(crate) const fn slots_by(self) -> Slots {
-        match self {
-            TensorKind::Scratch { slots, .. } => slots,
-            TensorKind::Exchanged => Slots::World,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => Slots::Count(1),
         }
     }
 }

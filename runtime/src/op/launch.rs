@@ -97,6 +97,16 @@ impl<'a> Launch<'a> {
     ///
     /// A launch of other columns is refused where columns of tiles have counters of their own and this launch has another number
     /// of them: the counters' places would move. Build an op for each such number.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().up_to(64, 256, 32).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([256, 32])?);
+    /// let mut y = rank.zeros::<bf16>([64, 128])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).columns(128).launch()?.wait()?; // of the first 128 rows of `w`
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn columns(mut self, n: usize) -> Self {
         self.sizes = self.sizes.columns(n);
         self

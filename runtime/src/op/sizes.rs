@@ -11,6 +11,7 @@ use counterflow_codegen::shape::Shape;
 /// assert_eq!(rows, Sizes::default().rows(40));
 /// let tokens = Sizes::default().depth(1000); // a gradient's depth is the number of tokens
 /// assert_ne!(rows, tokens);
+/// assert_ne!(rows.columns(128), rows);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sizes {
