@@ -3,11 +3,14 @@
 
 use crate::parallel::in_parallel;
 use crate::wide::wide;
-use counterflow::family::{Family, Reason, Stage};
+use counterflow::family::{self, Choice, Family, Reason, SCHEDULE, Stage};
 use counterflow::metrics::OpCounts;
 use counterflow::op::{Argument, Needs, Workspace};
 use counterflow::prelude::bf16;
-use counterflow::{Communicator, Dtype, Error, Op, Tensor, UserBuffer, families, schedules};
+use counterflow::tuned::{Tuned, Winner};
+use counterflow::{
+    Communicator, Dtype, Error, Op, Shape, Tensor, UserBuffer, Variant, families, schedules,
+};
 
 const MOST: usize = 150;
 const N: usize = 64;
@@ -338,6 +341,91 @@ fn the_choice_and_its_reason_are_told() {
     });
     let told = told.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(told[0], told[1]);
+}
+
+/// A family's winner of a launch of 16 rows.
+fn won(choices: &[(&str, &str)]) -> Tuned {
+    let mut tuned = Tuned::default();
+    tuned.put(Winner {
+        key: families::all_gather_gemm().key(GPU, &Variant::new(2)),
+        m: 16,
+        n: 512,
+        k: 512,
+        microseconds: 9.0,
+        p10: 8.9,
+        p90: 9.1,
+        cublaslt: 5.0,
+        choices: (choices.iter())
+            .map(|(name, setting)| ((*name).into(), (*setting).into()))
+            .collect(),
+    });
+    tuned
+}
+
+const GPU: &str = "NVIDIA H200";
+
+fn choose(tables: &[Tuned], base: &Variant, m: u32) -> Result<Choice, Error> {
+    let family = families::all_gather_gemm();
+    family::choose(tables, GPU, &family, base, &Shape::new(m, 512, 512), |_| {
+        132
+    })
+}
+
+/// The winner says which candidate, nearby too; and of each stage which variant, where the work is the same.
+#[test]
+fn a_winner_of_a_family_decides() {
+    let base = Variant::new(2);
+    let apart = [
+        ("schedule", "all_gather+gemm"),
+        ("all_gather/pieces", "2"),
+        ("all_gather/comm.ctas", "64"),
+        ("gemm/tiles", "64x64"),
+        ("gemm/gemm.split", "2"),
+    ];
+    let choice = choose(&[won(&apart)], &base, 16).expect("a choice");
+    assert_eq!(choice.name, "all_gather+gemm");
+    assert_eq!(choice.why.to_string(), "measured: 9.0 us at 16x512x512");
+    let set = |stage: usize, name: &str| choice.variants[stage].choices[name].to_string();
+    assert_eq!([set(0, "pieces"), set(0, "comm.ctas")], ["2", "64"]);
+    assert_eq!([set(1, "tiles"), set(1, "gemm.split")], ["64x64", "2"]);
+    let near = choose(&[won(&apart)], &base, 20).expect("a choice");
+    assert_eq!((&near.name, &near.why), (&choice.name, &choice.why));
+    let far = choose(&[won(&apart)], &base, 64).expect("a choice");
+    assert!(matches!(far.why, Reason::Model { .. }), "{}", far.why);
+    let fused = [
+        ("schedule", "ag_gemm"),
+        ("tiles", "128x192"),
+        ("pieces", "256"),
+    ];
+    let first = choose(&[won(&fused), won(&apart)], &base, 16).expect("a choice");
+    assert_eq!(first.name, "ag_gemm", "the first table counts");
+    assert_eq!(first.variants[0].choices["tiles"].to_string(), "128x192");
+    // What the family does not have any more is passed over, and so is what the caller settled otherwise.
+    let gone = choose(&[won(&[("schedule", "ag_gemm_in_a_tree")])], &base, 16);
+    assert!(matches!(gone.expect("a choice").why, Reason::Model { .. }));
+    let settled = choose(&[won(&apart)], &base.set("comm.ctas", 8), 16);
+    assert_eq!(settled.expect("a choice").name, "ag_gemm");
+}
+
+/// Each is legal where it won, and is what is chosen there.
+#[test]
+fn every_winner_of_a_family_that_ships_is_taken() {
+    let tables = [Tuned::embedded().expect("tables")];
+    let all = families::ALL.map(|family| family());
+    let named = |winner: &&Winner| all.iter().find(|family| family.name() == winner.key.op);
+    let winners: Vec<&Winner> = tables[0].winners().collect();
+    let of_families = winners.iter().filter(|winner| named(winner).is_some());
+    for winner in of_families.step_by(if wide() { 1 } else { 7 }) {
+        let family = named(winner).expect("a family");
+        let base = Variant::new(winner.key.world);
+        assert_eq!(family.key(&winner.key.gpu, &base), winner.key);
+        let shape = Shape::new(winner.m, winner.n, winner.k);
+        let choice = family::choose(&tables, &winner.key.gpu, family, &base, &shape, |_| 132);
+        let choice = choice.unwrap_or_else(|error| panic!("{winner:?}: {error}"));
+        assert_eq!(choice.name, winner.choices[SCHEDULE], "{winner:?}");
+        let at = [winner.m, winner.n, winner.k];
+        assert!(matches!(choice.why, Reason::Measured { at: there, .. } if there == at));
+    }
 }
 
 /// Rows that are the same for every number of rows need one candidate in all buckets.

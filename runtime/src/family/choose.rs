@@ -76,17 +76,19 @@ pub struct Choice {
 /// The candidate of a family for that shape, on a GPU of that name whose ranks have so many SMs for a schedule. Choices that
 /// `base` settles stay. It is
 ///
-/// 1. the one of the nearest winner of the family, the user's before the shipped ones: rows, columns and depth all within half
-///    an octave of its own. Its stages have the winner's variants, as [`tuned::select`] takes winners of schedules;
+/// 1. the one of the family's nearest winner in the first of `tables` that has one nearby: rows, columns and depth all within
+///    half an octave of its own. Its stages have the winner's variants, as [`tuned::select`] takes winners of schedules;
 /// 2. otherwise the one whose stages' fastest variants take the least time together by the model.
 ///
 /// Nothing is measured, and the same is chosen in every run. Candidates that are not legal there are skipped.
 ///
 /// ```
-/// use counterflow::{Shape, Variant, families, family};
+/// use counterflow::{Shape, Variant, families, family, tuned::Tuned};
 ///
+/// let tables = [Tuned::of_user()?, Tuned::embedded()?]; // the user's winners count first
 /// let shape = Shape::new(16, 14336, 8192);
-/// let choice = family::choose(&families::all_gather_gemm(), "NVIDIA H100 80GB HBM3", &Variant::new(2), &shape, |_| 132)?;
+/// let (family, base, gpu) = (families::all_gather_gemm(), Variant::new(2), "NVIDIA H100 80GB HBM3");
+/// let choice = family::choose(&tables, gpu, &family, &base, &shape, |_| 132)?;
 /// println!("{}: {}", choice.name, choice.why);
 /// # Ok::<(), counterflow::Error>(())
 /// ```
@@ -94,13 +96,15 @@ pub struct Choice {
 /// # Errors
 /// Why every candidate is rejected.
 pub fn choose(
-    family: &Family,
+    tables: &[Tuned],
     gpu: &str,
+    family: &Family,
     base: &Variant,
     shape: &Shape,
     sms: impl Fn(&Program) -> u32,
 ) -> Result<Choice, Error> {
     let asked = Asked {
+        tables,
         family,
         variant: base,
         shape,
@@ -122,6 +126,8 @@ pub fn choose(
 
 /// What is asked of a family.
 pub(crate) struct Asked<'a> {
+    /// Where winners of the family are.
+    pub tables: &'a [Tuned],
     pub family: &'a Family,
     /// Choices that are made already, types, layout and world.
     pub variant: &'a Variant,
@@ -156,8 +162,7 @@ impl Chosen {
         if let (true, [first, ..]) = (asked.first_options, &all[..]) {
             return asked.proven(proven, *first, None, Reason::FirstOptions);
         }
-        let tables = [Tuned::of_user()?, Tuned::embedded()?];
-        for winner in asked.near(&tables) {
+        for winner in asked.near() {
             let named = winner.choices.get(SCHEDULE);
             let found = all.iter().find(|at| {
                 let name = asked.family.candidates()[**at].name();
@@ -229,10 +234,10 @@ impl Asked<'_> {
     }
 
     /// The family's winners near the shape: table by table, the nearest first.
-    fn near<'t>(&self, tables: &'t [Tuned]) -> Vec<&'t Winner> {
+    fn near(&self) -> Vec<&Winner> {
         let key = self.family.key(self.gpu, self.variant);
         let size = [self.shape.m, self.shape.n, self.shape.k];
-        let tables = tables.iter();
+        let tables = self.tables.iter();
         tables.flat_map(|table| table.near(&key, size)).collect()
     }
 

@@ -121,7 +121,8 @@ impl<'a> FamilyCandidates<'a> {
     pub(super) fn choose(&mut self, case: &Case, setup: &Setup) -> Result<Option<Error>, Error> {
         let shape = of(case);
         let sms = |program: &_| setup.machine(program).sms;
-        let chosen = family::choose(self.family, setup.gpu(), &self.base, &shape, sms)?;
+        let tables = &setup.tables;
+        let chosen = family::choose(tables, setup.gpu(), self.family, &self.base, &shape, sms)?;
         self.whys
             .push(format!("{case}: {}, {}", chosen.name, chosen.why));
         let mut taken = Vec::new();

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::family::{self, Chosen, Reason, Source, sources};
 use crate::launch::Loaded;
 use crate::proof::{Asked, Bits, Proof};
+use crate::tuned::Tuned;
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::program::{Program, RoleKind, TensorId};
@@ -135,7 +136,9 @@ impl<S: Launcher> OpBuilder<'_, S> {
             });
             return proof.map(Proven::alone);
         };
+        let tables = [Tuned::of_user()?, Tuned::embedded()?];
         let asked = family::Asked {
+            tables: &tables,
             family,
             variant: &self.variant,
             shape: &shape,
