@@ -45,7 +45,8 @@ pub use counterflow_codegen::rule;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,
-    Tensor, UserBuffer, cpu, cuda, dlpack, driver, error, jit, metrics, op, rendezvous, tuned,
+    Tensor, UserBuffer, cpu, cuda, dlpack, driver, error, family, jit, metrics, op, rendezvous,
+    tuned,
 };
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch};
@@ -63,6 +64,7 @@ pub use counterflow_codegen::shape::Shape;
 pub use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 pub use counterflow_codegen::verify::{Checked, Series};
 
+pub mod families;
 pub mod prelude;
 pub mod schedules;
 

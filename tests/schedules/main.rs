@@ -2,6 +2,7 @@
 //! rule, and the variants they run in.
 
 mod builder;
+mod families;
 mod fp8;
 mod library;
 mod macros;

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod doctor;
+mod families;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
 #[path = "../../examples/rejected.rs"]

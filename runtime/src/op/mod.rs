@@ -27,5 +27,5 @@ pub use given::{Argument, Input, Output};
 pub use launch::Launch;
 pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
-pub use typed::{Launcher, Schedule};
+pub use typed::{Computes, Launcher, Schedule};
 pub use workspace::Workspace;

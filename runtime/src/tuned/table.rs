@@ -103,7 +103,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// The choices, as `--set` takes them. The winner counts as long as the schedule offers them; sweep again to have
+    /// The choices, as `--set` takes them; of a [family](crate::family), its `schedule`, too, and those of one of several stages
+    /// begin with its name: `gemm/tiles`. The winner counts as long as the schedule offers them; sweep again to have
     /// options tried that came later. Of a choice that came later the first option is what there was before.
     pub choices: BTreeMap<String, String>,
 }
@@ -127,6 +128,7 @@ pub struct Winner {
 /// mine.put(nearest.expect("a winner").clone());
 /// assert_eq!(mine.len(), 1);
 /// assert_eq!(mine.gpus()["NVIDIA H200"], 1);
+/// assert!(mine.winners().all(|winner| winner.key.op == "gemm"));
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 ///
@@ -338,6 +340,11 @@ impl Tuned {
             .collect();
         near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         near.into_iter().map(|(_, winner)| winner).collect()
+    }
+
+    /// All winners.
+    pub fn winners(&self) -> impl Iterator<Item = &Winner> {
+        self.winner.iter()
     }
 
     /// Winners by the GPU that they were measured on.

@@ -7,7 +7,6 @@ use super::task::Measured;
 use crate::cuda::Difference;
 use crate::render;
 use crate::suite::Case;
-use counterflow_codegen::program::Setting;
 use counterflow_runtime::tuned::{Key, Winner};
 use std::collections::BTreeMap;
 
@@ -64,8 +63,8 @@ impl Name {
     }
 }
 
-/// A variant's choices, by name.
-pub(super) type Choices = BTreeMap<String, Setting>;
+/// A variant's choices, by name, as tables have them.
+pub(super) type Choices = BTreeMap<String, String>;
 
 /// All candidates of one product. The first is cuBLASLt.
 pub(super) struct Result {
@@ -184,7 +183,7 @@ impl Result {
             p90: micros(row.seconds.high),
             cublaslt: micros(self.cublas()),
             choices: choices
-                .map(|(name, setting)| (name.clone(), setting.to_string()))
+                .map(|(name, setting)| (name.clone(), setting.clone()))
                 .collect(),
         })
     }

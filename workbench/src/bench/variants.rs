@@ -3,6 +3,7 @@
 use super::beside::Beside;
 use super::roles::Roles;
 use super::room::{Room, What};
+use super::table::Choices;
 use crate::args::Many;
 use crate::size;
 use crate::suite::{Case, Side};
@@ -41,6 +42,8 @@ pub(super) struct Planned<'a> {
     pub pipeline: &'a Checked<Pipeline>,
     pub series: Series,
     pub plan: Checked<Plan>,
+    /// Its choices as a table has them; none if it only stands beside the others.
+    pub recorded: Option<Choices>,
 }
 
 impl Planned<'_> {
@@ -77,6 +80,22 @@ pub(super) fn side(program: &Program) -> Option<Side> {
 /// # Errors
 /// What lowering or the verifier rejects.
 pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
+    built(program, variant, Roles::of)
+}
+
+/// The same of a stage of a family's candidate, which may only move data.
+pub(super) fn build_stage(program: &Program, variant: &Variant) -> Result<Built, Error> {
+    built(program, variant, |kernel| match kernel.gemm() {
+        Some(_) => Roles::of(kernel),
+        None => Ok(Roles::of_moves(kernel)),
+    })
+}
+
+fn built(
+    program: &Program,
+    variant: &Variant,
+    roles: fn(&Kernel) -> Result<Roles, Error>,
+) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
     let choices: BTreeMap<String, Setting> = tuned::choices(program)
         .into_iter()
@@ -89,7 +108,7 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
     let words = words.map(|(name, setting)| format!("{name}={setting}"));
     Ok(Built {
         name: words.collect::<Vec<_>>().join(" "),
-        roles: Roles::of(&kernel)?,
+        roles: roles(&kernel)?,
         choices,
         kernel,
         pipeline: OnceLock::new(),
@@ -104,6 +123,13 @@ pub(super) enum Plane {
 }
 
 impl Built {
+    /// Its choices as a table has them.
+    fn words(&self) -> Choices {
+        let choices = self.choices.iter();
+        let words = choices.map(|(name, setting)| (name.clone(), setting.to_string()));
+        words.collect()
+    }
+
     /// The tensors of both operands.
     pub(super) fn operands(&self) -> [TensorId; 2] {
         [self.roles.x, self.roles.w]
@@ -187,6 +213,7 @@ impl Built {
             series,
             plan,
             pipeline: self.pipeline()?,
+            recorded: Some(self.words()),
         })
     }
 }
