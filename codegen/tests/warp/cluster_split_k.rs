@@ -382,7 +382,6 @@ fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
 }
 
 #[test]
-#[ignore = "leaves out each step of many kernels in turn, which takes long: `.ci/run` runs it"]
 fn no_step_can_be_left_out() {
     // The end of a kernel completes its stores, too.
     for (kind, cluster) in [
