@@ -173,9 +173,16 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// A block of rows that has one number travels as a whole.
+    /// A block of rows that has one number travels as a whole, and scales travel with all columns of their rows: with each slab
+    /// of them they would be written again.
     fn whole_blocks(&mut self, partition: PartitionId, buffer: &Buffer, at: Loc) {
         let partition = &self.matched.partitions[partition.index()];
+        if buffer.kind.is_scale() && partition.column_block.is_some() {
+            let name = &buffer.name;
+            let message = format!("slabs of columns, with which `{name}` would have to travel");
+            let hint = "the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`";
+            self.found.push(mistake(at, message).hint(hint));
+        }
         let (rows, each) = (partition.row_block, buffer.kind.rows_each());
         if let Some(rows) = rows.filter(|rows| !rows.is_multiple_of(each)) {
             let name = &buffer.name;

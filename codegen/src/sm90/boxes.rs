@@ -126,23 +126,6 @@ impl Walk<'_, '_> {
         count("i", self.boxes.clone(), 1.into(), Unroll::Once, body)
     }
 
-    /// Refuses slabs of what has scales that travel with it: these are a piece's, of all its columns.
-    pub(super) fn no_scales(&mut self, leaves: &[Leaf<'_>]) {
-        let scale = leaves.iter().find_map(|leaf| {
-            let OpKind::Copy { src, .. } = &leaf.op.kind else {
-                return None;
-            };
-            let buffer = &self.b.kernel.buffers[src.buffer.index()];
-            buffer.kind.is_scale().then_some((leaf.op.id, &buffer.name))
-        });
-        if let Some((op, name)) = scale {
-            let message = format!("slabs of columns, with which `{name}` would have to travel");
-            self.at = Some(self.b.kernel.loc(op));
-            let hint = "pieces of whole rows: scales travel with all columns of their rows";
-            self.refuse(message, hint);
-        }
-    }
-
     /// Columns of the boxes that an item's copies have in common: they go through the same batches. `None` without copies.
     fn staging_columns(&mut self, copies: &[&Leaf<'_>]) -> Option<u32> {
         let mut columns = None;

@@ -71,9 +71,6 @@ impl Walk<'_, '_> {
         for copy in &copies {
             self.whole_blocks(copy.op);
         }
-        if item.column_block.is_some() {
-            self.no_scales(&leaves);
-        }
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
         let [all, columns] = self.chunk_sides(partition, chunk.as_ref());

@@ -1,15 +1,16 @@
 //! Gathers in slabs of rows and K, which a product waits for before it begins: proved, run, and refused where one is missing.
 
-use crate::fixtures::slabs::{Counted, Mistake, WAYS, gathered, wrong};
+use crate::fixtures::slabs::{Counted, Mistake, WAYS, gathered, scales_apart, wrong};
 use crate::generator::judge;
 use counterflow_codegen::diag::Rule;
+use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify;
 
 const SLAB: (u32, u32) = (4, 16);
@@ -49,6 +50,27 @@ fn slabs_are_proved_and_run_in_every_world() {
                 }
             }
         }
+    }
+}
+
+/// Elements in slabs and their scales in pieces have the numbers of both.
+#[test]
+fn scales_apart_from_slabs_are_proved_and_run() {
+    let program = scales_apart(SLAB);
+    for world in [1, 2, 3, 8] {
+        let variant = Variant::new(world).arch(Arch::Cpu).set("tiles", (8, 16));
+        let kernel = lower(&program, &variant.dtype(E4M3).scales(Scales::Rows));
+        let kernel = kernel.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+        let checked = verify::kernel(kernel.clone()).expect("a kernel");
+        let shape = Shape::new(world * 10 - 3, 24, 48);
+        verify::plan(&checked, &shape, &Machine::h200())
+            .unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+        let plans = [Plan::new(&kernel, &shape, &Machine::h200()).expect("a plan")];
+        assert_eq!(
+            judge::unlike_reference(&kernel, &plans),
+            None,
+            "{world} ranks"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
-use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as};
+use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as, scales_apart};
 use crate::fixtures::wide::wide;
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
@@ -150,17 +150,21 @@ fn a_slab_is_whole_boxes() {
     ");
 }
 
-/// Scales of rows are those of all of K, and those of blocks travel in boxes of a batch.
+/// Scales travel with all columns of their rows: not with a slab, but by themselves.
 #[test]
 fn scales_do_not_travel_with_slabs() {
-    let program = gathered_as(E4M3, (128, 256));
     for scales in [Scales::Rows, Scales::Blocks1d2d] {
+        let variant = Variant::new(2).dtype(E4M3).scales(scales);
+        let program = gathered(Way::Push, Counted::Each, (128, 256));
+        let found = lower(&program, &variant).expect_err("refused");
         insta::allow_duplicates! {
-            insta::assert_snapshot!(refused(&program, &Variant::new(2).scales(scales)), @"
-            error[resources]: slabs of columns, with which `x.scale` would have to travel
-              help: pieces of whole rows: scales travel with all columns of their rows
+            insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+            error[language]: slabs of columns, with which `x.scale` would have to travel
+              help: the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`
             ");
         }
+        let apart = warps(&scales_apart((128, 256)), &variant);
+        apart.unwrap_or_else(|error| panic!("{}: {error}", scales.name()));
     }
 }
 
