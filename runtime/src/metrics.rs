@@ -77,7 +77,8 @@ pub struct OpCounts {
     pub replayed: u64,
     /// Rows of the launches and the replayed ones together.
     pub rows: u64,
-    /// Bytes that cross this rank's links in these: those that their tensors need, in both directions.
+    /// Bytes that these move over this rank's links, those that their tensors need: what is gathered counts where it arrives,
+    /// what is summed where it leaves.
     pub bytes: u64,
     /// Launches, replayed ones too, that were timed and are done
     /// ([`Communicator::time_launches`](crate::Communicator::time_launches)).

@@ -7,6 +7,7 @@
 use super::event::Event;
 use crate::error::{Error, Stall};
 use crate::this_thread::this_thread;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,19 @@ pub(crate) struct Lane {
 }
 
 /// Where a rank's own stream enters its lane, and how long a thread of the rank waits for others that are in.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Entrance {
     pub lane: Arc<Lane>,
     pub limit: Duration,
+}
+
+/// All that has a stream leads here.
+impl fmt::Debug for Entrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut entrance = f.debug_struct("Entrance");
+        entrance.field("open", &self.lane.is_open());
+        entrance.finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]

@@ -123,7 +123,7 @@ fn what_was_fused_and_how_much_was_moved_is_told() -> Result<(), Error> {
         assert!(lines.any(has), "{level} {parts:?}: {text}");
     };
     has(" INFO", &["op built", "why=first options fused=true"]);
-    // Half of the rows come, and half go.
-    has("DEBUG", &["launch rank=0", "rows=64 bytes=8192 fused=true"]);
+    // Half of the rows come from the peer.
+    has("DEBUG", &["launch rank=0", "rows=64 bytes=4096 fused=true"]);
     Ok(())
 }

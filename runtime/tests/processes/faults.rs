@@ -139,7 +139,7 @@ const FAULTS: [Fault; 29] = {
             "is refused a launch, and leaves",
             "refused",
             (Nothing, LONG),
-            Some("rejected: "),
+            Some("usage: "),
             REFUSED,
         ),
         fault("never started", "absent", (Nothing, SHORT), None, LATE),
