@@ -46,6 +46,8 @@ mod adopted;
 mod agree;
 mod back_to_back;
 mod beside;
+#[path = "../common/candidates.rs"]
+mod candidates;
 mod capture;
 mod case;
 mod chain;
@@ -53,6 +55,7 @@ mod copies;
 mod doctor;
 mod drops;
 mod epilogue;
+mod families;
 mod fused;
 mod gathered;
 mod gpus;
