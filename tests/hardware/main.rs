@@ -52,6 +52,8 @@ mod agree;
 mod back_to_back;
 mod batch_invariant;
 mod beside;
+#[path = "../common/candidates.rs"]
+mod candidates;
 mod capture;
 mod case;
 mod chain;
@@ -59,6 +61,7 @@ mod copies;
 mod doctor;
 mod drops;
 mod epilogue;
+mod families;
 mod fused;
 mod gathered;
 mod gpus;

@@ -1,6 +1,6 @@
 //! Which candidate of a family is built, and why.
 
-use super::{Candidate, Family, SCHEDULE, sources};
+use super::candidates::{Candidate, Family, SCHEDULE, sources};
 use crate::error::Error;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
@@ -88,7 +88,7 @@ pub struct Choice {
 /// let tables = [Tuned::of_user()?, Tuned::embedded()?]; // the user's winners count first
 /// let shape = Shape::new(16, 14336, 8192);
 /// let (family, base, gpu) = (families::all_gather_gemm(), Variant::new(2), "NVIDIA H100 80GB HBM3");
-/// let choice = family::choose(&tables, gpu, &family, &base, &shape, |_| 132)?;
+/// let choice: family::Choice = family::choose(&tables, gpu, &family, &base, &shape, |_| 132)?;
 /// println!("{}: {}", choice.name, choice.why);
 /// # Ok::<(), counterflow::Error>(())
 /// ```

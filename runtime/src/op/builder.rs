@@ -6,7 +6,6 @@ mod types;
 use super::built::{Bucket, ByName, Inner, Op};
 use super::typed::{Computes, Launcher, Schedule};
 use super::workspace::Workspace;
-use proofs::Proven;
 
 use crate::communicator::Communicator;
 use crate::driver::range;
@@ -349,13 +348,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// # Errors
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
-        let each = self.proofs()?;
-        let kernels = each.iter().flat_map(|bucket| &bucket.stages);
-        let between = each.iter().map(Proven::between).max();
-        Ok(Workspace::of_kernels(
-            kernels.map(|proof| Workspace::of(proof)),
-            between.unwrap_or(0),
-        ))
+        Ok(self.memory(&self.proofs()?))
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank

@@ -231,6 +231,15 @@ impl<S> Op<S> {
     }
 
     /// Why launches of so many rows have their schedule, of an op of a family. A schedule's own op has no other.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, families::AllGatherGemm, family::Reason};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let op = rank.op_for::<AllGatherGemm>().schedule("ag_gemm").up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.why(64), Reason::Named);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn why(&self, rows: usize) -> Reason {
         let bucket = &self.0.buckets[self.0.bucket(rows)];
         let chosen = bucket.chosen.as_ref();

@@ -1,7 +1,7 @@
 //! Our kernels as candidates.
 
+use super::apart::Apart;
 use super::beside::Beside;
-use super::family::Apart;
 use super::room::{Room, What};
 use super::task::{Set, Task};
 use super::variants::Planned;

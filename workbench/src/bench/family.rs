@@ -1,45 +1,21 @@
 //! A family's candidates, product by product: the one that its op would be, or a few variants of each.
 
+use super::apart::Apart;
 use super::candidates::Candidates;
 use super::ours::Taken;
 use super::setup::Setup;
-use super::table::Choices;
 use super::variants::Planned;
 use crate::args::{Many, Options};
 use crate::suite::Case;
 use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::program::TensorId;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
-use counterflow_runtime::family::{self, Candidate, Family, Source};
+use counterflow_runtime::family::{self, Candidate, Family};
 
 /// How many of the model's favourites of each stage take part, where all candidates do and nobody says otherwise.
 const FEW: usize = 2;
-
-/// Stages that are launched one behind the other.
-pub(super) struct Apart<'a> {
-    pub name: String,
-    /// As a table has it; none if it only stands beside the others.
-    pub choices: Option<Choices>,
-    pub stages: Vec<Planned<'a>>,
-    /// Where the tensors of each stage are, by the tensors of the family's first candidate.
-    pub sources: Vec<Vec<Option<Source>>>,
-}
-
-impl Apart<'_> {
-    /// The tensor that one stage makes for the next, if there is one: its stage, and its number there.
-    pub(super) fn between(&self) -> Option<(usize, TensorId)> {
-        let stages = self.sources.iter().enumerate();
-        let mut own = stages.flat_map(|(stage, sources)| {
-            let own = sources.iter().zip(0..);
-            let own = own.filter(|(source, _)| **source == Some(Source::Own));
-            own.map(move |(_, id)| (stage, TensorId(id)))
-        });
-        own.next()
-    }
-}
 
 /// One candidate for a product.
 struct One {

@@ -1,6 +1,7 @@
 //! `bench`: our kernels beside cuBLASLt, in one process, with interleaved samples, on random data. Results are checked
 //! before they are timed.
 
+mod apart;
 mod baseline;
 mod beside;
 mod candidates;

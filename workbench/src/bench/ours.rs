@@ -1,7 +1,8 @@
 //! What is measured of ours: one schedule's kernels, or a family's candidates.
 
+use super::apart::Apart;
 use super::candidates::Candidates;
-use super::family::{Apart, FamilyCandidates};
+use super::family::FamilyCandidates;
 use super::setup::Setup;
 use super::variants::Planned;
 use crate::args::Request;

@@ -1,6 +1,6 @@
 //! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
-use super::family::Apart;
+use super::apart::Apart;
 use super::interleaved::Exchange;
 use super::table::Name;
 use super::task::{Measured, Task};

@@ -4,11 +4,11 @@ use super::interleaved::Sustained;
 use super::meter::Reading;
 use super::stats::{Spread, geometric_mean, round_by_round, slowest};
 use super::task::Measured;
+use super::variants::Choices;
 use crate::cuda::Difference;
 use crate::render;
 use crate::suite::Case;
 use counterflow_runtime::tuned::{Key, Winner};
-use std::collections::BTreeMap;
 
 /// The baseline's name.
 pub(super) const CUBLAS: &str = "cuBLASLt";
@@ -62,9 +62,6 @@ impl Name {
         }
     }
 }
-
-/// A variant's choices, by name, as tables have them.
-pub(super) type Choices = BTreeMap<String, String>;
 
 /// All candidates of one product. The first is cuBLASLt.
 pub(super) struct Result {

@@ -1,7 +1,7 @@
 //! A measurement's task, operands and results.
 
+use super::apart::Apart;
 use super::beside::Beside;
-use super::family::Apart;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;

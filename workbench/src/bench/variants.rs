@@ -3,7 +3,6 @@
 use super::beside::Beside;
 use super::roles::Roles;
 use super::room::{Room, What};
-use super::table::Choices;
 use crate::args::Many;
 use crate::size;
 use crate::suite::{Case, Side};
@@ -22,6 +21,9 @@ use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::tuned::{self, Ranked, Ranking};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+
+/// A variant's choices, by name, as tables have them.
+pub(super) type Choices = BTreeMap<String, String>;
 
 /// A candidate kernel, before a shape is known.
 #[derive(Debug)]

@@ -169,6 +169,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
+    /// What these take.
+    pub(super) fn memory(&self, all: &[Proven]) -> Workspace {
+        let kernels = all.iter().flat_map(|bucket| &bucket.stages);
+        let between = all.iter().map(Proven::between).max();
+        let kernels = kernels.map(|proof| Workspace::of(proof));
+        Workspace::of_kernels(kernels, between.unwrap_or(0))
+    }
+
     /// Memory for what stages hand over, if there is any.
     pub(super) fn between(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
         let bytes = all.iter().map(Proven::between).max().unwrap_or(0);

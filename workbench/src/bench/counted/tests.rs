@@ -1,7 +1,7 @@
 //! On emulated ranks: what is reserved is what is taken, product after product.
 
+use super::super::apart::Apart;
 use super::super::contenders::Ready;
-use super::super::family::Apart;
 use super::super::fp8::tests::planned;
 use super::super::interleaved::Exchange;
 use super::super::task::{Held, Operand, Set};
