@@ -3,8 +3,10 @@
 mod circles;
 mod examples;
 mod public;
+mod readme;
 mod security;
 mod soundness;
+mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -118,6 +120,7 @@ fn crates_depend_downwards_only() {
                 "counterflow-runtime",
                 // For examples and tests; see `who_embeds_compiles_no_tool`.
                 "counterflow-workbench",
+
             ],
         ),
     ];
@@ -444,7 +447,14 @@ fn nothing_names_a_home_directory() {
         paths.extend(files(dir, &[".rs", ".cu", ".md", ".stderr"]));
     }
     paths.extend(
-        ["README.md", "CHANGELOG.md", "SECURITY.md", "Cargo.toml"].map(|name| root().join(name)),
+        [
+            "README.md",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "Cargo.toml",
+        ]
+        .map(|name| root().join(name)),
     );
     for path in paths
         .iter()
