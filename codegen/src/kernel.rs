@@ -414,6 +414,8 @@ pub enum OpKind {
         acc: AccId,
         /// The tiles, added in ascending order of slot (or rank).
         from: Region,
+        /// This rank's term of a sum over the others: rounded to the type of the tiles, and added in this rank's turn.
+        own: Option<ValueId>,
     },
     /// `acc = ` a stored tile, or a vector repeated along the rows.
     Load {

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bits;
 mod block;
 pub mod bounds;
 pub mod builder;
@@ -45,6 +46,7 @@ mod machine;
 pub mod model;
 pub mod order;
 mod outputs;
+mod own_terms;
 mod partial;
 pub mod plan;
 mod print;

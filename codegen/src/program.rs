@@ -458,6 +458,9 @@ pub enum StmtKind {
         acc: AccId,
         /// The tiles: one slot, several, or every rank's.
         from: Place,
+        /// This rank's term of a sum over the others: rounded to the type of the tiles, and added in this rank's turn. Lowering
+        /// finds it; authors leave it open.
+        own: Option<Value>,
     },
     /// Load a tile (or a vector along its columns) for the epilogue.
     Load {

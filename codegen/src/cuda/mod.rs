@@ -8,6 +8,7 @@ mod fragment;
 mod head;
 mod lines;
 mod made;
+mod mma;
 mod node;
 mod params;
 mod promotion;

@@ -234,6 +234,7 @@ impl<'a> Emulator<'a> {
                 | StepKind::Copy { .. }
                 | StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. }
                 | StepKind::Store { .. } => None,
             }

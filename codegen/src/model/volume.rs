@@ -70,7 +70,10 @@ pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing>
             let scales = scales.as_ref().map_or(0, bytes);
             (rank, dst.home, bytes(dst) + scales)
         }
-        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => return None,
+        StepKind::Wait { .. }
+        | StepKind::Signal { .. }
+        | StepKind::Dot { .. }
+        | StepKind::OwnTerm { .. } => return None,
     };
     (src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
 }
@@ -84,7 +87,10 @@ fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
         ),
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.buffer), None),
         StepKind::Store { dst, .. } => (Some(dst.buffer), None),
-        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => (None, None),
+        StepKind::Wait { .. }
+        | StepKind::Signal { .. }
+        | StepKind::Dot { .. }
+        | StepKind::OwnTerm { .. } => (None, None),
     };
     a.into_iter().chain(b)
 }

@@ -283,6 +283,10 @@ impl Printer<'_> {
     fn op(&mut self, op: &Op) {
         let names = &self.names;
         let mut why = String::new();
+        let text = |value: ValueId| {
+            let value = self.kernel.values.get(usize::from(value.0));
+            value.map_or_else(|| "?".into(), |value| value.text(&|acc| names.acc(acc)))
+        };
         let line = match &op.kind {
             OpKind::ForRanks { var, order, body } => {
                 let order = order.text(&|var| names.var(var).to_string());
@@ -313,8 +317,9 @@ impl Printer<'_> {
                 let (a, b) = (self.region(a), self.region(b));
                 format!("{} += dot({a}, {b})", names.acc(*acc))
             }
-            OpKind::Reduce { acc, from } => {
-                format!("{} += sum({})", names.acc(*acc), self.region(from))
+            OpKind::Reduce { acc, from, own } => {
+                let own = own.map_or(String::new(), |own| format!(", own {}", text(own)));
+                format!("{} += sum({}{own})", names.acc(*acc), self.region(from))
             }
             OpKind::Load { acc, from } => {
                 format!("{} = load({})", names.acc(*acc), self.region(from))
@@ -329,13 +334,6 @@ impl Printer<'_> {
                 let sign = match mode {
                     StoreMode::Write => "=",
                     StoreMode::Add => "+=",
-                };
-                let text = |value: ValueId| {
-                    let value = self.kernel.values.get(usize::from(value.0));
-                    value.map_or_else(
-                        || "?".into(),
-                        |value| value.text(&|acc| self.names.acc(acc)),
-                    )
                 };
                 let measured = amax.map_or(String::new(), |amax| {
                     let to = &self.kernel.buffers[amax.to.index()].name;

@@ -1,8 +1,27 @@
 //! What follows from a tensor's kind.
 
-use super::{Along, ScaleBlock, Side, TensorId, TensorKind};
+use super::{Along, ScaleBlock, Side, Slots, TensorId, TensorKind};
 
 impl TensorKind {
+    /// By what the slots of such a tensor are counted.
+    pub(crate) const fn slots_by(self) -> Slots {
+        match self {
+            TensorKind::Scratch { slots, .. } => slots,
+            TensorKind::Exchanged => Slots::World,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scale { .. }
+            | TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Amax { .. }
+            | TensorKind::MadeScale { .. }
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::GatheredOutput => Slots::Count(1),
+        }
+    }
+
     /// Whether its rows are chunked over ranks.
     pub const fn chunked(self) -> bool {
         matches!(

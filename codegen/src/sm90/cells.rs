@@ -103,7 +103,11 @@ impl Walk<'_, '_> {
             (CellIndex::Rank(Pick::Others), _) => {
                 let var = "from".to_string();
                 let body = self.along(rest, outer + Expr::var(&var), leaf);
-                vec![Node::Others { var, body }]
+                vec![Node::Others {
+                    var,
+                    own: None,
+                    body,
+                }]
             }
             (CellIndex::Rank(Pick::All), dim) => {
                 let (var, to) = ("from".to_string(), self.axis(*dim));

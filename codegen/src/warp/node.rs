@@ -53,7 +53,9 @@ pub enum Node {
     Others {
         /// Bound to the rank.
         var: String,
-        /// What runs for each.
+        /// What runs in this rank's turn.
+        own: Option<FragmentOp>,
+        /// What runs for each of the others.
         body: Vec<Node>,
     },
     /// A loop over this CTA's share of `count` items, which its scheduler says. [`Expr::Within`] is the item.

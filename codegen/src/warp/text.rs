@@ -252,7 +252,12 @@ impl Printer<'_> {
                 factor(count, self),
                 number(rank)
             ),
-            Node::Others { var, .. } => format!("for {var} in others"),
+            Node::Others { var, own, .. } => {
+                let own = own.as_ref().map_or(String::new(), |own| {
+                    format!(", in my turn {}", self.fragment(own))
+                });
+                format!("for {var} in others{own}")
+            }
             Node::Items { count, .. } => format!("for item in my share of {}", number(count)),
             Node::For {
                 var,

@@ -1,6 +1,6 @@
 //! Walks over nodes and their numbers.
 
-use super::{Expr, Node, Pipeline, RingId};
+use super::{Expr, FragmentOp, Node, Pipeline, RingId};
 
 impl Node {
     /// Calls `f` with this node and all within it, outer ones first.
@@ -102,6 +102,7 @@ impl Node {
                 [count].into_iter().chain(grid).collect()
             }
             Node::For { from, to, by, .. } => vec![from, to, by],
+            Node::Others { own, .. } => own.iter().flat_map(FragmentOp::exprs).collect(),
             Node::If { test, .. } => test.exprs(),
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
@@ -145,7 +146,6 @@ impl Node {
             }
             Node::Note(_)
             | Node::Schedule { .. }
-            | Node::Others { .. }
             | Node::Await { .. }
             | Node::TestWait { .. }
             | Node::AwaitTested { .. }

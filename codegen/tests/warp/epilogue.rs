@@ -105,7 +105,7 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
     };
     assert_eq!(
         epilogue.value.text(&|acc| format!("acc{}", acc.0)),
-        "gelu(acc1 + acc3)"
+        "gelu(acc2 + acc3)"
     );
 }
 

@@ -32,6 +32,7 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod no_depth;
+mod own_terms;
 #[path = "../../../tests/common/parallel.rs"]
 mod parallel;
 mod partial;

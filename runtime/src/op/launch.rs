@@ -3,6 +3,7 @@
 use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
+use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::caller::{Caller, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
@@ -39,7 +40,7 @@ pub struct Launch<'a> {
     given: Vec<(TensorId, Argument<'a>)>,
     /// The first name that is no tensor's.
     unknown: Option<Error>,
-    rows: Option<usize>,
+    sizes: Sizes,
 }
 
 impl<'a> Launch<'a> {
@@ -49,7 +50,7 @@ impl<'a> Launch<'a> {
             caller,
             given: Vec::with_capacity(8),
             unknown: None,
-            rows: None,
+            sizes: Sizes::default(),
         }
     }
 
@@ -68,7 +69,46 @@ impl<'a> Launch<'a> {
     /// is not called: as many as the op was built for. A launch of no rows looks at no tensor and enqueues no kernel, and counts
     /// as one where ranks wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
     pub fn rows(mut self, m: usize) -> Self {
-        self.rows = Some(m);
+        self.sizes = self.sizes.rows(m);
+        self
+    }
+
+    /// The depth of this launch on a rank, at most that which the op was built for. All ranks give the same. If it is not called:
+    /// the op's. So a gradient of a weight is built once, and launched for each number of tokens.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, Layout, prelude::bf16, schedules::WgradOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<WgradOp>().layout(Layout::Tn).up_to(64, 32, 4096).build()?;
+    /// let (dy, x) = (rank.zeros::<bf16>([4096, 64])?, rank.zeros::<bf16>([4096, 32])?);
+    /// let mut grad = rank.zeros::<f32>([64, 32])?;
+    /// for tokens in [4096, 1000, 1] {
+    ///     op.on(rank).dy(&dy).x(&x).grad(&mut grad).depth(tokens).launch()?.wait()?; // of the first rows of both
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn depth(mut self, k: usize) -> Self {
+        self.sizes = self.sizes.depth(k);
+        self
+    }
+
+    /// The columns of this launch on a rank, at most those that the op was built for. All ranks give the same. If it is not
+    /// called: the op's.
+    ///
+    /// A launch of other columns is refused where columns of tiles have counters of their own and this launch has another number
+    /// of them: the counters' places would move. Build an op for each such number.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().up_to(64, 256, 32).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([256, 32])?);
+    /// let mut y = rank.zeros::<bf16>([64, 128])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).columns(128).launch()?.wait()?; // of the first 128 rows of `w`
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn columns(mut self, n: usize) -> Self {
+        self.sizes = self.sizes.columns(n);
         self
     }
 
@@ -90,7 +130,7 @@ impl<'a> Launch<'a> {
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for a tensor that is absent or has another name, type, shape,
     /// communicator or GPU than it needs, for an output given by `&`, for tensors that overlap where one is written, and
-    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for more rows than the op was built
+    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for sizes that the op was not built
     /// for. [`Error::Mismatch`] if a peer launches something else. [`Error::Stalled`] if an earlier launch gave up.
     /// A refusal before anything was enqueued ends nothing: correct the launch and make it. Peers that wait for it too long,
     /// or for a rank that leaves instead, are told what it was refused. A launch that fails later ends the communicator, where
@@ -111,19 +151,13 @@ impl<'a> Launch<'a> {
             caller,
             mut given,
             unknown,
-            rows,
+            sizes,
         } = self;
         unknown.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
-        let m = match rows {
-            Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
-                what: format!("a launch of {rows} rows"),
-                legal: format!("at most {}", op.largest().proof.series.most().m),
-            })?,
-            None => op.largest().proof.series.most().m,
-        };
+        let [m, n, k] = sizes.of(op.largest().proof.series.most());
         if m == 0 {
             return match op.beside_rows() {
                 None => nothing(op, current, place, attempt),
@@ -135,9 +169,12 @@ impl<'a> Launch<'a> {
         }
         let _range = range(|| {
             let name = &op.kernel().name;
-            format!("launch {name}, rank {}, M = {m}", rank.rank())
+            format!(
+                "launch {name}, rank {}, M = {m}, N = {n}, K = {k}",
+                rank.rank()
+            )
         });
-        let planned = op.plan(m)?;
+        let planned = op.plan(sizes)?;
         let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
         let kernel = bucket.kernel();
         let largest = std::ptr::eq(bucket, op.largest());
@@ -271,6 +308,8 @@ impl<'a> Launch<'a> {
             schedule = %kernel.name,
             variant = %kernel.variant,
             rows = m,
+            columns = n,
+            depth = k,
             bytes = planned.bytes,
             fused = bucket.counted.fused,
             "launch"

@@ -152,6 +152,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 self.add_content(at, acc, of);
                 self.fill(at, acc, sum, Some(from.rows), Some(from.columns));
             }
+            StepKind::OwnTerm { acc, value, of } => {
+                let (sum, content) = self.value(at, value, &of);
+                self.add_content(at, acc, vec![content]);
+                self.fill(at, acc, sum, Some(of.rows), Some(of.columns));
+            }
             StepKind::Load { acc, from } => {
                 let sum = self.read(rank, &from);
                 *self.acc(at, acc) = Acc {

@@ -258,6 +258,7 @@ impl<'a> Facts<'a> {
             StepKind::Copy { .. }
             | StepKind::Dot { .. }
             | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
             | StepKind::Load { .. }
             | StepKind::Store { .. } => {}
         });
@@ -538,6 +539,7 @@ pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl Fn
                 each(read, Access::Read, None);
             }
         }
+        StepKind::OwnTerm { .. } => {}
         StepKind::Load { from, .. } => each(from, Access::Read, None),
         StepKind::Store {
             dst, mode, scales, ..

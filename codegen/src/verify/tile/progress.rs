@@ -47,6 +47,7 @@ pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Opti
                     StepKind::Copy { .. }
                     | StepKind::Dot { .. }
                     | StepKind::Reduce { .. }
+                    | StepKind::OwnTerm { .. }
                     | StepKind::Load { .. }
                     | StepKind::Store { .. } => {}
                 }

@@ -89,6 +89,9 @@ impl Facts<'_> {
                 )
             }
             StepKind::Reduce { from, .. } => format!("sums {}", self.span_name(&from, me)),
+            StepKind::OwnTerm { of, .. } => {
+                format!("adds its own term to those of {}", self.span_name(&of, me))
+            }
             StepKind::Load { from, .. } => format!("reads {}", self.span_name(&from, me)),
             StepKind::Store {
                 dst,

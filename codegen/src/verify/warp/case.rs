@@ -168,23 +168,30 @@ impl<'a> Case<'a> {
         adds
     }
 
-    /// The slots that a sum into an accumulator adds on a rank; `None` where no sum fills it.
-    pub fn summed_slots(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
+    /// The slots that a sum into an accumulator adds on a rank, and the rank itself where its own term has its turn, in order;
+    /// `None` where no sum fills it.
+    pub fn summed(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
         let kernel = &self.pipeline.kernel;
         let mut found = None;
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
-                let OpKind::Reduce { acc: filled, from } = &op.kind else {
+                let OpKind::Reduce {
+                    acc: filled,
+                    from,
+                    own,
+                } = &op.kind
+                else {
                     return;
                 };
-                let own = from.slot == Some(Pick::All);
+                let all = from.slot == Some(Pick::All);
                 let buffer = &kernel.buffers[from.buffer.index()];
-                let slots = 0..match own {
+                let slots = 0..match all {
                     true => buffer.slots_of_all(self.world),
                     false => buffer.slots(self.world),
                 };
+                let added = |slot: &u32| all || own.is_some() || *slot != rank;
                 if *filled == acc {
-                    found = Some(slots.filter(|slot| own || *slot != rank).collect());
+                    found = Some(slots.filter(added).collect());
                 }
             });
         }

@@ -4,15 +4,15 @@
 //! columns, how far along K it is and whose partial sums it has.
 
 use super::held::{Content, Fragment, Phase, Place, TileProduct};
-use super::simulator::{Agent, CALLER, Simulator, Touch, Verdict};
+use super::simulator::{Agent, Simulator, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
-use crate::program::{StoreMode, TensorId, TensorKind};
+use crate::program::TensorId;
 use crate::tiling::Piece;
-use crate::warp::{BLOCK_ROWS, Elements, Node, Source};
+use crate::warp::{BLOCK_ROWS, Elements, Source};
 
 /// Part of an operand's tile.
 struct Operand {
@@ -406,7 +406,12 @@ impl Simulator<'_> {
     }
 
     /// Where the tile is whose elements are of stored tiles and vectors alone.
-    fn read_at(&self, fragment: &Fragment, elements: Elements, part: u32) -> Option<Place> {
+    pub(super) fn read_at(
+        &self,
+        fragment: &Fragment,
+        elements: Elements,
+        part: u32,
+    ) -> Option<Place> {
         match elements {
             Elements::Product(_) => None,
             Elements::Applied(epilogue) => fragment.applied(epilogue, part)?.at,
@@ -414,18 +419,24 @@ impl Simulator<'_> {
     }
 
     /// The products that the elements of a subtile were made of.
-    fn products_in<'f>(&self, fragment: &'f Fragment, elements: Elements) -> Vec<&'f TileProduct> {
+    pub(super) fn products_in<'f>(
+        &self,
+        fragment: &'f Fragment,
+        elements: Elements,
+    ) -> Vec<&'f TileProduct> {
         match elements {
             Elements::Product(product) => vec![&fragment.products[product]],
             Elements::Applied(epilogue) => {
                 let params = self.case.pipeline.epilogues[epilogue].params.iter();
-                let products = params.filter_map(|param| match param.from {
-                    Source::Product(product) => Some(&fragment.products[product]),
-                    Source::Subtile
-                    | Source::Sum
-                    | Source::Vector
-                    | Source::Scale
-                    | Source::Rows => None,
+                let products = params.flat_map(|param| match param.from {
+                    Source::Product(product) => vec![&fragment.products[product]],
+                    Source::Sum => {
+                        let mut sums = fragment.summed.iter();
+                        let sum = sums.find(|sum| sum.acc == param.acc);
+                        let own = sum.and_then(|sum| sum.own);
+                        own.map_or(Vec::new(), |(own, _)| self.products_in(fragment, own))
+                    }
+                    Source::Subtile | Source::Vector | Source::Scale | Source::Rows => Vec::new(),
                 });
                 products.collect()
             }
@@ -482,7 +493,7 @@ impl Simulator<'_> {
     }
 
     /// All of a product's K in the launches of a plan: columns of one layer are the depth of the next.
-    fn depth(&self, product: &TileProduct, plan: usize) -> u32 {
+    pub(super) fn depth(&self, product: &TileProduct, plan: usize) -> u32 {
         let buffers = &self.case.pipeline.kernel.buffers;
         let geometry = self.case.geometry(plan);
         let depth = |[x, _]: [TensorId; 2]| geometry.size(buffers[x.index()].columns);
@@ -516,80 +527,7 @@ impl Simulator<'_> {
         };
         let apart = params.iter().any(|param| param.from == Source::Sum);
         let mut added = sums.iter().filter(|acc| !apart && stored.contains(acc));
-        let slots = added.find_map(|acc| self.case.summed_slots(*acc, me));
+        let slots = added.find_map(|acc| self.case.summed(*acc, me));
         slots.unwrap_or_default()
-    }
-
-    /// Each launch wrote every element of every output once, added every other rank's part once (or to what it
-    /// accumulates its own), and ended on each rank only when what was written there was complete.
-    pub(super) fn covered(&self) -> Verdict {
-        let pipeline = self.case.pipeline;
-        for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
-            for (rank, launch) in (0..self.case.world)
-                .flat_map(|rank| (1..=self.case.last()).map(move |launch| (rank, launch)))
-            {
-                let geometry = self.case.geometry(self.case.plan_of(launch));
-                let (mut written, mut added) = (0, 0);
-                let here = |touch: &&Touch<Box4>| {
-                    touch.write && touch.step != CALLER && touch.who.launch == launch
-                };
-                for touch in self.touches(tensor, rank).iter().filter(here) {
-                    if !buffer.is_scratch()
-                        && !self.ends[launch as usize][rank as usize].has(touch.id)
-                    {
-                        return Err(Box::new(trace::unfinished(self, touch, rank)));
-                    }
-                    let area = self.area(&touch.whereabouts);
-                    if self.adds(touch.step) {
-                        added += area;
-                    } else {
-                        written += area;
-                    }
-                }
-                let rows = u64::from(geometry.held(buffer, rank).len());
-                let slots = u64::from(buffer.slots(self.case.world));
-                let all = slots * rows * u64::from(geometry.size(buffer.columns));
-                let adds = self.case.adds(TensorId(tensor as u16));
-                let others = if adds {
-                    all * u64::from(self.case.world - 1)
-                } else {
-                    0
-                };
-                let wanted = match buffer.kind {
-                    TensorKind::Out
-                    | TensorKind::Scattered
-                    | TensorKind::Reduced
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Exchanged => (all, others),
-                    TensorKind::Accumulated => (0, all),
-                    TensorKind::Gathered
-                    | TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale { .. }
-                    | TensorKind::Scratch { .. } => continue,
-                    TensorKind::Amax { of } | TensorKind::MadeScale { of } => {
-                        self.measured_all((TensorId(tensor as u16), of), (rank, launch))?;
-                        continue;
-                    }
-                };
-                if (written, added) != wanted {
-                    let did = (written, added);
-                    return Err(Box::new(trace::uncovered(self, tensor, rank, did, wanted)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Elements of a box.
-    fn area(&self, at: &Box4) -> u64 {
-        u64::from(self.case.exists(at) - at.rows.0) * u64::from(at.columns.1 - at.columns.0)
-    }
-
-    /// Whether a step is a store that adds.
-    pub(super) fn adds(&self, step: (usize, usize)) -> bool {
-        let adds = StoreMode::Add;
-        step != CALLER
-            && matches!(self.step_of(step).node, Node::Store { mode, .. } if *mode == adds)
     }
 }

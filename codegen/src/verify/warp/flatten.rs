@@ -162,13 +162,14 @@ impl<'a> Flattener<'a> {
                     self.list(body);
                 }
             }
-            Node::Others { var, body } => {
-                for rank in (0..self.case.world)
-                    .filter(|rank| *rank != self.env.rank)
-                    .collect::<Vec<_>>()
-                {
+            Node::Others { var, own, body } => {
+                for rank in 0..self.case.world {
                     self.set(var, rank);
-                    self.list(body);
+                    match own {
+                        _ if rank != self.env.rank => self.list(body),
+                        Some(own) => self.fragment(node, own),
+                        None => {}
+                    }
                 }
             }
             Node::Items {

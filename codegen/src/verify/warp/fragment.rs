@@ -37,6 +37,18 @@ impl<'a> Flattener<'a> {
                 let acc = *acc;
                 FragmentStep::AddToSum { area, subtile, acc }
             }
+            FragmentOp::AddOwn {
+                acc,
+                elements,
+                part,
+                dtype,
+                ..
+            } => FragmentStep::AddOwn {
+                acc: *acc,
+                elements: *elements,
+                part: self.value(part),
+                dtype: *dtype,
+            },
             FragmentOp::ReadVector {
                 acc,
                 tensor,
@@ -342,6 +354,12 @@ impl Simulator<'_> {
                 self.agents[index].accessed(id);
                 self.add_to_sum(index, subtile, acc)?;
             }
+            FragmentStep::AddOwn {
+                acc,
+                elements,
+                part,
+                dtype,
+            } => self.add_own(index, acc, (elements, part), dtype)?,
             FragmentStep::ReadVector {
                 acc,
                 tensor,
@@ -399,6 +417,7 @@ impl Simulator<'_> {
     fn may_name(&self, index: usize, step: &FragmentStep) -> Verdict {
         let named = |product: usize| match *step {
             FragmentStep::WriteSubtile { elements, .. }
+            | FragmentStep::AddOwn { elements, .. }
             | FragmentStep::MakeScales { elements, .. }
             | FragmentStep::TakeAmax { elements, .. } => elements == Elements::Product(product),
             FragmentStep::Apply { epilogue, .. } => {
@@ -455,6 +474,9 @@ impl Simulator<'_> {
                 self.case.pipeline.kernel.buffers[from.tensor.index()].name
             ),
             FragmentStep::StartSum { .. } => "begins a sum".into(),
+            FragmentStep::AddOwn { part, .. } => {
+                format!("adds its own term of subtile {part} to a sum")
+            }
             FragmentStep::StartProducts => "begins its products".into(),
             FragmentStep::ReadBlocks { area, .. } => {
                 format!("reads {}", self.area_name(step, area))

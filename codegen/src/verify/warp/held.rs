@@ -13,8 +13,8 @@ pub(super) struct Fragment {
     pub products: Vec<TileProduct>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
     pub read: Vec<(AccId, Option<u32>, u32)>,
-    /// Sums of stored tiles that have registers of their own: whose parts each has.
-    pub summed: Vec<(AccId, Vec<u32>)>,
+    /// Sums of stored tiles that have registers of their own.
+    pub summed: Vec<Summed>,
     /// Epilogues applied to the subtile at hand.
     pub applied: Vec<Applied>,
     /// Scales made of the subtile at hand.
@@ -27,6 +27,17 @@ pub(super) struct Fragment {
     pub blocks: Vec<BlocksRead>,
     /// The promoted sums of each share of each product's pieces.
     pub promoted: Vec<(usize, (Piece, u32), TileProduct)>,
+}
+
+/// A sum of stored tiles so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Summed {
+    /// What the schedule's sum fills.
+    pub acc: AccId,
+    /// Whose terms it has, in the order in which they were added.
+    pub ranks: Vec<u32>,
+    /// The own term among them, and of which subtile.
+    pub own: Option<(Elements, u32)>,
 }
 
 /// What tensor cores summed of a piece of a step.

@@ -66,6 +66,7 @@ pub(super) fn steps<'a>(
             // A copy engine computes nothing: lowering refuses these in its loops.
             StepKind::Dot { .. }
             | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
             | StepKind::Load { .. }
             | StepKind::Store { .. } => {}
         }

@@ -29,7 +29,7 @@
 //!
 //! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
 //! `programs` what each agent does; `held`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
-//! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken; `outdated` a run for tests.
+//! `values` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
 //! [`Case::waits`]: case::Case::waits
@@ -38,6 +38,7 @@
 mod case;
 mod combinations;
 mod content;
+mod covered;
 mod execute;
 mod flatten;
 mod fragment;

@@ -1,5 +1,6 @@
 //! What a role of a CTA does, step by step: nodes with their numbers worked out.
 
+use crate::dtype::Dtype;
 use crate::program::TensorId;
 use crate::tiling::Piece;
 use crate::value::AccId;
@@ -205,6 +206,14 @@ pub(super) enum FragmentStep {
         subtile: Area,
         acc: AccId,
     },
+    /// This rank's own term is added to a sum's registers.
+    AddOwn {
+        acc: AccId,
+        elements: Elements,
+        part: u32,
+        /// What it is rounded to.
+        dtype: Dtype,
+    },
     /// Ordinary loads of a vector.
     ReadVector {
         acc: AccId,
@@ -312,6 +321,7 @@ impl FragmentStep {
             FragmentStep::ReadSubtile { .. }
             | FragmentStep::StartSum { .. }
             | FragmentStep::AddToSum { .. }
+            | FragmentStep::AddOwn { .. }
             | FragmentStep::Apply { .. }
             | FragmentStep::StartProducts
             | FragmentStep::ReadBlocks { .. }

@@ -1,9 +1,10 @@
 //! The math after the dot: that each subtile gets the value the schedule stores, from operands of its own rows and columns.
 
-use super::held::{Applied, Fragment, Place};
-use super::simulator::{Simulator, Verdict};
+use super::held::{Applied, Fragment, Place, Summed};
+use super::simulator::{Agent, Simulator, Verdict};
 use super::step::Area;
 use super::trace;
+use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, ValueId, visit};
 use crate::program::TensorId;
 use crate::value::AccId;
@@ -16,8 +17,10 @@ impl Simulator<'_> {
         let mut found = None;
         for role in &self.case.pipeline.kernel.roles {
             visit(&role.body, &mut |op| {
-                if let OpKind::Load { acc: filled, from } | OpKind::Reduce { acc: filled, from } =
-                    &op.kind
+                if let OpKind::Load { acc: filled, from }
+                | OpKind::Reduce {
+                    acc: filled, from, ..
+                } = &op.kind
                     && *filled == acc
                 {
                     found = Some(from.buffer);
@@ -52,8 +55,76 @@ impl Simulator<'_> {
     pub(super) fn start_sum(&mut self, index: usize, acc: AccId) {
         let fragment = &mut self.agents[index].fragment;
         fragment.read.retain(|(known, ..)| *known != acc);
-        fragment.summed.retain(|(known, _)| *known != acc);
-        fragment.summed.push((acc, Vec::new()));
+        fragment.summed.retain(|sum| sum.acc != acc);
+        fragment.summed.push(Summed {
+            acc,
+            ranks: Vec::new(),
+            own: None,
+        });
+    }
+
+    /// This rank's own term is added to a sum: a product with all of K, or what became of this subtile, of the same place as
+    /// the stored subtiles before it.
+    pub(super) fn add_own(
+        &mut self,
+        index: usize,
+        acc: AccId,
+        (elements, part): (Elements, u32),
+        dtype: Dtype,
+    ) -> Verdict {
+        let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
+        self.is_there(index, elements, part)?;
+        let buffers = &self.case.pipeline.kernel.buffers;
+        let others = self.loaded_from(acc);
+        if others.map(|tensor| buffers[tensor.index()].dtype) != Some(dtype) {
+            return wrong(
+                "this rank's own term is rounded to another type than those of the others",
+            );
+        }
+        let Agent { fragment, who, .. } = &self.agents[index];
+        let own = |op: &OpKind| match op {
+            OpKind::Reduce { acc: of, own, .. } if *of == acc => *own,
+            OpKind::Reduce { .. }
+            | OpKind::Store { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => None,
+        };
+        if !(0..POINTS).all(|point| self.is_value_at(point, &own, fragment, elements)) {
+            return wrong("this rank's own term is another value");
+        }
+        let plan = self.case.plan_of(who.launch);
+        let products = self.products_in(fragment, elements);
+        if !(products.iter()).all(|product| product.has_all(part, self.depth(product, plan))) {
+            return wrong("this rank's own term is a product that does not have all of K");
+        }
+        let product = products.first().map(|product| product.at);
+        let at = product.or_else(|| self.read_at(fragment, elements, part));
+        let place = self.subtile_of(at.unwrap_or_default(), part);
+        let mut read = fragment.read.iter();
+        let before = read.find(|(known, ..)| *known == acc).copied();
+        match (before, place) {
+            (Some((_, row, column)), (Some(at), Some(first)))
+                if (row, column) != (Some(at), first) =>
+            {
+                return wrong("this rank's own term is of another place than those it is added to");
+            }
+            (None, (Some(at), Some(first))) => self.has_read(index, acc, Some(at), first),
+            (Some(_) | None, _) => {}
+        }
+        let rank = self.agents[index].who.rank;
+        let mut sums = self.agents[index].fragment.summed.iter_mut();
+        let Some(sum) = sums.find(|sum| sum.acc == acc) else {
+            let what = "the sum's registers were not set to zero";
+            return Err(Box::new(trace::wrong(self, index, what)));
+        };
+        sum.ranks.push(rank);
+        sum.own = Some((elements, part));
+        Ok(())
     }
 
     /// A stored subtile is added to a sum: of the same place as those before it.
@@ -67,9 +138,9 @@ impl Simulator<'_> {
         let now = fragment.read.iter().find(|(known, ..)| *known == acc);
         let same = before.is_none_or(|before| now == Some(&before));
         let mut sums = fragment.summed.iter_mut();
-        let sum = sums.find(|(known, _)| *known == acc);
+        let sum = sums.find(|sum| sum.acc == acc);
         match (sum, rank) {
-            (Some((_, ranks)), Some(from)) if same => ranks.push(self.case.slot(&from)),
+            (Some(sum), Some(from)) if same => sum.ranks.push(self.case.slot(&from)),
             (Some(_), _) => {
                 let what = "the stored subtile is of another place than those it is added to";
                 return Err(Box::new(trace::wrong(self, index, what)));
@@ -82,16 +153,28 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether a sum has each of its slots once.
-    fn has_all_slots(&self, index: usize, acc: AccId) -> bool {
+    /// Why a sum of a subtile is not what the schedule says: each of its slots once, in ascending order, and this rank's own term in
+    /// its turn if the schedule adds it there.
+    fn incomplete_sum(&self, index: usize, acc: AccId, part: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let mut sums = agent.fragment.summed.iter();
-        let Some((_, ranks)) = sums.find(|(known, _)| *known == acc) else {
-            return false;
+        let Some(sum) = sums.find(|sum| sum.acc == acc) else {
+            return Some("does not have every other rank's part once");
         };
-        let mut ranks = ranks.clone();
+        let me = agent.who.rank;
+        let wanted = self.case.summed(acc, me).unwrap_or_default();
+        if sum.ranks == wanted && sum.own.is_none_or(|(_, of)| of == part) {
+            return None;
+        }
+        let mut ranks = sum.ranks.clone();
         ranks.sort_unstable();
-        self.case.summed_slots(acc, agent.who.rank) == Some(ranks)
+        let others = |ranks: &[u32]| -> Vec<u32> {
+            ranks.iter().copied().filter(|rank| *rank != me).collect()
+        };
+        Some(match others(&ranks) == others(&wanted) {
+            false => "does not have every other rank's part once",
+            true => "does not have this rank's own term in its turn",
+        })
     }
 
     /// Where the tile is of which an epilogue without a product reads subtile `part`.
@@ -179,11 +262,11 @@ impl Simulator<'_> {
                     return Err(Box::new(trace::wrong(self, index, &what)));
                 }
             };
-            if param.from == Source::Sum && !self.has_all_slots(index, param.acc) {
-                let what = format!(
-                    "`{}` does not have every other rank's part once",
-                    param.name
-                );
+            let incomplete = (param.from == Source::Sum)
+                .then(|| self.incomplete_sum(index, param.acc, part))
+                .flatten();
+            if let Some(why) = incomplete {
+                let what = format!("`{}` {why}", param.name);
                 return Err(Box::new(trace::wrong(self, index, &what)));
             }
             // A sum of nothing is of no place.

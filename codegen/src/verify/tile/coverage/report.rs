@@ -63,6 +63,7 @@ impl Coverage<'_, '_> {
                 | StepKind::Signal { .. }
                 | StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. } => return,
             };
             let here = dst.rows.overlaps(rows) && dst.columns.overlaps(columns);
