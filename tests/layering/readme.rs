@@ -40,6 +40,13 @@ fn the_readme_is_read_in_two_minutes() {
     assert!(words <= 1000, "{words} words");
 }
 
+/// What changes is told in 60 lines, one for each feature.
+#[test]
+fn the_changelog_is_short() {
+    let lines = text(&root().join("CHANGELOG.md")).lines().count();
+    assert!(lines <= 60, "{lines} lines: one for each feature");
+}
+
 #[test]
 fn each_limit_of_the_readme_is_an_error_of_ours() {
     let sources = ["codegen/src", "runtime/src"].map(|dir| files(dir, &[".rs"]));

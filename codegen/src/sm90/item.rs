@@ -9,6 +9,9 @@ use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::Cond;
 use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
+const AT_THE_END: &str = "after the last tile, this role may only signal, then wait";
+const MOVE_IT: &str = "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
+
 /// What is around an op within its item.
 #[derive(Clone, PartialEq)]
 pub(super) enum Around {
@@ -226,9 +229,7 @@ impl Walk<'_, '_> {
                             Some(Of::Waits) => waits.push(op.clone()),
                             None => {
                                 self.at = Some(self.b.kernel.loc(op.id));
-                                let message =
-                                    "data, or waits and signals in one loop, after a join";
-                                self.refuse(message, "signals, and waits behind them");
+                                self.refuse(AT_THE_END, MOVE_IT);
                             }
                         }
                     }
@@ -236,7 +237,7 @@ impl Walk<'_, '_> {
                 Block::Join => {}
                 Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
                     self.at = self.b.kernel.block_loc(block);
-                    self.refuse("a loop after a join", "signals and waits");
+                    self.refuse(AT_THE_END, MOVE_IT);
                 }
             }
         }
