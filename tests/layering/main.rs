@@ -3,6 +3,7 @@
 mod circles;
 mod crates;
 mod examples;
+mod guide;
 mod public;
 mod readme;
 mod security;

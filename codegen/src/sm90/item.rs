@@ -10,7 +10,8 @@ use crate::rank::Cond;
 use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
 const AT_THE_END: &str = "after the last tile, this role may only signal, then wait";
-const MOVE_IT: &str = "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
+const MOVE_IT: &str =
+    "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
 
 /// What is around an op within its item.
 #[derive(Clone, PartialEq)]
