@@ -2,13 +2,15 @@
 
 use super::argument;
 use super::built::Inner;
-use super::given::{Argument, Open};
+use super::given::{Argument, Open, lenders};
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, captured, in_order};
+use crate::begins::Begins;
+use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
+use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -228,6 +230,7 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
+        let lenders = lenders(rank, given.iter().map(|(_, argument)| argument), &streams)?;
         let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
@@ -244,28 +247,44 @@ impl<'a> Launch<'a> {
         }
         argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
+            let stream = recording.records_in();
+            let timed = rank.metrics().times();
+            let clock = timed
+                .then(|| Clock::new(current, own, stream))
+                .transpose()?;
             let how = How {
                 attempt,
                 current,
-                stream: recording.records_in(),
+                stream,
                 early: false,
                 priority,
                 keeps: Some(recording),
+                begins: clock.as_ref().map(|clock| clock as &dyn Begins),
                 records: true,
             };
             bucket.loaded.launch_as(rank, how, plan, &tensors)?;
+            let times = clock.map(Clock::end).transpose()?;
             let entry = bucket.loaded.entry(rank, plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            recording.add((entry, ctas), kept.chain([kernel]));
+            let events = times
+                .clone()
+                .map(|times| times as Arc<dyn Any + Send + Sync>);
+            recording.add((entry, ctas), kept.chain([kernel]).chain(events));
             bucket.counted.recorded();
+            recording.counts(InGraph {
+                counted: bucket.counted.clone(),
+                rows: m,
+                bytes: planned.bytes,
+                times,
+            });
             return Ok(Pending::recorded(rank));
         }
         if let Place::Captured(stream) = place {
             bucket.loaded.may_be_recorded()?;
             let entry = bucket.loaded.entry(rank, plan, &tensors);
-            return captured(rank, current, stream, entry.as_ref(), |graph| {
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
                 let how = How {
                     attempt,
                     current,
@@ -273,6 +292,7 @@ impl<'a> Launch<'a> {
                     early: false,
                     priority,
                     keeps: Some(graph),
+                    begins: Some(begins),
                     records: true,
                 };
                 bucket.loaded.launch_as(rank, how, plan, &tensors)?;
@@ -284,22 +304,30 @@ impl<'a> Launch<'a> {
                 Ok(())
             });
         }
-        let how = How {
-            attempt,
-            current,
-            stream: own,
-            early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-            priority,
-            keeps: None,
-            records: false,
+        let launch = |begins: Option<&dyn Begins>| {
+            let how = How {
+                attempt,
+                current,
+                stream: own,
+                early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
+                priority,
+                keeps: None,
+                begins,
+                records: false,
+            };
+            bucket.loaded.launch_as(rank, how, plan, &tensors)
         };
-        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
-        let done = in_order(rank, current, passage, outside, &theirs, || {
-            match rank.metrics().times() {
-                true => bucket.counted.timed(own, launch),
-                false => launch(),
-            }
-        })?;
+        let done = in_order(
+            rank,
+            current,
+            (passage, lenders),
+            outside,
+            &theirs,
+            || match rank.metrics().times() {
+                true => bucket.counted.timed(own, |start| launch(Some(start))),
+                false => launch(None),
+            },
+        )?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
         bucket.counted.launched(m, planned.bytes);
@@ -336,7 +364,8 @@ fn nothing(
         Place::Captured(stream) => {
             let _turn = rank.turn(current)?;
             let _mode = rank.gpu().relaxed();
-            return captured(rank, current, stream, entry.as_ref(), |_| Ok(()));
+            let begins = |_: &Captured, begins: &dyn Begins| begins.begin();
+            return captured(rank, current, stream, entry.as_ref(), begins);
         }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
@@ -345,7 +374,9 @@ fn nothing(
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
-    in_order(rank, current, passage, outside, &[], || {
-        entry.map_or(Ok(()), |entry| attempt.write(entry).map(drop))
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let written = entry.map(|entry| attempt.write(entry)).transpose()?;
+        let _entering = rank.own_stream().enter()?;
+        written.map_or(Ok(()), |written| attempt.compare(&written))
     })
 }
