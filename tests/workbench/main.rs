@@ -1,6 +1,7 @@
 //! The workbench as its users meet it: what each verb prints, and how every mistake is answered.
 
 mod bench;
+mod chart;
 mod check;
 mod doctor;
 mod families;

@@ -16,6 +16,7 @@
 
 mod args;
 mod bench;
+mod chart;
 mod check;
 mod compared;
 mod compile;
@@ -39,6 +40,7 @@ mod size;
 mod suite;
 
 pub use args::{Families, Schedule};
+pub use chart::chart;
 pub use outcome::{GOOD, REJECTED, USAGE};
 pub use render::Surroundings;
 

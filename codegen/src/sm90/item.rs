@@ -8,6 +8,10 @@ use crate::kernel::{Block, Cells, Op, OpKind};
 use crate::program::{CounterId, PartitionId, Side, Var};
 use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
+const AT_THE_END: &str = "after the last tile, this role may only signal, then wait";
+const MOVE_IT: &str =
+    "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
+
 impl Walk<'_, '_> {
     /// What `leaf` does inside the loops over ranks and the branches around an op.
     pub fn inside(
@@ -153,9 +157,7 @@ impl Walk<'_, '_> {
                             Some(Of::Waits) => waits.push(op.clone()),
                             None => {
                                 self.at = Some(self.b.kernel.loc(op.id));
-                                let message =
-                                    "data, or waits and signals in one loop, after a join";
-                                self.refuse(message, "signals, and waits behind them");
+                                self.refuse(AT_THE_END, MOVE_IT);
                             }
                         }
                     }
@@ -163,7 +165,7 @@ impl Walk<'_, '_> {
                 Block::Join => {}
                 Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
                     self.at = self.b.kernel.block_loc(block);
-                    self.refuse("a loop after a join", "signals and waits");
+                    self.refuse(AT_THE_END, MOVE_IT);
                 }
             }
         }

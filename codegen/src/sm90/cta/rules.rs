@@ -132,8 +132,9 @@ pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>)
 pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if kernel.variant.arch != Arch::Sm90 {
-        let message = format!("no pipeline for {}", kernel.variant.arch.name());
-        found.push(refuse(None, message, "pipelines are for sm90"));
+        let message = format!("arch {} has no GPU kernel", kernel.variant.arch.name());
+        let hint = "drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`";
+        found.push(refuse(kernel.program.at, message, hint));
     }
     found
 }
