@@ -27,6 +27,11 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/handed.rs"]
 #[expect(dead_code, reason = "columns that are rows have no M of 1")]
 mod handed_over;
+#[path = "../../codegen/tests/fixtures/slabs.rs"]
+mod slabs_of;
+#[path = "../../codegen/tests/fixtures/square.rs"]
+#[expect(dead_code, reason = "an adapter has its sizes' names alone")]
+mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
@@ -45,6 +50,7 @@ mod accumulate;
 mod adopted;
 mod agree;
 mod back_to_back;
+mod batch_invariant;
 mod beside;
 #[path = "../common/candidates.rs"]
 mod candidates;
@@ -63,6 +69,7 @@ mod graph;
 mod heap;
 mod host;
 mod jobs;
+mod litmus;
 mod memory;
 mod mlp;
 mod nccl;

@@ -14,6 +14,7 @@ mod no_rows;
 mod outsiders;
 #[path = "../common/parallel.rs"]
 mod parallel;
+mod refused;
 mod tuned;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

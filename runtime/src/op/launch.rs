@@ -1,14 +1,16 @@
 //! One launch of an op: what it is given, the checks, its place among the caller's work.
 
 use super::argument;
-use super::built::Inner;
-use super::given::Argument;
+use super::built::{Inner, Stage};
+use super::given::{Argument, lenders};
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, captured, in_order};
+use crate::begins::Begins;
+use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::How;
+use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -228,6 +230,7 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
+        let lenders = lenders(rank, given.iter().map(|(_, argument)| argument), &streams)?;
         let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
@@ -253,23 +256,44 @@ impl<'a> Launch<'a> {
             let between = op.between.clone();
             given.chain(between.map(|between| between as Arc<dyn Any + Send + Sync>))
         };
+        // What a stage moves over links: of several, the one that waits for other ranks.
+        let moves = |stage: &Stage| match bucket.stages.len() == 1 || stage.loaded.waits(rank) {
+            true => planned.bytes,
+            false => 0,
+        };
         if let Place::Recording(recording) = place {
-            let how = How {
-                attempt,
-                current,
-                stream: recording.records_in(),
-                early: false,
-                priority,
-                keeps: Some(recording),
-                records: true,
-            };
+            let stream = recording.records_in();
+            let timed = rank.metrics().times();
             for (stage, plan, tensors) in &stages {
+                let clock = timed
+                    .then(|| Clock::new(current, own, stream))
+                    .transpose()?;
+                let how = How {
+                    attempt,
+                    current,
+                    stream,
+                    early: false,
+                    priority,
+                    keeps: Some(recording),
+                    begins: clock.as_ref().map(|clock| clock as &dyn Begins),
+                    records: true,
+                };
                 stage.loaded.launch_as(rank, how, plan, tensors)?;
+                let times = clock.map(Clock::end).transpose()?;
                 let entry = stage.loaded.entry(rank, plan, tensors);
                 let ctas = plan.grid.gemm + plan.grid.comm;
                 let kernel: Arc<dyn Any + Send + Sync> = stage.loaded.clone();
-                recording.add((entry, ctas), kept().chain([kernel]));
+                let events = times
+                    .clone()
+                    .map(|times| times as Arc<dyn Any + Send + Sync>);
+                recording.add((entry, ctas), kept().chain([kernel]).chain(events));
                 stage.counted.recorded();
+                recording.counts(InGraph {
+                    counted: stage.counted.clone(),
+                    rows: m,
+                    bytes: moves(stage),
+                    times,
+                });
             }
             return Ok(Pending::recorded(rank));
         }
@@ -280,17 +304,19 @@ impl<'a> Launch<'a> {
             let mut entries = stages.iter();
             let entry =
                 entries.find_map(|(stage, plan, tensors)| stage.loaded.entry(rank, plan, tensors));
-            return captured(rank, current, stream, entry.as_ref(), |graph| {
-                let how = How {
-                    attempt,
-                    current,
-                    stream,
-                    early: false,
-                    priority,
-                    keeps: Some(graph),
-                    records: true,
-                };
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
+                let mut begins = Some(begins);
                 for (stage, plan, tensors) in &stages {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream,
+                        early: false,
+                        priority,
+                        keeps: Some(graph),
+                        begins: begins.take(),
+                        records: true,
+                    };
                     stage.loaded.launch_as(rank, how, plan, tensors)?;
                     graph.keep(stage.loaded.clone());
                 }
@@ -298,21 +324,26 @@ impl<'a> Launch<'a> {
                 Ok(())
             });
         }
-        let how = How {
-            attempt,
-            current,
-            stream: own,
-            early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-            priority,
-            keeps: None,
-            records: false,
-        };
-        let done = in_order(rank, current, passage, outside, &theirs, || {
+        let early = outside.is_none() && !foreign && (op.early || !rank.has_lent());
+        let lent = (passage, lenders);
+        let done = in_order(rank, current, lent, outside, &theirs, || {
             stages.iter().try_for_each(|(stage, plan, tensors)| {
-                let launch = || stage.loaded.launch_as(rank, how, plan, tensors);
+                let launch = |begins: Option<&dyn Begins>| {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream: own,
+                        early,
+                        priority,
+                        keeps: None,
+                        begins,
+                        records: false,
+                    };
+                    stage.loaded.launch_as(rank, how, plan, tensors)
+                };
                 match rank.metrics().times() {
-                    true => stage.counted.timed(own, launch),
-                    false => launch(),
+                    true => stage.counted.timed(own, |start| launch(Some(start))),
+                    false => launch(None),
                 }
             })
         })?;
@@ -320,10 +351,7 @@ impl<'a> Launch<'a> {
         drop(stages);
         drop(opened);
         for stage in &bucket.stages {
-            let moves = bucket.stages.len() == 1 || stage.loaded.waits(rank);
-            stage
-                .counted
-                .launched(m, if moves { planned.bytes } else { 0 });
+            stage.counted.launched(m, moves(stage));
         }
         debug!(
             rank = rank.rank(),
@@ -359,7 +387,8 @@ fn nothing(
         Place::Captured(stream) => {
             let _turn = rank.turn(current)?;
             let _mode = rank.gpu().relaxed();
-            return captured(rank, current, stream, entry.as_ref(), |_| Ok(()));
+            let begins = |_: &Captured, begins: &dyn Begins| begins.begin();
+            return captured(rank, current, stream, entry.as_ref(), begins);
         }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
@@ -368,7 +397,9 @@ fn nothing(
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
-    in_order(rank, current, passage, outside, &[], || {
-        entry.map_or(Ok(()), |entry| attempt.write(entry).map(drop))
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let written = entry.map(|entry| attempt.write(entry)).transpose()?;
+        let _entering = rank.own_stream().enter()?;
+        written.map_or(Ok(()), |written| attempt.compare(&written))
     })
 }

@@ -3,6 +3,8 @@
 #![doc = include_str!("soundness.md")]
 
 mod argument;
+#[cfg(test)]
+mod beside;
 mod builder;
 mod built;
 #[cfg(test)]
