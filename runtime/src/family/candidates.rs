@@ -38,7 +38,7 @@ pub struct Family {
 ///
 /// let family = families::gemm_reduce_scatter();
 /// let [_, apart] = family.candidates() else { panic!("two") };
-/// assert_eq!(apart.stages().len(), 2);
+/// assert_eq!((apart.name(), apart.stages().len()), ("gemm+reduce_scatter".to_owned(), 2));
 /// let tiles = BTreeMap::from([("tiles".to_owned(), (128, 64).into())]);
 /// let row = apart.named_choices(&[tiles, BTreeMap::new()]); // as a table has it
 /// assert_eq!((&row[SCHEDULE][..], &row["gemm/tiles"][..]), ("gemm+reduce_scatter", "128x64"));

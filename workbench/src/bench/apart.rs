@@ -1,4 +1,4 @@
-//! A candidate of several kernels.
+//! What is measured of ours for a product, and candidates of several kernels.
 
 use super::variants::{Choices, Planned};
 use counterflow_codegen::program::TensorId;
@@ -25,4 +25,13 @@ impl Apart<'_> {
         });
         own.next()
     }
+}
+
+/// Ours for a product.
+#[derive(Default)]
+pub(super) struct Taken<'a> {
+    /// Kernels that do all of it. There is one at least.
+    pub ours: Vec<Planned<'a>>,
+    /// Several kernels each.
+    pub apart: Vec<Apart<'a>>,
 }

@@ -1,8 +1,7 @@
 //! A family's candidates, product by product: the one that its op would be, or a few variants of each.
 
-use super::apart::Apart;
+use super::apart::{Apart, Taken};
 use super::candidates::Candidates;
-use super::ours::Taken;
 use super::setup::Setup;
 use super::variants::Planned;
 use crate::args::{Many, Options};

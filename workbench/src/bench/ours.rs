@@ -1,10 +1,9 @@
 //! What is measured of ours: one schedule's kernels, or a family's candidates.
 
-use super::apart::Apart;
+use super::apart::Taken;
 use super::candidates::Candidates;
 use super::family::FamilyCandidates;
 use super::setup::Setup;
-use super::variants::Planned;
 use crate::args::Request;
 use crate::suite::Case;
 use counterflow_codegen::cuda::CudaSource;
@@ -14,15 +13,6 @@ use counterflow_runtime::Error;
 pub(super) enum Ours<'a> {
     Schedule(Candidates<'a>),
     Family(FamilyCandidates<'a>),
-}
-
-/// Ours for a product.
-#[derive(Default)]
-pub(super) struct Taken<'a> {
-    /// Kernels that do all of it. There is one at least.
-    pub ours: Vec<Planned<'a>>,
-    /// Several kernels each.
-    pub apart: Vec<Apart<'a>>,
 }
 
 impl<'a> Ours<'a> {
