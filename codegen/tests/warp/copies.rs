@@ -204,7 +204,6 @@ fn without_the_fix_a_wrong_pull_is_accepted() {
 
 /// Whatever else is left out is missed, but for what the end of a kernel, or another wait, sees to as well.
 #[test]
-#[ignore = "leaves out each step of many kernels in turn, which takes long: `.ci/run` runs it"]
 fn no_step_can_be_left_out() {
     let verdict = |(mover, way): (Mover, Way)| {
         format!("{mover:?} {way:?}: {}\n", unnoticed(|| built(mover, way)))

@@ -5,7 +5,7 @@
 //! leaves the rings of its CTA as it found them: so what two items do need not be tried in every order.
 
 use super::launches::{self, Launches, Refused};
-use crate::diag::{Diagnostic, Rule};
+use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Kernel, OpId, OpKind, visit, visit_ops};
 use crate::program::Loc;
 use crate::shape::{Geometry, Shape};
@@ -22,7 +22,7 @@ type Done = BTreeSet<OpId>;
 /// The cases that run, beside `first`, every combination of branches that the kernel's own world has.
 ///
 /// # Errors
-/// The first combination that no world of at most [`MOST`] ranks has.
+/// The first combination that no world of at most [`MOST`] ranks has, or why there is no list of them.
 pub(super) fn further(pipeline: &Pipeline, first: &Launches) -> Result<Vec<Launches>, Refused> {
     let kernel = &pipeline.kernel;
     let branches = branches(kernel);
@@ -30,7 +30,8 @@ pub(super) fn further(pipeline: &Pipeline, first: &Launches) -> Result<Vec<Launc
     if branches.is_empty() || own == first.kernel.variant.world {
         return Ok(Vec::new());
     }
-    let mut left = of_own(kernel, &launches::shape(pipeline, own, None));
+    let of_own = of_own(kernel, &launches::shape(pipeline, own, None));
+    let mut left = of_own.map_err(|why| Refused::NoCase(not_listed(&why, own).into()))?;
     // What an item does without any branch is tried as a statement.
     left.retain(|done| done.iter().any(|op| branches.contains_key(op)));
     let mut cases = Vec::new();
@@ -68,6 +69,17 @@ fn not_tried(at: Loc) -> Diagnostic {
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
 }
 
+/// Why nothing is known of the items of the kernel's own world.
+fn not_listed(found: &Diagnostics, own: u32) -> Diagnostic {
+    let why = found.first();
+    let message = format!(
+        "the branches that items take in a world of {own} cannot be listed: {}",
+        why.message
+    );
+    Diagnostic::new(Rule::Resources, why.at, message)
+        .hint("make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not")
+}
+
 /// The statements that stand in branches, each with where the branch is.
 fn branches(kernel: &Kernel) -> BTreeMap<OpId, Loc> {
     let mut found = BTreeMap::new();
@@ -87,11 +99,10 @@ fn branches(kernel: &Kernel) -> BTreeMap<OpId, Loc> {
     found
 }
 
-/// What items of the kernel's own world do. Nothing is known of one whose sizes the warps cannot be tried with.
-fn of_own(kernel: &Kernel, shape: &Shape) -> BTreeSet<Done> {
-    let geometry = Geometry::new(kernel, shape);
-    let agents = geometry.and_then(|geometry| Ok(unroll(kernel, &geometry)?));
-    agents.map_or_else(|_| BTreeSet::new(), |agents| done(&agents))
+/// What items of the kernel's own world do.
+fn of_own(kernel: &Kernel, shape: &Shape) -> Result<BTreeSet<Done>, Diagnostics> {
+    let geometry = Geometry::new(kernel, shape)?;
+    Ok(done(&unroll(kernel, &geometry)?))
 }
 
 fn done<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> BTreeSet<Done> {

@@ -83,15 +83,11 @@ impl Simulator<'_> {
                     self.reaches(index, cta, barrier);
                     self.bytes(index, cta, barrier, -i64::from(bytes))?;
                     let at = &mut self.ctas[cta].barriers[barrier];
-                    let agent = &self.agents[index];
+                    // Its bytes land with a release of what this load itself did. What its thread had seen before is not
+                    // passed on by that (PTX ISA, Memory Consistency Model, Program Order, Asynchronous Operations: the
+                    // implicit complete-tx is ordered with the same instruction's accesses alone). An arrival does that.
                     match at.scope {
-                        Scope::Cta | Scope::Cluster => {
-                            at.gathers.shared.both(id);
-                            // Another CTA's load is ordered by no scope of this one.
-                            if agent.cta == cta || at.scope == Scope::Cluster {
-                                at.gathers.global.join_loaded(&agent.knows.global);
-                            }
-                        }
+                        Scope::Cta | Scope::Cluster => at.gathers.shared.both(id),
                         Scope::Own | Scope::Relaxed => at.gathers.shared.over.add(id),
                     }
                     if let Some(read) = read {

@@ -444,5 +444,18 @@ fn of_tiles(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
             }
         }
     }
+    // Then so are those of every product.
+    if let Some(steps) = steps {
+        let size = (steps - 1) * tile.k + few.max(few_columns);
+        for tiling in pipeline.cta.tilings() {
+            let depth = tiling
+                .operands()
+                .first()
+                .map(|x| kernel.buffers[x.tensor.index()].columns);
+            if let Some(dim) = depth.map(|dim| &kernel.dims[usize::from(dim.0)]) {
+                shape.set(dim, size);
+            }
+        }
+    }
     shape
 }

@@ -95,13 +95,16 @@ pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
 fn every_case(pipeline: &Pipeline, launches: Launches) -> Result<(), Diagnostics> {
     let world = launches.kernel.variant.world;
     one_case(&Case::new(pipeline, launches))?;
-    // Stages hold all of a short tile: then a warpgroup that ends it first could be through with the next one, too, before the
-    // other one has looked.
-    if pipeline.cta.staggered() {
-        for steps in 1..=pipeline.rings[0].slots {
-            let launches = launches::of_ranks(pipeline, world, Some(steps))?;
-            one_case(&Case::new(pipeline, launches))?;
-        }
+    let most = match pipeline.cta.staggered() {
+        // Stages hold all of a short tile: then a warpgroup that ends it first could be through with the next one, too,
+        // before the other one has looked.
+        true => pipeline.rings[0].slots,
+        // In a product of one step, no arrival of a later step says what its loader waited for.
+        false => u32::from(pipeline.cta.computes() && !pipeline.kernel.counters.is_empty()),
+    };
+    for steps in 1..=most {
+        let launches = launches::of_ranks(pipeline, world, Some(steps))?;
+        one_case(&Case::new(pipeline, launches))?;
     }
     Ok(())
 }

@@ -82,14 +82,6 @@ impl Seen {
         }
     }
 
-    /// Joins with what a load of the async proxy comes after: what its thread saw before a proxy fence. Its bytes land with a
-    /// release and a proxy fence, so whoever waits for them comes after that, too: also where the thread itself arrived before
-    /// it saw that.
-    pub fn join_loaded(&mut self, other: &Seen) {
-        self.plain.join(&other.proxy);
-        self.proxy.join(&other.proxy);
-    }
-
     /// Joins with what an agent that arrives without a release has seen: what the async proxy completed, and what the agent
     /// itself acquired, is over. Its own ordinary accesses may still be under way.
     fn join_over(&mut self, other: &Seen, own: &Bits) {
