@@ -108,6 +108,8 @@ fn crates_depend_downwards_only() {
             "workbench/Cargo.toml",
             &["counterflow-codegen", "counterflow-runtime"],
         ),
+        // Over what users have, and nothing else.
+        ("layers/Cargo.toml", &["counterflow"]),
         (
             "Cargo.toml",
             &[
