@@ -85,7 +85,8 @@ impl Initialize {
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
         let [rows, columns] = self.shape;
-        let all = rows + rows.div_ceil(self.tp_size.max(1) as usize);
+        let each = rows.div_ceil(self.tp_size.max(1) as usize);
+        let all = each * (self.tp_size as usize + 1);
         (all * columns * size_of::<bf16>()) as u64
     }
 
@@ -101,7 +102,9 @@ impl Initialize {
             let what = format!("quantization_modes are {modes:?}");
             return refused(what, "name each mode once, and one at least");
         }
-        let at = modes.iter().position(|mode| *mode == QuantizationMode::None);
+        let at = modes
+            .iter()
+            .position(|mode| *mode == QuantizationMode::None);
         let Some(at) = at else {
             return Err(Error::NotYet {
                 what: "layers whose products are FP8 alone".into(),
@@ -113,7 +116,11 @@ impl Initialize {
             [one] => Ok(one.clone()),
             each if each.len() == modes.len() => Ok(each[at].clone()),
             others => refused(
-                format!("{} ub_cfgs for {} quantization_modes", others.len(), modes.len()),
+                format!(
+                    "{} ub_cfgs for {} quantization_modes",
+                    others.len(),
+                    modes.len()
+                ),
                 "give one for all modes, or one for each",
             ),
         }
@@ -186,12 +193,14 @@ impl Userbuffers {
                 warn!("{notice}");
             }
             if let Some(backend) = arguments.bootstrap_backend {
-                warn!("bootstrap_backend {backend:?} is without effect: the ranks of a communicator have met");
+                warn!(
+                    "bootstrap_backend {backend:?} is without effect: the ranks of a communicator have met"
+                );
             }
         }
         let each = rows.div_ceil(world as usize);
         Ok(Userbuffers(Arc::new(Shared {
-            gathered: rank.allocate("gathered", [rows, columns])?,
+            gathered: rank.allocate("gathered", [each * world as usize, columns])?,
             summed: rank.allocate("summed", [each, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,

@@ -76,6 +76,7 @@ fn sources() -> Vec<PathBuf> {
         "quantise/src",
         "workbench/src",
         "launcher/src",
+        "layers/src",
     ]
     .iter()
     .flat_map(|dir| files(dir, &[".rs", ".cuh"]))

@@ -35,7 +35,8 @@ pub fn reduce_scatter(g: Local<bf16>, y: Scattered<bf16>) {
     {
         for owner in ranks().after_me() {
             for t in tiles.of(owner) {
-                partial.on(owner)[me()][t] = g[t];
+                let part = g[t]; // a tile that is stored, not a copy of rows
+                partial.on(owner)[me()][t] = part;
                 landed.on(owner)[me()][t].add(1);
             }
         }
