@@ -52,3 +52,8 @@ mod userbuffers;
 
 pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
 pub use userbuffers::{BootstrapBackend, Initialize, QuantizationMode, Userbuffers};
+
+/// The page for who comes from TransformerEngine: its program is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/transformer-engine.md")]
+struct ComingFromTransformerEngine;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of each call, one after another: most, few, fewer than ranks, and as before.
-const ROWS: [usize; 6] = [40, 7, 1, 5, 40, 33];
+const ROWS: [usize; 5] = [40, 7, 1, 40, 5];
 /// What gradients are before the first call.
 const BEFORE: f32 = 0.75;
 
@@ -148,7 +148,7 @@ fn run(
     Ok(bits)
 }
 
-/// Every case in that many ranks, each on the same buffers.
+/// Cases in that many ranks, each on buffers of its own: every one with `WIDE=1`, else a quarter of them, another in each world.
 fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
     let features = match parallel {
         Parallel::Column => FEATURES,
@@ -159,32 +159,37 @@ fn all(parallel: Parallel, world: u32) -> Vec<Vec<u64>> {
         Parallel::Row => [world as usize, 1],
     };
     let whole = Layer::new(features, &ROWS, parts);
+    let wide = std::env::var_os("WIDE").is_some();
+    let cases: Vec<_> = of(parallel).into_iter().zip(0..).collect();
     let of_rank = |rank: &Arc<Communicator>| {
         let mut bits = Vec::new();
-        for case in of(parallel) {
+        let sample = cases.iter().filter(|(_, at)| wide || at % 4 == world % 4);
+        for (case, _) in sample {
             let userbuffers = userbuffers(rank, [ROWS[0], FEATURES[0]], case.config)?;
-            bits.extend(run(rank, &userbuffers, &case, &whole)?);
+            bits.extend(run(rank, &userbuffers, case, &whole)?);
         }
         Ok(bits)
     };
     each(world, of_rank).unwrap_or_else(|error| panic!("{parallel}, {world} ranks: {error}"))
 }
 
+/// Three ranks have the same bits when all is done once more.
+fn twice(parallel: Parallel) {
+    for world in 1..=4 {
+        let bits = all(parallel, world);
+        if world == 3 {
+            assert!(bits.iter().all(|bits| bits.len() > 10_000));
+            assert!(bits == all(parallel, world), "{parallel}: other bits");
+        }
+    }
+}
+
 #[test]
 fn column_parallel() {
-    (1..=4).for_each(|world| drop(all(Parallel::Column, world)));
+    twice(Parallel::Column);
 }
 
 #[test]
 fn row_parallel() {
-    (1..=4).for_each(|world| drop(all(Parallel::Row, world)));
-}
-
-#[test]
-fn the_same_bits_in_every_run() {
-    for parallel in [Parallel::Column, Parallel::Row] {
-        let (first, second) = (all(parallel, 3), all(parallel, 3));
-        assert!(first.iter().all(|bits| bits.len() > 10_000));
-        assert!(first == second, "{parallel}");
-    }
+    twice(Parallel::Row);
 }

@@ -3,4 +3,5 @@
 mod defaults;
 mod files;
 mod flags;
+mod page;
 mod schedules;
