@@ -45,12 +45,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod layer_norm_linear;
 mod linear;
+mod norm;
 pub mod overlap;
 pub mod schedules;
 mod userbuffers;
 
+pub use layer_norm_linear::{
+    LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
+    LayerNormLinearSaved,
+};
 pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
+pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
 pub use userbuffers::{BootstrapBackend, Initialize, QuantizationMode, Userbuffers};
 
 /// The page for who comes from TransformerEngine: its program is compiled and run.

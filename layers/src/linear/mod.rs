@@ -1,12 +1,14 @@
 //! A linear layer that ranks share.
 
 mod backward;
+mod config;
 mod forward;
 mod plan;
 mod step;
 
-use crate::overlap::{Flags, Overlap, Parallel, Pass};
+use crate::overlap::{Overlap, Parallel, Pass};
 use crate::userbuffers::Userbuffers;
+pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
@@ -14,51 +16,7 @@ use plan::Plan;
 use std::sync::Arc;
 use step::{Built, ByDepth, Step};
 
-/// What a [`Linear`] is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinearConfig {
-    /// How the weight is divided between ranks.
-    pub parallel: Parallel,
-    /// Columns of the input over all ranks: a multiple of 8, and in a row-parallel layer of 8 times the ranks.
-    pub in_features: usize,
-    /// Columns of the output over all ranks: a multiple of 8, and in a column-parallel layer of 8 times the ranks.
-    pub out_features: usize,
-    /// Whether a bias is added to the output: once, whatever the number of ranks.
-    pub bias: bool,
-    /// Whether the weight gets no gradient. Then nothing is gathered for it, and the bulk flags fall away.
-    pub frozen: bool,
-    /// Whether a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
-    pub keep_gathered: bool,
-    /// What is overlapped.
-    pub flags: Flags,
-    /// The name by which the configuration has the layer's products: needed where anything is overlapped.
-    pub ub_name: Option<String>,
-}
-
 impl LinearConfig {
-    fn new(parallel: Parallel, in_features: usize, out_features: usize) -> LinearConfig {
-        LinearConfig {
-            parallel,
-            in_features,
-            out_features,
-            bias: false,
-            frozen: false,
-            keep_gathered: false,
-            flags: Flags::default(),
-            ub_name: None,
-        }
-    }
-
-    /// A column-parallel layer: without a bias, and nothing overlapped.
-    pub fn column(in_features: usize, out_features: usize) -> LinearConfig {
-        LinearConfig::new(Parallel::Column, in_features, out_features)
-    }
-
-    /// A row-parallel layer: without a bias, and nothing overlapped.
-    pub fn row(in_features: usize, out_features: usize) -> LinearConfig {
-        LinearConfig::new(Parallel::Row, in_features, out_features)
-    }
-
     /// The memory of the layer's ops at most, beside the buffers and tensors. [`Workspace::together`] is that of several layers.
     ///
     /// # Errors
@@ -120,8 +78,9 @@ pub struct Product {
 /// over all ranks; chunks are those of [`Communicator::chunk`], of which the last may be short or empty.
 ///
 /// Elements are bf16, sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
-/// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer. All ranks call the same layers in the same
-/// order, with the same rows. The crate's [example](crate) has both passes.
+/// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer, but for the first backward pass of a
+/// number of rows, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
+/// [example](crate) has both passes.
 #[derive(Debug)]
 pub struct Linear {
     userbuffers: Userbuffers,
@@ -265,7 +224,7 @@ impl Linear {
         }
     }
 
-    fn rank(&self) -> &Arc<Communicator> {
+    pub(crate) fn rank(&self) -> &Arc<Communicator> {
         self.userbuffers.rank()
     }
 
@@ -304,7 +263,8 @@ impl Linear {
     }
 }
 
-fn fits(what: &str, given: [usize; 2], wanted: [usize; 2]) -> Result<(), Error> {
+/// Refuses a tensor of another shape.
+pub(crate) fn fits(what: &str, given: [usize; 2], wanted: [usize; 2]) -> Result<(), Error> {
     if given == wanted {
         return Ok(());
     }

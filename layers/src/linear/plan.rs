@@ -1,6 +1,6 @@
 //! Which ops a layer needs.
 
-use super::LinearConfig;
+use super::config::LinearConfig;
 use super::step::{Step, shape, size};
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;

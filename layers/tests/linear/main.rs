@@ -1,6 +1,8 @@
-//! A linear layer on emulated ranks, against an unsharded reference in f64.
+//! Linear layers, with and without a norm, on emulated ranks, against an unsharded reference in f64.
 
 mod cases;
+mod layer_norm_linear;
+mod norm;
 mod reference;
 mod refused;
 mod right;

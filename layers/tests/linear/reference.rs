@@ -6,9 +6,9 @@ use rand::{RngExt, SeedableRng};
 use std::ops::Range;
 
 /// Rounding to bf16 changes a number by at most this part of it.
-const OF_BF16: f64 = 1.0 / 256.0;
+pub const OF_BF16: f64 = 1.0 / 256.0;
 /// And to f32.
-const OF_F32: f64 = 1.0 / (1u64 << 24) as f64;
+pub const OF_F32: f64 = 1.0 / (1u64 << 24) as f64;
 
 /// Rows by columns.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Matrix {
 #[derive(Clone)]
 pub struct Wanted {
     pub values: Matrix,
-    bounds: Vec<f64>,
+    pub bounds: Vec<f64>,
 }
 
 impl Wanted {
@@ -59,7 +59,7 @@ impl Wanted {
 
     /// Σ a[m, k] · b[k, n] over k, as indices into both give it. Where ranks divide `k` into `parts`, each part's sum is rounded to
     /// bf16 on its way.
-    fn product(
+    pub fn product(
         [m, n, k]: [usize; 3],
         parts: usize,
         a: impl Fn(usize, usize) -> f64,
@@ -95,7 +95,7 @@ impl Wanted {
     }
 
     /// As bf16 has it.
-    fn rounded(mut self) -> Wanted {
+    pub fn rounded(mut self) -> Wanted {
         for (bound, value) in self.bounds.iter_mut().zip(&self.values.values) {
             *bound += OF_BF16 * (value.abs() + *bound);
         }

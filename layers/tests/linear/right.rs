@@ -1,12 +1,12 @@
 //! Outputs and every gradient, whatever is overlapped.
 
 use super::cases::{Case, FEATURES, of};
-use super::reference::{Layer, Wanted};
+use super::reference::{Layer, Round, Wanted};
 use super::{each, userbuffers};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::Parallel;
-use counterflow_layers::{Gradients, Linear, Parameters, Userbuffers};
+use counterflow_layers::{Gradients, Linear, Parameters, Saved, Userbuffers};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,10 +14,6 @@ use std::sync::Arc;
 const ROWS: [usize; 5] = [40, 7, 1, 40, 5];
 /// What gradients are before the first call.
 const BEFORE: f32 = 0.75;
-
-fn wide(values: &[bf16]) -> Vec<f64> {
-    values.iter().map(|value| value.to_f64()).collect()
-}
 
 fn tensor(rank: &Communicator, shape: [usize; 2], values: &[bf16]) -> Result<Tensor<bf16>, Error> {
     let tensor = rank.zeros(shape)?;
@@ -39,113 +35,133 @@ fn garbage(rank: &Communicator, shape: [usize; 2]) -> Result<Tensor<bf16>, Error
     Ok(tensor)
 }
 
-/// All calls of a layer on a rank, each compared with the reference. Gives the bits of all that came out.
+/// A layer of a rank, with the features that the rank has.
+struct Running<'a> {
+    rank: &'a Communicator,
+    case: &'a Case,
+    layer: Linear,
+    inputs: Range<usize>,
+    outputs: Range<usize>,
+    /// The bits of all that came out.
+    bits: Vec<u64>,
+}
+
+impl Running<'_> {
+    /// The rows that the rank has of input and output.
+    fn rows(&self, round: &Round) -> [Range<usize>; 2] {
+        let rows = round.x.rows();
+        let chunk = self.rank.chunk(self.rank.rank(), rows);
+        match self.case.layer.parallel {
+            Parallel::Column => [chunk, 0..rows],
+            Parallel::Row => [0..rows, chunk],
+        }
+    }
+
+    fn check<T: Copy + Into<f64>>(
+        &mut self,
+        what: &str,
+        wanted: &Wanted,
+        [rows, columns]: [Range<usize>; 2],
+        found: &[T],
+    ) {
+        let found: Vec<f64> = found.iter().map(|value| (*value).into()).collect();
+        let (rank, case) = (self.rank, self.case.name);
+        let what = format!("{case}, rank {} of {}: {what}", rank.rank(), rank.world());
+        wanted.check(&what, rows, columns, &found);
+        self.bits.extend(found.iter().map(|value| value.to_bits()));
+    }
+
+    fn forward(&mut self, round: &Round, parameters: &Parameters<'_>) -> Result<Saved, Error> {
+        let (rank, rows) = (self.rank, round.x.rows());
+        let [rows_in, rows_out] = self.rows(round);
+        let x = round.x.part(rows_in, self.inputs.clone());
+        let x = tensor(rank, self.layer.input_shape(rows), &x)?;
+        let mut y = garbage(rank, self.layer.output_shape(rows))?;
+        let saved = self.layer.forward(rows, &x, parameters, &mut y)?;
+        let wanted = match parameters.bias {
+            Some(_) => &round.y_biased,
+            None => &round.y,
+        };
+        let place = [rows_out, self.outputs.clone()];
+        self.check(&format!("y of {rows} rows"), wanted, place, &y.read()?);
+        Ok(saved)
+    }
+
+    fn backward(
+        &mut self,
+        round: &Round,
+        saved: Saved,
+        parameters: &Parameters<'_>,
+        gradients: Gradients<'_>,
+    ) -> Result<(), Error> {
+        let (rank, rows) = (self.rank, round.x.rows());
+        let [rows_in, rows_out] = self.rows(round);
+        let dy = round.dy.part(rows_out, self.outputs.clone());
+        let dy = tensor(rank, self.layer.output_shape(rows), &dy)?;
+        let mut dx = garbage(rank, self.layer.input_shape(rows))?;
+        let layer = &self.layer;
+        layer.backward(saved, parameters, &dy, &mut dx, gradients)?;
+        let place = [rows_in, self.inputs.clone()];
+        self.check(&format!("dx of {rows} rows"), &round.dx, place, &dx.read()?);
+        Ok(())
+    }
+}
+
+/// All forward passes of a layer on a rank, then the backward passes, the last one first: by then the buffers have other rows.
+/// Gives the bits of all that came out.
 fn run(
     rank: &Arc<Communicator>,
     userbuffers: &Userbuffers,
     case: &Case,
     whole: &Layer,
 ) -> Result<Vec<u64>, Error> {
-    let layer = Linear::new(userbuffers, &case.layer)?;
     let (input, output) = (case.layer.in_features, case.layer.out_features);
-    // Features and rows that this rank has of input and output.
-    let (of_input, of_output) = match case.layer.parallel {
+    let (inputs, outputs) = match case.layer.parallel {
         Parallel::Column => (0..input, own(rank, output)),
         Parallel::Row => (own(rank, input), 0..output),
     };
-    let weight = whole.w.part(of_output.clone(), of_input.clone());
-    let weight = tensor(rank, layer.weight_shape(), &weight)?;
-    let bias = whole.bias.part(0..1, of_output.clone());
-    let bias = tensor(rank, layer.bias_shape(), &bias)?;
+    let mut running = Running {
+        rank,
+        case,
+        layer: Linear::new(userbuffers, &case.layer)?,
+        inputs: inputs.clone(),
+        outputs: outputs.clone(),
+        bits: Vec::new(),
+    };
+    let shape = running.layer.weight_shape();
+    let weight = whole.w.part(outputs.clone(), inputs.clone());
+    let weight = tensor(rank, shape, &weight)?;
+    let mut of_weight = rank.zeros::<f32>(shape)?;
+    of_weight.write(&vec![BEFORE; of_weight.len()])?;
+    let shape = running.layer.bias_shape();
+    let bias = tensor(rank, shape, &whole.bias.part(0..1, outputs.clone()))?;
+    let mut of_bias = rank.zeros::<f32>(shape)?;
+    of_bias.write(&vec![BEFORE; of_bias.len()])?;
     let parameters = Parameters {
         weight: &weight,
         bias: case.layer.bias.then_some(&bias),
     };
-    let mut of_weight = rank.zeros::<f32>(layer.weight_shape())?;
-    of_weight.write(&vec![BEFORE; of_weight.len()])?;
-    let mut of_bias = rank.zeros::<f32>(layer.bias_shape())?;
-    of_bias.write(&vec![BEFORE; of_bias.len()])?;
     let before = |rows| Wanted::exactly(f64::from(BEFORE), rows);
     let (mut dw, mut db) = (before([output, input]), before([1, output]));
-    let mut bits = Vec::new();
-    for (round, at) in whole.rounds.iter().zip(0..) {
-        let rows = round.x.rows();
-        let name = format!(
-            "{}, {} ranks, round {at} of {rows} rows, rank {}",
-            case.name,
-            rank.world(),
-            rank.rank()
-        );
-        let chunk = rank.chunk(rank.rank(), rows);
-        let (rows_in, rows_out) = match case.layer.parallel {
-            Parallel::Column => (chunk, 0..rows),
-            Parallel::Row => (0..rows, chunk),
-        };
-        let x = round.x.part(rows_in.clone(), of_input.clone());
-        let x = tensor(rank, layer.input_shape(rows), &x)?;
-        let mut y = garbage(rank, layer.output_shape(rows))?;
-        let saved = layer.forward(rows, &x, &parameters, &mut y)?;
-        let found = y.read()?;
-        let wanted = if case.layer.bias {
-            &round.y_biased
-        } else {
-            &round.y
-        };
-        wanted.check(
-            &format!("{name}: y"),
-            rows_out.clone(),
-            of_output.clone(),
-            &wide(&found),
-        );
-        bits.extend(found.iter().map(|value| u64::from(value.to_bits())));
-
-        let dy = round.dy.part(rows_out, of_output.clone());
-        let dy = tensor(rank, layer.output_shape(rows), &dy)?;
-        let mut dx = garbage(rank, layer.input_shape(rows))?;
+    let forward = |round| Ok((round, running.forward(round, &parameters)?));
+    let saved: Result<Vec<_>, Error> = whole.rounds.iter().map(forward).collect();
+    for (round, saved) in saved?.into_iter().rev() {
         let gradients = Gradients {
             weight: (!case.layer.frozen).then_some(&mut of_weight),
             bias: case.layer.bias.then_some(&mut of_bias),
         };
-        layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
-        let found = dx.read()?;
-        round.dx.check(
-            &format!("{name}: dx"),
-            rows_in,
-            of_input.clone(),
-            &wide(&found),
-        );
-        bits.extend(found.iter().map(|value| u64::from(value.to_bits())));
-
-        let wide = |values: &[f32]| {
-            values
-                .iter()
-                .map(|value| f64::from(*value))
-                .collect::<Vec<_>>()
-        };
+        running.backward(round, saved, &parameters, gradients)?;
         if !case.layer.frozen {
             dw.add(&round.dw);
-            let found = of_weight.read()?;
-            dw.check(
-                &format!("{name}: dw"),
-                of_output.clone(),
-                of_input.clone(),
-                &wide(&found),
-            );
-            bits.extend(found.iter().map(|value| u64::from(value.to_bits())));
+            let place = [outputs.clone(), inputs.clone()];
+            running.check("dw", &dw, place, &of_weight.read()?);
         }
         if case.layer.bias {
             db.add(&round.db);
-            let found = of_bias.read()?;
-            db.check(
-                &format!("{name}: db"),
-                0..1,
-                of_output.clone(),
-                &wide(&found),
-            );
-            bits.extend(found.iter().map(|value| u64::from(value.to_bits())));
+            running.check("db", &db, [0..1, outputs.clone()], &of_bias.read()?);
         }
     }
-    Ok(bits)
+    Ok(running.bits)
 }
 
 /// Cases in that many ranks, each on buffers of its own: every one with `WIDE=1`, else a quarter of them, another in each world.

@@ -185,3 +185,48 @@ fn what_has_nothing_to_act_on_is_told() {
     let wanted = "use_ce pipeline_rs_overlap_first_gemm num_sm cga_size set_sm_margin num_splits atomic_gemm fp8_buf comm_priority gemm_priority";
     assert_eq!(keys.join(" "), wanted);
 }
+
+/// Recipes in which one character was taken away, put in or changed.
+#[test]
+fn a_mistake_anywhere_is_read_or_named_with_its_line() {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    let yaml = include_str!("../recipes/h100_h12288_tp4_mbs1_seqlen2048.yaml");
+    let toml = "[qkv_fprop]\nmethod = \"ring_exchange\"\nuse_ce = 0\n\n[proj_fprop]\nnum_splits = 4\nset_sm_margin = true\n";
+    type Read = fn(&str) -> Result<Config, counterflow::Error>;
+    let forms: [(&str, Read); 2] = [(yaml, Config::from_yaml), (toml, Config::from_toml)];
+    let mut random = StdRng::seed_from_u64(46);
+    let mut refused = 0;
+    for (text, read) in forms {
+        for _ in 0..500 {
+            let mut wrong: Vec<char> = text.chars().collect();
+            let at = random.random_range(0..wrong.len());
+            let other = *b":{}[]'\"#\n\t ,-&*!|x9\0"
+                .get(random.random_range(0..20))
+                .expect("one");
+            match random.random_range(0..3) {
+                0 => drop(wrong.remove(at)),
+                1 => wrong.insert(at, other.into()),
+                _ => wrong[at] = other.into(),
+            }
+            let wrong: String = wrong.into_iter().collect();
+            let Err(error) = read(&wrong) else { continue };
+            refused += 1;
+            for line in error
+                .to_string()
+                .lines()
+                .filter(|line| line.starts_with("line "))
+            {
+                let number = line
+                    .split([' ', ':'])
+                    .nth(1)
+                    .and_then(|number| number.parse().ok());
+                let number: usize = number.unwrap_or_else(|| panic!("{line}\n{wrong}"));
+                let lines = wrong.matches('\n').count() + 1;
+                assert!((1..=lines).contains(&number), "{line} of {lines}\n{wrong}");
+            }
+            assert!(error.to_string().starts_with("line "), "{error}\n{wrong}");
+        }
+    }
+    assert!(refused > 400, "only {refused}");
+}
