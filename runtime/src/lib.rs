@@ -11,6 +11,7 @@
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod attempt;
+mod begins;
 pub mod caller;
 pub mod communicator;
 mod compares;

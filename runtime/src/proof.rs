@@ -3,6 +3,8 @@
 use crate::error::Error;
 use crate::metrics::Why;
 use crate::tuned::{self, Tuned};
+use counterflow_codegen::bits::BitsClass;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -56,6 +58,36 @@ pub(crate) struct Asked<'a> {
     pub sms: u32,
     /// Whether open choices are settled as written first.
     pub first_options: bool,
+    /// Which bits results may have.
+    pub bits: Bits,
+}
+
+/// Which bits the rows of results may have.
+#[derive(Clone, Debug)]
+pub(crate) enum Bits {
+    /// Any.
+    Any,
+    /// The same ones for every number of rows.
+    Invariant,
+    /// Those of a class.
+    Of(BitsClass),
+}
+
+impl Bits {
+    /// Refuses a kernel whose rows have other bits.
+    fn admits(&self, kernel: &Checked<Kernel>) -> Result<(), Error> {
+        match self {
+            Bits::Any => Ok(()),
+            Bits::Invariant => Ok(BitsClass::of(kernel).map(drop)?),
+            Bits::Of(class) => match BitsClass::of(kernel)? {
+                own if own == *class => Ok(()),
+                own => Err(Error::Usage {
+                    what: format!("{} with {own}, beside launches with {class}", kernel.name),
+                    legal: "variants of one class of bits".into(),
+                }),
+            },
+        }
+    }
 }
 
 impl Proven {
@@ -91,6 +123,7 @@ impl Proof {
             gpu,
             sms,
             first_options,
+            bits,
         } = asked;
         let machine = Machine {
             sms: *sms,
@@ -100,7 +133,9 @@ impl Proof {
             (variant.clone(), Why::FirstOptions)
         } else {
             let tables = [Tuned::of_user()?, Tuned::embedded()?];
-            let choice = tuned::select(&tables, gpu, program, variant, shape, &machine)?;
+            let admits = |kernel: &Checked<Kernel>| bits.admits(kernel);
+            let at = (shape, &machine);
+            let choice = tuned::select_of(&tables, gpu, program, variant, at, &admits)?;
             let why = match choice.measured {
                 _ if tuned::combinations(program, variant, &BTreeMap::new()).len() < 2 => {
                     Why::OnlyOne
@@ -111,6 +146,7 @@ impl Proof {
             (choice.variant, why)
         };
         let kernel = verify::kernel(lower(program, &variant)?)?;
+        bits.admits(&kernel)?;
         let series = verify::series(&kernel, shape, &machine)?;
         let largest = series.plan(series.most())?;
         Ok(Proof {
@@ -141,6 +177,7 @@ mod tests {
                 gpu: "a GPU",
                 sms: 132,
                 first_options: false,
+                bits: Bits::Any,
             };
             proven.of(&asked).expect("a proof")
         };
@@ -161,6 +198,7 @@ mod tests {
                 gpu: "a GPU",
                 sms: 132,
                 first_options: true,
+                bits: Bits::Any,
             };
             proven.of(&asked).expect("a proof")
         };

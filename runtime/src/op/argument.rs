@@ -108,24 +108,7 @@ impl Planned {
 
 /// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
-    match buffer.kind {
-        TensorKind::Gathered
-        | TensorKind::Scale { gathered: true, .. }
-        | TensorKind::GatheredOutput
-        | TensorKind::Out
-        | TensorKind::Accumulated
-        | TensorKind::Amax { .. }
-        | TensorKind::MadeScale { .. }
-        | TensorKind::Scattered
-        | TensorKind::Exchanged
-        | TensorKind::Reduced
-        | TensorKind::Scratch { .. } => true,
-        TensorKind::Local
-        | TensorKind::Vector
-        | TensorKind::Scale {
-            gathered: false, ..
-        } => false,
-    }
+    buffer.kind.is_left_behind() || buffer.is_scratch()
 }
 
 /// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.

@@ -11,7 +11,8 @@ use crate::driver::range;
 use crate::error::Error;
 use crate::jit::Compiler;
 use crate::launch::Loaded;
-use crate::proof::{Asked, Proof};
+use crate::proof::{Asked, Bits, Proof};
+use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::program::{Program, RoleKind, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
@@ -55,6 +56,7 @@ pub struct OpBuilder<'a, S = ByName> {
     /// SMs of the rank's share that launches leave to others.
     left: u32,
     first_options: bool,
+    batch_invariant: bool,
     launcher: PhantomData<fn() -> S>,
 }
 
@@ -118,6 +120,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             early: false,
             left: 0,
             first_options: false,
+            batch_invariant: false,
             launcher: PhantomData,
         }
     }
@@ -134,8 +137,9 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
-    /// same depth, and at most so many rows. The depth may be 0 where each rank is given all that is along it; then so is every sum.
+    /// The largest launch: rows over all ranks, and a rank's columns and depth. A launch states its own, none larger:
+    /// [`Launch::rows`](super::Launch::rows), [`Launch::columns`](super::Launch::columns) and
+    /// [`Launch::depth`](super::Launch::depth). The depth may be 0 where each rank is given all that is along it; then so is every sum.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp};
@@ -177,6 +181,31 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         let rows = rows.into_iter();
         self.buckets
             .extend(rows.map(|rows| u32::try_from(rows).unwrap_or(u32::MAX)));
+        self
+    }
+
+    /// Gives a row the same bits whatever the number of rows of its launch is, and whatever the other rows hold. Choices that are
+    /// still open become the fastest of those variants that are batch-invariant, and those of all buckets are of one class of
+    /// bits ([`BitsClass`](counterflow_codegen::bits::BitsClass)): they sum along K alike.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::{GemmArOp, GemmRsAddOp}};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     rank.reserve(8 << 20)?;
+    ///     let op = rank.op_of::<GemmArOp>().batch_invariant();
+    ///     let op = op.up_to(4096, 256, 64).buckets([64, 1024]).build()?;
+    ///     println!("{} for a few rows, {} for many", op.variant_of(64), op.variant());
+    ///
+    ///     // Ranks that add in memory do so in the order in which they come.
+    ///     let adds = rank.op_of::<GemmRsAddOp>().batch_invariant().up_to(64, 256, 64);
+    ///     assert_eq!(adds.build().unwrap_err().kind(), "rejected");
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn batch_invariant(mut self) -> Self {
+        self.batch_invariant = true;
         self
     }
 
@@ -272,7 +301,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             what: format!("{} of {share} SMs left to others", self.left),
             legal: format!("0 to {}", share - 1),
         })?;
-        let of = |shape| {
+        let of = |shape, bits: &Bits| {
             self.rank.proven().of(&Asked {
                 program: &self.program,
                 variant: self.variant.clone(),
@@ -280,15 +309,27 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
                 gpu: self.rank.gpu().name(),
                 sms,
                 first_options: self.first_options,
+                bits: bits.clone(),
             })
         };
         let smaller = self.buckets.range(..largest.m).rev();
-        let mut found = vec![of(largest.clone())?];
+        let bits = match self.batch_invariant {
+            true => Bits::Invariant,
+            false => Bits::Any,
+        };
+        let first = of(largest.clone(), &bits)?;
+        // Buckets have the class of the largest, whose choices count most.
+        let bits = match self.batch_invariant {
+            true => Bits::Of(BitsClass::of(first.series.kernel())?),
+            false => Bits::Any,
+        };
+        let mut found = vec![first];
         for m in smaller {
-            let proof = of(Shape {
+            let smaller = Shape {
                 m: *m,
                 ..largest.clone()
-            })?;
+            };
+            let proof = of(smaller, &bits)?;
             if found
                 .last()
                 .is_some_and(|next| next.variant != proof.variant)
@@ -369,7 +410,7 @@ mod tests {
                 let builder = rank.op(&program).up_to(m, side, 64).first_options();
                 builder.leave_sms(left).build()
             };
-            let ctas = |op: &Op, rows| {
+            let ctas = |op: &Op, rows: usize| {
                 let grid = op.0.plan(rows)?.plan.grid;
                 Ok::<_, Error>(grid.gemm + grid.comm)
             };

@@ -1,6 +1,7 @@
 //! What building gives: a loaded kernel with its scratch, and the plans of its launches.
 
 use super::argument::{self, Needs, Planned};
+use super::sizes::Sizes;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
@@ -62,8 +63,8 @@ pub(super) struct Inner {
     pub rank: Arc<Communicator>,
     /// By the rows that they are for, the fewest first. There is one at least.
     pub buckets: Vec<Bucket>,
-    /// By the rows of the launch.
-    pub plans: Mutex<HashMap<u32, Arc<Planned>>>,
+    /// By the rows, columns and depth of the launch.
+    pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
     /// Whether the caller vouches for what else is in the rank's stream.
     pub early: bool,
 }
@@ -87,10 +88,12 @@ impl Bucket {
         self.proof.series.most().m
     }
 
-    /// A launch of so many rows.
-    fn shape(&self, m: u32) -> Shape {
+    /// A launch of so many rows, columns and depth. Further dimensions have the sizes that the op was built for, or follow these.
+    fn shape(&self, [m, n, k]: [u32; 3]) -> Shape {
         Shape {
             m,
+            n,
+            k,
             most_m: None,
             ..self.proof.shape.clone()
         }
@@ -146,7 +149,7 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// The same of a launch of so many rows. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
+    /// The same of a launch of so many rows, or of [`Sizes`]. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
     /// are gathered and chunks lie behind each other as planes of their own: give the memory of the largest launch in that shape
     /// ([`Tensor::shaped`](crate::Tensor::shaped), [`UserBuffer::shaped`](crate::UserBuffer::shaped)).
     ///
@@ -167,11 +170,10 @@ impl<S> Op<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if the schedule has no such tensor; [`Error::Rejected`] for more rows than the op was built for.
-    pub fn needs_at(&self, tensor: &str, rows: usize) -> Result<Needs, Error> {
+    /// [`Error::Usage`] if the schedule has no such tensor; [`Error::Rejected`] for sizes that the op was not built for.
+    pub fn needs_at(&self, tensor: &str, sizes: impl Into<Sizes>) -> Result<Needs, Error> {
         let id = argument::find(self.0.kernel(), tensor)?;
-        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        let planned = self.0.plan(rows)?;
+        let planned = self.0.plan(sizes)?;
         Ok(Needs::of(self.0.kernel(), &planned.plan, id))
     }
 }
@@ -206,7 +208,7 @@ impl<S> Op<S> {
                 legal: format!("0 to {}", world - 1),
             });
         }
-        let planned = self.0.plan(u32::try_from(rows).unwrap_or(u32::MAX))?;
+        let planned = self.0.plan(rows)?;
         let geometry = &planned.plan.geometry;
         Ok(match kernel.dims[usize::from(buffer.rows.0)].chunked {
             true => geometry.chunk(buffer.rows, rank).range(),
@@ -228,7 +230,9 @@ impl Inner {
 
     /// As [`Shape::beside_rows`].
     pub fn beside_rows(&self) -> Option<&str> {
-        self.largest().shape(0).beside_rows(self.kernel())
+        let most = self.largest().proof.series.most();
+        let none = self.largest().shape([0, most.n, most.k]);
+        none.beside_rows(self.kernel())
     }
 
     /// The bucket of a launch: the first that has so many rows.
@@ -241,22 +245,23 @@ impl Inner {
             .min(self.buckets.len() - 1)
     }
 
-    /// The plan of a launch of `m` rows.
-    pub fn plan(&self, m: u32) -> Result<Arc<Planned>, Error> {
+    /// The plan of a launch.
+    pub fn plan(&self, sizes: impl Into<Sizes>) -> Result<Arc<Planned>, Error> {
+        let sizes = sizes.into().of(self.largest().proof.series.most());
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = lock().get(&m) {
+        if let Some(planned) = lock().get(&sizes) {
             return Ok(planned.clone());
         }
-        let at = self.bucket(m as usize);
+        let at = self.bucket(sizes[0] as usize);
         let bucket = &self.buckets[at];
-        let plan = bucket.proof.series.plan(&bucket.shape(m))?;
+        let plan = bucket.proof.series.plan(&bucket.shape(sizes))?;
         let planned = Arc::new(Planned::new(bucket.kernel(), at, plan, self.rank.rank()));
         let mut plans = lock();
         let held: usize = plans.values().map(|known| known.plan.arrivals.len()).sum();
         if plans.len() >= PLANS || held > MOST_ARRIVALS {
             plans.clear();
         }
-        plans.insert(m, planned.clone());
+        plans.insert(sizes, planned.clone());
         Ok(planned)
     }
 }

@@ -2,12 +2,15 @@
 
 use super::argument;
 use super::built::Inner;
-use super::given::{Argument, Open};
+use super::given::{Argument, Open, lenders};
+use super::sizes::Sizes;
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, captured, in_order};
+use crate::begins::Begins;
+use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
+use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -39,7 +42,7 @@ pub struct Launch<'a> {
     given: Vec<(TensorId, Argument<'a>)>,
     /// The first name that is no tensor's.
     unknown: Option<Error>,
-    rows: Option<usize>,
+    sizes: Sizes,
 }
 
 impl<'a> Launch<'a> {
@@ -49,7 +52,7 @@ impl<'a> Launch<'a> {
             caller,
             given: Vec::with_capacity(8),
             unknown: None,
-            rows: None,
+            sizes: Sizes::default(),
         }
     }
 
@@ -68,7 +71,46 @@ impl<'a> Launch<'a> {
     /// is not called: as many as the op was built for. A launch of no rows looks at no tensor and enqueues no kernel, and counts
     /// as one where ranks wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
     pub fn rows(mut self, m: usize) -> Self {
-        self.rows = Some(m);
+        self.sizes = self.sizes.rows(m);
+        self
+    }
+
+    /// The depth of this launch on a rank, at most that which the op was built for. All ranks give the same. If it is not called:
+    /// the op's. So a gradient of a weight is built once, and launched for each number of tokens.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, Layout, prelude::bf16, schedules::WgradOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<WgradOp>().layout(Layout::Tn).up_to(64, 32, 4096).build()?;
+    /// let (dy, x) = (rank.zeros::<bf16>([4096, 64])?, rank.zeros::<bf16>([4096, 32])?);
+    /// let mut grad = rank.zeros::<f32>([64, 32])?;
+    /// for tokens in [4096, 1000, 1] {
+    ///     op.on(rank).dy(&dy).x(&x).grad(&mut grad).depth(tokens).launch()?.wait()?; // of the first rows of both
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn depth(mut self, k: usize) -> Self {
+        self.sizes = self.sizes.depth(k);
+        self
+    }
+
+    /// The columns of this launch on a rank, at most those that the op was built for. All ranks give the same. If it is not
+    /// called: the op's.
+    ///
+    /// A launch of other columns is refused where columns of tiles have counters of their own and this launch has another number
+    /// of them: the counters' places would move. Build an op for each such number.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().up_to(64, 256, 32).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([256, 32])?);
+    /// let mut y = rank.zeros::<bf16>([64, 128])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).columns(128).launch()?.wait()?; // of the first 128 rows of `w`
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn columns(mut self, n: usize) -> Self {
+        self.sizes = self.sizes.columns(n);
         self
     }
 
@@ -90,7 +132,7 @@ impl<'a> Launch<'a> {
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for a tensor that is absent or has another name, type, shape,
     /// communicator or GPU than it needs, for an output given by `&`, for tensors that overlap where one is written, and
-    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for more rows than the op was built
+    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for sizes that the op was not built
     /// for. [`Error::Mismatch`] if a peer launches something else. [`Error::Stalled`] if an earlier launch gave up.
     /// A refusal before anything was enqueued ends nothing: correct the launch and make it. Peers that wait for it too long,
     /// or for a rank that leaves instead, are told what it was refused. A launch that fails later ends the communicator, where
@@ -111,19 +153,13 @@ impl<'a> Launch<'a> {
             caller,
             mut given,
             unknown,
-            rows,
+            sizes,
         } = self;
         unknown.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
-        let m = match rows {
-            Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
-                what: format!("a launch of {rows} rows"),
-                legal: format!("at most {}", op.largest().proof.series.most().m),
-            })?,
-            None => op.largest().proof.series.most().m,
-        };
+        let [m, n, k] = sizes.of(op.largest().proof.series.most());
         if m == 0 {
             return match op.beside_rows() {
                 None => nothing(op, current, place, attempt),
@@ -135,9 +171,12 @@ impl<'a> Launch<'a> {
         }
         let _range = range(|| {
             let name = &op.kernel().name;
-            format!("launch {name}, rank {}, M = {m}", rank.rank())
+            format!(
+                "launch {name}, rank {}, M = {m}, N = {n}, K = {k}",
+                rank.rank()
+            )
         });
-        let planned = op.plan(m)?;
+        let planned = op.plan(sizes)?;
         let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
         let kernel = bucket.kernel();
         let largest = std::ptr::eq(bucket, op.largest());
@@ -191,6 +230,7 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
+        let lenders = lenders(rank, given.iter().map(|(_, argument)| argument), &streams)?;
         let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
@@ -207,28 +247,44 @@ impl<'a> Launch<'a> {
         }
         argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
+            let stream = recording.records_in();
+            let timed = rank.metrics().times();
+            let clock = timed
+                .then(|| Clock::new(current, own, stream))
+                .transpose()?;
             let how = How {
                 attempt,
                 current,
-                stream: recording.records_in(),
+                stream,
                 early: false,
                 priority,
                 keeps: Some(recording),
+                begins: clock.as_ref().map(|clock| clock as &dyn Begins),
                 records: true,
             };
             bucket.loaded.launch_as(rank, how, plan, &tensors)?;
+            let times = clock.map(Clock::end).transpose()?;
             let entry = bucket.loaded.entry(rank, plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            recording.add((entry, ctas), kept.chain([kernel]));
+            let events = times
+                .clone()
+                .map(|times| times as Arc<dyn Any + Send + Sync>);
+            recording.add((entry, ctas), kept.chain([kernel]).chain(events));
             bucket.counted.recorded();
+            recording.counts(InGraph {
+                counted: bucket.counted.clone(),
+                rows: m,
+                bytes: planned.bytes,
+                times,
+            });
             return Ok(Pending::recorded(rank));
         }
         if let Place::Captured(stream) = place {
             bucket.loaded.may_be_recorded()?;
             let entry = bucket.loaded.entry(rank, plan, &tensors);
-            return captured(rank, current, stream, entry.as_ref(), |graph| {
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
                 let how = How {
                     attempt,
                     current,
@@ -236,6 +292,7 @@ impl<'a> Launch<'a> {
                     early: false,
                     priority,
                     keeps: Some(graph),
+                    begins: Some(begins),
                     records: true,
                 };
                 bucket.loaded.launch_as(rank, how, plan, &tensors)?;
@@ -247,22 +304,30 @@ impl<'a> Launch<'a> {
                 Ok(())
             });
         }
-        let how = How {
-            attempt,
-            current,
-            stream: own,
-            early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-            priority,
-            keeps: None,
-            records: false,
+        let launch = |begins: Option<&dyn Begins>| {
+            let how = How {
+                attempt,
+                current,
+                stream: own,
+                early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
+                priority,
+                keeps: None,
+                begins,
+                records: false,
+            };
+            bucket.loaded.launch_as(rank, how, plan, &tensors)
         };
-        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
-        let done = in_order(rank, current, passage, outside, &theirs, || {
-            match rank.metrics().times() {
-                true => bucket.counted.timed(own, launch),
-                false => launch(),
-            }
-        })?;
+        let done = in_order(
+            rank,
+            current,
+            (passage, lenders),
+            outside,
+            &theirs,
+            || match rank.metrics().times() {
+                true => bucket.counted.timed(own, |start| launch(Some(start))),
+                false => launch(None),
+            },
+        )?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
         bucket.counted.launched(m, planned.bytes);
@@ -271,6 +336,8 @@ impl<'a> Launch<'a> {
             schedule = %kernel.name,
             variant = %kernel.variant,
             rows = m,
+            columns = n,
+            depth = k,
             bytes = planned.bytes,
             fused = bucket.counted.fused,
             "launch"
@@ -297,7 +364,8 @@ fn nothing(
         Place::Captured(stream) => {
             let _turn = rank.turn(current)?;
             let _mode = rank.gpu().relaxed();
-            return captured(rank, current, stream, entry.as_ref(), |_| Ok(()));
+            let begins = |_: &Captured, begins: &dyn Begins| begins.begin();
+            return captured(rank, current, stream, entry.as_ref(), begins);
         }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
@@ -306,7 +374,9 @@ fn nothing(
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
-    in_order(rank, current, passage, outside, &[], || {
-        entry.map_or(Ok(()), |entry| attempt.write(entry).map(drop))
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let written = entry.map(|entry| attempt.write(entry)).transpose()?;
+        let _entering = rank.own_stream().enter()?;
+        written.map_or(Ok(()), |written| attempt.compare(&written))
     })
 }

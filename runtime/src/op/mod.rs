@@ -3,6 +3,8 @@
 #![doc = include_str!("soundness.md")]
 
 mod argument;
+#[cfg(test)]
+mod beside;
 mod builder;
 mod built;
 #[cfg(test)]
@@ -11,6 +13,7 @@ mod captured;
 mod ends;
 mod given;
 mod launch;
+mod sizes;
 mod step;
 mod typed;
 mod workspace;
@@ -22,6 +25,7 @@ pub use builder::OpBuilder;
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
 pub use launch::Launch;
+pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
 pub use typed::{Launcher, Schedule};
 pub use workspace::Workspace;

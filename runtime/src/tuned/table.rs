@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::jit::Cache;
 use crate::trust;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::{Program, Setting, TensorKind};
+use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::variant::{Scales, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -151,23 +151,8 @@ impl Key {
     pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
         let elements = program.elements(variant);
         let dtype = elements.first().map_or("", |dtype| dtype.name());
-        let written = |kind: &TensorKind| match kind {
-            TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Scattered
-            | TensorKind::Exchanged
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => true,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Gathered
-            | TensorKind::Scale { .. }
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scratch { .. } => false,
-        };
         let mut tensors = program.tensors.iter().zip(&elements);
-        let output = tensors.find(|(tensor, _)| written(&tensor.kind));
+        let output = tensors.find(|(tensor, _)| tensor.kind.is_output());
         let output = output.map(|(_, dtype)| dtype.name());
         Key {
             gpu: gpu.into(),

@@ -4,9 +4,10 @@ use super::setup::Setup;
 use super::variants::{self, Built, Planned};
 use crate::args::{Many, Options};
 use crate::suite::Case;
-use counterflow_codegen::cuda::{self, CudaSource};
+use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::target;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use counterflow_runtime::tuned;
@@ -174,7 +175,7 @@ impl<'a> Candidates<'a> {
     pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
         let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();
         each.into_iter()
-            .map(|which| Ok(cuda::emit(self.built[which].pipeline()?)))
+            .map(|which| Ok(target::emit(self.built[which].pipeline()?)))
             .collect()
     }
 }

@@ -30,7 +30,7 @@ fn adds_to_sums(kernel: &Kernel) -> bool {
     let mut found = false;
     for role in &kernel.roles {
         visit(&role.body, &mut |op| match &op.kind {
-            OpKind::Load { acc, from } | OpKind::Reduce { acc, from } => {
+            OpKind::Load { acc, from } | OpKind::Reduce { acc, from, .. } => {
                 if kernel.buffers[from.buffer.index()].is_scratch() {
                     sums.insert(*acc);
                 }
