@@ -243,7 +243,7 @@ impl Text<'_> {
                 let mn_major = self.pipeline.mn_major(*map);
                 let mut shared = self.shared(*ring, *part, index, mn_major);
                 shared.push_str(&self.slice(slice));
-                if multicast.is_some() {
+                if *multicast {
                     let loaded_by_all = if mn_major {
                         "BLOCK".into()
                     } else {
@@ -275,14 +275,10 @@ impl Text<'_> {
                     }
                 };
                 self.line(match multicast {
-                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
-                    Some(first) => {
-                        let mask = match first {
-                            Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
-                            first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
-                        };
+                    false => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
+                    true => {
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full.at, {place}, {mask});")
+                        format!("{verb}({shared}, {boxes}, full.at, {place}, (1 << CLUSTER) - 1);")
                     }
                 });
             }

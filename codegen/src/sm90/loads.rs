@@ -8,7 +8,7 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
@@ -200,7 +200,7 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
         let mut part = self.empty_stage();
@@ -417,7 +417,7 @@ impl Walk<'_, '_> {
             slice: 0.into(),
             map,
             at,
-            multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
+            multicast: tile_side.ctas > 1,
             partial_boxes,
         };
         staged.loads.push(if mn_major {
@@ -477,7 +477,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         };
         Some(Staged {

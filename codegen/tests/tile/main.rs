@@ -24,6 +24,7 @@ mod promotion;
 mod random;
 mod series;
 mod short_sums;
+mod slabs;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

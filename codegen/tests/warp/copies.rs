@@ -282,7 +282,7 @@ fn waits_and_signals_in_one_loop_at_the_end_are_refused() {
     let kernel = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
     let found = sm90::build(&kernel).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[resources]: data, or waits and signals in one loop, after a join
-      help: signals, and waits behind them
+    error[resources]: after the last tile, this role may only signal, then wait
+      help: move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own
     ");
 }

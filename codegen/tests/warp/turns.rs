@@ -420,6 +420,37 @@ fn a_sum_without_a_kernel_says_what_it_is() {
     ");
 }
 
+/// Multicast has no kernel: of all ranks' memory a sum says so.
+#[test]
+fn a_sum_over_the_memory_of_all_ranks_has_no_kernel() {
+    let mut s = ScheduleBuilder::new("in_switch");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let partial = s.symmetric("partial", Bf16, y.whole(), 1u32);
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().from_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            s.wait(landed.at(everyone()).at(t));
+            let sum = s.sum(partial.everywhere().at(t));
+            s.store(y.at(t), sum);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(3)).and_then(verify::kernel);
+    let found = sm90::build(&kernel.unwrap_or_else(|error| panic!("{error}")));
+    insta::assert_snapshot!(first(&found.expect_err("no kernel")), @"
+    error[resources]: a sum over the memory of all ranks
+      help: each rank sends its part to a slot of the rank that adds: `partial[others()][t].sum()`
+    ");
+}
+
 #[test]
 fn acknowledgements_of_one_counter_have_right_warps() {
     for world in [1, 2, 3, 8] {
