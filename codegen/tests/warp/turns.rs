@@ -232,7 +232,7 @@ fn a_product_of_one_step_comes_after_the_waits_before_it() {
                 }
             });
             assert_eq!(moved, 1, "one wait for the flag");
-            let found = verify::pipeline(wrong).err().expect("refused");
+            let found = verify::pipeline(wrong).expect_err("refused");
             let told = first(&found);
             assert!(told.contains("the schedule waits for "), "{told}");
         }
@@ -373,9 +373,7 @@ fn out_of_bounds_in_large_worlds() -> Program {
 fn combinations_of_branches_that_cannot_be_listed_are_refused() {
     let program = out_of_bounds_in_large_worlds();
     verify::pipeline(built(&program, 8)).unwrap_or_else(|error| panic!("{error}"));
-    let found = verify::pipeline(built(&program, 12))
-        .err()
-        .expect("refused");
+    let found = verify::pipeline(built(&program, 12)).expect_err("refused");
     insta::assert_snapshot!(first(&found), @"
     error[resources]: the branches that items take in a world of 12 cannot be listed: `me + world / 9` is rank 12 on rank 11, but in a world of 12 ranks end at 11
       help: make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not
