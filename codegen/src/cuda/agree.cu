@@ -67,10 +67,10 @@ extern "C" __global__ void agree(const __grid_constant__ Watch watch, char* boar
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(mark) : "l"(&here->mark) : "memory");
     if (mark >> 32 != wanted >> 32 || mark == wanted) return;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(theirs) : "l"(&here->tag) : "memory");
-    // Replayed or launched by a host after the same replays, or the replays before differ.
+    // Replayed or launched by a host, after the same replays. Else these differ.
     const u32 seen = static_cast<u32>(mark);
-    const bool here = seen == static_cast<u32>(mixed(digest, theirs, launches)) ||
-                      seen == static_cast<u32>(mixed(digest, theirs, launches + 1));
+    const bool together = seen == static_cast<u32>(mixed(digest, theirs, launches)) ||
+                          seen == static_cast<u32>(mixed(digest, theirs, launches + 1));
     if (atomicExch(watch.claim, 1u) == 0)
-        record_stall(watch, DIFFERS, here ? 0 : 1, peer, static_cast<u32>(place), theirs, tag);
+        record_stall(watch, DIFFERS, together ? 0 : 1, peer, static_cast<u32>(place), theirs, tag);
 }
