@@ -31,7 +31,7 @@ pub use counterflow_quantise as quantise;
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;
 pub use counterflow_codegen::model::Machine;
-pub use counterflow_codegen::program::Program;
+pub use counterflow_codegen::program::{Program, Setting};
 pub use counterflow_codegen::shape::Shape;
 pub use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 

@@ -258,6 +258,13 @@ pub enum Choice {
 }
 
 /// The value of a choice.
+///
+/// ```
+/// use counterflow_codegen::program::Setting;
+///
+/// assert_eq!(Setting::parse("128x256"), Some(Setting::from((128, 256))));
+/// assert_eq!(Setting::from(4_u32).to_string(), "4");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Setting {
     /// One number.

@@ -2,7 +2,7 @@
 
 use super::{root, text};
 
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     ".",
     "codegen",
     "macros",
@@ -10,6 +10,7 @@ const PUBLISHED: [&str; 9] = [
     "quantise",
     "workbench",
     "launcher",
+    "layers",
     "cube",
     "candle",
 ];

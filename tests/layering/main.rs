@@ -248,6 +248,8 @@ fn unsafe_code_has_few_places_and_a_reason_each() {
         "runtime/src/dlpack.rs",
         "runtime/src/jit/nvrtc.rs",
         "runtime/src/launch/mod.rs",
+        // A test of launches beside a step.
+        "runtime/src/op/beside.rs",
         "runtime/src/shared/peer.rs",
         "runtime/src/shared/segment.rs",
         "runtime/src/user_buffer/window.rs",

@@ -281,7 +281,7 @@ impl Of<'_> {
 }
 
 /// Choices by name.
-type Settled = Vec<(&'static str, counterflow::codegen::program::Setting)>;
+type Settled = Vec<(&'static str, counterflow::Setting)>;
 
 /// The same with a bias.
 fn biased(schedule: Schedule) -> Program {

@@ -1,6 +1,6 @@
 //! An op that a layer launches, before it is built.
 
-use counterflow::codegen::program::Setting;
+use counterflow::Setting;
 use counterflow::op::Workspace;
 use counterflow::{Communicator, Error, Layout, Op, OpBuilder, Program, Shape};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::name::{GemmName, Pass};
 use super::settings::{Comm, Method, Parallel, Settings};
-use counterflow::codegen::program::Setting;
+use counterflow::Setting;
 use counterflow::{Error, Program, schedules};
 
 /// A product with what was said of it and TransformerEngine's defaults for the rest.
