@@ -236,7 +236,7 @@ impl OwnTerm<'_> {
 
     /// Moves the sum behind what fills its own term, if it stands before: over products, loads and other sums of the item, which
     /// nobody waits for. `None` where something else stands between.
-    fn behind(&self, item: &mut Vec<Stmt>, own: &Value) -> Option<()> {
+    fn behind(&self, item: &mut [Stmt], own: &Value) -> Option<()> {
         let accs = own.accs();
         let fills = |stmt: &Stmt| match &stmt.kind {
             StmtKind::Dot { acc, .. } | StmtKind::Load { acc, .. } | StmtKind::Sum { acc, .. } => {
