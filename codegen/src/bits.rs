@@ -13,13 +13,13 @@
 //! Tiles, clusters, stages, groups, ping-pong and the CTAs that move data decide none of it.
 
 use crate::block::BLOCK;
+use crate::checked::Checked;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
 use crate::program::{Home, Loc, Pick, StoreMode, TensorId, TensorKind};
 use crate::rank::RankExpr;
 use crate::sm90::cta::Cta;
 use crate::variant::Variant;
-use crate::verify::Checked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

@@ -3,6 +3,7 @@
 //! A program is SPMD: every rank runs the same text. Nothing is resolved yet: choices are open, dimensions are not
 //! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
+mod attributes;
 mod kinds;
 mod side;
 mod slots;
@@ -16,6 +17,7 @@ use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
+pub use attributes::{AtEnd, AtStart, Placement};
 pub use side::Side;
 pub use slots::Slots;
 use std::panic::Location;

@@ -1,5 +1,6 @@
 //! A problem's numbers: a shape, and a kernel's geometry on it.
 
+mod cover;
 mod empty;
 mod lines;
 mod sizes;
@@ -10,6 +11,7 @@ use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
 
+pub use cover::covers;
 pub use sizes::Shape;
 
 /// A half-open range of rows or columns, in elements.

@@ -201,7 +201,6 @@ mlp(
                     for (u32 step = 0; step < x_steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(x_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_up[stage.index], up, up_partial_box, up_rows,
                             full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
@@ -210,6 +209,7 @@ mlp(
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
+                        full.expect(x_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
                             full.at, step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();
@@ -234,7 +234,6 @@ mlp(
                     for (u32 step = 0; step < hidden_steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
                             down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
@@ -243,6 +242,7 @@ mlp(
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             fence_async_global();
                         }
+                        full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_hidden[stage.index], hidden,
                             hidden_partial_box, hidden_rows, full.at, step * TILE_K, t.row * TILE_M, owner, me);
                         stage.advance();
@@ -263,7 +263,6 @@ mlp(
                 for (u32 step = 0; step < hidden_steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
-                    full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
                         down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                     if (step == 0) {
@@ -272,6 +271,7 @@ mlp(
                         counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                         fence_async_global();
                     }
+                    full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_hidden[stage.index], hidden, hidden_partial_box,
                         hidden_rows, full.at, step * TILE_K, t.row * TILE_M, me, me);
                     stage.advance();

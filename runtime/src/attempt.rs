@@ -14,6 +14,14 @@ pub(crate) struct Attempt<'a> {
     entered: Cell<bool>,
 }
 
+/// A launch in the ledger.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Its number.
+    pub launch: u64,
+    entry: Entry,
+}
+
 impl<'a> Attempt<'a> {
     pub fn new(rank: &'a Communicator) -> Attempt<'a> {
         Attempt {
@@ -22,18 +30,27 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Writes it into the ledger that all ranks read, as [`Communicator::write`] does. From then on peers count on it. What
-    /// follows in the rank's stream is compared on the GPUs, too, if replays are. The GPU is current.
+    /// Writes it into the ledger that all ranks read, as [`Communicator::write`] does. From then on peers count on it. It may
+    /// wait for a slow peer, so nothing enters the rank's stream meanwhile.
     ///
     /// # Errors
     /// As there.
-    pub fn write(&self, entry: Entry) -> Result<u64, Error> {
+    pub fn write(&self, entry: Entry) -> Result<Written, Error> {
         self.entered.set(true);
         let launch = self.rank.write(entry)?;
         self.rank.launches()?;
+        Ok(Written { launch, entry })
+    }
+
+    /// Compares what was written on the GPUs, too, if replays are. Its kernel follows in the rank's stream. The GPU is
+    /// current.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn compare(&self, written: &Written) -> Result<(), Error> {
+        let Written { launch, entry } = written;
         self.rank
-            .compare(self.rank.own_stream(), &entry, Some(launch))?;
-        Ok(launch)
+            .compare(self.rank.own_stream(), entry, Some(*launch))
     }
 
     /// Tells the peers what came of it, if they wait for such a launch. `what` names it.

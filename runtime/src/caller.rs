@@ -1,7 +1,8 @@
 //! Whose order a launch is in.
 
+use crate::begins::Begins;
 use crate::communicator::Communicator;
-use crate::driver::{Current, Stream};
+use crate::driver::{Current, Event, Lane, Stream};
 use crate::error::Error;
 use crate::group::{Entry, Passage};
 use crate::pending::Pending;
@@ -135,16 +136,16 @@ impl Caller<'_> {
 }
 
 /// Enqueues `work` in the rank's stream: after what is in the outside stream, and before what comes later there and in
-/// `theirs`. The rank's stream comes after `theirs` already. The caller has the rank's turn.
+/// `theirs`. The rank's stream comes after `theirs` already. `passages` are the rank's own and those of ancestors that lend
+/// memory. The caller has the rank's turn. `work` enters the rank's stream itself, after the last wait of the host.
 pub(crate) fn in_order(
     rank: &Arc<Communicator>,
     current: Current<'_>,
-    passage: Passage<'_>,
+    (passage, lenders): (Passage<'_>, Vec<Passage<'_>>),
     outside: Option<&Stream>,
     theirs: &[Stream],
     work: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Pending, Error> {
-    let _entering = rank.own_stream().enter()?;
     if let Some(stream) = outside {
         current.wait(rank.own_stream(), &current.order(stream)?)?;
     }
@@ -161,45 +162,82 @@ pub(crate) fn in_order(
         }
     }
     let launch = passage.launch;
+    for lender in lenders {
+        lender.ends(known.clone());
+    }
     passage.ends(known);
     Ok(Pending::new(rank, done, launch))
 }
 
 /// Records `work` in a stream that the program captures: at each replay it comes after what entered the rank's stream
-/// before, and after replays that were launched before, and before what comes later. The graph keeps `kept`. Where ranks
-/// wait for each other, `entry` says what is compared at each replay. The caller has the rank's turn.
+/// before, and after replays that were launched before, and before what comes later. The graph keeps what `work` lets it.
+/// Where ranks wait for each other, `entry` says what is compared at each replay. `work` calls its second argument once
+/// nothing can refuse it any more, so that the graph has nothing of what is refused. The caller has the rank's turn.
 pub(crate) fn captured(
     rank: &Arc<Communicator>,
     current: Current<'_>,
     stream: &Stream,
     entry: Option<&Entry>,
-    work: impl FnOnce(&Captured) -> Result<(), Error>,
+    work: impl FnOnce(&Captured, &dyn Begins) -> Result<(), Error>,
 ) -> Result<Pending, Error> {
     let (lane, turn) = rank.open_lane(current)?;
     if entry.is_some() {
         rank.starts_comparing()?;
     }
-    let _entering = lane.captures()?;
+    let _entering = rank.own_stream().captures()?;
     let capture = current.capture(stream)?;
     let captured = Arc::new(Captured::of(rank));
     // Before anything is recorded that uses it.
     let kept = Kept::new(rank.gpu(), rank.own_stream(), captured.clone());
     capture.once_gone(move || retire::released(kept))?;
-    if let Some(before) = lane.before(capture.id())
-        && !capture.last().contains(&before)
-    {
-        current.come_after(stream, before)?;
-    }
-    current.hold_replays(stream, turn)?;
     if let Some(entry) = entry {
-        rank.compare(stream, entry, None)?;
+        captured.keep(rank.names_replays_of(entry));
     }
-    work(&captured)?;
+    let start = Start {
+        rank,
+        current,
+        stream,
+        lane,
+        turn,
+        entry,
+    };
+    work(&captured, &start)?;
     current.record_in_replays(stream, turn)?;
     if let [last] = current.capture(stream)?.last() {
         lane.captured(capture.id(), *last);
     }
+    rank.goes_on();
     Ok(Pending::recorded(rank))
+}
+
+/// How a captured launch begins.
+#[derive(Debug)]
+struct Start<'a> {
+    rank: &'a Communicator,
+    current: Current<'a>,
+    stream: &'a Stream,
+    lane: &'a Lane,
+    turn: &'a Event,
+    entry: Option<&'a Entry>,
+}
+
+impl Begins for Start<'_> {
+    fn begin(&self) -> Result<(), Error> {
+        let Start {
+            current, stream, ..
+        } = *self;
+        let capture = current.capture(stream)?;
+        if let Some(before) = self.lane.before(capture.id())
+            && !capture.last().contains(&before)
+        {
+            current.come_after(stream, before)?;
+        }
+        current.hold_replays(stream, self.turn)?;
+        match self.entry {
+            Some(entry) => self.rank.compare(stream, entry, None),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a captured launch uses.
@@ -279,7 +317,7 @@ mod tests {
             let current = rank.gpu().current()?;
             current.wait(own, &current.order(stream)?)?;
             let theirs = std::slice::from_ref(stream);
-            in_order(rank, current, passage, None, theirs, || Ok(()))
+            in_order(rank, current, (passage, vec![]), None, theirs, || Ok(()))
         }
     }
 

@@ -30,7 +30,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::program::Program;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -64,6 +64,8 @@ pub struct Communicator {
     proven: Arc<Proven>,
     /// What was built and launched on this rank.
     metrics: Arc<Metrics>,
+    /// Which rank it is in the communicators that splits made this one of.
+    ancestors: Arc<[(Weak<Group>, u32)]>,
     /// Whether it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
@@ -243,6 +245,7 @@ impl Communicator {
             group: self.group.clone(),
             proven: self.proven.clone(),
             metrics: self.metrics.clone(),
+            ancestors: self.ancestors.clone(),
             seat: false,
         }
     }
@@ -257,9 +260,12 @@ impl Communicator {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
-    /// Whether both are ranks of one communicator.
-    pub(crate) fn is_in_group_of(&self, other: &Communicator) -> bool {
-        Arc::ptr_eq(&self.group, &other.group)
+    /// Whether this rank is that one in a group that splits made of the other's communicator.
+    pub(crate) fn descends_from(&self, other: &Communicator) -> bool {
+        let same = |(group, rank): &(Weak<Group>, u32)| {
+            *rank == other.rank && std::ptr::eq(group.as_ptr(), Arc::as_ptr(&other.group))
+        };
+        self.ancestors.iter().any(same)
     }
 
     /// How the communicator ends.
@@ -333,8 +339,13 @@ impl Communicator {
     /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
     pub(crate) fn write(&self, entry: Entry) -> Result<u64, Error> {
         let launch = self.group.write(self.rank, entry)?;
-        self.ends().goes_on(self.rank);
+        self.goes_on();
         Ok(launch)
+    }
+
+    /// This rank launches, or captured a launch, after what it was refused.
+    pub(crate) fn goes_on(&self) {
+        self.ends().goes_on(self.rank);
     }
 
     /// Lets launches of these numbers, of so many CTAs at most, wait in this rank's stream for launches of other

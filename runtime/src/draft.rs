@@ -6,13 +6,14 @@
 
 use crate::trust;
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, linkat, openat, renameat, unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, linkat, openat, renameat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,12 +115,24 @@ fn sweep(folder: &Path) {
 /// Removes a file unless somebody has locked it.
 ///
 /// # Errors
-/// What the system says: [`Errno::WOULDBLOCK`] of a file that is locked.
+/// What the system says: [`Errno::WOULDBLOCK`] of a file that is locked, [`Errno::STALE`] of a name that another file has
+/// by now.
 pub(crate) fn abandoned(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(CWD, path, flags, Mode::empty())?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    still_named(&file, path)?;
     Ok(unlinkat(CWD, path, AtFlags::empty())?)
+}
+
+/// Rejects a name that was given to another file since this one was opened. A file that is locked keeps its name: who takes
+/// it away locks it first.
+fn still_named(file: &impl AsFd, path: &Path) -> io::Result<()> {
+    let (opened, named) = (fstat(file)?, statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?);
+    match (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino) {
+        true => Ok(()),
+        false => Err(Errno::STALE.into()),
+    }
 }
 
 /// Part of a name that nobody else has. Processes of several containers may have the same number and write to the same
@@ -198,6 +211,26 @@ mod tests {
         // What cannot be replaced, here a folder, stays as it is.
         assert!(write(&folder.join("deep"), b"x").is_err());
         assert_eq!(names(&folder), ["deep", "file"]);
+        fs::remove_dir_all(folder).expect("gone");
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_since_it_was_opened_stays() {
+        let folder = folder("replaced");
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("file");
+        let old = locked(&path).expect("written");
+        still_named(&old, &path).expect("it has its name");
+        // Another one sweeps, and another one writes.
+        fs::remove_file(&path).expect("gone");
+        let told = still_named(&old, &path).expect_err("no name");
+        assert_eq!(told.kind(), io::ErrorKind::NotFound);
+        fs::write(&path, b"new").expect("written");
+        let told = still_named(&old, &path).expect_err("another file");
+        assert_eq!(told.raw_os_error(), Some(Errno::STALE.raw_os_error()));
+        // What is new is nobody's either, unless it is locked.
+        abandoned(&path).expect("removed");
+        assert!(!path.exists());
         fs::remove_dir_all(folder).expect("gone");
     }
 

@@ -12,6 +12,7 @@ use crate::communicator::Communicator;
 use crate::driver::{self, Current, range};
 use crate::error::Error;
 use crate::group::Entry;
+use crate::metrics::InGraph;
 use crate::pending::Pending;
 use crate::recording::{Frozen, Recording};
 use crate::retire;
@@ -100,7 +101,10 @@ impl Graph {
         let _range = range(|| format!("replay {} launches, rank {}", self.len(), self.rank.rank()));
         let own = self.rank.own_stream();
         replayed(&self.rank, &self.frozen.launches, &on.into(), |current| {
-            current.launch(&self.graph, own)
+            self.frozen.counted.iter().for_each(InGraph::replays);
+            current.launch(&self.graph, own)?;
+            self.frozen.counted.iter().for_each(InGraph::replayed);
+            Ok(())
         })
     }
 
@@ -148,22 +152,30 @@ fn checked(
         }
     };
     let _turn = rank.turn(current)?;
-    let _entering = rank.own_stream().enter()?;
     let waits = launches.iter().filter(|(entry, _)| entry.is_some());
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     let passage = rank.passes(streams, waits.count() as u64)?;
-    let (mut numbers, mut most) = (None, 0);
-    for (entry, ctas) in launches {
-        if let Some(entry) = entry {
-            let launch = attempt.write(*entry)?;
-            let first = numbers.map_or(launch, |(first, _)| first);
-            numbers = Some((first, launch));
-            most = most.max(*ctas);
-        }
-    }
-    let order = numbers.map(|(first, last)| rank.order(current, first..=last, most));
-    let _enqueueing = order.transpose()?;
-    in_order(rank, current, passage, outside, &[], || work(current))
+    let own = rank.own_stream();
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let entries = launches.iter().filter_map(|(entry, _)| *entry);
+        let written = entries.map(|entry| attempt.write(entry));
+        let written = written.collect::<Result<Vec<_>, _>>()?;
+        // From here on the host waits for nobody.
+        let _entering = own.enter()?;
+        let with_entries = launches.iter().filter(|(entry, _)| entry.is_some());
+        let most = with_entries.map(|(_, ctas)| *ctas).max();
+        let order = match &written[..] {
+            [first, .., last] => Some(first.launch..=last.launch),
+            [only] => Some(only.launch..=only.launch),
+            [] => None,
+        };
+        let order = order.map(|all| rank.order(current, all, most.unwrap_or(0)));
+        let _enqueueing = order.transpose()?;
+        written
+            .iter()
+            .try_for_each(|written| attempt.compare(written))?;
+        work(current)
+    })
 }
 
 /// Replays may still run.

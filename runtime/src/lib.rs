@@ -11,6 +11,7 @@
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod attempt;
+mod begins;
 pub mod caller;
 pub mod communicator;
 mod compares;
@@ -23,6 +24,7 @@ mod draft;
 pub mod driver;
 mod emulated;
 pub mod error;
+pub mod family;
 #[cfg(test)]
 mod fuzz;
 mod gpu_order;

@@ -1,8 +1,10 @@
 //! What ops were built and launched on a rank, counted: a metrics exporter reads it.
 
-use crate::driver::{Event, Stream};
+use crate::begins::Begins;
+use crate::driver::{Current, Event, Stream};
 use crate::error::Error;
 use counterflow_codegen::kernel::{Kernel, RoleKind};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,13 +70,18 @@ pub struct OpCounts {
     pub built: u64,
     /// Launches enqueued, without those in graphs and those of no rows.
     pub launches: u64,
-    /// Launches recorded in graphs. Their replays are not counted.
+    /// Launches recorded in graphs.
     pub recorded: u64,
-    /// Rows of the launches together.
+    /// Launches by replays of [`Graph`](crate::Graph)s. Replays of graphs that the program captured call nobody, so nobody counts
+    /// them.
+    pub replayed: u64,
+    /// Rows of the launches and the replayed ones together.
     pub rows: u64,
-    /// Bytes that cross this rank's links in the launches: those that their tensors need, in both directions.
+    /// Bytes that these move over this rank's links, those that their tensors need: what is gathered counts where it arrives,
+    /// what is summed where it leaves.
     pub bytes: u64,
-    /// Launches that were timed and are done ([`Communicator::time_launches`](crate::Communicator::time_launches)).
+    /// Launches, replayed ones too, that were timed and are done
+    /// ([`Communicator::time_launches`](crate::Communicator::time_launches)).
     pub timed: u64,
     /// Time of those on the GPU.
     pub gpu_time: Duration,
@@ -88,16 +95,33 @@ pub(crate) struct Counted {
     built: AtomicU64,
     launches: AtomicU64,
     recorded: AtomicU64,
+    replayed: AtomicU64,
     rows: AtomicU64,
     bytes: AtomicU64,
     times: Mutex<Times>,
+}
+
+/// Where a launch's kernel begins.
+#[derive(Debug)]
+struct Begun<'a> {
+    stream: &'a Stream,
+    start: OnceCell<Event>,
+}
+
+impl Begins for Begun<'_> {
+    fn begin(&self) -> Result<(), Error> {
+        let event = Event::record(self.stream)?;
+        // A launch begins once.
+        let _ = self.start.set(event);
+        Ok(())
+    }
 }
 
 /// Times on the GPU.
 #[derive(Debug, Default)]
 struct Times {
     /// Where launches begin and end, the oldest first.
-    pending: VecDeque<[Event; 2]>,
+    pending: VecDeque<Arc<[Event; 2]>>,
     done: u64,
     total: Duration,
 }
@@ -105,17 +129,26 @@ struct Times {
 impl Times {
     /// Adds up launches that are done, in order.
     fn settle(&mut self) {
-        let is_done = |[_, end]: &[Event; 2]| end.is_done().unwrap_or(true);
+        let is_done = |times: &Arc<[Event; 2]>| times[1].is_done().unwrap_or(true);
         while self.pending.front().is_some_and(is_done) {
-            let Some([start, end]) = self.pending.pop_front() else {
+            let Some(times) = self.pending.pop_front() else {
                 return;
             };
+            let [start, end] = &*times;
             // A launch that died has no time.
-            if let Ok(time) = end.since(&start) {
+            if let Ok(time) = end.since(start) {
                 self.done += 1;
                 self.total += time;
             }
         }
+    }
+
+    fn push(&mut self, times: Arc<[Event; 2]>) {
+        self.settle();
+        if self.pending.len() == PENDING {
+            self.pending.pop_front();
+        }
+        self.pending.push_back(times);
     }
 }
 
@@ -132,25 +165,30 @@ impl Counted {
     /// A launch was enqueued.
     pub fn launched(&self, rows: u32, bytes: u64) {
         self.launches.fetch_add(1, Ordering::Relaxed);
+        self.add(rows, bytes);
+    }
+
+    fn add(&self, rows: u32, bytes: u64) {
         self.rows.fetch_add(rows.into(), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Enqueues a launch in that stream, between two events.
+    /// Enqueues a launch in that stream, which begins with what `launch` is given, and its end.
     pub fn timed(
         &self,
         stream: &Stream,
-        launch: impl FnOnce() -> Result<(), Error>,
+        launch: impl FnOnce(&dyn Begins) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let start = Event::record(stream)?;
-        launch()?;
+        let begun = Begun {
+            stream,
+            start: OnceCell::new(),
+        };
+        launch(&begun)?;
+        let Some(start) = begun.start.into_inner() else {
+            return Ok(());
+        };
         let end = Event::record(stream)?;
-        let mut times = lock(&self.times);
-        times.settle();
-        if times.pending.len() == PENDING {
-            times.pending.pop_front();
-        }
-        times.pending.push_back([start, end]);
+        lock(&self.times).push(Arc::new([start, end]));
         Ok(())
     }
 
@@ -166,10 +204,76 @@ impl Counted {
             built: of(&self.built),
             launches: of(&self.launches),
             recorded: of(&self.recorded),
+            replayed: of(&self.replayed),
             rows: of(&self.rows),
             bytes: of(&self.bytes),
             timed: times.done,
             gpu_time: times.total,
+        }
+    }
+}
+
+/// Where a launch in a graph begins and ends, at each replay.
+#[derive(Debug)]
+pub(crate) struct Clock<'a> {
+    current: Current<'a>,
+    records: &'a Stream,
+    events: [Event; 2],
+}
+
+impl<'a> Clock<'a> {
+    /// For a launch that the stream `records`, of the rank with that stream of its own.
+    pub fn new(current: Current<'a>, own: &Stream, records: &'a Stream) -> Result<Self, Error> {
+        // Events that keep time are made where they are recorded first.
+        let events = [Event::record(own)?, Event::record(own)?];
+        Ok(Clock {
+            current,
+            records,
+            events,
+        })
+    }
+
+    /// The launch is recorded.
+    pub fn end(self) -> Result<Arc<[Event; 2]>, Error> {
+        self.current
+            .record_in_replays(self.records, &self.events[1])?;
+        Ok(Arc::new(self.events))
+    }
+}
+
+impl Begins for Clock<'_> {
+    fn begin(&self) -> Result<(), Error> {
+        self.current
+            .record_in_replays(self.records, &self.events[0])
+    }
+}
+
+/// A launch in a graph, whose replays are counted.
+#[derive(Debug)]
+pub(crate) struct InGraph {
+    pub counted: Arc<Counted>,
+    pub rows: u32,
+    pub bytes: u64,
+    /// Where each replay of it begins and ends, if it is timed.
+    pub times: Option<Arc<[Event; 2]>>,
+}
+
+impl InGraph {
+    /// A replay is about to be enqueued. If the one before still runs, nobody learns how long it takes.
+    pub fn replays(&self) {
+        if let Some(own) = &self.times {
+            let mut times = lock(&self.counted.times);
+            times.settle();
+            times.pending.retain(|times| !Arc::ptr_eq(times, own));
+        }
+    }
+
+    /// It is enqueued.
+    pub fn replayed(&self) {
+        self.counted.replayed.fetch_add(1, Ordering::Relaxed);
+        self.counted.add(self.rows, self.bytes);
+        if let Some(own) = &self.times {
+            lock(&self.counted.times).push(own.clone());
         }
     }
 }
@@ -194,6 +298,7 @@ impl Metrics {
                 built: AtomicU64::default(),
                 launches: AtomicU64::default(),
                 recorded: AtomicU64::default(),
+                replayed: AtomicU64::default(),
                 rows: AtomicU64::default(),
                 bytes: AtomicU64::default(),
                 times: Mutex::default(),

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::metrics::Why;
-use crate::tuned::{self, Tuned};
+use crate::tuned::{self, Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
@@ -28,8 +28,8 @@ struct Known {
     latest: VecDeque<Arc<Proof>>,
 }
 
-/// So many proofs stay without an op: as many as a layer has ops, with buckets.
-const LATEST: usize = 16;
+/// So many proofs stay without an op: as many as a layer has ops, with buckets, and with the candidates of families.
+const LATEST: usize = 48;
 
 /// A schedule with its choices made, and what is proven about it.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ pub(crate) struct Asked<'a> {
     pub first_options: bool,
     /// Which bits results may have.
     pub bits: Bits,
+    /// A winner that counts before those of tables.
+    pub known: Option<Winner>,
 }
 
 /// Which bits the rows of results may have.
@@ -124,6 +126,7 @@ impl Proof {
             sms,
             first_options,
             bits,
+            known,
         } = asked;
         let machine = Machine {
             sms: *sms,
@@ -132,7 +135,9 @@ impl Proof {
         let (variant, why) = if *first_options {
             (variant.clone(), Why::FirstOptions)
         } else {
-            let tables = [Tuned::of_user()?, Tuned::embedded()?];
+            let mut first = Tuned::default();
+            known.iter().for_each(|known| first.put(known.clone()));
+            let tables = [first, Tuned::of_user()?, Tuned::embedded()?];
             let admits = |kernel: &Checked<Kernel>| bits.admits(kernel);
             let at = (shape, &machine);
             let choice = tuned::select_of(&tables, gpu, program, variant, at, &admits)?;
@@ -178,6 +183,7 @@ mod tests {
                 sms: 132,
                 first_options: false,
                 bits: Bits::Any,
+                known: None,
             };
             proven.of(&asked).expect("a proof")
         };
@@ -199,6 +205,7 @@ mod tests {
                 sms: 132,
                 first_options: true,
                 bits: Bits::Any,
+                known: None,
             };
             proven.of(&asked).expect("a proof")
         };

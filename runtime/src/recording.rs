@@ -4,6 +4,7 @@ use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::error::Error;
 use crate::group::Entry;
+use crate::metrics::InGraph;
 use std::any::Any;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,8 @@ pub struct Recording {
 pub(crate) struct Frozen {
     /// Of each what the ledger says, None if no peer waits for it, and how many CTAs it has.
     pub launches: Vec<(Option<Entry>, u32)>,
+    /// Where they are counted.
+    pub counted: Vec<InGraph>,
     /// Memory and kernels.
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
@@ -107,6 +110,11 @@ impl Recording {
         let mut frozen = self.frozen();
         frozen.launches.push(launch);
         frozen.kept.extend(kept);
+    }
+
+    /// Replays of a launch that was recorded are counted there.
+    pub(crate) fn counts(&self, launch: InGraph) {
+        self.frozen().counted.push(launch);
     }
 
     fn frozen(&self) -> std::sync::MutexGuard<'_, Frozen> {

@@ -140,17 +140,28 @@ pub(crate) fn later(gpu: &Gpu, stream: &Stream, thing: impl Any + Send) {
 
 /// Drops what is no longer needed, of all communicators.
 pub(crate) fn sweep() {
-    let released = std::mem::take(&mut *RELEASED.lock().unwrap_or_else(PoisonError::into_inner));
+    let gone = std::mem::take(&mut *RELEASED.lock().unwrap_or_else(PoisonError::into_inner));
     for Kept {
         gpu,
         stream,
         things,
-    } in released
+    } in gone
     {
         // From here on after its replays, too.
-        let after = || stream.enter().map(drop);
-        if gpu.aside(after).is_err() {
-            debug!("a rank's stream does not come after the replays of a graph that is gone");
+        match gpu.aside(|| stream.comes_after_replays()) {
+            Ok(true) => {}
+            Ok(false) => {
+                // A thread enqueues there now. Nobody waits for it in a drop.
+                released(Kept {
+                    gpu,
+                    stream,
+                    things,
+                });
+                continue;
+            }
+            Err(error) => {
+                debug!(%error, "a rank's stream does not come after the replays of a graph that is gone");
+            }
         }
         let needed = Needed {
             gpu,
@@ -205,6 +216,31 @@ mod tests {
         done.set(5);
         assert_eq!(sweep(&mut retired), ["y"]);
         assert!(retired.is_empty());
+    }
+
+    /// A drop waits for nobody, and may be within what the other thread waits for.
+    #[test]
+    fn what_a_graph_kept_stays_while_another_thread_enqueues() {
+        let rank = Communicator::emulated(1).expect("a rank").remove(0);
+        let rank = Arc::new(rank);
+        let current = rank.gpu().current().expect("a GPU");
+        rank.open_lane(current).expect("opened");
+        let entering = rank.own_stream().enter().expect("nobody is in");
+        let (thing, start) = (Arc::new("kept"), Instant::now());
+        std::thread::scope(|scope| {
+            let dropped = scope.spawn(|| {
+                released(Kept::new(rank.gpu(), rank.own_stream(), thing.clone()));
+                sweep();
+            });
+            dropped.join().expect("no panic");
+        });
+        assert!(start.elapsed() < Duration::from_secs(5), "a drop waited");
+        assert_eq!(Arc::strong_count(&thing), 2, "it is still there");
+        drop(entering);
+        while Arc::strong_count(&thing) > 1 && start.elapsed() < Duration::from_secs(5) {
+            sweep();
+        }
+        assert_eq!(Arc::strong_count(&thing), 1, "it is gone");
     }
 
     #[test]

@@ -195,3 +195,39 @@ fn a_slice_whose_stream_records_is_refused() {
         println!("  a slice whose stream records: {}", world.told());
     }
 }
+
+/// Each replay is timed by events in the graph, of launches that were recorded while that was on.
+#[test]
+fn replays_are_counted_and_timed_by_op() {
+    const REPLAYS: u64 = 20;
+    for world in both_ways(2) {
+        fine(Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm())?;
+            let Operands { x, mut y, .. } = Operands::new(rank)?;
+            let untimed = recorded(rank, &op, &x, &mut y, SIZE[0])?;
+            rank.time_launches(true);
+            let timed = recorded(rank, &op, &x, &mut y, SIZE[0])?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            for _ in 0..REPLAYS {
+                untimed.launch(rank)?;
+                timed.launch(rank)?.wait()?;
+            }
+            let counts = rank.op_counts();
+            assert_eq!(counts.len(), 1, "{counts:?}");
+            let of = &counts[0];
+            assert_eq!(
+                (of.launches, of.recorded, of.replayed, of.timed),
+                (0, 2, 2 * REPLAYS, REPLAYS)
+            );
+            let each = of.gpu_time / u32::try_from(REPLAYS).expect("few");
+            // A kernel that nothing holds up takes microseconds.
+            assert!(!of.gpu_time.is_zero(), "{of:?}");
+            if rank.rank() == 0 {
+                println!("  a replayed launch takes {each:?} on the GPU");
+            }
+            rank.barrier()
+        }));
+        println!("  replays are counted: {}", world.told());
+    }
+}

@@ -2,6 +2,9 @@
 //! rule, and the variants they run in.
 
 mod builder;
+#[path = "../common/candidates.rs"]
+mod candidates;
+mod families;
 mod fp8;
 mod library;
 mod macros;

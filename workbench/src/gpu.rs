@@ -5,9 +5,8 @@ use super::compared;
 use super::outcome::Outcome;
 use super::ready::Ready;
 use super::render::{self, Console};
-use counterflow_codegen::cuda;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::verify;
+use counterflow_codegen::{target, verify};
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::{Cached, Compiler};
 use counterflow_runtime::{Device, gpus, launch};
@@ -43,7 +42,7 @@ pub(super) fn run(
     let bar = console.bar(2, "compiling and running");
     let compiler = Compiler::find()?;
     let start = Instant::now();
-    let compiled = launch::compile(&compiler, &cuda::emit(&pipeline))?;
+    let compiled = launch::compile(&compiler, &target::emit(&pipeline))?;
     let compiling = start.elapsed().as_secs_f64();
     bar.step();
     let launched = gpus::run(
@@ -56,9 +55,9 @@ pub(super) fn run(
     )?;
     bar.step();
     drop(bar);
-    let results = (0..launches.len())
-        .map(|launch| launched.run.compare(launch))
-        .collect::<Result<Vec<_>, _>>()?;
+    let start = Instant::now();
+    let results = launched.run.compare_all()?;
+    let comparing = start.elapsed().as_secs_f64();
 
     let place = match (ranks.len(), sharing) {
         (1, _) => gpu.name().to_owned(),
@@ -105,6 +104,10 @@ pub(super) fn run(
     ));
     let good = compared::with(&results, console);
     console.say(format!(
+        "  the reference took {}",
+        render::seconds(comparing)
+    ));
+    console.say(format!(
         "  the host takes {} for a launch with new numbers",
         render::seconds(launched.host.as_secs_f64())
     ));
@@ -121,6 +124,7 @@ pub(super) fn run(
             object
         }).collect::<Vec<_>>(),
         "compile_seconds": compiling,
+        "compare_seconds": comparing,
         "cached": compiled.cached == Cached::Hit,
         "host_seconds": launched.host.as_secs_f64(),
         "registers": facts.registers,

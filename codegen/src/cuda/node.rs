@@ -20,7 +20,12 @@ impl Text<'_> {
         let (origin, more_loops) = (self.origin, self.more_loops);
         // What the node before asked, if it has no `else` yet and is none itself.
         let mut asked: Option<&Test> = None;
+        let mut named = false;
         for (at, node) in nodes.iter().enumerate() {
+            if !named && fills(node) {
+                named = self.name_barrier(&nodes[at..]);
+            }
+            named &= !matches!(node, Node::Advance { .. });
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
             let before = asked.take();
             if let (Some(before), Node::If { test, body }) = (before, node)
@@ -35,6 +40,24 @@ impl Text<'_> {
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);
+    }
+
+    /// Names the barrier that a stage's loads complete on and its thread arrives at, if that is in the list before the next stage.
+    fn name_barrier(&mut self, nodes: &[Node]) -> bool {
+        let ends = |node: &&Node| has(node, |node| matches!(node, Node::Advance { .. }));
+        let mut stage = nodes.iter().take_while(|node| !ends(node));
+        let arrival = stage.find_map(|node| {
+            if let Node::Expect { barrier, .. } = node {
+                Some(*barrier)
+            } else {
+                None
+            }
+        });
+        if let Some(barrier) = arrival.filter(|_| self.run_by != RunBy::Groups) {
+            let barrier = self.barrier(barrier, Slot::Current);
+            self.line(format!("const auto full = {barrier};"));
+        }
+        arrival.is_some()
     }
 
     /// What runs where the test of the block before does not hold.
@@ -169,14 +192,10 @@ impl Text<'_> {
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
-                if self.run_by == RunBy::Groups {
-                    self.line(format!(
-                        "if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"
-                    ));
-                } else {
-                    self.line(format!("const auto full = {barrier};"));
-                    self.line(format!("full.expect({bytes});"));
-                }
+                self.line(match self.run_by == RunBy::Groups {
+                    true => format!("if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"),
+                    false => format!("full.expect({bytes});"),
+                });
             }
             Node::Arrive { barrier, slot } => {
                 let (lanes, arrive) = self.arrive(*barrier, *slot);
@@ -224,7 +243,7 @@ impl Text<'_> {
                 let mn_major = self.pipeline.mn_major(*map);
                 let mut shared = self.shared(*ring, *part, index, mn_major);
                 shared.push_str(&self.slice(slice));
-                if multicast.is_some() {
+                if *multicast {
                     let loaded_by_all = if mn_major {
                         "BLOCK".into()
                     } else {
@@ -256,14 +275,10 @@ impl Text<'_> {
                     }
                 };
                 self.line(match multicast {
-                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
-                    Some(first) => {
-                        let mask = match first {
-                            Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
-                            first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
-                        };
+                    false => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
+                    true => {
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full.at, {place}, {mask});")
+                        format!("{verb}({shared}, {boxes}, full.at, {place}, (1 << CLUSTER) - 1);")
                     }
                 });
             }
@@ -468,5 +483,18 @@ fn uses(node: &Node, var: &str) -> bool {
             expr.visit(&mut |part| found |= matches!(part, Expr::Var(name) if name == var));
         }
     });
+    found
+}
+
+/// Whether a node is a load or announces one, or has one within.
+fn fills(node: &Node) -> bool {
+    has(node, |node| {
+        matches!(node, Node::Load { .. } | Node::Expect { .. })
+    })
+}
+
+fn has(node: &Node, is: impl Fn(&Node) -> bool) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= is(node));
     found
 }

@@ -2,6 +2,8 @@
 
 use super::outcome::Input;
 use super::sizes::Sizes;
+use super::threads::{on_each, threads};
+use crate::dtype::Dtype;
 use crate::program::{Program, TensorId};
 use crate::shape::Extent;
 use ndarray::{Array2, ArrayView2, Axis};
@@ -12,6 +14,22 @@ pub(super) struct Inputs {
     tables: Vec<Array2<f64>>,
     gathered: Vec<bool>,
     world: usize,
+}
+
+/// Those numbers, rounded to that type.
+fn rounded(dtype: Dtype, values: &[f32]) -> Vec<f64> {
+    /// Values of a block.
+    const BLOCK: usize = 1 << 16;
+    /// Multiply-adds that take as long as to round one.
+    const EACH: u64 = 32;
+    let mut all = vec![0.0; values.len()];
+    let blocks = values.chunks(BLOCK).zip(all.chunks_mut(BLOCK));
+    on_each(threads(EACH * values.len() as u64), blocks, |(from, to)| {
+        for (from, to) in from.iter().zip(to) {
+            *to = f64::from(dtype.round(*from));
+        }
+    });
+    all
 }
 
 impl Inputs {
@@ -47,10 +65,8 @@ impl Inputs {
                     columns,
                 };
                 fill(input, &mut values);
-                let dtype = sizes.dtype(index);
-                let rounded = values.iter().map(|value| f64::from(dtype.round(*value)));
-                let table =
-                    Array2::from_shape_vec((rows.len(), columns as usize), rounded.collect());
+                let rounded = rounded(sizes.dtype(index), &values);
+                let table = Array2::from_shape_vec((rows.len(), columns as usize), rounded);
                 tables.push(table.expect("as many values as rows by columns"));
             }
         }

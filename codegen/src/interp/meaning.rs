@@ -469,23 +469,8 @@ impl<'a> Ranks<'a> {
         let count = self.program.tensors.len();
         for (at, plane) in self.planes.into_iter().enumerate() {
             let (rank, index) = (at / count, at % count);
-            match self.program.tensors[index].kind {
-                TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale {
-                    gathered: false, ..
-                }
-                | TensorKind::Scratch { .. } => continue,
-                TensorKind::Gathered
-                | TensorKind::Scale { gathered: true, .. }
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. }
-                | TensorKind::MadeScale { .. }
-                | TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput => {}
+            if !self.program.tensors[index].kind.is_left_behind() {
+                continue;
             }
             let exact = || Array2::zeros(plane.value.raw_dim());
             let bounds = plane.off.unwrap_or_else(exact);

@@ -1,35 +1,39 @@
-//! The only threads of this crate: the rows of a product, divided between the cores.
+//! The only threads of this crate: blocks of a product, divided between the cores.
 //!
-//! One thread computes a row, in one order, so the result does not depend on the number of threads.
+//! One thread computes a block, in one order, and an element's sums do not depend on its block. So the result does not depend
+//! on the number of threads.
 
 use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Multiply-adds that are worth a thread: about half a millisecond.
 const WORTH: u64 = 1 << 22;
 
-/// Rows for each thread, of a product of `rows` rows with `each` multiply-adds in a row; at least 1.
-pub(super) fn share(rows: usize, each: usize) -> usize {
+/// Threads for so many multiply-adds; at least 1.
+pub(super) fn threads(work: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let worth = (rows as u64).saturating_mul(each as u64) / WORTH;
-    let threads = cores.min(usize::try_from(worth).unwrap_or(cores));
-    rows.div_ceil(threads.max(1)).max(1)
+    let worth = usize::try_from(work / WORTH).unwrap_or(cores);
+    cores.min(worth).max(1)
 }
 
-/// Does `work` for every share, each on a thread of its own. The first is the caller's.
+/// Does `work` for each, on so many threads: each takes the next one. The caller is one of them.
 pub(super) fn on_each<T: Send>(
-    shares: impl IntoIterator<Item = T>,
-    work: impl Fn(usize, T) + Sync,
+    threads: usize,
+    all: impl IntoIterator<Item = T, IntoIter: Send>,
+    work: impl Fn(T) + Sync,
 ) {
-    let mut shares = shares.into_iter().enumerate();
-    let first = shares.next();
+    let all = Mutex::new(all.into_iter());
+    let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let until_done = || {
+        while let Some(one) = next() {
+            work(one);
+        }
+    };
     thread::scope(|scope| {
-        for (index, share) in shares {
-            let work = &work;
-            scope.spawn(move || work(index, share));
+        for _ in 1..threads {
+            scope.spawn(until_done);
         }
-        if let Some((index, share)) = first {
-            work(index, share);
-        }
+        until_done();
     });
 }

@@ -4,7 +4,7 @@ use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
 use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
+    self, AtEnd, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
 };
 
 impl<'a> Placer<'a> {
@@ -307,20 +307,16 @@ impl<'a> Placer<'a> {
                 )),
             );
         }
-        let one_sender = match buffer.kind {
-            TensorKind::Exchanged => Some(("a slot holds what one rank sends", "Scattered")),
-            TensorKind::GatheredOutput => Some(("rows hold what one rank computes", "Reduced")),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Scratch { .. } => None,
+        let one_sender = match buffer.kind.at_end() {
+            AtEnd::Sent => Some(("a slot holds what one rank sends", "Scattered")),
+            AtEnd::Computed => Some(("rows hold what one rank computes", "Reduced")),
+            AtEnd::Nothing
+            | AtEnd::Gathered
+            | AtEnd::Anything
+            | AtEnd::Accumulated
+            | AtEnd::Sum { .. }
+            | AtEnd::Amax(_)
+            | AtEnd::Scales(_) => None,
         };
         if let Some((why, sum)) = one_sender.filter(|_| access == Use::Add) {
             let kind = buffer.kind.name();

@@ -6,7 +6,7 @@ use crate::kernel::{
     Purpose, Region, Role, RoleKind, ValueId,
 };
 use crate::order::TileOrder;
-use crate::program::{PartitionId, ScratchRows, Slots, StoreMode, TensorKind, Var};
+use crate::program::{PartitionId, Placement, ScratchRows, Slots, StoreMode, Var};
 use crate::rank::RankExpr;
 use std::fmt;
 
@@ -134,8 +134,8 @@ impl Printer<'_> {
         let (kind, dtype) = (buffer.kind.name(), buffer.dtype);
         let size = format!("{}×{}", self.dim(buffer.rows), self.dim(buffer.columns));
         let mut notes: Vec<String> = Vec::new();
-        match buffer.kind {
-            TensorKind::Scratch { extent, slots, .. } => {
+        match buffer.kind.placement() {
+            Placement::Scratch { extent, slots } => {
                 notes.push(match slots {
                     Slots::Count(1) => "1 slot".into(),
                     Slots::Count(count) => format!("{count} slots"),
@@ -147,18 +147,9 @@ impl Printer<'_> {
                     ScratchRows::Whole => "all rows".into(),
                 });
             }
-            TensorKind::Scattered => notes.push("own chunk".into()),
-            TensorKind::Exchanged => notes.extend(["world slots".into(), "own chunk".into()]),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => {}
+            Placement::Shard => notes.push("own chunk".into()),
+            Placement::Slots => notes.extend(["world slots".into(), "own chunk".into()]),
+            Placement::Own | Placement::AllShards => {}
         }
         if buffer.mn_major {
             notes.push("rows contiguous".into());

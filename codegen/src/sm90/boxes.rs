@@ -1,7 +1,7 @@
 //! The boxes that pieces travel in: their rows, columns and bytes, and where each is.
 
 use super::cta::{spare_rows, staging_rows};
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
 use crate::block::BLOCK;

@@ -3,15 +3,13 @@
 //! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
-use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
-use super::item::{Leaf, common, leaves};
+use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
 use super::nodes::{all_empty, why};
-use super::planes::{moved_blocks, moves_boxes, moves_scales};
-use super::walk::{Bound, Walk, Which};
+use super::walk::{Bound, ItemsOf, Walk, Which};
 use crate::diag::Diagnostic;
-use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit_ops};
+use crate::kernel::{Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
 use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING};
@@ -233,7 +231,7 @@ impl Walk<'_, '_> {
                 slice: 0.into(),
                 map,
                 at,
-                multicast: None,
+                multicast: false,
                 partial_boxes: None,
             },
             Node::Advance {
@@ -462,73 +460,6 @@ pub(super) fn counted_twice(kernel: &Kernel, scaled: &[(CounterId, Expr)]) -> Ve
         });
     }
     found
-}
-
-/// Calls `f` with what is done for one item, or between loops.
-fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => each_item(body, f),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                each_item(then, f);
-                each_item(otherwise, f);
-            }
-            Block::Items { body, .. } | Block::Once { body } => f(body),
-            Block::Join => {}
-        }
-    }
-}
-
-/// Whether an item copies.
-pub(super) fn copies(ops: &[Op]) -> bool {
-    let mut found = false;
-    visit_ops(ops, &mut |op| {
-        found |= matches!(op.kind, OpKind::Copy { .. })
-    });
-    found
-}
-
-/// Whether some item of a role that moves data is not [`regular`]: then one thread does all of its items in order.
-pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
-    let mut found = false;
-    each_item(body, &mut |ops| {
-        found |= copies(ops) && !regular(kernel, &leaves(kernel, ops))
-    });
-    found
-}
-
-/// Whether an item is waits, then copies in one loop over ranks or in none, each with its signals behind it, and none of what
-/// it has just copied: so one thread may fetch what another one sends. No scales are announced before the first box, of which
-/// the sending thread learns what was waited for.
-fn regular(kernel: &Kernel, leaves: &[Leaf<'_>]) -> bool {
-    let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
-    let Some(first) = leaves.iter().find(is_copy) else {
-        return true;
-    };
-    let around = &first.around;
-    let (mut written, mut boxes, mut announced) = (Vec::new(), false, false);
-    leaves.iter().all(|leaf| match &leaf.op.kind {
-        OpKind::Copy { dst, src } => {
-            let relays = written.contains(&(src.buffer, &src.home));
-            written.push((dst.buffer, &dst.home));
-            let late = announced && !boxes;
-            boxes |= moves_boxes(kernel, leaf.op);
-            !(relays || late && boxes) && leaf.around == *around
-        }
-        OpKind::Signal { .. } => {
-            announced = true;
-            !written.is_empty() && leaf.around.starts_with(around)
-        }
-        OpKind::Wait { .. } => written.is_empty(),
-        OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => true,
-    })
 }
 
 fn is_wait(leaf: &Leaf<'_>) -> bool {

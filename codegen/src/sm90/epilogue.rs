@@ -5,7 +5,7 @@
 //! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;
@@ -243,7 +243,7 @@ impl Walk<'_, '_> {
                 self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
                     ring: STAGES,
                     part,
-                    multicast: None,
+                    multicast: false,
                     partial_boxes: None,
                     index: place.into(),
                     slice,
@@ -284,7 +284,7 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
         Some(self.each_slot(sum, None, filled(bytes, vec![load])))

@@ -8,7 +8,7 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
@@ -95,10 +95,6 @@ impl Walk<'_, '_> {
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());
         let mut body = self.empty_stage();
-        body.push(Node::Expect {
-            barrier: STAGES.full(),
-            bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
-        });
         let waits = self.waits(&pass.load_waits);
         let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
         body.extend::<Vec<_>>(loads(&early));
@@ -108,6 +104,13 @@ impl Walk<'_, '_> {
                 body: waits,
             });
         }
+        // Behind the waits, so that who multiplies comes after them, too: a load's completion passes on nothing that its thread
+        // saw. Bytes of the early loads may land before they are announced, as another CTA's multicast may: a barrier counts them
+        // below zero, and its phase cannot end without this arrival.
+        body.push(Node::Expect {
+            barrier: STAGES.full(),
+            bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
+        });
         body.extend::<Vec<_>>(loads(&late));
         body.push(Node::Advance {
             ring: STAGES,
@@ -197,7 +200,7 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
         let mut part = self.empty_stage();
@@ -414,7 +417,7 @@ impl Walk<'_, '_> {
             slice: 0.into(),
             map,
             at,
-            multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
+            multicast: tile_side.ctas > 1,
             partial_boxes,
         };
         staged.loads.push(if mn_major {
@@ -474,7 +477,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         };
         Some(Staged {

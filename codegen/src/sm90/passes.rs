@@ -6,7 +6,7 @@
 //! for.
 
 use super::builder::refuse;
-use super::item::{Around, Leaf};
+use super::leaves::{Around, Leaf};
 use super::made::plane;
 use super::walk::Walk;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region};

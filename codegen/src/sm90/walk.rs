@@ -1,13 +1,14 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
-use super::chosen::ItemsOf;
-use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
+use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
-use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
+use crate::order::Selection;
+use crate::program::{Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
+use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
     At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
@@ -37,6 +38,19 @@ pub(super) enum Bound {
         row: Expr,
         column: Expr,
     },
+}
+
+/// The items that a loop visits.
+#[derive(Clone, Copy)]
+pub(super) struct ItemsOf<'a> {
+    /// The loop's variable.
+    pub var: Var,
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// Of which chunk.
+    pub chunk: Option<&'a RankExpr>,
+    /// Which of those.
+    pub selection: &'a Selection,
 }
 
 pub(super) struct Walk<'b, 'a> {
@@ -481,31 +495,21 @@ impl Builder<'_> {
         let buffer = &self.kernel.buffers[tensor.index()];
         let [chunked, by_columns] =
             [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
-        match buffer.kind {
+        let written = buffer.kind.is_output();
+        match buffer.kind.placement() {
             // Where an operand is MN-major, every chunk is a matrix of its own.
-            TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. } => View::Flat,
-            TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
-            TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
-            TensorKind::Out | TensorKind::Accumulated => View::Flat,
-            TensorKind::Gathered | TensorKind::Reduced | TensorKind::GatheredOutput => {
-                View::SharedChunks
-            }
-            TensorKind::Scale { gathered: true, .. } => View::SharedChunks,
-            TensorKind::Scattered => View::SharedChunk,
-            TensorKind::Exchanged => View::SharedSlots,
-            TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
-            TensorKind::Scratch {
+            Placement::Own if chunked && (written || buffer.mn_major) => View::Chunks,
+            Placement::Own if by_columns && written => View::ColumnChunks,
+            Placement::Own => View::Flat,
+            Placement::AllShards => View::SharedChunks,
+            Placement::Shard => View::SharedChunk,
+            Placement::Slots => View::SharedSlots,
+            Placement::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
+            Placement::Scratch {
                 slots: Slots::Count(1),
                 ..
             } if by_columns && !self.reached_by_peers(tensor) => View::ColumnChunks,
-            TensorKind::Scratch { .. } => View::SharedSlots,
+            Placement::Scratch { .. } => View::SharedSlots,
         }
     }
 

@@ -112,12 +112,10 @@ impl Node {
                 index,
                 slice,
                 at,
-                multicast,
                 partial_boxes,
                 ..
             } => {
                 let mut all = vec![index, slice, &at.column, &at.row, &at.chunk, &at.rank];
-                all.extend(multicast);
                 all.extend(
                     partial_boxes
                         .iter()

@@ -2,7 +2,8 @@
 
 use crate::fixtures::small;
 use counterflow_codegen::interp::open::{
-    Cause, Fault, Launch, Machine as Gpus, Memory, Place, StreamId, Watch, Work,
+    AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch,
+    Work,
 };
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::kernel::Kernel;
@@ -346,4 +347,78 @@ fn a_refused_access_empties_the_streams() {
     ranks.gpus.run(0, u64::MAX);
     assert_eq!(ranks.gpus.fault(), Some(&Fault("outside".into())));
     assert!(ranks.gpus.is_past(ranks.gpus.now(ranks.streams[0])));
+}
+
+/// What two ranks are told that compare these launches, the first rank all of its before the other one begins.
+fn compared(launches: [&[(u64, Option<u64>)]; 2]) -> Option<GaveUp> {
+    const STRIDE: u64 = 1 << 14;
+    let mut gpus = Gpus::new(Flat(vec![0; 2 * STRIDE as usize]), &[SMS; 2], 1);
+    for (rank, launches) in (0..).zip(launches) {
+        let stream = gpus.stream(rank as usize);
+        for (tag, launched) in launches {
+            let compare = Compare {
+                rank,
+                world: 2,
+                boards: 256,
+                stride: STRIDE,
+                far: 64 + 8 * u64::from(rank),
+                tag: *tag,
+                launched: *launched,
+                watch: Watch {
+                    id: rank.into(),
+                    kernel: 0,
+                    abort: 0,
+                    host: None,
+                    limit: u64::MAX,
+                },
+            };
+            gpus.submit(stream, Work::Compare(compare));
+        }
+        gpus.run(0, u64::MAX);
+    }
+    assert_eq!(gpus.fault(), None);
+    gpus.told().into_iter().next()
+}
+
+#[test]
+fn replays_that_differ_are_told_however_far_a_rank_is_ahead() {
+    let replays = |other: Option<usize>, count: u64| -> Vec<_> {
+        let tag = |at: u64| 77 + u64::from(other == Some(at as usize));
+        (0..count).map(|at| (tag(at), None)).collect()
+    };
+    for count in [AHEAD, 3 * AHEAD + 5, 40 * AHEAD] {
+        let same = replays(None, count);
+        assert_eq!(compared([&same, &same]), None, "{count}");
+        for at in [0, count / 2, count - 1] {
+            let told = compared([&same, &replays(Some(at as usize), count)]);
+            let told = told.unwrap_or_else(|| panic!("launch {at} of {count} differs"));
+            assert_eq!(
+                (told.cause, told.rank),
+                (Cause::Differs, 1),
+                "{at} of {count}"
+            );
+            // Which one it was is known as long as it is among the latest.
+            let latest = at + AHEAD >= count;
+            assert_eq!(told.role, u32::from(!latest), "{at} of {count}");
+            if latest {
+                assert_eq!((u64::from(told.cell), told.seen, told.wanted), (at, 77, 78));
+            }
+        }
+    }
+}
+
+/// Of launches that hosts make, their ledger compares what they are. Ranks may begin to compare at any of them.
+#[test]
+fn launches_of_hosts_are_compared_by_their_places_among_the_replays() {
+    let host = |at: u64| (5, Some(at));
+    let replay = (9, None);
+    let early = [host(0), host(1), host(2), replay, host(3), replay];
+    assert_eq!(compared([&early, &early]), None);
+    let swapped = [host(0), host(1), host(2), host(3), replay, replay];
+    let told = compared([&early, &swapped]).expect("another order");
+    assert_eq!((told.cause, told.cell, told.role), (Cause::Differs, 3, 0));
+    // One replays what the other one's host launches.
+    let replayed = [host(0), host(1), host(2), replay, (9, Some(3)), replay];
+    let told = compared([&early, &replayed]).expect("they differ");
+    assert_eq!((told.cell, told.role), (4, 0));
 }

@@ -7,7 +7,6 @@ mod blocks;
 mod blocks_across;
 mod blocks_in_clusters;
 mod chunk_ends;
-mod cluster_split_k;
 mod columns;
 mod control;
 mod copies;

@@ -6,6 +6,7 @@ use crate::fixtures::strangers::{Gather, far_cells};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, Rule as Fp8Rule};
@@ -182,43 +183,60 @@ fn two_layers() -> Program {
     s.finish()
 }
 
-/// In FP8 all columns of `hidden` are one step: the loader arrives for its stage before it waits, and the load itself is all
-/// that comes between the wait and the store.
+/// Where the wait for a counter stands in a node's body.
+fn wait_in(kernel: &Kernel, name: &str, node: &mut Node) -> Option<usize> {
+    node.body_mut()?.iter().position(|node| {
+        matches!(node, Node::CounterWait { counter, .. }
+            if kernel.counters[counter.index()].name == name)
+    })
+}
+
+/// Where a product has one step, no arrival of a later one says what its loader waited for, and the completion of the load says
+/// nothing of it: the loader arrives for a step behind its waits.
 #[test]
 fn a_product_of_one_step_comes_after_the_waits_before_it() {
-    let variant = Variant::new(3).dtype(E4M3);
-    let pipeline = || {
-        let kernel = lower(&two_layers(), &variant).and_then(verify::kernel);
-        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
-        sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
-    };
-    verify::pipeline(pipeline()).unwrap_or_else(|error| panic!("{error}"));
+    for dtype in [Bf16, E4M3] {
+        let variant = Variant::new(3).dtype(dtype);
+        let pipeline = || {
+            let kernel = lower(&two_layers(), &variant).and_then(verify::kernel);
+            let kernel = kernel.unwrap_or_else(|error| panic!("{dtype}: {error}"));
+            sm90::build(&kernel).unwrap_or_else(|error| panic!("{dtype}: {error}"))
+        };
+        verify::pipeline(pipeline()).unwrap_or_else(|error| panic!("{dtype}: {error}"));
 
-    // Behind the loads of the step the wait comes before nothing of it.
-    let mut late = pipeline();
-    let kernel = late.kernel.clone();
-    let mut moved = 0;
-    late.lists(&mut |list| {
-        let waits = |node: &Node| {
-            matches!(node, Node::CounterWait { counter, .. }
-                if kernel.counters[counter.index()].name == "flag")
-        };
-        let of_step = |node: &mut Node| {
-            let all = node.clone();
-            let body = node.body_mut()?;
-            body.iter().position(waits).map(|at| {
-                body.remove(at);
-                all
-            })
-        };
-        if let Some(all) = list.iter_mut().find_map(of_step) {
-            list.push(all);
-            moved += 1;
+        // Before the wait the arrival tells nobody of it. Behind the loads of the step the wait comes before nothing.
+        let moves: [fn(&mut Vec<Node>, usize, usize); 2] = [
+            |step, waits, _| {
+                let arrival = |node: &Node| matches!(node, Node::Expect { .. });
+                let arrival = step.iter().position(arrival).expect("an arrival");
+                assert!(waits < arrival, "the arrival is behind the wait");
+                let arrival = step.remove(arrival);
+                step.insert(waits, arrival);
+            },
+            |step, waits, flag| {
+                step.push(step[waits].clone());
+                step[waits].body_mut().expect("waits").remove(flag);
+            },
+        ];
+        for moves in moves {
+            let mut wrong = pipeline();
+            let kernel = wrong.kernel.clone();
+            let mut moved = 0;
+            wrong.lists(&mut |step| {
+                let mut nodes = step.iter_mut().enumerate();
+                let waits =
+                    nodes.find_map(|(at, node)| Some((at, wait_in(&kernel, "flag", node)?)));
+                if let Some((waits, flag)) = waits {
+                    moves(step, waits, flag);
+                    moved += 1;
+                }
+            });
+            assert_eq!(moved, 1, "one wait for the flag");
+            let found = verify::pipeline(wrong).expect_err("refused");
+            let told = first(&found);
+            assert!(told.contains("the schedule waits for "), "{told}");
         }
-    });
-    assert_eq!(moved, 1, "one wait for the flag");
-    let told = first(&verify::pipeline(late).expect_err("refused"));
-    assert!(told.contains("the schedule waits for flag["), "{told}");
+    }
 }
 
 /// A rank that has read a slot says so. In the small case nobody builds on it.
@@ -320,6 +338,45 @@ fn a_combination_of_branches_is_tried_where_a_rank_takes_it() {
     insta::assert_snapshot!(first(&found), @"
     error[resources]: this has no kernel together with the other branches of its item: all warps are tried for at most 16 ranks, and none of those takes these branches in one item
       help: let a rank do it in a world of 2 to 16, or put the branches into loops of their own
+    ");
+}
+
+/// In worlds of 9 and more its last rank signals to a rank that is not there. The tile level refuses every launch of it.
+fn out_of_bounds_in_large_worlds() -> Program {
+    let mut s = ScheduleBuilder::new("far");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let (told, far) = (
+        s.counters("told", [2.into()]),
+        s.counters("far", [2.into()]),
+    );
+    let by = |rank: i64| {
+        let far = Cond::compare(Comparison::Ge, me(), 8);
+        Cond::compare(Comparison::Eq, me(), rank).or(far)
+    };
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+            s.when(by(0), |s| s.signal(told.on(me()).at(0), 1));
+            s.when(by(1), |s| s.signal(told.on(me()).at(1), 1));
+        });
+        s.for_items("last", tiles.all().skip(2), |s, _| {
+            s.signal(far.on(me() + world() / 9).at(0), 1);
+        });
+    });
+    s.finish()
+}
+
+/// Where nothing can be said of the items of the kernel's own world, nothing says that the cases do all that they do.
+#[test]
+fn combinations_of_branches_that_cannot_be_listed_are_refused() {
+    let program = out_of_bounds_in_large_worlds();
+    verify::pipeline(built(&program, 8)).unwrap_or_else(|error| panic!("{error}"));
+    let found = verify::pipeline(built(&program, 12)).expect_err("refused");
+    insta::assert_snapshot!(first(&found), @"
+    error[resources]: the branches that items take in a world of 12 cannot be listed: `me + world / 9` is rank 12 on rank 11, but in a world of 12 ranks end at 11
+      help: make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not
     ");
 }
 

@@ -5,8 +5,9 @@ use crate::compares::{Compares, NUMBER};
 use crate::cuda::Boards;
 use crate::driver::{Current, Event, Lane, Stream, is_past};
 use crate::error::Error;
-use crate::group::Entry;
+use crate::group::{End, Entry, Replayed};
 use crate::jit::Compiler;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Communicator {
@@ -48,10 +49,17 @@ impl Communicator {
         {
             None => Ok(()),
             Some(compares) => {
-                self.ends().compares(self.rank, entry);
+                if launch.is_some() {
+                    self.ends().compares(self.rank, entry);
+                }
                 compares.enqueue(stream, entry, launch)
             }
         }
+    }
+
+    /// Replays of a captured launch have its name in errors, for as long as the result is there.
+    pub(crate) fn names_replays_of(&self, entry: &Entry) -> Arc<Replayed> {
+        Arc::new(End::replays(self.ends(), self.rank, entry))
     }
 
     /// Opens the lane of this rank's launches, since one of them is captured.

@@ -28,7 +28,7 @@ impl Communicator {
 
     /// Times this rank's launches on the GPU from now on, or no more: [`OpCounts::gpu_time`]. Off at first, as two events that
     /// keep time cost the host some microseconds a launch, and a launch between them does not start before the one in front of it
-    /// has ended. Launches in graphs are not timed.
+    /// has ended. A launch in a [`Graph`](crate::Graph) is timed at its replays if it was recorded while this was on.
     ///
     /// [`Communicator::op_counts`] has an example.
     pub fn time_launches(&self, on: bool) {

@@ -2,6 +2,7 @@
 
 use super::Communicator;
 use crate::error::Error;
+use std::sync::Arc;
 use tracing::debug;
 
 impl Communicator {
@@ -36,6 +37,9 @@ impl Communicator {
         let (group, rank) = self.group.split(self.rank, (color, key))?;
         debug!(of = self.rank, color, rank, ranks = group.world(), "group");
         let stream = group.stream(rank);
-        Ok(Communicator::seat(&group, rank, stream, &self.proven))
+        let mut made = Communicator::seat(&group, rank, stream, &self.proven);
+        let parent = (Arc::downgrade(&self.group), self.rank);
+        made.ancestors = self.ancestors.iter().cloned().chain([parent]).collect();
+        Ok(made)
     }
 }

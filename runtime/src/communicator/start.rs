@@ -178,6 +178,7 @@ impl Communicator {
             group: group.clone(),
             proven: proven.clone(),
             metrics: Arc::default(),
+            ancestors: Arc::default(),
             seat: true,
         }
     }

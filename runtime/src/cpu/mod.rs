@@ -9,6 +9,9 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
 use counterflow_codegen::verify::{Checked, Series};
 use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// How one launch's outputs compare with the reference.
 ///
@@ -41,6 +44,7 @@ pub struct Compared {
 /// let run: Run = cpu::run(&series, vec![&plan, &plan], 7)?; // two launches, one after another
 /// let second: Compared = run.compare(1)?.expect("a reference");
 /// assert!(second.of_allowed < 1.0, "within what rounding allows");
+/// assert_eq!(run.compare_all()?.len(), 2);
 /// println!("{} elements, at most {} off; {} steps", second.elements, second.max_error, run.steps());
 ///
 /// // Other orders of the same steps, without numbers.
@@ -134,6 +138,48 @@ impl Run<'_> {
                 .map(|tensor| (self.name(tensor.tensor).to_owned(), tensor.says))
                 .collect(),
         }))
+    }
+
+    /// Compares all launches, one after another or several at once.
+    ///
+    /// # Errors
+    /// As [`Run::compare`], of the first launch that has one.
+    pub fn compare_all(&self) -> Result<Vec<Result<Compared, NoReference>>, Error> {
+        let next = AtomicUsize::new(0);
+        let one = || {
+            let launch = next.fetch_add(1, Ordering::Relaxed);
+            (launch < self.plans.len()).then(|| (launch, self.compare(launch)))
+        };
+        let some = || std::iter::from_fn(one).collect::<Vec<_>>();
+        let mut all = thread::scope(|scope| {
+            let others: Vec<_> = (1..self.at_once()).map(|_| scope.spawn(some)).collect();
+            let mut all = some();
+            for other in others {
+                let other = other.join();
+                all.extend(other.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            all
+        });
+        all.sort_by_key(|(launch, _)| *launch);
+        all.into_iter().map(|(_, compared)| compared).collect()
+    }
+
+    /// How many launches are compared at once: what is done one after another for a launch is done beside another's products.
+    fn at_once(&self) -> usize {
+        const MOST: u64 = 4;
+        /// What their references take together, about.
+        const BYTES: u64 = 4 << 30;
+        /// Bytes of an element: its number, as an input and in memory, and its error bound.
+        const EACH: u64 = 24;
+        let bytes = |plan: &&Checked<Plan>| {
+            let [m, n, k] = [plan.shape.m, plan.shape.n, plan.shape.k].map(u64::from);
+            let elements = m * n + m * k + n * k;
+            elements * u64::from(plan.geometry.world) * EACH
+        };
+        let largest = self.plans.iter().map(bytes).max().unwrap_or(0);
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let most = (BYTES / largest.max(1)).clamp(1, MOST) as usize;
+        most.min(cores).min(self.plans.len())
     }
 
     fn name(&self, tensor: TensorId) -> &str {

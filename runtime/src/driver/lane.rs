@@ -7,7 +7,8 @@
 use super::event::Event;
 use crate::error::{Error, Stall};
 use crate::this_thread::this_thread;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A node of a graph that the program captures, by the driver's number.
@@ -23,10 +24,28 @@ pub(crate) struct Lane {
     free: Condvar,
 }
 
+/// Where a rank's own stream enters its lane, and how long a thread of the rank waits for others that are in.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    pub lane: Arc<Lane>,
+    pub limit: Duration,
+}
+
+/// All that has a stream leads here.
+impl fmt::Debug for Entrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut entrance = f.debug_struct("Entrance");
+        entrance.field("open", &self.lane.is_open());
+        entrance.finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    /// The thread that enqueues, and how often it has entered.
-    holder: Option<(usize, u32)>,
+    /// The threads that enqueue, and how often each has entered. Once the lane is open, one at a time.
+    inside: Vec<(usize, u32)>,
+    /// Whether a thread opens the lane: it waits for those that are in, and others wait for it.
+    opening: bool,
     /// Where the latest captured launch ends: in which capture, and its last node.
     captured: Option<(u64, Node)>,
 }
@@ -41,13 +60,33 @@ impl Lane {
         self.turn.get().is_some()
     }
 
-    /// The event, from now on after everything that `make` put before it.
-    pub fn open(&self, make: impl FnOnce() -> Result<Event, Error>) -> Result<&Event, Error> {
+    /// The event, from now on after everything that `make` put before it, while no other thread enqueues.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if another thread stays in; those of `make`.
+    pub fn open(
+        &self,
+        limit: Duration,
+        make: impl FnOnce() -> Result<Event, Error>,
+    ) -> Result<&Event, Error> {
         if let Some(turn) = self.turn.get() {
             return Ok(turn);
         }
-        let made = make()?;
-        Ok(self.turn.get_or_init(|| made))
+        let others_open = |state: &mut State| state.opening;
+        self.until(limit, others_open)?.opening = true;
+        let made = || {
+            let others_in =
+                |state: &mut State| state.inside.iter().any(|(of, _)| *of != this_thread());
+            drop(self.until(limit, others_in)?);
+            match self.turn.get() {
+                Some(turn) => Ok(turn),
+                None => make().map(|turn| self.turn.get_or_init(|| turn)),
+            }
+        };
+        let made = made();
+        self.state().opening = false;
+        self.free.notify_all();
+        made
     }
 
     /// The event, if something was captured.
@@ -55,41 +94,71 @@ impl Lane {
         self.turn.get()
     }
 
-    /// Keeps other threads out until [`Lane::unlock`], which this thread calls as often.
+    /// Waits as long as others are in the way.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if they stay.
+    fn until(
+        &self,
+        limit: Duration,
+        mut blocked: impl FnMut(&mut State) -> bool,
+    ) -> Result<MutexGuard<'_, State>, Error> {
+        let start = Instant::now();
+        let mut state = self.state();
+        while blocked(&mut state) {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Error::Stalled(Box::new(Stall {
+                    role: "its thread has something to enqueue".into(),
+                    waited_on: "threads of other communicators on the GPU that had enqueued theirs"
+                        .into(),
+                    wanted: 1,
+                    ..Stall::default()
+                })));
+            }
+            let waited = self.free.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state)
+    }
+
+    /// Whether another thread keeps this one out.
+    fn is_kept_out(&self, state: &State) -> bool {
+        let is_in = state.inside.iter().any(|(of, _)| *of == this_thread());
+        let blocked = match self.is_open() {
+            true => !state.inside.is_empty(),
+            false => state.opening,
+        };
+        blocked && !is_in
+    }
+
+    fn enters(mut state: MutexGuard<'_, State>) {
+        let own = this_thread();
+        match state.inside.iter_mut().find(|(of, _)| *of == own) {
+            Some((_, depth)) => *depth += 1,
+            None => state.inside.push((own, 1)),
+        }
+    }
+
+    /// Comes in, until [`Lane::unlock`], which this thread calls as often. An open lane has one thread at a time; who opens
+    /// one waits for those that are in.
     ///
     /// # Errors
     /// [`Error::Stalled`] if another thread stays in.
-    pub(super) fn lock(&self) -> Result<(), Error> {
-        /// Who is in only enqueues.
-        const LIMIT: Duration = Duration::from_secs(110);
-        let start = Instant::now();
-        let mut state = self.state();
-        loop {
-            match &mut state.holder {
-                None => {
-                    state.holder = Some((this_thread(), 1));
-                    return Ok(());
-                }
-                Some((holder, depth)) if *holder == this_thread() => {
-                    *depth += 1;
-                    return Ok(());
-                }
-                Some(_) if start.elapsed() > LIMIT => {
-                    return Err(Error::Stalled(Box::new(Stall {
-                        role: "its thread has something to enqueue".into(),
-                        waited_on:
-                            "threads of other communicators on the GPU that had enqueued theirs"
-                                .into(),
-                        wanted: 1,
-                        ..Stall::default()
-                    })));
-                }
-                Some(_) => {
-                    let waited = self.free.wait_timeout(state, LIMIT);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
-            }
+    pub(super) fn lock(&self, limit: Duration) -> Result<(), Error> {
+        let state = self.until(limit, |state| self.is_kept_out(state))?;
+        Lane::enters(state);
+        Ok(())
+    }
+
+    /// The same, without a wait: whether it came in.
+    pub(super) fn try_lock(&self) -> bool {
+        let state = self.state();
+        let free = !self.is_kept_out(&state);
+        if free {
+            Lane::enters(state);
         }
+        free
     }
 
     /// The last node of the latest launch, if it is in that capture.
@@ -107,12 +176,13 @@ impl Lane {
 
     /// Lets other threads in.
     pub(super) fn unlock(&self) {
-        let mut state = self.state();
-        if let Some((_, depth)) = &mut state.holder {
+        let (mut state, own) = (self.state(), this_thread());
+        if let Some(at) = state.inside.iter().position(|(of, _)| *of == own) {
+            let (_, depth) = &mut state.inside[at];
             *depth -= 1;
             if *depth == 0 {
-                state.holder = None;
-                self.free.notify_one();
+                state.inside.swap_remove(at);
+                self.free.notify_all();
             }
         }
     }

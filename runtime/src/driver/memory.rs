@@ -139,11 +139,11 @@ fn must_do_it(stream: &Stream, what: &str) -> Result<(), Error> {
 /// Copies to the GPU in stream order. `values` may be reused when this returns.
 pub(crate) fn write<T: Element>(stream: &Stream, to: Address, values: &[T]) -> Result<(), Error> {
     must_do_it(stream, "a copy to the GPU")?;
-    let _entering = stream.enter()?;
-    match &stream.0 {
+    // Of many bytes it waits for what is in the stream.
+    stream.around(|| match &stream.0 {
         StreamKind::Cuda(stream) => cuda::write(stream, to, values),
         StreamKind::Emulated(stream) => stream.write(to, values),
-    }
+    })
 }
 
 /// Copies from the GPU, after everything earlier in the stream, and waits for it.
@@ -153,11 +153,10 @@ pub(crate) fn read<T: Element>(
     len: usize,
 ) -> Result<Vec<T>, Error> {
     must_do_it(stream, "a copy from the GPU")?;
-    let _entering = stream.enter()?;
-    match &stream.0 {
+    stream.around(|| match &stream.0 {
         StreamKind::Cuda(stream) => cuda::read(stream, from, len),
         StreamKind::Emulated(stream) => stream.read(from, len),
-    }
+    })
 }
 
 /// As [`read`]. Gives nothing if a dead GPU no longer answers.

@@ -1,7 +1,7 @@
 //! Streams: a GPU's work in order.
 
 use super::event::settled;
-use super::lane::Lane;
+use super::lane::{Entrance, Lane};
 use super::refusal;
 use crate::cuda;
 use crate::emulated;
@@ -9,6 +9,7 @@ use crate::error::Error;
 use counterflow_codegen::interp::open::{Compare, Launch};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An ordered queue of a GPU's work. Clones are the same stream.
 ///
@@ -37,7 +38,7 @@ use std::sync::Arc;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Stream(pub(super) Kind, pub(super) Option<Arc<Lane>>);
+pub struct Stream(pub(super) Kind, Option<Entrance>);
 
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -122,14 +123,18 @@ impl Stream {
     }
 
     /// Its lane, if it is a rank's own stream.
-    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+    pub(crate) fn lane(&self) -> Option<&Lane> {
+        self.1.as_ref().map(|entrance| &*entrance.lane)
+    }
+
+    pub(super) fn entrance(&self) -> Option<&Entrance> {
         self.1.as_ref()
     }
 
-    /// The same stream as a rank's own, in that lane.
+    /// The same stream as a rank's own, in that lane. A thread of the rank waits so long for others that are in.
     #[must_use]
-    pub(crate) fn in_lane(self, lane: Arc<Lane>) -> Stream {
-        Stream(self.0, Some(lane))
+    pub(crate) fn in_lane(self, lane: Arc<Lane>, limit: Duration) -> Stream {
+        Stream(self.0, Some(Entrance { lane, limit }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sequences of API calls on emulated ranks, by seed, against what they must compute: launches of several schedules and
-//! sizes, graphs between them, memory and kernels that are dropped and replaced under them, several threads of a rank, two communicators on
-//! the same GPUs, copies by copy engine, ranks that launch something else, panic or end.
+//! sizes, graphs between them, ours and those that the program captures in a stream of its own, memory and kernels that are
+//! dropped and replaced under them, several threads of a rank, two communicators on the same GPUs, groups that are lent
+//! memory, copies by copy engine, refusals, ranks that launch something else, panic or end.
 //!
 //! A sequence is right if every value is right, threads get memory of their own, and a rank that does something else is
 //! found out: all ranks are told. `undo` switches a fix off, and the fuzz must then find a wrong sequence.
@@ -16,7 +17,7 @@ use crate::proof::Proven;
 use crate::schedules::{Sender, gather, product, scatter};
 use crate::undo::{self, Fix};
 use counterflow_codegen::program::Program;
-use plan::{Fault, Sequence, WORLD};
+use plan::{Fault, Sequence, WORLD, Way};
 use rank::{Kind, Rank, Wrong};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -122,7 +123,8 @@ impl Fuzz {
         let ready = comms.iter().enumerate().map(|(at, comm)| {
             let used = sequence.used(at, self.programs.len());
             let launches = sequence.calls.len();
-            Rank::new(comm, &self.programs, &self.alone, &used, launches)
+            let programs = (&self.programs[..], &self.alone);
+            Rank::new(comm, programs, &used, launches, sequence.way)
         });
         let mut ranks = ready.collect::<Result<Vec<_>, Error>>()?;
         let ours = |ranks: Vec<Rank<'_>>| ranks.into_iter().flat_map(|rank| rank.twice).collect();
@@ -230,7 +232,8 @@ fn a_rank_whose_peer_never_launches_is_told_for_what_it_waits() {
             let (fuzz, over) = (&fuzz, &over);
             scope.spawn(move || {
                 let used = [true, false, false, false];
-                let mut rank = Rank::new(comm, &fuzz.programs, &fuzz.alone, &used, 1)?;
+                let programs = (&fuzz.programs[..], &fuzz.alone);
+                let mut rank = Rank::new(comm, programs, &used, 1, Way::default())?;
                 let start = Instant::now();
                 let told = match comm.rank() {
                     0 => {

@@ -102,10 +102,35 @@ impl Fault {
     ];
 }
 
+/// How all calls of a sequence are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Way {
+    /// The program captures its graphs in a stream of its own, and replays them there.
+    pub captured: bool,
+    /// Each launch is tried with more rows than the schedule was built for before: that is refused, and ends nothing.
+    pub refused: bool,
+    /// What waits for nobody is launched by a group of the rank alone, with tensors of the rank.
+    pub lent: bool,
+}
+
+impl Way {
+    /// Of that seed, by numbers of its own.
+    fn of(seed: u64) -> Way {
+        let mut numbers = Numbers::new(seed ^ 0x7761_7973);
+        let mut one_in = |count: u64| numbers.below(count) == 0;
+        Way {
+            captured: one_in(3),
+            refused: one_in(4),
+            lent: one_in(3),
+        }
+    }
+}
+
 /// A sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sequence {
     pub seed: u64,
+    pub way: Way,
     /// How many communicators the ranks have, on the same GPUs.
     pub comms: usize,
     /// Each with the communicator that it is made on.
@@ -166,8 +191,15 @@ impl Sequence {
             )),
             _ => None,
         };
+        let way = Way::of(seed);
+        // Of a rank that leaves, nobody but `each` and a process's end tells how many replays are missing.
+        let leaves = matches!(fault, Some((_, Fault::Ends | Fault::Panics)));
         Sequence {
             seed,
+            way: Way {
+                captured: way.captured && !leaves,
+                ..way
+            },
             comms,
             calls,
             fault,

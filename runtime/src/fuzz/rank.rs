@@ -1,8 +1,8 @@
 //! One rank's part of a sequence, and what its launches must compute.
 
-use super::plan::{Call, Fault, MOST, Other, ROWS, SIDE, STREAMS, WORLD};
+use super::plan::{Call, Fault, MOST, Other, ROWS, SIDE, STREAMS, WORLD, Way};
 use crate::communicator::Communicator;
-use crate::driver::Stream;
+use crate::driver::{self, Stream};
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::op::{Caller, Op};
@@ -63,9 +63,15 @@ struct Launched {
     y: Output,
 }
 
+/// A graph of ours, or one that the program captured.
+enum Replays {
+    Ours(Graph),
+    Captured(driver::Graph),
+}
+
 /// A graph. The arguments of its launches stay: the graph has them, and this.
 struct Recorded {
-    graph: Graph,
+    graph: Replays,
     rows: usize,
     /// What the launches that gather are given, and the others.
     x: UserBuffer<bf16>,
@@ -80,6 +86,9 @@ pub struct Rank<'a> {
     programs: &'a [(Program, Kind)],
     ops: Vec<Option<Op>>,
     alone: Op,
+    /// The same in a group of this rank.
+    lent: Option<(Op, Communicator)>,
+    way: Way,
     streams: Vec<Stream>,
     w: Tensor<bf16>,
     x: Option<UserBuffer<bf16>>,
@@ -98,10 +107,10 @@ impl<'a> Rank<'a> {
     /// Builds those of the schedules that are used, and one that waits for nobody. Collective.
     pub fn new(
         comm: &'a Communicator,
-        programs: &'a [(Program, Kind)],
-        alone: &Program,
+        (programs, alone): (&'a [(Program, Kind)], &Program),
         used: &[bool],
         launches: usize,
+        way: Way,
     ) -> Result<Rank<'a>, Error> {
         comm.reserve((1 << 20) + (1 << 17))?;
         let ops = programs.iter().zip(used);
@@ -116,6 +125,14 @@ impl<'a> Rank<'a> {
             programs,
             ops,
             alone: build(comm, alone)?,
+            lent: match way.lent {
+                true => {
+                    let group = comm.split(comm.rank(), 0)?;
+                    Some((build(&group, alone)?, group))
+                }
+                false => None,
+            },
+            way,
             streams: (0..STREAMS)
                 .map(|_| comm.gpu().stream())
                 .collect::<Result<_, _>>()?,
@@ -236,6 +253,13 @@ impl<'a> Rank<'a> {
             None => comm.into(),
         };
         let op = self.ops[op].as_ref().expect("built");
+        if self.way.refused {
+            match op.on(caller.clone()).rows(MOST + 1).launch() {
+                Err(Error::Rejected(_)) => {}
+                Err(other) => return Err(other.into()),
+                Ok(_) => return Err(Wrong::Value("more rows than it was built for".into())),
+            }
+        }
         let y = if kind == Kind::Gathers {
             let gathered = self.x.as_ref().expect("one at any time");
             let gathered = gathered.rows(if view { 2..GATHERED } else { 0..MOST })?;
@@ -264,7 +288,11 @@ impl<'a> Rank<'a> {
     fn launch_alone(&mut self, rows: usize, input: u64) -> Result<(), Wrong> {
         let x = self.operand(rows, true, input)?;
         let mut y = self.own(rows.max(1), true)?;
-        let launch = self.alone.on(self.comm).rows(rows).tensor("x", &x);
+        let launch = match &self.lent {
+            Some((op, group)) => op.on(group),
+            None => self.alone.on(self.comm),
+        };
+        let launch = launch.rows(rows).tensor("x", &x);
         launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
         self.launched.push(Launched {
             kind: Kind::Alone,
@@ -296,14 +324,14 @@ impl<'a> Rank<'a> {
             };
             launches.push((kind, y));
         }
-        let graph = self.comm.capture(|s| {
+        let mut record = |on: Caller<'_>| {
             for (kind, y) in &mut launches {
                 let op = match kind {
                     Kind::Gathers => self.ops[0].as_ref().expect("built"),
                     Kind::Scatters => self.ops[1].as_ref().expect("built"),
                     Kind::Alone => &self.alone,
                 };
-                let launch = op.on(s).rows(rows).tensor("w", &self.w);
+                let launch = op.on(on.clone()).rows(rows).tensor("w", &self.w);
                 let launch = match kind {
                     Kind::Gathers => launch.tensor("x", &x),
                     Kind::Scatters | Kind::Alone => launch.tensor("x", &own),
@@ -314,7 +342,18 @@ impl<'a> Rank<'a> {
                 };
             }
             Ok(())
-        })?;
+        };
+        let graph = match self.way.captured {
+            false => Replays::Ours(self.comm.capture(|s| record(s.into()))?),
+            true => {
+                let stream = &self.streams[0];
+                driver::Graph::record(stream)?;
+                let recorded = record(stream.into());
+                let graph = driver::Graph::recorded(stream)?;
+                recorded?;
+                Replays::Captured(graph)
+            }
+        };
         self.recorded = Some(Recorded {
             graph,
             rows,
@@ -341,10 +380,13 @@ impl<'a> Rank<'a> {
         let values = |rows| matrix(rows, |row, column| number(input, me, row, column));
         x.write(&values(*rows))?;
         own.write(&values(MOST))?;
-        match stream {
-            Some(stream) => graph.launch(&self.streams[stream])?,
-            None => graph.launch(self.comm)?,
-        };
+        match (graph, stream) {
+            (Replays::Ours(graph), Some(stream)) => drop(graph.launch(&self.streams[stream])?),
+            (Replays::Ours(graph), None) => drop(graph.launch(self.comm)?),
+            (Replays::Captured(graph), stream) => {
+                graph.launch(&self.streams[stream.unwrap_or(0)])?;
+            }
+        }
         for (kind, y) in launches {
             let copied = self.comm.zeros([MOST, SIDE])?;
             match y {

@@ -5,6 +5,7 @@ use super::order::Where;
 use crate::driver::{Current, Event, Gpu, Lane};
 use crate::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// The lanes that somebody has: of which GPU, and for which of a communicator's ranks there.
 static LANES: Mutex<Vec<(Where, usize, Weak<Lane>)>> = Mutex::new(Vec::new());
@@ -30,15 +31,20 @@ impl Member {
     /// Its GPU is current.
     ///
     /// # Errors
-    /// What the driver refuses.
-    pub fn open_lane(&self, rank: u32, current: Current<'_>) -> Result<(&Lane, &Event), Error> {
+    /// [`Error::Stalled`] if another thread stays in; what the driver refuses.
+    pub fn open_lane(
+        &self,
+        rank: u32,
+        current: Current<'_>,
+        limit: Duration,
+    ) -> Result<(&Lane, &Event), Error> {
         let (gpu, index) = &self.ranks[rank as usize];
         let own = &self.streams[rank as usize];
         let lane = own.lane().ok_or_else(|| Error::Usage {
             what: "a captured launch in a stream that is no rank's".into(),
             legal: "report it".into(),
         })?;
-        let turn = lane.open(|| {
+        let turn = lane.open(limit, || {
             let others = order().streams(gpu.into(), *index);
             for other in others.iter().filter(|other| !other.is(own)) {
                 current.wait(own, &current.order(other)?)?;

@@ -5,6 +5,7 @@
 //! memory. They look at it about once in a millisecond while they wait, and then let everything drain.
 
 use super::board::{self, Board};
+use super::compared::Compared;
 use super::ledger::Entry;
 use super::refused::Refused;
 use super::roll::{Gone, Roll};
@@ -70,6 +71,24 @@ impl Drop for Named {
     }
 }
 
+/// A launch of a graph that may be replayed: its name is known until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    end: Weak<End>,
+    rank: u32,
+    tag: u64,
+}
+
+impl Drop for Replayed {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.upgrade() {
+            // As above.
+            let _ = end.verdict();
+            lock(&end.ranks[self.rank as usize].compared).forgets(self.tag);
+        }
+    }
+}
+
 /// What is known of a rank.
 #[derive(Debug)]
 struct Rank {
@@ -78,8 +97,8 @@ struct Rank {
     far: Pinned<u64>,
     /// What it loaded, by the kernels' numbers in the communicator.
     kernels: Mutex<BTreeMap<u32, Names>>,
-    /// What it lets the GPUs compare, by its tag.
-    compared: Mutex<BTreeMap<u64, Entry>>,
+    /// What it lets the GPUs compare.
+    compared: Mutex<Compared>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -200,9 +219,19 @@ impl End {
         }
     }
 
-    /// What a tag in records of that rank's GPU means.
+    /// That rank's host lets its GPU compare a launch.
     pub(crate) fn compares(&self, rank: u32, entry: &Entry) {
-        lock(&self.ranks[rank as usize].compared).insert(entry.tag(), *entry);
+        lock(&self.ranks[rank as usize].compared).launches(entry);
+    }
+
+    /// That rank's GPU compares a launch whenever a graph is replayed, for as long as the result is there.
+    pub(crate) fn replays(end: &Arc<End>, rank: u32, entry: &Entry) -> Replayed {
+        lock(&end.ranks[rank as usize].compared).replays(entry);
+        Replayed {
+            end: Arc::downgrade(end),
+            rank,
+            tag: entry.tag(),
+        }
     }
 
     /// Two launches that differ, as a GPU found out. A process knows its own, which the peers' most often are, too.
@@ -212,7 +241,7 @@ impl End {
             let ranks = [rank, knows]
                 .into_iter()
                 .filter_map(|rank| self.ranks.get(rank as usize));
-            let mut found = ranks.filter_map(|rank| lock(&rank.compared).get(&tag).copied());
+            let mut found = ranks.filter_map(|rank| lock(&rank.compared).find(tag));
             let entry = found.next().map(|entry| entry.to_string());
             entry.unwrap_or_else(|| format!("something else ({tag:016x})"))
         };
@@ -222,8 +251,14 @@ impl End {
             index: place,
             seen,
             wanted,
+            role: earlier,
             ..
         } = *told;
+        if earlier != 0 {
+            return format!(
+                "the ranks differ before launch {place} on their GPUs, replays counted: ranks {peer} and {rank} replay other launches there, or in another order"
+            );
+        }
         let (theirs, ours) = (known(peer, seen), known(rank, wanted));
         match seen == wanted {
             false => format!(

@@ -21,6 +21,7 @@ use counterflow_codegen::host::Queues;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// What a rank tells the others first: what it has, or why it cannot go on and what helps.
 #[derive(Serialize, Deserialize)]
@@ -57,7 +58,7 @@ impl Group {
         let (gpu, control, all) = introduced(open, sharing, &mut links, deadline)?;
         must_fit(&all)?;
         let cells = cells(world);
-        let prepared = Prepared::new(&gpu, &control, &all, (rank, cells.end));
+        let prepared = Prepared::new(&gpu, &control, &all, (rank, cells.end), timeout);
         let Prepared {
             slots,
             stream,
@@ -121,6 +122,7 @@ impl Prepared {
         (number, control): &Numbered,
         all: &[Has],
         (rank, least): (u32, u64),
+        limit: Duration,
     ) -> Result<Prepared, Error> {
         gpu.must_reach(all.iter().map(|has| &has.gpu))?;
         let world = all.len() as u32;
@@ -130,7 +132,7 @@ impl Prepared {
         Ok(Prepared {
             at: gpu.reach((*number, control), Board::for_kernels(world))?,
             slots: Slots::apart(gpu, (rank, world), stride, (page, all[0].gpu.handles))?,
-            stream: gpu.stream()?.in_lane(lane(gpu, 0)),
+            stream: gpu.stream()?.in_lane(lane(gpu, 0), limit),
             queues: gpu.queues()?,
         })
     }

@@ -16,6 +16,8 @@ pub(super) struct Callers(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     standing: Vec<Standing>,
+    /// How many passages there were.
+    passages: u64,
     /// With more than so many, those that are done are looked for: to ask the GPU at every launch would cost as much as to
     /// launch.
     many: usize,
@@ -27,8 +29,8 @@ const FEW: usize = 32;
 /// Until when a launch stands in a stream.
 #[derive(Clone, Debug)]
 enum Until {
-    /// It is being enqueued.
-    Enqueued,
+    /// It is being enqueued, in that passage.
+    Enqueued(u64),
     Event(Arc<Event>),
     /// Until the stream is empty: nobody asked where the launch ends, and nobody but its rank has had the stream.
     Empty,
@@ -45,13 +47,13 @@ struct Standing {
 
 impl Standing {
     fn is_entering(&self) -> bool {
-        matches!(self.until, Until::Enqueued)
+        matches!(self.until, Until::Enqueued(_))
     }
 
     fn is_done(&self) -> bool {
         // A context that is dead holds nothing up.
         match &self.until {
-            Until::Enqueued => false,
+            Until::Enqueued(_) => false,
             Until::Event(done) => done.is_past(),
             Until::Empty => !self.stream.is_capturing() && is_past(&self.stream),
         }
@@ -80,9 +82,9 @@ impl All {
         self.standing.push(new);
     }
 
-    /// What that rank was enqueueing stands until then, or was not enqueued.
-    fn ends(&mut self, rank: u32, until: Option<&Until>) {
-        let entering = |standing: &mut Standing| standing.rank == rank && standing.is_entering();
+    /// What was enqueued in that passage stands until then, or was not enqueued.
+    fn ends(&mut self, passage: u64, until: Option<&Until>) {
+        let entering = |standing: &mut Standing| matches!(standing.until, Until::Enqueued(of) if of == passage);
         let entering: Vec<Standing> = self.standing.extract_if(.., entering).collect();
         let Some(until) = until else { return };
         for standing in entering {
@@ -94,11 +96,11 @@ impl All {
     }
 }
 
-/// A rank enqueues something behind some streams, which come after it. One at a time of each rank.
+/// A rank enqueues something behind some streams, which come after it: its own, or what a group of it does meanwhile.
 #[derive(Debug)]
 pub(crate) struct Passage<'a> {
     callers: &'a Callers,
-    rank: u32,
+    number: u64,
     /// The rank's latest launch by then that waits for peers.
     pub launch: Option<u64>,
     /// Whether peers look for it.
@@ -110,7 +112,7 @@ impl Passage<'_> {
     pub fn ends(self, done: Option<Arc<Event>>) {
         if self.entered {
             let until = done.map_or(Until::Empty, Until::Event);
-            self.callers.lock().ends(self.rank, Some(&until));
+            self.callers.lock().ends(self.number, Some(&until));
         }
     }
 }
@@ -118,7 +120,7 @@ impl Passage<'_> {
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
         if self.entered {
-            self.callers.lock().ends(self.rank, None);
+            self.callers.lock().ends(self.number, None);
         }
     }
 }
@@ -151,17 +153,19 @@ impl Callers {
                 });
             }
         }
+        all.passages += 1;
+        let number = all.passages;
         if let (Some(launch), true) = (launch, entered) {
             all.standing.extend(streams.map(|stream| Standing {
                 stream: stream.clone(),
                 rank,
                 launch,
-                until: Until::Enqueued,
+                until: Until::Enqueued(number),
             }));
         }
         Ok(Passage {
             callers: self,
-            rank,
+            number,
             launch,
             entered,
         })

@@ -49,8 +49,14 @@ pub(super) struct State {
 }
 
 impl Heap {
-    /// A heap with these slots. Their first bytes, up to where the cells are, are cleared and never given out.
-    pub fn new(gpus: Vec<Gpu>, mut slots: Slots, cells: Range<u64>) -> Result<Heap, Error> {
+    /// A heap with these slots. Their first bytes, up to where the cells are, are cleared and never given out. A thread waits
+    /// so long for others that enqueue.
+    pub fn new(
+        gpus: Vec<Gpu>,
+        mut slots: Slots,
+        cells: Range<u64>,
+        limit: Duration,
+    ) -> Result<Heap, Error> {
         let control = cells.start;
         slots.grow(cells.end)?;
         let index = |rank: usize| {
@@ -60,7 +66,7 @@ impl Heap {
         };
         let streams = gpus.iter().enumerate().map(|(rank, gpu)| {
             let stream = gpu.stream()?;
-            Ok::<_, Error>(stream.in_lane(lane(gpu, index(rank))))
+            Ok::<_, Error>(stream.in_lane(lane(gpu, index(rank)), limit))
         });
         let heap = Heap {
             streams: streams.collect::<Result<_, _>>()?,

@@ -5,6 +5,7 @@ mod adopt;
 mod apart;
 mod board;
 mod callers;
+mod compared;
 mod grow;
 mod heap;
 mod ledger;
@@ -32,7 +33,7 @@ mod meeting_tests;
 #[path = "seats/tests.rs"]
 mod seats_tests;
 
-pub(crate) use abort::{Awaited, End, Named, Names};
+pub(crate) use abort::{Awaited, End, Named, Names, Replayed};
 pub(crate) use callers::Passage;
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
@@ -188,7 +189,7 @@ impl Group {
             count: gpus[0].queues()?,
             gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
         };
-        let heap = Arc::new(Heap::new(gpus, slots, cells)?);
+        let heap = Arc::new(Heap::new(gpus, slots, cells, timeout)?);
         Ok(Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
@@ -370,7 +371,8 @@ impl Group {
         rank: u32,
         current: Current<'_>,
     ) -> Result<(&Lane, &Event), Error> {
-        self.order.open_lane(self.index(rank), current)
+        self.order
+            .open_lane(self.index(rank), current, self.timeout)
     }
 
     /// Where rank 0's launches are compared on the GPUs.

@@ -181,7 +181,7 @@ fn places(variable: Variable<'_>, program: &Path) -> Vec<PathBuf> {
     let path = variable("PATH").unwrap_or_default();
     prefixes.extend(
         std::env::split_paths(&path)
-            .filter(|bin| bin.join("python3").exists())
+            .filter(|bin| bin.is_absolute() && bin.join("python3").exists())
             .filter_map(|bin| bin.parent().map(Path::to_path_buf)),
     );
     for python in prefixes

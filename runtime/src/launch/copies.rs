@@ -42,7 +42,6 @@ impl Loaded {
         if records {
             self.may_be_recorded()?;
         }
-        rank.copies()?;
         if state.broken {
             return Err(Error::Driver {
                 what: format!("launch {}", self.pipeline.kernel.name),
@@ -66,7 +65,8 @@ impl Loaded {
                 self.lines(rank, plan, tensors, from)?;
             }
         }
-        Ok(())
+        // Here, since nobody waits for this rank yet.
+        rank.copies()?.waits.catch_up()
     }
 
     /// Where lines are, and bytes from one to the next.
@@ -104,7 +104,7 @@ impl Loaded {
         let place = |at: Lines| self.lines(rank, plan, tensors, at);
         state.broken = true;
         let current = how.current;
-        let mut batch = vec![waits.begin()?];
+        let mut batch = vec![waits.begin()];
         let enqueue = |batch: &mut Vec<MemoryOp>| {
             let made = match batch.is_empty() {
                 true => Ok(()),

@@ -117,6 +117,17 @@ impl Loaded {
         pipeline: &Checked<Pipeline>,
         series: &Series,
     ) -> Result<Loaded, Error> {
+        Loaded::load_beside(rank, compiler, pipeline, series, "")
+    }
+
+    /// As [`Loaded::load`], of an op that has launches of up to so many rows each, which all ranks must have, too.
+    pub(crate) fn load_beside<'c>(
+        rank: &Communicator,
+        compiler: impl Into<Option<&'c Compiler>>,
+        pipeline: &Checked<Pipeline>,
+        series: &Series,
+        rows: &str,
+    ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let alone = is_alone(&pipeline.kernel);
         let compiler = compiler.into();
@@ -141,7 +152,7 @@ impl Loaded {
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let (cells, placed) = place(rank, series)?;
+        let (cells, placed) = place(rank, series, rows)?;
         let mut scratch = Tensors::new();
         for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
             scratch.range(tensor, range, rank.rank());
@@ -271,7 +282,6 @@ impl Loaded {
         rank.alive()?;
         let current = rank.gpu().current()?;
         let _turn = rank.turn(current)?;
-        let _entering = rank.own_stream().enter()?;
         let attempt = Attempt::new(rank);
         let how = How {
             attempt: &attempt,
@@ -280,6 +290,7 @@ impl Loaded {
             early: self.early || !rank.has_lent(),
             priority: 0,
             keeps: None,
+            begins: None,
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
@@ -339,11 +350,6 @@ impl Loaded {
             copies,
         } = &mut *state;
         let capturing = how.records;
-        // Replays come after what is enqueued in the rank's stream for them.
-        let before = match capturing {
-            true => rank.own_stream().enter()?,
-            false => None,
-        };
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
@@ -366,7 +372,10 @@ impl Loaded {
         }
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
-        drop(before);
+        if how.keeps.is_some() {
+            // Replays come after what was enqueued in the rank's stream for them.
+            drop(rank.own_stream().enter()?);
+        }
         if self.copies {
             self.check_copies(rank, how.records, plan, tensors, copies)?;
         }
@@ -377,10 +386,19 @@ impl Loaded {
         // A captured launch is compared at each replay.
         let entry = prepared.entry.filter(|_| !capturing);
         // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
-        let launch = entry.map(|entry| how.attempt.write(entry)).transpose()?;
+        let written = entry.map(|entry| how.attempt.write(entry)).transpose()?;
+        // From here on the host waits for nobody.
+        let _entering = match capturing {
+            true => None,
+            false => rank.own_stream().enter()?,
+        };
         let ctas = plan.grid.gemm + plan.grid.comm;
-        let order = launch.map(|launch| rank.order(how.current, launch..=launch, ctas));
+        let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
+        let order = written.as_ref().map(|written| order(written.launch));
         let _enqueueing = order.transpose()?;
+        if let Some(written) = &written {
+            how.attempt.compare(written)?;
+        }
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
                 let grid = self.grid(rank, plan, source.threads, &how);
@@ -391,6 +409,9 @@ impl Loaded {
                 launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
             }
         };
+        if let Some(begins) = how.begins {
+            begins.begin()?;
+        }
         if !self.copies {
             return kernel();
         }

@@ -1,9 +1,11 @@
 //! Launches in graphs that the program captures in a stream of its own, on emulated ranks.
 
+use crate::caller::captured;
 use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
+use crate::group::Entry;
 use crate::op::Op;
 use crate::pending::Pending;
 use crate::rendezvous::{Rendezvous, Threads};
@@ -409,4 +411,111 @@ fn what_a_capture_may_not_have_is_refused_and_ends_nothing() {
         rank.barrier()
     });
     done.map(drop).expect("fine");
+}
+
+/// As where no memory is left for a table, or where launches need more hardware queues than there are.
+#[test]
+fn a_captured_launch_that_is_refused_late_leaves_nothing_that_replays_compare() {
+    let done = Communicator::each(&ranks(2, LONG), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let stream = ready.stream.clone();
+        Graph::record(&stream)?;
+        if rank.rank() == 1 {
+            let own = Arc::new(rank.handle());
+            let entry = Entry::new("refused", 7, 1, MOST as u32);
+            let refused = || Error::TooLarge {
+                what: "a table".into(),
+                help: "none".into(),
+            };
+            let current = rank.gpu().current()?;
+            let told = captured(&own, current, &stream, Some(&entry), |_, _| Err(refused()));
+            assert_eq!(told.expect_err("refused").kind(), "too_large");
+        }
+        let recorded = ready.launch(&stream, MOST).map(drop);
+        let graph = Graph::recorded(&stream)?;
+        recorded?;
+        let wanted = ready.given(MOST, |ready| ready.launch(&stream, MOST).map(drop))?;
+        for _ in 0..3 {
+            assert_eq!(ready.given(MOST, |_| graph.launch(&stream))?, wanted);
+        }
+        rank.synchronize()?;
+        rank.barrier()
+    });
+    done.map(drop).expect("fine");
+}
+
+#[test]
+fn a_rank_that_captures_a_launch_goes_on_after_a_refusal() {
+    let limit = Duration::from_millis(300);
+    let told = Communicator::each(&ranks(2, limit), |rank| {
+        let mut ready = Ready::new(rank)?;
+        let stream = ready.stream.clone();
+        if rank.rank() == 1 {
+            let refused = ready.launch(&stream, MOST + 1);
+            assert_eq!(refused.expect_err("more rows").kind(), "rejected");
+        }
+        let graph = ready.captured(&[MOST])?;
+        rank.barrier()?;
+        if rank.rank() == 0 {
+            graph.launch(&stream)?;
+        }
+        let start = Instant::now();
+        while rank.alive().is_ok() && start.elapsed() < LONG {
+            let _ = rank.synchronize();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(rank.alive().expect_err("it ended").to_string())
+    });
+    for text in told.expect("no rank fails") {
+        assert!(text.starts_with("rank 0 waited too long: "), "{text}");
+        assert!(!text.contains("refused"), "{text}");
+    }
+}
+
+/// Launches of no rows wait for nobody, so a rank may be ahead of the others by any number of them.
+#[test]
+fn a_replay_that_differed_long_ago_is_a_mismatch() {
+    const MANY: usize = 200;
+    let told = Communicator::each(&ranks(2, LONG), |rank| {
+        let ready = Ready::new(rank)?;
+        let program = gather(Sender::Ctas(4));
+        let other = rank.op(&program).up_to(MOST, SIDE, SIDE);
+        let other = other.first_options().build()?;
+        let stream = ready.stream.clone();
+        let graph = |op: &Op| {
+            Graph::record(&stream)?;
+            let launched = op.on(&stream).rows(0).launch().map(drop);
+            let graph = Graph::recorded(&stream)?;
+            launched.map(|()| graph)
+        };
+        let graphs = [graph(&ready.op)?, graph(&other)?];
+        rank.barrier()?;
+        if rank.rank() == 1 {
+            // Behind all of the other's.
+            rank.barrier()?;
+        }
+        for at in 0..MANY {
+            graphs[usize::from(rank.rank() == 1 && at == MANY / 4)].launch(&stream)?;
+        }
+        stream.synchronize()?;
+        if rank.rank() == 0 {
+            rank.barrier()?;
+        }
+        let start = Instant::now();
+        while rank.alive().is_ok() && start.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let told = rank.alive().expect_err("they differ");
+        assert_eq!(told.kind(), "mismatch", "{told}");
+        Ok(told.to_string())
+    });
+    for text in told.unwrap_or_else(|error| panic!("{error}")) {
+        let first = MANY - 64;
+        assert_eq!(
+            text,
+            format!(
+                "the ranks differ before launch {first} on their GPUs, replays counted: ranks 0 and 1 replay other launches there, or in another order"
+            )
+        );
+    }
 }

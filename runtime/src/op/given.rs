@@ -4,7 +4,7 @@ use super::argument::{Extent, Given, Home};
 use crate::communicator::Communicator;
 use crate::driver::{Element, Foreign, Opened, Stream};
 use crate::error::Error;
-use crate::group::Allocation;
+use crate::group::{Allocation, Passage};
 use crate::launch::{Placement, Tensors};
 use crate::tensor::{Tensor, rows_and_columns};
 use crate::user_buffer::UserBuffer;
@@ -153,8 +153,7 @@ impl<'a> Argument<'a> {
             },
             // In the order of another stream. Nobody waits for a peer between the two.
             Owner::Tensor { rank: of, .. } => {
-                let lent = !records && !waits && !of.is_in_group_of(rank);
-                let lent = lent && rank.gpu().has(of.own_stream());
+                let lent = !records && !waits && rank.descends_from(of);
                 match of.is(rank) || lent {
                     true => Home::Own,
                     false => Home::Elsewhere("another rank"),
@@ -186,6 +185,14 @@ impl<'a> Argument<'a> {
             // It will have work of this rank in it.
             Owner::Tensor { rank: of, .. } if !of.is(rank) => Some(of.own().lend().clone()),
             Owner::Heap { .. } | Owner::Tensor { .. } => None,
+        }
+    }
+
+    /// The rank's own ancestor that it is of, if it is of one.
+    fn lender(&self, rank: &Communicator) -> Option<&'a Communicator> {
+        match &self.owner {
+            Owner::Tensor { rank: of, .. } if !of.is(rank) => Some(of),
+            Owner::Heap { .. } | Owner::Tensor { .. } | Owner::Foreign(_) => None,
         }
     }
 
@@ -228,6 +235,23 @@ impl<'a> Argument<'a> {
             _foreign: foreign,
         })
     }
+}
+
+/// Lets the ancestors that lend a launch memory come behind it, each once: their streams will. None of the streams may have
+/// a launch of an ancestor's peer that waits for this rank there.
+pub(super) fn lenders<'l, 'a: 'l, 's>(
+    rank: &Communicator,
+    given: impl Iterator<Item = &'l Argument<'a>>,
+    streams: &(impl Iterator<Item = &'s Stream> + Clone),
+) -> Result<Vec<Passage<'a>>, Error> {
+    let mut known: Vec<&'a Communicator> = Vec::new();
+    for lender in given.filter_map(|argument| argument.lender(rank)) {
+        if !known.iter().any(|known| known.is(lender)) {
+            known.push(lender);
+        }
+    }
+    let passes = |lender: &&'a Communicator| lender.passes(streams.clone(), 0);
+    known.iter().map(passes).collect()
 }
 
 impl Open<'_> {

@@ -1,14 +1,16 @@
 //! One launch of an op: what it is given, the checks, its place among the caller's work.
 
 use super::argument;
-use super::built::Inner;
-use super::given::{Argument, Open};
+use super::built::{Inner, Stage};
+use super::given::{Argument, lenders};
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
-use crate::caller::{Caller, Place, captured, in_order};
+use crate::begins::Begins;
+use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
-use crate::launch::{How, Tensors};
+use crate::launch::How;
+use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::program::TensorId;
@@ -141,7 +143,7 @@ impl<'a> Launch<'a> {
         let now = !self.caller.records();
         let attempt = Attempt::new(&op.rank);
         let launched = self.checked(&attempt);
-        let waits = now && op.largest().loaded.waits(&op.rank);
+        let waits = now && op.largest().waiting(&op.rank).is_some();
         attempt.told(waits, &op.kernel().name, launched)
     }
 
@@ -175,7 +177,7 @@ impl<'a> Launch<'a> {
             )
         });
         let planned = op.plan(sizes)?;
-        let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
+        let bucket = &op.buckets[planned.bucket];
         let kernel = bucket.kernel();
         let largest = std::ptr::eq(bucket, op.largest());
         let own = rank.own_stream();
@@ -191,7 +193,7 @@ impl<'a> Launch<'a> {
         // A strict capture of this thread's forbids what is enqueued beside it.
         let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
-        let waits = bucket.loaded.waits(rank);
+        let waits = bucket.waiting(rank).is_some();
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
@@ -228,90 +230,138 @@ impl<'a> Launch<'a> {
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
+        let lenders = lenders(rank, given.iter().map(|(_, argument)| argument), &streams)?;
         let passage = rank.passes(streams, waits.into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
-        let mut tensors = Tensors::new();
         let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
         for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
             let open = argument.open(users)?;
-            open.bind(id, &mut tensors);
             starts.push((id, open.start()));
-            opened.push(open);
+            opened.push((id, open));
         }
         argument::check_starts(kernel, &planned, &starts)?;
+        let stages = bucket.stages.iter().zip(&planned.stages);
+        let stages = stages.map(|(stage, plan)| {
+            let tensors = stage.tensors(&opened, op.between.as_ref());
+            (stage, plan, tensors)
+        });
+        let stages: Vec<_> = stages.collect();
+        // What a graph keeps beside the kernels.
+        let kept = || {
+            let given = opened.iter().filter_map(|(_, open)| open.kept());
+            let between = op.between.clone();
+            given.chain(between.map(|between| between as Arc<dyn Any + Send + Sync>))
+        };
+        // What a stage moves over links: of several, the one that waits for other ranks.
+        let moves = |stage: &Stage| match bucket.stages.len() == 1 || stage.loaded.waits(rank) {
+            true => planned.bytes,
+            false => 0,
+        };
         if let Place::Recording(recording) = place {
-            let how = How {
-                attempt,
-                current,
-                stream: recording.records_in(),
-                early: false,
-                priority,
-                keeps: Some(recording),
-                records: true,
-            };
-            bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
-            let kept = opened.iter().filter_map(Open::kept);
-            let ctas = plan.grid.gemm + plan.grid.comm;
-            let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            recording.add((entry, ctas), kept.chain([kernel]));
-            bucket.counted.recorded();
-            return Ok(Pending::recorded(rank));
-        }
-        if let Place::Captured(stream) = place {
-            bucket.loaded.may_be_recorded()?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
-            return captured(rank, current, stream, entry.as_ref(), |graph| {
+            let stream = recording.records_in();
+            let timed = rank.metrics().times();
+            for (stage, plan, tensors) in &stages {
+                let clock = timed
+                    .then(|| Clock::new(current, own, stream))
+                    .transpose()?;
                 let how = How {
                     attempt,
                     current,
                     stream,
                     early: false,
                     priority,
-                    keeps: Some(graph),
+                    keeps: Some(recording),
+                    begins: clock.as_ref().map(|clock| clock as &dyn Begins),
                     records: true,
                 };
-                bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-                opened
-                    .iter()
-                    .filter_map(Open::kept)
-                    .for_each(|thing| graph.keep(thing));
-                graph.keep(bucket.loaded.clone());
+                stage.loaded.launch_as(rank, how, plan, tensors)?;
+                let times = clock.map(Clock::end).transpose()?;
+                let entry = stage.loaded.entry(rank, plan, tensors);
+                let ctas = plan.grid.gemm + plan.grid.comm;
+                let kernel: Arc<dyn Any + Send + Sync> = stage.loaded.clone();
+                let events = times
+                    .clone()
+                    .map(|times| times as Arc<dyn Any + Send + Sync>);
+                recording.add((entry, ctas), kept().chain([kernel]).chain(events));
+                stage.counted.recorded();
+                recording.counts(InGraph {
+                    counted: stage.counted.clone(),
+                    rows: m,
+                    bytes: moves(stage),
+                    times,
+                });
+            }
+            return Ok(Pending::recorded(rank));
+        }
+        if let Place::Captured(stream) = place {
+            for (stage, ..) in &stages {
+                stage.loaded.may_be_recorded()?;
+            }
+            let mut entries = stages.iter();
+            let entry =
+                entries.find_map(|(stage, plan, tensors)| stage.loaded.entry(rank, plan, tensors));
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
+                let mut begins = Some(begins);
+                for (stage, plan, tensors) in &stages {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream,
+                        early: false,
+                        priority,
+                        keeps: Some(graph),
+                        begins: begins.take(),
+                        records: true,
+                    };
+                    stage.loaded.launch_as(rank, how, plan, tensors)?;
+                    graph.keep(stage.loaded.clone());
+                }
+                kept().for_each(|thing| graph.keep(thing));
                 Ok(())
             });
         }
-        let how = How {
-            attempt,
-            current,
-            stream: own,
-            early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-            priority,
-            keeps: None,
-            records: false,
-        };
-        let launch = || bucket.loaded.launch_as(rank, how, plan, &tensors);
-        let done = in_order(rank, current, passage, outside, &theirs, || {
-            match rank.metrics().times() {
-                true => bucket.counted.timed(own, launch),
-                false => launch(),
-            }
+        let early = outside.is_none() && !foreign && (op.early || !rank.has_lent());
+        let lent = (passage, lenders);
+        let done = in_order(rank, current, lent, outside, &theirs, || {
+            stages.iter().try_for_each(|(stage, plan, tensors)| {
+                let launch = |begins: Option<&dyn Begins>| {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream: own,
+                        early,
+                        priority,
+                        keeps: None,
+                        begins,
+                        records: false,
+                    };
+                    stage.loaded.launch_as(rank, how, plan, tensors)
+                };
+                match rank.metrics().times() {
+                    true => stage.counted.timed(own, |start| launch(Some(start))),
+                    false => launch(None),
+                }
+            })
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
+        drop(stages);
         drop(opened);
-        bucket.counted.launched(m, planned.bytes);
+        for stage in &bucket.stages {
+            stage.counted.launched(m, moves(stage));
+        }
         debug!(
             rank = rank.rank(),
-            schedule = %kernel.name,
-            variant = %kernel.variant,
+            schedule = %bucket.name(),
+            variant = %bucket.main().proof.variant,
             rows = m,
             columns = n,
             depth = k,
             bytes = planned.bytes,
-            fused = bucket.counted.fused,
+            fused = bucket.main().counted.fused,
             "launch"
         );
         Ok(done)
@@ -327,7 +377,8 @@ fn nothing(
     attempt: &Attempt<'_>,
 ) -> Result<Pending, Error> {
     let rank = &op.rank;
-    let entry = op.largest().loaded.entry_of_no_rows(rank);
+    let waiting = op.largest().waiting(rank);
+    let entry = waiting.and_then(|stage| stage.loaded.entry_of_no_rows(rank));
     let outside = match place {
         Place::Recording(recording) => {
             recording.add((entry, 0), []);
@@ -336,7 +387,8 @@ fn nothing(
         Place::Captured(stream) => {
             let _turn = rank.turn(current)?;
             let _mode = rank.gpu().relaxed();
-            return captured(rank, current, stream, entry.as_ref(), |_| Ok(()));
+            let begins = |_: &Captured, begins: &dyn Begins| begins.begin();
+            return captured(rank, current, stream, entry.as_ref(), begins);
         }
         Place::Outside(stream) => Some(stream),
         Place::Own => None,
@@ -345,7 +397,9 @@ fn nothing(
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     // No peer waits for it.
     let passage = rank.passes(streams, 0)?;
-    in_order(rank, current, passage, outside, &[], || {
-        entry.map_or(Ok(()), |entry| attempt.write(entry).map(drop))
+    in_order(rank, current, (passage, Vec::new()), outside, &[], || {
+        let written = entry.map(|entry| attempt.write(entry)).transpose()?;
+        let _entering = rank.own_stream().enter()?;
+        written.map_or(Ok(()), |written| attempt.compare(&written))
     })
 }

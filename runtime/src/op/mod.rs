@@ -3,6 +3,8 @@
 #![doc = include_str!("soundness.md")]
 
 mod argument;
+#[cfg(test)]
+mod beside;
 mod builder;
 mod built;
 #[cfg(test)]
@@ -25,5 +27,5 @@ pub use given::{Argument, Input, Output};
 pub use launch::Launch;
 pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
-pub use typed::{Launcher, Schedule};
+pub use typed::{Computes, Launcher, Schedule};
 pub use workspace::Workspace;

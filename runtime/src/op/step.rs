@@ -1,7 +1,7 @@
 //! Kernels of a program's own as a launch of a rank: in the order of its launches, with memory that stays as long.
 
 use super::argument::{Extent, Home};
-use super::given::{Argument, Open};
+use super::given::{Argument, Open, lenders};
 use crate::caller::{Caller, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
@@ -218,7 +218,9 @@ impl<'a> Step<'a> {
         }
         let _turn = rank.turn(current)?;
         let streams = (!records).then_some(own).into_iter();
-        let passage = rank.passes(streams.chain(outside).chain(&theirs), 0)?;
+        let streams = streams.chain(outside).chain(&theirs);
+        let lenders = lenders(rank, parts.iter().map(|(_, argument)| argument), &streams)?;
+        let passage = rank.passes(streams, 0)?;
         for stream in &theirs {
             current.wait(users, &current.order(stream)?)?;
         }
@@ -238,7 +240,8 @@ impl<'a> Step<'a> {
                 .collect(),
         };
         if let Place::Captured(stream) = place {
-            return captured(rank, current, stream, None, |graph| {
+            return captured(rank, current, stream, None, |graph, begins| {
+                begins.begin()?;
                 work(&running(stream))?;
                 let memory = opened.iter().filter_map(Open::kept);
                 memory.chain(kept).for_each(|thing| graph.keep(thing));
@@ -251,9 +254,9 @@ impl<'a> Step<'a> {
             memory.chain(kept).for_each(|thing| recording.keep(thing));
             return Ok(Pending::recorded(rank));
         }
-        let done = in_order(rank, current, passage, outside, &theirs, || {
-            work(&running(own))
-        })?;
+        // The program's own code may do whatever takes long.
+        let work = || own.around(|| work(&running(own)));
+        let done = in_order(rank, current, (passage, lenders), outside, &theirs, work)?;
         // The work is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
         Ok(done)

@@ -111,18 +111,26 @@ impl Waits {
         })
     }
 
-    /// The operation that marks the start of a launch. It first waits until the stream has come to the launch [`AHEAD`]
-    /// launches before.
-    pub fn begin(&self) -> Result<MemoryOp, Error> {
+    /// Waits until the stream has come to the launch [`AHEAD`] launches before the next one. Call it before
+    /// [`Waits::begin`], in the rank's turn.
+    pub fn catch_up(&self) -> Result<(), Error> {
+        let reached = {
+            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = queue.launches.front();
+            first.copied().filter(|_| queue.launches.len() == AHEAD)
+        };
+        while reached.is_some_and(|reached| self.passed.get() < reached) {
+            self.alive()?;
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Ok(())
+    }
+
+    /// The operation that marks the start of a launch.
+    pub fn begin(&self) -> MemoryOp {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.launches.len() == AHEAD {
-            let reached = queue.launches.pop_front().unwrap_or(0);
-            while self.passed.get() < reached {
-                drop(queue);
-                self.alive()?;
-                std::thread::sleep(Duration::from_micros(20));
-                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            }
+            queue.launches.pop_front();
         }
         let passed = self.passed.get();
         while queue
@@ -135,7 +143,7 @@ impl Waits {
         queue.marks += 1;
         let mark = queue.marks;
         queue.launches.push_back(mark);
-        Ok(self.mark(mark))
+        self.mark(mark)
     }
 
     /// Fails if nothing will continue: the communicator has ended, or the GPU's context is dead, which its streams
@@ -363,7 +371,7 @@ mod tests {
             })
         };
         let current = rank.gpu().current()?;
-        current.memory_ops(stream, &[waits.begin()?])?;
+        current.memory_ops(stream, &[waits.begin()])?;
         current.memory_ops(stream, &wait(1))?;
         current.memory_ops(stream, &wait(0))?;
         let start = Instant::now();

@@ -197,3 +197,36 @@ fn what_no_graph_can_hold_is_refused() -> Result<(), Error> {
     graph.launch(rank)?.wait()?;
     layer.right(rank, 1)
 }
+
+#[test]
+fn replays_are_counted_and_timed_by_op() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
+        let w = moving(rank)?;
+        // Nothing is timed in the first graph.
+        let untimed = layer.recorded(rank)?;
+        rank.time_launches(true);
+        let timed = layer.recorded(rank)?;
+        rank.time_launches(false);
+        layer.launch(rank, &w)?.wait()?;
+        for graph in [&untimed, &timed, &timed] {
+            graph.launch(rank)?.wait()?;
+        }
+        rank.barrier()?;
+        let counts = rank.op_counts();
+        let [of] = &counts[..] else {
+            panic!("{counts:?}");
+        };
+        assert_eq!(
+            (of.launches, of.recorded, of.replayed, of.timed),
+            (1, 2, 3, 2)
+        );
+        // Of the launch and each replay.
+        let rows = 4 * SIZE[0] as u64;
+        // Half of the rows come from the peer.
+        assert_eq!((of.rows, of.bytes), (rows, rows / 2 * SIZE[1] as u64 * 2));
+        rank.barrier()
+    })
+    .map(drop)
+}

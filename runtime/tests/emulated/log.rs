@@ -78,5 +78,52 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
         built.contains("why=the only choice fused=false most="),
         "{built}"
     );
+    let launched = found[5];
+    assert!(
+        launched.contains("rows=40 bytes=0 fused=false"),
+        "{launched}"
+    );
+    Ok(())
+}
+
+/// Of two ranks the kernel both moves rows and multiplies.
+#[test]
+fn what_was_fused_and_how_much_was_moved_is_told() -> Result<(), Error> {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let subscriber = fmt().with_max_level(tracing::Level::DEBUG).without_time();
+    let subscriber = subscriber.with_ansi(false).with_writer(move || to.clone());
+    let log = tracing::Dispatch::new(subscriber.finish());
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let logged = || {
+            rank.reserve(1 << 21)?;
+            let program = schedules::gather(Sender::Ctas(4));
+            let op = rank
+                .op(&program)
+                .up_to(64, 64, 64)
+                .first_options()
+                .build()?;
+            let x = rank.allocate::<bf16>("x", [64, 64])?;
+            let (w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+            let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).launch()?.wait()?;
+            rank.barrier()
+        };
+        match rank.rank() {
+            0 => tracing::dispatcher::with_default(&log, logged),
+            _ => logged(),
+        }
+    })?;
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    let has = |level: &str, parts: &[&str]| {
+        let mut lines = text.lines();
+        let has =
+            |line: &str| line.starts_with(level) && parts.iter().all(|part| line.contains(part));
+        assert!(lines.any(has), "{level} {parts:?}: {text}");
+    };
+    has(" INFO", &["op built", "why=first options fused=true"]);
+    // Half of the rows come from the peer.
+    has("DEBUG", &["launch rank=0", "rows=64 bytes=4096 fused=true"]);
     Ok(())
 }

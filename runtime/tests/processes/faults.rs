@@ -73,10 +73,11 @@ const fn fault(
 }
 
 /// What is here is somewhere in what a rank says.
-const FAULTS: [Fault; 28] = {
+const FAULTS: [Fault; 29] = {
     use Act::{Kill, Nothing, Stop};
     const ENDED: &str = "aborted: rank 3 ended early: its process";
     const LEFT: &str = "aborted: rank 3 ended early: its communicator was dropped";
+    const REFUSED: &str = "its communicator was dropped (it was refused ag_gemm: ";
     const CALLS: &str = "mismatch: the ranks make different calls: rank 0";
     const LAUNCH: &str = "mismatch: the ranks differ in launch 0: rank";
     const LATE: &str = "rank 3 did not join within 3s";
@@ -133,6 +134,13 @@ const FAULTS: [Fault; 28] = {
             (Nothing, LONG),
             Some("fine"),
             "aborted: rank 3 ended early",
+        ),
+        fault(
+            "is refused a launch, and leaves",
+            "refused",
+            (Nothing, LONG),
+            Some("usage: "),
+            REFUSED,
         ),
         fault("never started", "absent", (Nothing, SHORT), None, LATE),
         fault("another M", "rows", (Nothing, LONG), Some(LAUNCH), LAUNCH),

@@ -3,8 +3,20 @@
 use super::bytes::{Fault, Memory, put, word};
 use super::watch::{Cause, GaveUp, Watch};
 
-/// How many launches a rank may be ahead of a peer before they are no longer compared.
+/// How many launches a rank may be ahead of a peer before they are compared only together with those that follow.
 pub const AHEAD: u64 = 64;
+/// One number of three.
+fn mixed(digest: u64, tag: u64, count: u64) -> u64 {
+    let mix = (digest ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mix = (mix ^ (mix >> 32) ^ count).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mix ^ (mix >> 32)
+}
+
+/// The low half of a number.
+fn low(number: u64) -> u64 {
+    number & 0xffff_ffff
+}
+
 /// Bytes before the slots.
 const COUNTS: u64 = 128;
 const SLOT: u64 = 16;
@@ -45,21 +57,19 @@ impl Compare {
     /// Does it, and says if a peer launches something else.
     pub(super) fn act(&self, memory: &mut impl Memory, now: u64) -> Result<Option<GaveUp>, Fault> {
         let own = self.boards + u64::from(self.rank) * self.stride;
-        let replays = word(memory, own + 8)?;
+        let (replays, digest) = (word(memory, own + 8)?, word(memory, own + 16)?);
         let launches = match self.launched {
             Some(launch) => launch,
             None => word(memory, own)?,
         };
         let place = launches + replays;
         let after = launches + u64::from(self.launched.is_some());
-        let mixed = after.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let wanted = ((place + 1) << 32) | ((self.tag ^ (self.tag >> 32) ^ mixed) & 0xffff_ffff);
+        let wanted = ((place + 1) << 32) | low(mixed(digest, self.tag, after));
         put(memory, own, after)?;
-        put(
-            memory,
-            own + 8,
-            replays + u64::from(self.launched.is_none()),
-        )?;
+        if self.launched.is_none() {
+            put(memory, own + 8, replays + 1)?;
+            put(memory, own + 16, mixed(digest, self.tag, place))?;
+        }
         put(memory, self.far, place + 1)?;
         let peers = || (0..self.world).filter(|peer| *peer != self.rank);
         for peer in peers() {
@@ -73,6 +83,10 @@ impl Compare {
             if mark >> 32 != wanted >> 32 || mark == wanted {
                 continue;
             }
+            let theirs = word(memory, here + 8)?;
+            // Replayed or launched by a host after the same replays, or the replays before differ.
+            let alike = |after: u64| low(mark) == low(mixed(digest, theirs, after));
+            let earlier = !alike(launches) && !alike(launches + 1);
             for rank in 0..u64::from(self.world) {
                 memory.write(self.watch.abort + rank * self.stride, &1u32.to_le_bytes())?;
             }
@@ -81,10 +95,10 @@ impl Compare {
                 cause: Cause::Differs,
                 kernel: self.watch.kernel,
                 rank: self.rank,
-                role: 0,
+                role: earlier.into(),
                 counter: peer,
                 cell: place as u32,
-                seen: word(memory, here + 8)?,
+                seen: theirs,
                 wanted: self.tag,
                 time: now,
             }));

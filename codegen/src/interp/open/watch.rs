@@ -25,7 +25,7 @@ pub enum Cause {
     /// The host ended all kernels.
     Host,
     /// A peer launches something else: `counter` is the peer, `cell` the launch's place, `seen` and `wanted` are what both
-    /// launch.
+    /// launch. If `role` is 1, they differ in replays before it.
     Differs,
 }
 

@@ -5,15 +5,16 @@
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
 use super::bytes::{registers_beside_codes, whole_lines_of_bytes};
+use super::finding::refuse;
 use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
-use crate::diag::{Diagnostic, Rule as About};
+use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
-use crate::program::{Loc, TensorId, role_words};
+use crate::program::{TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
@@ -127,21 +128,13 @@ pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>)
     true
 }
 
-/// One finding.
-pub(super) fn refuse(
-    at: impl Into<Option<Loc>>,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> Diagnostic {
-    Diagnostic::new(About::Resources, at, message).hint(hint)
-}
-
 /// What this version has no pipeline for, whatever its tiles.
 pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if kernel.variant.arch != Arch::Sm90 {
-        let message = format!("no pipeline for {}", kernel.variant.arch.name());
-        found.push(refuse(None, message, "pipelines are for sm90"));
+        let message = format!("arch {} has no GPU kernel", kernel.variant.arch.name());
+        let hint = "drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`";
+        found.push(refuse(kernel.program.at, message, hint));
     }
     found
 }

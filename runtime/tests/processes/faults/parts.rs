@@ -71,6 +71,18 @@ pub fn done(part: &str) -> Option<Result<(), Error>> {
             let again = Communicator::emulated_from_env().and_then(|rank| launched(&rank, || {}));
             again.map(|()| println!("\n{REBUILT}"))
         }
+        "refused" => Communicator::emulated_from_env().and_then(|rank| {
+            let (op, x, w, mut y) = made(&rank)?;
+            ready();
+            rank.synchronize().and_then(|()| rank.barrier())?;
+            // That ends nothing, until the rank leaves without the launch that the others wait for.
+            let launch = op.on(&rank).x(&x).y(&mut y);
+            let launch = match rank.rank() {
+                3 => launch,
+                _ => launch.w(&w),
+            };
+            launch.launch()?.wait()
+        }),
         "fabric" => Communicator::emulated_from_env().and_then(|rank| {
             ready();
             let before = (rank.rank() == 3).then(|| few(Resource::Nofile, 3));

@@ -1,0 +1,11 @@
+//! What stands right before a launch's kernel.
+
+use crate::error::Error;
+use std::fmt;
+
+/// What stands right before a launch's kernel: enqueued once nothing can refuse the launch any more, so that nothing of what
+/// is refused is in a stream or a graph.
+pub(crate) trait Begins: fmt::Debug {
+    /// Enqueues it.
+    fn begin(&self) -> Result<(), Error>;
+}
