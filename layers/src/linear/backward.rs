@@ -30,8 +30,8 @@ impl Linear {
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for tensors of another shape, and for a weight's gradient that is absent, or
-    /// given where the layer is frozen; what a launch or [`OpBuilder::build`](counterflow::OpBuilder::build) refuses: an op is built
-    /// when a number of rows comes for the first time.
+    /// given where the layer is frozen; what a launch refuses, or with `ub_bulk_wgrad` [`OpBuilder::build`](counterflow::OpBuilder::build):
+    /// an op is built when a number of rows comes for the first time.
     pub fn backward(
         &self,
         saved: Saved,
@@ -203,7 +203,7 @@ impl Linear {
             Some((partial, own)) => launch.tensor("g", partial).tensor("r", own),
             None => launch,
         };
-        launch.launch().map(drop)
+        launch.depth(rows).launch().map(drop)
     }
 
     /// Adds the sum of all rows.
@@ -216,17 +216,13 @@ impl Linear {
         let (Some(bias), Some(gradient)) = (&self.bias, gradient) else {
             return Ok(());
         };
-        let built = bias.op.of(self.rank(), rows)?;
         let first = bias.sums.rows(0..1)?;
         first.copy_from(gradient)?;
         let ones = bias.ones.rows(0..rows)?;
         let mut sums = bias.sums.clone();
-        let launch = built
-            .op
-            .on(&**self.rank())
-            .tensor("dy", &ones)
-            .tensor("x", dy);
-        launch.tensor("grad", &mut sums).launch()?;
+        let launch = bias.built.op.on(&**self.rank());
+        let launch = launch.tensor("dy", &ones).tensor("x", dy);
+        launch.tensor("grad", &mut sums).depth(rows).launch()?;
         gradient.copy_from(&first)
     }
 }

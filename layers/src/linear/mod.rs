@@ -14,7 +14,7 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use plan::Plan;
 use std::sync::Arc;
-use step::{Built, ByDepth, Step};
+use step::{Built, Step, Wgrad};
 
 impl LinearConfig {
     /// The memory of the layer's ops at most, beside the buffers and tensors. [`Workspace::together`] is that of several layers.
@@ -79,7 +79,7 @@ pub struct Product {
 ///
 /// Elements are bf16, sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
 /// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer, but for the first backward pass of a
-/// number of rows, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
+/// number of rows with `ub_bulk_wgrad`, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
 /// [example](crate) has both passes.
 #[derive(Debug)]
 pub struct Linear {
@@ -91,7 +91,7 @@ pub struct Linear {
     fprop: Built,
     dgrad: Built,
     /// The gradient of the weight, unless it is frozen.
-    wgrad: Option<ByDepth>,
+    wgrad: Option<Wgrad>,
     /// A gather by itself: of the input, or of the output's gradient.
     gather: Option<Built>,
     /// A reduce-scatter by itself: of the output, or of the input's gradient.
@@ -104,7 +104,7 @@ pub struct Linear {
 /// The sum of a gradient's rows, as a product with ones: `onesᵀ · dy`.
 #[derive(Debug)]
 struct BiasGradient {
-    op: ByDepth,
+    built: Built,
     /// A column of ones, and columns of zeros: as many as rows of memory need.
     ones: Tensor<bf16>,
     /// The sums, and a row of zeros for each other column.
@@ -123,11 +123,8 @@ impl Linear {
         let [rows, _] = userbuffers.shape();
         let [out, _] = plan.sides;
         let build = |step: &Option<Step>| step.as_ref().map(|step| step.build(rank)).transpose();
-        let by_depth = |step: &Option<Step>| {
-            let step = step.clone();
-            step.map(|step| ByDepth::new(rank, step, rows)).transpose()
-        };
-        let bias = by_depth(&plan.bias)?.map(|op| {
+        let wgrad = |step| Wgrad::new(rank, step, rows);
+        let bias = build(&plan.bias)?.map(|built| {
             let ones = rank.zeros::<bf16>([rows, plan::ONES])?;
             let line = |at| {
                 if at % plan::ONES == 0 {
@@ -138,12 +135,12 @@ impl Linear {
             };
             ones.write(&Vec::from_iter((0..rows * plan::ONES).map(line)))?;
             let sums = rank.zeros([plan::ONES, out])?;
-            Ok::<_, Error>(BiasGradient { op, ones, sums })
+            Ok::<_, Error>(BiasGradient { built, ones, sums })
         });
         Ok(Linear {
             fprop: plan.fprop.build(rank)?,
             dgrad: plan.dgrad.build(rank)?,
-            wgrad: by_depth(&plan.wgrad)?,
+            wgrad: plan.wgrad.as_ref().map(wgrad).transpose()?,
             gather: build(&plan.gather)?,
             sum: build(&plan.sum)?,
             partial: plan
@@ -170,19 +167,11 @@ impl Linear {
 
     /// Its products, each with the schedule that does it: the proof of what is fused.
     pub fn products(&self) -> Vec<Product> {
-        let of = |pass, schedule: &str, variant: String, overlaps| Product {
+        let built = |pass, built: &Built, overlaps| Product {
             pass,
-            schedule: schedule.into(),
-            variant,
+            schedule: built.schedule.clone(),
+            variant: built.op.variant().to_string(),
             overlaps,
-        };
-        let built = |pass, built: &Built, overlaps| {
-            of(
-                pass,
-                &built.schedule,
-                built.op.variant().to_string(),
-                overlaps,
-            )
         };
         let overlap = self.overlap;
         let fprop = built(
@@ -192,9 +181,8 @@ impl Linear {
         );
         let beside = overlap.dgrad_ag || overlap.dgrad_rs || overlap.bulk_dgrad;
         let dgrad = built(Pass::Dgrad, &self.dgrad, beside);
-        let wgrad = self.wgrad.iter();
-        let wgrad =
-            wgrad.map(|op| of(Pass::Wgrad, op.schedule(), op.variant(), overlap.bulk_wgrad));
+        let wgrad = self.wgrad.as_ref().and_then(Wgrad::latest);
+        let wgrad = wgrad.map(|op| built(Pass::Wgrad, &op, overlap.bulk_wgrad));
         [fprop, dgrad].into_iter().chain(wgrad).collect()
     }
 

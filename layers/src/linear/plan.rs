@@ -1,7 +1,7 @@
 //! Which ops a layer needs.
 
 use super::config::LinearConfig;
-use super::step::{Step, shape, size};
+use super::step::{MOVED, Step, shape, size};
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
 use crate::userbuffers::Userbuffers;
@@ -221,7 +221,7 @@ impl Of<'_> {
             layout: Layout::Tn,
             shape: match bulk {
                 true => product
-                    .dim("g.rows", size(self.rows))
+                    .dim(MOVED, size(self.rows))
                     .dim("g.columns", size(columns)),
                 false => product,
             },

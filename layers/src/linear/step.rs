@@ -15,6 +15,9 @@ pub(super) struct Step {
     pub choices: Vec<(&'static str, Setting)>,
 }
 
+/// The rows of what moves beside a weight's gradient.
+pub(super) const MOVED: &str = "g.rows";
+
 /// The shape of a product. A size that does not fit is refused as too large when the op is built.
 pub(super) fn shape(m: usize, n: usize, k: usize) -> Shape {
     Shape::new(size(m), size(n), size(k))
@@ -45,13 +48,11 @@ impl Step {
         })
     }
 
-    /// With another depth: the rows that a weight's gradient sums over, and those of what moves beside it.
-    fn of_depth(&self, rows: usize) -> Step {
+    /// With other rows to sum over, and of what moves beside that.
+    fn of_rows(&self, rows: usize) -> Step {
         let mut step = self.clone();
         step.shape.k = size(rows);
-        if let Some(moved) = step.shape.dims.get_mut("g.rows") {
-            *moved = size(rows);
-        }
+        step.shape.dims.insert(MOVED.into(), size(rows));
         step
     }
 }
@@ -63,48 +64,53 @@ pub(super) struct Built {
     pub schedule: String,
 }
 
-/// An op whose depth is the rows of a call: one is built for each number of rows, and the latest few are kept.
+/// The op of a weight's gradient. Its depth is the rows of a call.
 #[derive(Debug)]
-pub(super) struct ByDepth {
-    step: Step,
-    /// The latest one last.
-    built: Mutex<Vec<(usize, Arc<Built>)>>,
+pub(super) enum Wgrad {
+    /// Nothing moves beside it, and launches state their depth.
+    Alone(Arc<Built>),
+    /// What moves beside it has the rows of a call, too, and an op is built for a number of those: one for each, of which the
+    /// latest few are kept, the latest one last.
+    Beside(Step, Mutex<Vec<(usize, Arc<Built>)>>),
 }
 
-impl ByDepth {
+impl Wgrad {
     /// Built for the most rows now, so that its memory is there.
-    pub fn new(rank: &Communicator, step: Step, most: usize) -> Result<ByDepth, Error> {
-        let first = step.of_depth(most).build(rank)?;
-        Ok(ByDepth {
-            step,
-            built: Mutex::new(vec![(most, Arc::new(first))]),
+    pub fn new(rank: &Communicator, step: &Step, most: usize) -> Result<Wgrad, Error> {
+        let built = Arc::new(step.build(rank)?);
+        Ok(match step.shape.dims.contains_key(MOVED) {
+            false => Wgrad::Alone(built),
+            true => Wgrad::Beside(step.clone(), Mutex::new(vec![(most, built)])),
         })
     }
 
-    /// Collective where the op is: all ranks call layers with the same rows, in the same order.
+    /// Collective where something moves: all ranks call layers with the same rows, in the same order.
     pub fn of(&self, rank: &Communicator, rows: usize) -> Result<Arc<Built>, Error> {
         const KEPT: usize = 8;
-        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let (depth, op) = match built.iter().position(|(depth, _)| *depth == rows) {
-            Some(at) => built.remove(at),
-            None => (rows, Arc::new(self.step.of_depth(rows).build(rank)?)),
+        let (step, all) = match self {
+            Wgrad::Alone(built) => return Ok(built.clone()),
+            Wgrad::Beside(step, all) => (step, all),
         };
-        if built.len() == KEPT {
-            built.remove(0);
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match all.iter().position(|(of, _)| *of == rows) {
+            Some(at) => all.remove(at),
+            None => (rows, Arc::new(step.of_rows(rows).build(rank)?)),
+        };
+        if all.len() == KEPT {
+            all.remove(0);
         }
-        built.push((depth, op.clone()));
-        Ok(op)
+        all.push(found.clone());
+        Ok(found.1)
     }
 
-    pub fn variant(&self) -> String {
-        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = built
-            .last()
-            .map(|(_, built)| built.op.variant().to_string());
-        latest.unwrap_or_default()
-    }
-
-    pub fn schedule(&self) -> &str {
-        &self.step.program.name
+    /// The latest that was built.
+    pub fn latest(&self) -> Option<Arc<Built>> {
+        match self {
+            Wgrad::Alone(built) => Some(built.clone()),
+            Wgrad::Beside(_, all) => {
+                let all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.last().map(|(_, built)| built.clone())
+            }
+        }
     }
 }
