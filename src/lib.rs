@@ -1,9 +1,8 @@
 //! **counterflow** turns a Rust function that says *when each chunk moves and when each tile is computed* into one
 //! fused communication + GEMM kernel, proves that schedule safe, and runs it.
 //!
-//! Values flow one way: your [`Program`] and a [`Variant`] make a [`Kernel`], the largest [`Shape`] makes it a
-//! [`Series`], and each launch's shape makes a [`Plan`] of that. Only [`codegen::verify`] makes the [`Checked`] values
-//! that the emulator and the timeline take.
+//! Your [`Program`] and a [`Variant`] become a kernel, and each launch's [`Shape`] a checked plan of it. The stages between
+//! are behind the feature `unstable`: `counterflow::codegen`. `docs/stable.md` lists what is stable.
 //!
 //! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and pass your own
 //! to `counterflow_workbench::main`, the command-line tool, which is a separate crate.
@@ -11,58 +10,49 @@
 //! # Embedding
 //!
 //! Ranks are threads of one process, or a process each ([`Communicator::from_env`]). Building and allocating are collective. [`op::Launch::launch`]
-//! waits for no peer, within limits.
+//! waits for no peer, within limits. The README and [`guide::embedding`] have examples.
 //!
-//! ```rust,no_run
-//! use counterflow::{Communicator, Dtype, Error, prelude::bf16, schedules::AgGemmOp};
-//!
-//! fn main() -> Result<(), Error> {
-//!     let (m, n, k) = (8192, 2048, 8192); // rows over all ranks; columns and depth of one
-//!     Communicator::each(&Communicator::local(4)?, |rank| {
-//!         let builder = rank.op_of::<AgGemmOp>().dtype(Dtype::Bf16).up_to(m, n, k);
-//!         rank.reserve(2 * (m * k) as u64 + builder.workspace()?.heap + (4 << 20))?;
-//!         let op = builder.build()?; // chooses, proves, compiles, loads, agrees
-//!         let x = rank.allocate::<bf16>("x", [m, k])?; // symmetric: fill this rank's rows, peers push theirs
-//!         let (w, mut y) = (rank.zeros::<bf16>([n, k])?, rank.zeros::<bf16>([m, n])?);
-//!         let stream = rank.gpu().stream()?; // or one of yours: cudarc's `Arc<CudaStream>`
-//!         let done = op.on(&stream).x(&x).w(&w).y(&mut y).rows(4096).launch()?;
-//!         done.wait() // the launch comes after what was in the stream, and before what comes later there
-//!     })?;
-//!     Ok(())
-//! }
-//! ```
-//!
-//! [`Communicator::op`] takes any [`Program`], and its launches take tensors by name. `launch`, `gpus` and what is below
-//! them are for the bench and for tests: they keep nothing that they are given.
+//! [`Communicator::op`] takes any [`Program`], and its launches take tensors by name. What a launch is given, it keeps.
 #![forbid(unsafe_code)]
 
 // `#[schedule]` writes paths that start with `::counterflow`, and this package holds schedules too.
 extern crate self as counterflow;
 
-pub use counterflow_codegen as codegen;
-pub use counterflow_codegen::given;
-pub use counterflow_codegen::rule;
+pub use counterflow_codegen::{builder, given, rule};
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,
-    Tensor, UserBuffer, cpu, cuda, dlpack, driver, error, jit, metrics, op, rendezvous, tuned,
+    Tensor, UserBuffer, cuda, dlpack, driver, error, family, jit, metrics, op, rendezvous, tuned,
 };
-#[doc(hidden)]
-pub use counterflow_runtime::{gpus, launch};
 
 #[cfg(feature = "quantise")]
 pub use counterflow_quantise as quantise;
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;
-pub use counterflow_codegen::kernel::Kernel;
 pub use counterflow_codegen::model::Machine;
-pub use counterflow_codegen::plan::Plan;
-pub use counterflow_codegen::program::Program;
+pub use counterflow_codegen::program::{Program, Setting};
 pub use counterflow_codegen::shape::Shape;
 pub use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
-pub use counterflow_codegen::verify::{Checked, Series};
 
+// The compiler's stages, and what runs them one by one.
+#[cfg(feature = "unstable")]
+pub use counterflow_codegen as codegen;
+#[cfg(feature = "unstable")]
+pub use counterflow_codegen::kernel::Kernel;
+#[cfg(feature = "unstable")]
+pub use counterflow_codegen::plan::Plan;
+#[cfg(feature = "unstable")]
+pub use counterflow_codegen::verify::{Checked, Series};
+#[cfg(feature = "unstable")]
+pub use counterflow_runtime::cpu;
+#[cfg(feature = "unstable")]
+#[doc(hidden)]
+pub use counterflow_runtime::{gpus, launch};
+
+pub mod families;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 pub mod prelude;
 pub mod schedules;
 

@@ -20,8 +20,8 @@ pub(crate) use turns::Turn;
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows,
-    StoreMode, TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, StoreMode, TensorId,
+    TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -127,15 +127,7 @@ pub struct Buffer {
 impl Buffer {
     /// Whether each rank holds only the rows of its own chunk.
     pub fn chunk_only(&self) -> bool {
-        matches!(
-            self.kind,
-            TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Scratch {
-                    extent: ScratchRows::Chunk,
-                    ..
-                }
-        )
+        self.kind.is_own_chunk()
     }
 
     /// Whether it is scratch, whose last readers matter across launches.
@@ -249,8 +241,7 @@ pub struct GemmKind {
     pub k: u32,
     /// CTAs of a cluster along rows and columns of tiles. They load what their tiles share by multicast.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile. 1: none. A cluster has this many for each of its adjacent
-    /// tiles.
+    /// CTAs of a cluster that share the K steps of each tile. 1: none. Such a cluster has no adjacent tiles.
     pub split: u32,
     /// Stages of the shared-memory ring. `None`: as many as fit.
     pub stages: Option<u32>,
@@ -414,6 +405,8 @@ pub enum OpKind {
         acc: AccId,
         /// The tiles, added in ascending order of slot (or rank).
         from: Region,
+        /// This rank's term of a sum over the others: rounded to the type of the tiles, and added in this rank's turn.
+        own: Option<ValueId>,
     },
     /// `acc = ` a stored tile, or a vector repeated along the rows.
     Load {

@@ -29,9 +29,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bits;
 mod block;
 pub mod bounds;
 pub mod builder;
+mod checked;
 pub mod cuda;
 pub mod diag;
 pub mod dtype;
@@ -45,15 +47,18 @@ mod machine;
 pub mod model;
 pub mod order;
 mod outputs;
+mod own_terms;
 mod partial;
 pub mod plan;
 mod print;
 pub mod program;
+mod proof;
 pub mod rank;
 pub mod rule;
 mod scales;
 pub mod shape;
 pub mod sm90;
+pub mod target;
 pub mod tiling;
 #[doc(hidden)]
 pub mod undo;

@@ -5,6 +5,7 @@ mod heap;
 mod identity;
 mod memory;
 
+use crate::checked::Subject;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
@@ -101,6 +102,10 @@ pub struct Grid {
     pub stages: u32,
     /// Bytes of shared memory a CTA needs.
     pub shared_memory: u32,
+}
+
+impl Subject for Plan {
+    type Decided = ();
 }
 
 impl Plan {

@@ -3,6 +3,7 @@
 //! A program is SPMD: every rank runs the same text. Nothing is resolved yet: choices are open, dimensions are not
 //! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
+mod attributes;
 mod kinds;
 mod side;
 mod slots;
@@ -16,6 +17,7 @@ use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
+pub use attributes::{AtEnd, AtStart, Placement};
 pub use side::Side;
 pub use slots::Slots;
 use std::panic::Location;
@@ -256,6 +258,13 @@ pub enum Choice {
 }
 
 /// The value of a choice.
+///
+/// ```
+/// use counterflow_codegen::program::Setting;
+///
+/// assert_eq!(Setting::parse("128x256"), Some(Setting::from((128, 256))));
+/// assert_eq!(Setting::from(4_u32).to_string(), "4");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Setting {
     /// One number.
@@ -458,6 +467,9 @@ pub enum StmtKind {
         acc: AccId,
         /// The tiles: one slot, several, or every rank's.
         from: Place,
+        /// This rank's term of a sum over the others: rounded to the type of the tiles, and added in this rank's turn. Lowering
+        /// finds it; authors leave it open.
+        own: Option<Value>,
     },
     /// Load a tile (or a vector along its columns) for the epilogue.
     Load {

@@ -76,27 +76,20 @@ pub enum Convention {
     /// that is quantised. An amax does not see NaN. As a power of two, `s` is rounded down.
     TransformerEngine,
     /// DeepGEMM's, as its Python says it: `max(amax, eps) / largest` is stored, and the elements are multiplied by its
-    /// reciprocal. An amax keeps NaN: then all that shares it becomes NaN. As a power of two, the scale is rounded up.
+    /// reciprocal. (PyTorch on a GPU multiplies by the rounded reciprocal of `largest`, so some of its scales differ in the
+    /// last bit.) An amax keeps NaN: then all that shares it becomes NaN. As a power of two, the scale is rounded up.
     DeepGemm,
-    /// The same as PyTorch computes it on a GPU, which divides by a constant by multiplying with its rounded reciprocal:
-    /// some scales differ from [`Convention::DeepGemm`]'s in the last bit.
-    DeepGemmOnGpu,
 }
 
 impl Convention {
     /// Every one.
-    pub const ALL: [Convention; 3] = [
-        Convention::TransformerEngine,
-        Convention::DeepGemm,
-        Convention::DeepGemmOnGpu,
-    ];
+    pub const ALL: [Convention; 2] = [Convention::TransformerEngine, Convention::DeepGemm];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Convention::TransformerEngine => "te",
             Convention::DeepGemm => "deepgemm",
-            Convention::DeepGemmOnGpu => "deepgemm-on-gpu",
         }
     }
 
@@ -104,7 +97,7 @@ impl Convention {
     const fn eps(self) -> f32 {
         match self {
             Convention::TransformerEngine => 0.0,
-            Convention::DeepGemm | Convention::DeepGemmOnGpu => 1e-4,
+            Convention::DeepGemm => 1e-4,
         }
     }
 }
@@ -269,7 +262,7 @@ impl Rule {
     pub const fn keeps_nan(&self) -> bool {
         match self.convention {
             Convention::TransformerEngine => false,
-            Convention::DeepGemm | Convention::DeepGemmOnGpu => true,
+            Convention::DeepGemm => true,
         }
     }
 
@@ -287,9 +280,6 @@ impl Rule {
         match self.convention {
             Convention::TransformerEngine => self.multiplied(amax, most),
             Convention::DeepGemm => self.divided(self.floored(amax) / self.to.largest()),
-            Convention::DeepGemmOnGpu => {
-                self.divided(self.floored(amax) * (1.0 / self.to.largest()))
-            }
         }
     }
 

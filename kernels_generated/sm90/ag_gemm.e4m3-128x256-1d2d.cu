@@ -190,7 +190,6 @@ ag_gemm(
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         fence_async_shared();
                         const auto full = stage_full[stage.index];
-                        full.expect(x_rows * TILE_K + TILE_M * 4 + w_rows * TILE_K + 8 * 4);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
                             full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
@@ -201,6 +200,7 @@ ag_gemm(
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
+                        full.expect(x_rows * TILE_K + TILE_M * 4 + w_rows * TILE_K + 8 * 4);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
                             full.at, step * TILE_K, t.row * TILE_M, chunk, me);
                         tma_load(smem_x_scale[stage.index], x_scale_blocks, full.at, t.row * TILE_M, step, chunk, me);

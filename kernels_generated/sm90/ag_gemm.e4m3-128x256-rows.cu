@@ -176,7 +176,6 @@ ag_gemm(
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(x_rows * TILE_K + w_rows * TILE_K);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
                             full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
@@ -185,6 +184,7 @@ ag_gemm(
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
+                        full.expect(x_rows * TILE_K + w_rows * TILE_K);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
                             full.at, step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();

@@ -71,8 +71,8 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 }
 
 // What a store writes, before it is rounded.
-__device__ __forceinline__ float r_value(float g, float partial) {
-    return g + partial;
+__device__ __forceinline__ float own_partial(float g) {
+    return g;
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -169,7 +169,7 @@ bulk_rs(
                 const u32 my_sums = my_tiles_m * sums_n;
                 for (; scheduler.has(my_sums); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, sums_n);
-                    // acc1 += sum(partial[others][t])
+                    // acc1 += sum(partial[others][t], own acc0)
                     // acc0 = load(g[t])
                     // wait landed[others][t.rows]
                     #pragma unroll 1
@@ -182,6 +182,12 @@ bulk_rs(
                     fence_async_global();
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_x[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            me * plan.g_rows_chunk + t.row * TILE_M, 0, 0);
+                        stage.advance();
                         #pragma unroll 1
                         for (u32 from = 0; from < world; ++from) {
                             if (from == me) continue;
@@ -192,12 +198,6 @@ bulk_rs(
                                 t.row * TILE_M, from, me);
                             stage.advance();
                         }
-                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
-                        const auto full = stage_full[stage.index];
-                        full.expect(TILE_M * SUBTILE_N * 2);
-                        tma_load(smem_x[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
-                            me * plan.g_rows_chunk + t.row * TILE_M, 0, 0);
-                        stage.advance();
                     }
                 }
             }
@@ -287,7 +287,7 @@ bulk_rs(
                 const u32 my_sums = my_tiles_m * sums_n;
                 for (; scheduler.has(my_sums); scheduler.next()) {
                     const Tile t = row_major(scheduler.tile(), my_tiles_m, sums_n);
-                    // r[t] = acc0 + acc1
+                    // r[t] = acc1
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                         subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
@@ -339,21 +339,10 @@ bulk_rs(
             const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
             const u32 my_sums = my_tiles_m * sums_n;
             for (; scheduler.has(my_sums); scheduler.next()) {
-                // r[t] = acc0 + acc1
+                // r[t] = acc1
                 #pragma unroll
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
-                    float partial[SUBTILE_N / 2] = {};
-                    #pragma unroll 1
-                    for (u32 from = 0; from < world; ++from) {
-                        if (from == me) continue;
-                        stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
-                        subtile_add<T, SUBTILE_N>(partial, smem_x[stage.index], first_row, lane);
-                        fence_async_shared();
-                        __syncwarp();
-                        if (lane == 0) stage_empty[stage.index].arrive();
-                        stage.advance();
-                    }
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     float g[SUBTILE_N / 2];
                     subtile_read<T, SUBTILE_N>(g, smem_x[stage.index], first_row, lane);
@@ -361,10 +350,24 @@ bulk_rs(
                     __syncwarp();
                     if (lane == 0) stage_empty[stage.index].arrive();
                     stage.advance();
-                    float r_values[SUBTILE_N / 2];
+                    float own_partials[SUBTILE_N / 2];
                     #pragma unroll
-                    for (u32 i = 0; i < SUBTILE_N / 2; ++i) r_values[i] = r_value(g[i], partial[i]);
-                    subtile_store<T, SUBTILE_N>(r_values, smem_subtile[subtile.index], first_row, lane);
+                    for (u32 i = 0; i < SUBTILE_N / 2; ++i) own_partials[i] = own_partial(g[i]);
+                    float partial[SUBTILE_N / 2] = {};
+                    #pragma unroll 1
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) {
+                            add_own<T, SUBTILE_N>(partial, own_partials);
+                            continue;
+                        }
+                        stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                        subtile_add<T, SUBTILE_N>(partial, smem_x[stage.index], first_row, lane);
+                        fence_async_shared();
+                        __syncwarp();
+                        if (lane == 0) stage_empty[stage.index].arrive();
+                        stage.advance();
+                    }
+                    subtile_store<T, SUBTILE_N>(partial, smem_subtile[subtile.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
                     if (lane == 0) subtile_full[subtile.index].arrive();

@@ -171,8 +171,6 @@ fsdp_gemm(
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
-                        const auto full = stage_full[stage.index];
-                        full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         if (step == 0) {
                             // wait arrived[t.columns]
                             #pragma unroll 1
@@ -184,6 +182,8 @@ fsdp_gemm(
                             }
                             fence_async_global();
                         }
+                        const auto full = stage_full[stage.index];
+                        full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
                             full.at, step * TILE_K, t.row * TILE_M, 0, 0);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w_tiles, w_partial_box, w_rows,

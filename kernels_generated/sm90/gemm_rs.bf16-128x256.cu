@@ -10,7 +10,6 @@ constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 SUBTILES = 4;  // output subtiles in flight
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
-constexpr u32 STAGE_SUBTILES = 2;  // stored subtiles that one reused stage holds
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -148,7 +147,8 @@ gemm_rs(
                         step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
-                // acc2 += sum(partial[others][t])
+                // acc2 += sum(partial[others][t], own acc1)
+                // wait landed[others][t]
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
@@ -156,17 +156,18 @@ gemm_rs(
                         from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
-                    fence_async_global();
+                }
+                fence_async_global();
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     #pragma unroll 1
-                    for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) continue;
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(STAGE_SUBTILES * SUBTILE_BYTES);
-                        #pragma unroll 1
-                        for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
-                            tma_load(smem_w[stage.index] + i * SUBTILE_BYTES, partial, full.at,
-                                t.column * TILE_N + (part + i) * SUBTILE_N, t.row * TILE_M, from, me);
-                        }
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_x[stage.index], partial, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, from, me);
                         stage.advance();
                     }
                 }
@@ -217,7 +218,7 @@ gemm_rs(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
-                // y[t] = acc1 + acc2
+                // y[t] = acc2
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
@@ -301,29 +302,25 @@ gemm_rs(
             }
             wgmma_wait<0>();
             if (lane == 0) stage_empty[previous].arrive();
-            // acc2 += sum(partial[others][t])
-            #pragma unroll 1
-            for (u32 from = 0; from < world; ++from) {
-                if (from == me) continue;
-                #pragma unroll
-                for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
-                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
-                    #pragma unroll
-                    for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
-                        subtile_add<T, SUBTILE_N>(acc + (part + i) * SUBTILE_N / 2,
-                            smem_w[stage.index] + i * SUBTILE_BYTES, first_row, lane);
+            // y[t] = acc2
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                float partial[SUBTILE_N / 2] = {};
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) {
+                        add_own<T, SUBTILE_N>(partial, acc + part * SUBTILE_N / 2);
+                        continue;
                     }
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(partial, smem_x[stage.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
                     if (lane == 0) stage_empty[stage.index].arrive();
                     stage.advance();
                 }
-            }
-            // y[t] = acc1 + acc2
-            #pragma unroll
-            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
-                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
-                subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row, lane);
+                subtile_store<T, SUBTILE_N>(partial, smem_subtile[subtile.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) subtile_full[subtile.index].arrive();

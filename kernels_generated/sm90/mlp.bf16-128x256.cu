@@ -15,7 +15,6 @@ constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first i
 constexpr u32 PIECE = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
-constexpr u32 STAGE_SUBTILES = 2;  // stored subtiles that one reused stage holds
 constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -202,7 +201,6 @@ mlp(
                     for (u32 step = 0; step < x_steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(x_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_up[stage.index], up, up_partial_box, up_rows,
                             full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
@@ -211,6 +209,7 @@ mlp(
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
+                        full.expect(x_rows * TILE_K * 2 + up_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
                             full.at, step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();
@@ -235,7 +234,6 @@ mlp(
                     for (u32 step = 0; step < hidden_steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
                             down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
@@ -244,6 +242,7 @@ mlp(
                             counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                             fence_async_global();
                         }
+                        full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                         tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_hidden[stage.index], hidden,
                             hidden_partial_box, hidden_rows, full.at, step * TILE_K, t.row * TILE_M, owner, me);
                         stage.advance();
@@ -264,7 +263,6 @@ mlp(
                 for (u32 step = 0; step < hidden_steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
-                    full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_down[stage.index], down, down_partial_box,
                         down_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                     if (step == 0) {
@@ -273,11 +271,13 @@ mlp(
                         counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
                         fence_async_global();
                     }
+                    full.expect(hidden_rows * TILE_K * 2 + down_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_hidden[stage.index], hidden, hidden_partial_box,
                         hidden_rows, full.at, step * TILE_K, t.row * TILE_M, me, me);
                     stage.advance();
                 }
-                // acc3 += sum(partial[others][t])
+                // acc3 += sum(partial[others][t], own acc2)
+                // wait landed[others][t]
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
@@ -285,17 +285,18 @@ mlp(
                         from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
-                    fence_async_global();
+                }
+                fence_async_global();
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     #pragma unroll 1
-                    for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) continue;
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(STAGE_SUBTILES * SUBTILE_BYTES);
-                        #pragma unroll 1
-                        for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
-                            tma_load(smem_down[stage.index] + i * SUBTILE_BYTES, partial, full.at,
-                                t.column * TILE_N + (part + i) * SUBTILE_N, t.row * TILE_M, from, me);
-                        }
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_hidden[stage.index], partial, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, from, me);
                         stage.advance();
                     }
                 }
@@ -416,7 +417,7 @@ mlp(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
-                // y[t] = acc2 + acc3
+                // y[t] = acc3
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
@@ -550,29 +551,25 @@ mlp(
             }
             wgmma_wait<0>();
             if (lane == 0) stage_empty[previous].arrive();
-            // acc3 += sum(partial[others][t])
-            #pragma unroll 1
-            for (u32 from = 0; from < world; ++from) {
-                if (from == me) continue;
-                #pragma unroll
-                for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
-                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
-                    #pragma unroll
-                    for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
-                        subtile_add<T, SUBTILE_N>(acc + (part + i) * SUBTILE_N / 2,
-                            smem_down[stage.index] + i * SUBTILE_BYTES, first_row, lane);
+            // y[t] = acc3
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                float partial[SUBTILE_N / 2] = {};
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) {
+                        add_own<T, SUBTILE_N>(partial, acc + part * SUBTILE_N / 2);
+                        continue;
                     }
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(partial, smem_hidden[stage.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
                     if (lane == 0) stage_empty[stage.index].arrive();
                     stage.advance();
                 }
-            }
-            // y[t] = acc2 + acc3
-            #pragma unroll
-            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
-                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
-                subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row, lane);
+                subtile_store<T, SUBTILE_N>(partial, smem_subtile[subtile.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) subtile_full[subtile.index].arrive();

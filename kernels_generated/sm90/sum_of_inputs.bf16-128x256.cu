@@ -53,8 +53,8 @@ __device__ __forceinline__ float partial_value(float x) {
 }
 
 // What a store writes, before it is rounded.
-__device__ __forceinline__ float y_value(float x, float partial) {
-    return x + partial;
+__device__ __forceinline__ float own_partial(float x) {
+    return x;
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -119,7 +119,7 @@ sum_of_inputs(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
-                // acc2 += sum(partial[others][t])
+                // acc2 += sum(partial[others][t], own acc1)
                 // wait landed[others][t]
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
@@ -133,6 +133,12 @@ sum_of_inputs(
                 // acc1 = load(x[t])
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(TILE_M * SUBTILE_N * 2);
+                    tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
+                        me * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
+                    stage.advance();
                     #pragma unroll 1
                     for (u32 from = 0; from < world; ++from) {
                         if (from == me) continue;
@@ -143,12 +149,6 @@ sum_of_inputs(
                             t.row * TILE_M, from, me);
                         stage.advance();
                     }
-                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
-                    const auto full = stage_full[stage.index];
-                    full.expect(TILE_M * SUBTILE_N * 2);
-                    tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
-                        me * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
-                    stage.advance();
                 }
             }
         } else if (warp == 1 && elect_one()) {  // store
@@ -197,7 +197,7 @@ sum_of_inputs(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
-                // y[t] = acc1 + acc2
+                // y[t] = acc2
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
@@ -250,21 +250,10 @@ sum_of_inputs(
         const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
         const u32 my_tiles = my_tiles_m * tiles_n;
         for (; scheduler.has(my_tiles); scheduler.next()) {
-            // y[t] = acc1 + acc2
+            // y[t] = acc2
             #pragma unroll
             for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                 subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
-                float partial[SUBTILE_N / 2] = {};
-                #pragma unroll 1
-                for (u32 from = 0; from < world; ++from) {
-                    if (from == me) continue;
-                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
-                    subtile_add<T, SUBTILE_N>(partial, smem_stored[stage.index], first_row, lane);
-                    fence_async_shared();
-                    __syncwarp();
-                    if (lane == 0) stage_empty[stage.index].arrive();
-                    stage.advance();
-                }
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 float x[SUBTILE_N / 2];
                 subtile_read<T, SUBTILE_N>(x, smem_stored[stage.index], first_row, lane);
@@ -272,10 +261,24 @@ sum_of_inputs(
                 __syncwarp();
                 if (lane == 0) stage_empty[stage.index].arrive();
                 stage.advance();
-                float y_values[SUBTILE_N / 2];
+                float own_partials[SUBTILE_N / 2];
                 #pragma unroll
-                for (u32 i = 0; i < SUBTILE_N / 2; ++i) y_values[i] = y_value(x[i], partial[i]);
-                subtile_store<T, SUBTILE_N>(y_values, smem_subtile[subtile.index], first_row, lane);
+                for (u32 i = 0; i < SUBTILE_N / 2; ++i) own_partials[i] = own_partial(x[i]);
+                float partial[SUBTILE_N / 2] = {};
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) {
+                        add_own<T, SUBTILE_N>(partial, own_partials);
+                        continue;
+                    }
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(partial, smem_stored[stage.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                }
+                subtile_store<T, SUBTILE_N>(partial, smem_subtile[subtile.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) subtile_full[subtile.index].arrive();

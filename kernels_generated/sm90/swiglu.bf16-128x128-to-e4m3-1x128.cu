@@ -10,7 +10,7 @@ constexpr u32 STAGES = 4;  // stages of x and gate and up in flight
 constexpr u32 SUBTILES = 1;  // output subtiles in flight
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 SUBTILE_N = 128;  // columns of an output subtile
-constexpr RuleNumbers RULE = {0.0f, 448.0f, 0.002232143f, 3.4028235e38f};  // of scales of e4m3: te+pow2
+constexpr RuleNumbers RULE = {0.0f, 448.0f, 3.4028235e38f};  // of scales of e4m3: te+pow2
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;

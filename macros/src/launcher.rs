@@ -7,7 +7,7 @@ use quote::{format_ident, quote};
 use syn::ext::IdentExt;
 
 /// Methods that every launcher has. A parameter of such a name is given by `tensor`.
-const TAKEN: [&str; 3] = ["rows", "tensor", "launch"];
+const TAKEN: [&str; 5] = ["rows", "columns", "depth", "tensor", "launch"];
 
 /// `struct NameOp` with a method for each parameter.
 pub fn launcher(schedule: &Schedule) -> TokenStream {
@@ -50,6 +50,16 @@ pub fn launcher(schedule: &Schedule) -> TokenStream {
             /// The rows of this launch over all ranks.
             pub fn rows(self, m: usize) -> Self {
                 #launcher(self.0.rows(m))
+            }
+
+            /// The columns of this launch on a rank.
+            pub fn columns(self, n: usize) -> Self {
+                #launcher(self.0.columns(n))
+            }
+
+            /// The depth of this launch on a rank.
+            pub fn depth(self, k: usize) -> Self {
+                #launcher(self.0.depth(k))
             }
 
             /// Enqueues it and returns at once.

@@ -148,7 +148,6 @@ impl Recipe {
         let convention = match rule.convention {
             Convention::TransformerEngine => "TRANSFORMER_ENGINE",
             Convention::DeepGemm => "DEEP_GEMM",
-            Convention::DeepGemmOnGpu => "DEEP_GEMM_ON_GPU",
         };
         let to_name = match to {
             Fp8::E4M3 => "E4M3",
@@ -162,7 +161,6 @@ impl Recipe {
             ("KEEPS_NAN", u32::from(rule.keeps_nan()).to_string()),
             ("EPS", bits(rule.eps)),
             ("LARGEST", bits(to.largest())),
-            ("ONE_OVER_LARGEST", bits(1.0 / to.largest())),
             ("MOST", bits(self.from.largest())),
         ];
         let line = |(name, value): (&str, String)| format!("#define {name} {value}\n");

@@ -4,7 +4,7 @@
 mod nvidia;
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Convention, Fp8, HEADERS, Pieces, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, HEADERS, Pieces, Recipe, Rule, Scaling};
 use counterflow_runtime::jit::{Compiled, Source, Target};
 
 const SCALINGS: [Scaling; 5] = [
@@ -18,15 +18,10 @@ const SCALINGS: [Scaling; 5] = [
 /// Each type, scaling and copy with each convention in turn.
 fn recipes() -> Vec<Recipe> {
     let deep = Rule::deep_gemm();
-    let on_gpu = Rule {
-        convention: Convention::DeepGemmOnGpu,
-        ..deep
-    };
     let rules = [
         Rule::transformer_engine(Fp8::E4M3),
         deep.powers_of_two(),
         Rule::transformer_engine(Fp8::E5M2).powers_of_two(),
-        on_gpu,
         deep,
     ];
     let mut recipes = Vec::new();

@@ -10,9 +10,8 @@ use crate::launch::{Loaded, Tensors};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
-use counterflow_codegen::kernel::Buffer;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{AtStart, TensorId};
 use counterflow_codegen::shape::Extent;
 use counterflow_codegen::unroll::Span;
 use counterflow_codegen::verify::{Checked, Series};
@@ -124,50 +123,6 @@ pub fn run_only<'c>(
         ended
     })
     .map(|_| ())
-}
-
-/// The slowest rank's host times for launches of `plans`, one after another, several times. They are sorted.
-///
-/// # Errors
-/// As [`run`].
-///
-/// # Panics
-/// If a rank's thread panics.
-pub fn host_times<'c>(
-    ranks: &[Communicator],
-    compiler: impl Into<Option<&'c Compiler>>,
-    pipeline: &Checked<Pipeline>,
-    series: &Series,
-    plans: &[&Checked<Plan>],
-    times: usize,
-) -> Result<Vec<Duration>, Error> {
-    let compiler = compiler.into();
-    // A stream holds about a thousand launches. Beyond that the host waits for the GPU.
-    const QUEUED: usize = 16;
-    let all = Communicator::each(ranks, |rank| {
-        let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
-        for plan in plans {
-            prepare(rank, pipeline, plan, 0, 1, &memory)?;
-            loaded.launch(rank, plan, &tensors)?;
-            rank.synchronize()?;
-        }
-        let mut took = Vec::with_capacity(times);
-        for (launch, plan) in plans.iter().cycle().take(times).enumerate() {
-            if launch % QUEUED == 0 {
-                rank.synchronize()?;
-                rank.barrier()?;
-            }
-            let start = Instant::now();
-            loaded.launch(rank, plan, &tensors)?;
-            took.push(start.elapsed());
-        }
-        rank.synchronize()?;
-        rank.barrier()?;
-        took.sort_unstable();
-        Ok(took)
-    })?;
-    let median = |took: &Vec<Duration>| took[took.len() / 2];
-    Ok(all.into_iter().max_by_key(median).unwrap_or_default())
 }
 
 struct OneRank {
@@ -304,7 +259,7 @@ fn one(
     let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
     let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
     let ids: Vec<TensorId> = ids
-        .filter(|id| shown(&kernel.buffers[id.index()]))
+        .filter(|id| kernel.buffers[id.index()].kind.is_left_behind())
         .collect();
     let mut outputs = Vec::new();
     let mut host = Duration::MAX;
@@ -342,20 +297,6 @@ fn one(
     })
 }
 
-/// Whether a tensor is compared.
-fn shown(buffer: &Buffer) -> bool {
-    !matches!(
-        buffer.kind,
-        TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false,
-                ..
-            }
-            | TensorKind::Scratch { .. }
-    )
-}
-
 /// Fills the inputs of one launch and what it adds to. Poisons everything else.
 fn prepare(
     rank: &Communicator,
@@ -376,24 +317,9 @@ fn prepare(
         if !buffer.kind.counts_before() {
             continue;
         }
-        let rows = match buffer.kind {
-            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
-                plan.geometry.chunk(buffer.rows, rank.rank())
-            }
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Exchanged
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => plan.geometry.held(buffer, rank.rank()),
+        let rows = match buffer.kind.at_start() {
+            AtStart::Shard => plan.geometry.chunk(buffer.rows, rank.rank()),
+            AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank.rank()),
         };
         let columns = plan.geometry.size(buffer.columns);
         let mut values = vec![0.0; rows.len() as usize * columns as usize];

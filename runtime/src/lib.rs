@@ -24,6 +24,7 @@ mod draft;
 pub mod driver;
 mod emulated;
 pub mod error;
+pub mod family;
 #[cfg(test)]
 mod fuzz;
 mod gpu_order;

@@ -2,7 +2,9 @@
 
 use crate::error::Error;
 use crate::metrics::Why;
-use crate::tuned::{self, Tuned};
+use crate::tuned::{self, Tuned, Winner};
+use counterflow_codegen::bits::BitsClass;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -26,8 +28,8 @@ struct Known {
     latest: VecDeque<Arc<Proof>>,
 }
 
-/// So many proofs stay without an op: as many as a layer has ops, with buckets.
-const LATEST: usize = 16;
+/// So many proofs stay without an op: as many as a layer has ops, with buckets, and with the candidates of families.
+const LATEST: usize = 48;
 
 /// A schedule with its choices made, and what is proven about it.
 #[derive(Debug)]
@@ -56,6 +58,38 @@ pub(crate) struct Asked<'a> {
     pub sms: u32,
     /// Whether open choices are settled as written first.
     pub first_options: bool,
+    /// Which bits results may have.
+    pub bits: Bits,
+    /// A winner that counts before those of tables.
+    pub known: Option<Winner>,
+}
+
+/// Which bits the rows of results may have.
+#[derive(Clone, Debug)]
+pub(crate) enum Bits {
+    /// Any.
+    Any,
+    /// The same ones for every number of rows.
+    Invariant,
+    /// Those of a class.
+    Of(BitsClass),
+}
+
+impl Bits {
+    /// Refuses a kernel whose rows have other bits.
+    fn admits(&self, kernel: &Checked<Kernel>) -> Result<(), Error> {
+        match self {
+            Bits::Any => Ok(()),
+            Bits::Invariant => Ok(BitsClass::of(kernel).map(drop)?),
+            Bits::Of(class) => match BitsClass::of(kernel)? {
+                own if own == *class => Ok(()),
+                own => Err(Error::Usage {
+                    what: format!("{} with {own}, beside launches with {class}", kernel.name),
+                    legal: "variants of one class of bits".into(),
+                }),
+            },
+        }
+    }
 }
 
 impl Proven {
@@ -91,6 +125,8 @@ impl Proof {
             gpu,
             sms,
             first_options,
+            bits,
+            known,
         } = asked;
         let machine = Machine {
             sms: *sms,
@@ -99,8 +135,12 @@ impl Proof {
         let (variant, why) = if *first_options {
             (variant.clone(), Why::FirstOptions)
         } else {
-            let tables = [Tuned::of_user()?, Tuned::embedded()?];
-            let choice = tuned::select(&tables, gpu, program, variant, shape, &machine)?;
+            let mut first = Tuned::default();
+            known.iter().for_each(|known| first.put(known.clone()));
+            let tables = [first, Tuned::of_user()?, Tuned::embedded()?];
+            let admits = |kernel: &Checked<Kernel>| bits.admits(kernel);
+            let at = (shape, &machine);
+            let choice = tuned::select_of(&tables, gpu, program, variant, at, &admits)?;
             let why = match choice.measured {
                 _ if tuned::combinations(program, variant, &BTreeMap::new()).len() < 2 => {
                     Why::OnlyOne
@@ -111,6 +151,7 @@ impl Proof {
             (choice.variant, why)
         };
         let kernel = verify::kernel(lower(program, &variant)?)?;
+        bits.admits(&kernel)?;
         let series = verify::series(&kernel, shape, &machine)?;
         let largest = series.plan(series.most())?;
         Ok(Proof {
@@ -141,6 +182,8 @@ mod tests {
                 gpu: "a GPU",
                 sms: 132,
                 first_options: false,
+                bits: Bits::Any,
+                known: None,
             };
             proven.of(&asked).expect("a proof")
         };
@@ -161,6 +204,8 @@ mod tests {
                 gpu: "a GPU",
                 sms: 132,
                 first_options: true,
+                bits: Bits::Any,
+                known: None,
             };
             proven.of(&asked).expect("a proof")
         };

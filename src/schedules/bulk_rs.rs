@@ -3,7 +3,7 @@ use crate::prelude::*;
 /// y = x · wᵀ beside an independent r = reduce_scatter(g): no counter connects them.
 ///
 /// Use it to hide the reduction of an *earlier* layer's result (a gradient, the output of a row-parallel layer) behind a
-/// GEMM without communication. Sums are in f32 and in a fixed order. The tiles of both have the same shape.
+/// GEMM without communication. Sums are in f32 and in the order of ranks. The tiles of both have the same shape.
 ///
 /// ```
 /// # use counterflow::{Communicator, prelude::bf16, schedules::BulkRsOp};

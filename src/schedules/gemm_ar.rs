@@ -3,7 +3,8 @@ use crate::prelude::*;
 /// y = all_reduce(x · wᵀ), two shots on the same tiles: partials go to their owner, and the sum goes to everyone.
 ///
 /// Use it for row-parallel layers if the next layer needs all rows (no sequence parallelism). It moves as many bytes as
-/// a reduce-scatter and an all-gather, and a rank waits only for the tile it needs.
+/// a reduce-scatter and an all-gather, and a rank waits only for the tile it needs. Each rank's term is rounded to bf16, and
+/// terms are added in f32 in the order of ranks: a row has the same bits in launches of any number of rows.
 ///
 /// ```
 /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmArOp};

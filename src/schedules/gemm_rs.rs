@@ -1,9 +1,10 @@
 use crate::prelude::*;
 
-/// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, which adds them to its own in rank order.
+/// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, which adds all in rank order.
 ///
-/// Use it for row-parallel layers (o_proj, down, fc2). Sums are in f32 and in a fixed order, so the same inputs give
-/// the same bits in every run. It needs one slot of scratch per rank.
+/// Use it for row-parallel layers (o_proj, down, fc2). Each rank's term is rounded to bf16, and terms are added in f32 in the
+/// order of ranks: a row has the same bits in every run, in launches of any number of rows. It needs one slot of scratch per
+/// rank.
 ///
 /// ```
 /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmRsOp};

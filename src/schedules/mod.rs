@@ -18,6 +18,8 @@ mod ag_gemm_double_ring;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
 mod ag_swiglu;
+mod all_gather;
+mod all_reduce;
 mod all_to_all;
 mod bulk;
 mod bulk_rs;
@@ -31,6 +33,7 @@ mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
 mod mlp;
+mod reduce_scatter;
 mod rs_ring;
 mod swiglu;
 mod wgrad;
@@ -40,6 +43,8 @@ pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
 pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
+pub use all_gather::{AllGatherOp, all_gather};
+pub use all_reduce::{AllReduceOp, all_reduce};
 pub use all_to_all::{AllToAllOp, all_to_all};
 pub use bulk::{BulkOp, bulk};
 pub use bulk_rs::{BulkRsOp, bulk_rs};
@@ -53,12 +58,13 @@ pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
 pub use mlp::{MlpOp, mlp};
+pub use reduce_scatter::{ReduceScatterOp, reduce_scatter};
 pub use rs_ring::{RsRingOp, rs_ring};
 pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 21] = [
+pub const ALL: [fn() -> crate::Program; 24] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -80,4 +86,7 @@ pub const ALL: [fn() -> crate::Program; 21] = [
     mlp,
     bulk,
     bulk_rs,
+    all_gather,
+    reduce_scatter,
+    all_reduce,
 ];

@@ -3,7 +3,8 @@ use crate::prelude::*;
 /// grad += dyᵀ · x: a weight's gradient, added in place in f32. The operands have the layout of the forward pass, so
 /// lower it in layout tn.
 ///
-/// Use it for gradient accumulation. Products are summed in f32 and added with one more rounding, once per launch, so
+/// Use it for gradient accumulation. Build it once for the most rows of a batch: each launch says how many it has, by
+/// `depth`. Products are summed in f32 and added with one more rounding, once per launch, so
 /// the bits are the same in every run. TMA adds, and may flush f32 subnormals to zero.
 ///
 /// ```

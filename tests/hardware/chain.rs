@@ -24,7 +24,7 @@ use half::bf16;
 type Kind = ((u32, u32), Knobs, u32, u32);
 type Knobs = &'static [(&'static str, Setting)];
 
-const PRODUCTS: [Kind; 8] = [
+const PRODUCTS: [Kind; 7] = [
     ((128, 128), &[], 1400, 1280),
     (
         (128, 128),
@@ -42,16 +42,6 @@ const PRODUCTS: [Kind; 8] = [
     ((64, 64), &[], 700, 1536),
     ((16, 64), &[], 13, 7168),
     ((208, 128), &[], 2200, 1280),
-    // 27 clusters, which run at once; the last tile of each column of theirs is outside.
-    (
-        (128, 128),
-        &[
-            ("gemm.cluster", Setting::Pair(2, 1)),
-            ("gemm.split", Setting::One(2)),
-        ],
-        600,
-        1152,
-    ),
 ];
 
 /// M, and N and K, of the sums.

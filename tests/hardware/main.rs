@@ -27,6 +27,11 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/handed.rs"]
 #[expect(dead_code, reason = "columns that are rows have no M of 1")]
 mod handed_over;
+#[path = "../../codegen/tests/fixtures/slabs.rs"]
+mod slabs_of;
+#[path = "../../codegen/tests/fixtures/square.rs"]
+#[expect(dead_code, reason = "an adapter has its sizes' names alone")]
+mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
@@ -45,7 +50,10 @@ mod accumulate;
 mod adopted;
 mod agree;
 mod back_to_back;
+mod batch_invariant;
 mod beside;
+#[path = "../common/candidates.rs"]
+mod candidates;
 mod capture;
 mod case;
 mod chain;
@@ -53,6 +61,7 @@ mod copies;
 mod doctor;
 mod drops;
 mod epilogue;
+mod families;
 mod fused;
 mod gathered;
 mod gpus;
@@ -60,6 +69,7 @@ mod graph;
 mod heap;
 mod host;
 mod jobs;
+mod litmus;
 mod memory;
 mod mlp;
 mod nccl;

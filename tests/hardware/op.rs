@@ -89,13 +89,13 @@ impl Operands {
 }
 
 /// Ranks on GPUs, if there are any, and emulated ones.
-struct Ranks {
-    ranks: Vec<Communicator>,
-    told: String,
+pub struct Ranks {
+    pub ranks: Vec<Communicator>,
+    pub told: String,
     _world: Option<World>,
 }
 
-fn ranks(world: u32) -> impl Iterator<Item = Ranks> {
+pub fn ranks(world: u32) -> impl Iterator<Item = Ranks> {
     let emulated = std::iter::once_with(move || Ranks {
         ranks: fine(Communicator::emulated(world)),
         told: format!("{world} emulated ranks"),

@@ -92,7 +92,12 @@ fn kernels_of_the_suite() {
             .map(|made| made.cubin().len())
     });
     let bytes: usize = compiled.into_iter().map(fine).sum();
-    for source in [&host::raw::EMPTY, &crate::beside::LATE, &crate::soak::TURN] {
+    for source in [
+        &host::raw::EMPTY,
+        &crate::beside::LATE,
+        &crate::soak::TURN,
+        &crate::litmus::LITMUS,
+    ] {
         fine(compiler.compile(source, Target::Sm90a));
     }
     fine(launch::compile_agree(&compiler));

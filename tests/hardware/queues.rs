@@ -97,17 +97,16 @@ fn in_this_setting() {
                 for launch in 0..shapes.len() {
                     case.compare(&outcome, launch, Fill::Uniform(10));
                 }
-                // Launches that the host enqueues ahead of the GPU, one rank further than another.
-                let plans: Vec<_> = case.plans.iter().collect();
-                let ahead = gpus::host_times(
+                // Launches that the host enqueues ahead of the GPU, one rank further than another: `run` times groups.
+                let ahead = gpus::run(
                     &world.ranks,
                     &compiler,
                     &case.pipeline,
                     &case.series,
-                    &plans,
-                    48,
+                    case.plans.iter().collect(),
+                    10,
                 );
-                right += shapes.len() + fine(ahead).len() / 16;
+                right += shapes.len() + fine(ahead).times.len();
             }
             (Err(error), Some(variable)) => {
                 assert_eq!(error.kind(), "environment", "{error}");

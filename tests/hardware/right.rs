@@ -8,6 +8,8 @@ mod narrow;
 mod newcomers;
 mod outsiders;
 mod partial;
+mod slabs;
+mod square;
 mod strangers;
 
 use crate::case::{Case, Device, Fill, Kind, checked, on, variant_of};

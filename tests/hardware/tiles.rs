@@ -144,42 +144,6 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
     (Layout::Tn, (128, 64), BY_3),
 ];
 
-/// CTAs that load together and share the steps of their tiles: four, six or eight of a cluster.
-const TOGETHER: [(Layout, (u32, u32), Knobs); 20] = [
-    (Layout::Nt, (128, 192), ROWS_BY_2),
-    (Layout::Nt, (128, 256), ROWS_BY_2),
-    (Layout::Nt, (128, 96), COLUMNS_BY_2),
-    (Layout::Nt, (128, 144), COLUMNS_BY_2),
-    (Layout::Nt, (256, 64), ROWS_BY_2),
-    (Layout::Nt, (128, 128), ROWS_BY_3),
-    (Layout::Nt, (128, 128), ROWS_BY_4),
-    (Layout::Nt, (64, 64), ROWS_BY_2),
-    (Layout::Nt, (64, 128), COLUMNS_BY_3),
-    (Layout::Nt, (32, 64), ROWS_BY_4),
-    (Layout::Nt, (208, 128), ROWS_BY_2),
-    (Layout::Nt, (80, 128), COLUMNS_BY_2),
-    (Layout::Nt, (96, 128), ROWS_BY_3),
-    (
-        Layout::Nt,
-        (128, 96),
-        &[
-            ("gemm.cluster", Pair(2, 1)),
-            ("gemm.split", One(2)),
-            ("gemm.ping_pong", One(1)),
-        ],
-    ),
-    (Layout::Nn, (128, 128), COLUMNS_BY_2),
-    (Layout::Nn, (64, 64), COLUMNS_BY_3),
-    (Layout::Nn, (128, 160), ROWS_BY_2),
-    (Layout::Tn, (128, 192), ROWS_BY_2),
-    (Layout::Tn, (176, 128), COLUMNS_BY_2),
-    (Layout::Tn, (64, 64), ROWS_BY_3),
-];
-const ROWS_BY_2: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(2))];
-const ROWS_BY_3: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(3))];
-const ROWS_BY_4: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(4))];
-const COLUMNS_BY_2: Knobs = &[("gemm.cluster", Pair(1, 2)), ("gemm.split", One(2))];
-const COLUMNS_BY_3: Knobs = &[("gemm.cluster", Pair(1, 2)), ("gemm.split", One(3))];
 const BY_2: Knobs = &[("gemm.split", One(2))];
 const BY_3: Knobs = &[("gemm.split", One(3))];
 const BY_4: Knobs = &[("gemm.split", One(4))];
@@ -223,12 +187,8 @@ fn kernels() -> Vec<Run> {
 }
 
 fn split() -> impl Iterator<Item = Run> {
-    let exact = [
-        (Layout::Nt, (64, 64), BY_3),
-        (Layout::Nt, (128, 192), ROWS_BY_2),
-    ];
-    let runs = SPLIT.into_iter().chain(TOGETHER);
-    let runs = runs.map(|kind| (kind, Fill::Uniform(7)));
+    let exact = [(Layout::Nt, (64, 64), BY_3), (Layout::Nt, (128, 192), BY_2)];
+    let runs = SPLIT.into_iter().map(|kind| (kind, Fill::Uniform(7)));
     let runs = runs.chain(exact.map(|kind| (kind, Fill::Integers(7))));
     runs.map(|((layout, tile, knobs), fill)| {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
@@ -345,7 +305,7 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
     sending().chain(staggered())
 }
 
-/// Whose CTAs send each other sums, or parts of blocks.
+/// Whose CTAs send each other sums, or load parts of blocks for each other.
 fn sending() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
         ((64, 64), BY_3),
@@ -353,19 +313,15 @@ fn sending() -> impl Iterator<Item = (Program, Variant)> {
         ((128, 160), BY_2),
         ((128, 96), BY_3),
         ((64, 64), BY_4),
-        ((128, 192), ROWS_BY_2),
-        ((128, 96), COLUMNS_BY_2),
-        ((64, 64), ROWS_BY_2),
-        ((128, 128), ROWS_BY_4),
+        ((128, 192), BY_2),
         ((208, 128), BY_2),
         ((80, 128), BY_3),
         ((24, 64), BY_3),
-        ((208, 128), ROWS_BY_2),
     ];
     let laid_out = [
-        (Layout::Nn, (128, 160), ROWS_BY_2),
+        (Layout::Nn, (128, 160), BY_2),
         (Layout::Nn, (128, 144), &[("gemm.cluster", Pair(2, 1))]),
-        (Layout::Tn, (176, 128), COLUMNS_BY_2),
+        (Layout::Tn, (176, 128), &[("gemm.cluster", Pair(1, 2))]),
         (
             Layout::Tn,
             (128, 96),

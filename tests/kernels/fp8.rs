@@ -94,8 +94,6 @@ fn scales_of_blocks_pass_the_sass_checks() {
         let variant = scaled((tile, false), scales).set("gemm.cluster", cluster);
         (schedules::gemm(), variant)
     }));
-    let both = scaled(((128, 256), false), Scales::Blocks1d2d).set("gemm.split", 2);
-    cases.push((schedules::gemm(), both.set("gemm.cluster", (2, 1))));
     let fused = [
         schedules::gemm_rs(),
         schedules::gemm_ar(),

@@ -31,6 +31,13 @@ mod partial;
 mod random;
 mod sass;
 mod shares;
+mod slabs;
+#[path = "../../codegen/tests/fixtures/slabs.rs"]
+mod slabs_of;
+mod square;
+#[path = "../../codegen/tests/fixtures/square.rs"]
+#[expect(dead_code, reason = "an adapter has its sizes' names alone")]
+mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;

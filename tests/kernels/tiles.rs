@@ -279,12 +279,6 @@ fn two_products_pass_the_sass_checks() {
     all_pass(&cases);
 }
 
-/// CTAs that load together, and share the steps of their tiles.
-fn both(kind: Kind, cluster: (u32, u32), by: u32) -> (Program, Variant) {
-    let (program, variant) = split(kind, by);
-    (program, variant.set("gemm.cluster", cluster))
-}
-
 fn split(kind: Kind, split: u32) -> (Program, Variant) {
     (schedules::gemm(), variant(kind).set("gemm.split", split))
 }
@@ -369,34 +363,4 @@ fn linear(by: u32, tile: bool) -> Program {
 fn fused_epilogues_of_split_k_pass_the_sass_checks() {
     let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
     all_pass(all.as_flattened());
-}
-
-#[test]
-#[ignore = "a minute of compiling: `.ci/run` runs it"]
-fn cluster_split_k_passes_the_sass_checks() {
-    all_pass(&[
-        both(((128, 192), false), (2, 1), 2),
-        both(((128, 96), false), (1, 2), 2),
-        both(((128, 256), false), (2, 1), 2),
-        both(((64, 64), true), (2, 1), 2),
-        both(((128, 128), false), (2, 1), 4),
-        both(((256, 64), false), (2, 1), 2),
-        both(((128, 144), false), (1, 2), 2),
-        both(((128, 96), true), (2, 1), 2),
-        both(((64, 128), true), (1, 2), 3),
-        both(((32, 64), true), (2, 1), 4),
-    ]);
-    let (program, variant) = both(((128, 192), false), (2, 1), 2);
-    all_pass(&[(program, variant.dtype(Dtype::F16))]);
-    let laid_out = [
-        (((128, 128), false), (1, 2), Layout::Nn),
-        (((64, 64), true), (1, 2), Layout::Nn),
-        (((128, 160), false), (2, 1), Layout::Nn),
-        (((128, 192), false), (2, 1), Layout::Tn),
-        (((176, 128), false), (1, 2), Layout::Tn),
-    ];
-    all_pass(&laid_out.map(|(kind, cluster, layout)| {
-        let (program, variant) = both(kind, cluster, 2);
-        (program, variant.layout(layout))
-    }));
 }

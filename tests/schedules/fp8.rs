@@ -45,6 +45,9 @@ all_to_all            yes    yes   yes   yes   yes   yes
 mlp                   yes      a     a     a     a     a
 bulk                  yes    yes   yes   yes   yes   yes
 bulk_rs               yes    yes   yes   yes   yes   yes
+all_gather            yes    yes   yes   yes   yes   yes
+reduce_scatter        yes    yes   yes   yes   yes   yes
+all_reduce            yes    yes   yes   yes   yes   yes
 a: `hidden` is computed, and has no scale
 ";
 

@@ -2,6 +2,9 @@
 //! rule, and the variants they run in.
 
 mod builder;
+#[path = "../common/candidates.rs"]
+mod candidates;
+mod families;
 mod fp8;
 mod library;
 mod macros;
@@ -11,6 +14,7 @@ mod no_rows;
 mod outsiders;
 #[path = "../common/parallel.rs"]
 mod parallel;
+mod refused;
 mod tuned;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

@@ -246,17 +246,16 @@ fn runs(text: &str) -> Runs<'_> {
 /// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in ping-pong beside cooperative, 128x160 in
 /// clusters of 1x2 beside 128x144, and short K in ping-pong. The table has winners at all of these; at
 /// 16384x8192x1024 tn it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was not.
-const KNOWN: [([u32; 3], &str, &str, f64); 12] = [
+const KNOWN: [([u32; 3], &str, &str, f64); 11] = [
     ([65, 8192, 8192], "nt", "36.99", 1.30),
-    ([129, 2560, 8192], "nt", "19.61", 1.09),
     ([300, 8192, 8192], "nt", "60.11", 1.25),
     ([512, 1280, 8192], "nn", "22.24", 1.20),
     ([512, 2560, 8192], "nn", "38.51", 1.28),
-    ([512, 1280, 8192], "tn", "23.70", 1.06),
     ([512, 2560, 8192], "tn", "34.94", 1.08),
     ([512, 2560, 8192], "tn", "37.40", 1.08),
     ([512, 2560, 8192], "tn", "38.48", 1.06),
     ([512, 4608, 12288], "tn", "101.19", 1.06),
+    ([1024, 1280, 8192], "tn", "40.11", 1.07),
     ([1024, 2304, 16384], "nn", "114.25", 1.07),
     ([16384, 8192, 1024], "tn", "367.55", 1.10),
 ];
@@ -265,7 +264,7 @@ const KNOWN: [([u32; 3], &str, &str, f64); 12] = [
 fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let program = schedules::gemm();
     let mut logs = Vec::new();
-    let mut needed = Vec::new();
+    let (mut needed, mut worse) = (Vec::new(), Vec::new());
     let (h200, h100) = (Machine::h200(), Machine::h100());
     let tables = [
         (&h200, PRODUCTS),
@@ -299,11 +298,12 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
             .iter()
             .find(|(at, of, when, _)| (*at, *of, *when) == ([m, n, k], layout, run));
         let bound = known.map_or(1.05, |(.., bound)| *bound);
-        assert!(
-            ratio < bound,
-            "{shape} {layout} {run}: {} takes {ratio:.3}",
-            favourite.0
-        );
+        if ratio >= bound {
+            worse.push(format!(
+                "{shape} {layout} {run}: {} takes {ratio:.3}",
+                favourite.0
+            ));
+        }
         if ratio > 1.05 {
             needed.extend(known);
         }
@@ -311,6 +311,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
     println!("geometric mean {mean:.3} of {}", logs.len());
+    assert!(worse.is_empty(), "{}", worse.join("\n"));
     for known in &KNOWN {
         assert!(needed.contains(&known), "{known:?} is known no more");
     }

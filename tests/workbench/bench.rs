@@ -43,6 +43,8 @@ fn bench_measures_every_schedule_of_one_product() {
         // It gets as far as asking for a GPU.
         let wanted: &[&str] = match &name[..] {
             "bulk" | "bulk_rs" => &["measuring bulk", "one output"],
+            "all_gather" => &["measuring all_gather", "schedules of one product"],
+            "reduce_scatter" | "all_reduce" => &["measuring", "schedules of one product"],
             "gemm_ag" => &["measuring gemm_ag", "gathers its result"],
             "experts" => &["measuring experts", "schedules of one product"],
             "mlp" => &["measuring mlp", "schedules of one product"],

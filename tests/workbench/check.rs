@@ -282,6 +282,24 @@ fn branches_that_exclude_each_other_share_their_registers() {
     has(&told.out, &["either_product is safe", "emits for sm90"]);
 }
 
+/// Of the variant that is checked: its class, or why it has none.
+#[test]
+fn check_says_which_variants_are_batch_invariant() {
+    let told = good(tell(&ALL, "check gemm_ar --world 4 --m 1000"));
+    has(&told.out, &["batch-invariant", "K in steps of 64"]);
+    let whole = &object(&tell(&ALL, "check gemm --world 1 --m 1000 --json"))["proven"];
+    assert_eq!(whole["batch_invariant"], true, "{whole}");
+    assert_eq!(whole["bits"], "K in steps of 64");
+    let words = "check --world 4 --m 1000 --json";
+    let adds = tell(&[counterflow::schedules::gemm_rs_add], words);
+    let adds = &object(&adds)["proven"];
+    assert_eq!(adds["batch_invariant"], false, "{adds}");
+    assert_eq!(
+        adds["bits"],
+        "ranks add to `y` in the order in which they come"
+    );
+}
+
 #[test]
 fn check_takes_every_schedule() {
     for name in [

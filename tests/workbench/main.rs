@@ -1,8 +1,10 @@
 //! The workbench as its users meet it: what each verb prints, and how every mistake is answered.
 
 mod bench;
+mod chart;
 mod check;
 mod doctor;
+mod families;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
 #[path = "../../examples/rejected.rs"]

@@ -26,7 +26,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --output fp8", &["'fp8'", "e4m3, e5m2"]),
         (
             "check --output-scales ours",
-            &["'ours'", "te, deepgemm, deepgemm-on-gpu", "te+pow2"],
+            &["'ours'", "te, deepgemm", "te+pow2"],
         ),
         ("check --partial bf16", &["'bf16'", "e4m3, e5m2"]),
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),

@@ -7,6 +7,7 @@ use super::outcome::Outcome;
 use super::ranges;
 use super::ready::{self, Ready};
 use super::render::{self, Console};
+use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Volume};
 use counterflow_codegen::program::{Program, Setting};
@@ -116,11 +117,25 @@ pub(super) fn proven(
             ),
         ),
     ];
+    let class = BitsClass::of(kernel);
+    let bits = match &class {
+        Ok(class) => ["batch-invariant".into(), class.to_string()],
+        Err(found) => {
+            let why = found
+                .first()
+                .message
+                .trim_start_matches("not batch-invariant: ");
+            ["depend on M".into(), why.into()]
+        }
+    };
     let emits = Emits::of(kernel);
     let rows = rows
         .into_iter()
         .map(|(rule, meaning, amount)| vec![rule.into(), meaning.into(), amount])
-        .chain([emits.row().to_vec()])
+        .chain([
+            [vec!["bits".into()], bits.to_vec()].concat(),
+            emits.row().to_vec(),
+        ])
         .collect();
     console.say(render::table(&[], rows, &[]));
     let mut warnings = volume.warnings(kernel, plan);
@@ -146,6 +161,8 @@ pub(super) fn proven(
         },
         "heap_bytes": plan.heap.bytes,
         "settled": settled,
+        "batch_invariant": class.is_ok(),
+        "bits": bits[1],
         "kernel": emits.json(),
     });
     Map::from_iter([("proven".into(), value)])

@@ -4,7 +4,8 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready;
 use super::render::{self, Console};
-use counterflow_codegen::cuda::{self, expected};
+use counterflow_codegen::cuda::expected;
+use counterflow_codegen::target;
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
@@ -18,7 +19,7 @@ const LOCAL: [&str; 2] = ["LDL", "STL"];
 pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready::ready(request, &request.shape, console)?;
     let pipeline = verify::warps(&ready.kernel)?;
-    let source = cuda::emit(&pipeline);
+    let source = target::emit(&pipeline);
     let mut wanted = expected::instructions(&pipeline);
     let bar = console.bar(1, "compiling");
     let compiler = Compiler::find()?;

@@ -5,13 +5,13 @@ use super::outcome::Outcome;
 use super::ready;
 use super::render::Console;
 use counterflow_codegen::cuda;
-use counterflow_codegen::verify;
+use counterflow_codegen::{target, verify};
 use counterflow_runtime::Error;
 use serde_json::{Map, json};
 
 pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready::ready(request, &request.shape, console)?;
-    let source = cuda::emit(&verify::warps(&ready.kernel)?);
+    let source = target::emit(&verify::warps(&ready.kernel)?);
     let include = format!("#include \"{}\"", cuda::PRELUDE);
     let whole = source
         .text

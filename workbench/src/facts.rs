@@ -30,6 +30,7 @@ impl Facts {
             facts.items += agent.items.len() as u64;
             for step in &agent.steps {
                 match step.kind {
+                    StepKind::OwnTerm { .. } => {}
                     StepKind::Wait { .. } => facts.waits += 1,
                     StepKind::Signal { .. } => facts.signals += 1,
                     StepKind::Dot { a, b, .. } => {

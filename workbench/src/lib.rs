@@ -16,6 +16,7 @@
 
 mod args;
 mod bench;
+mod chart;
 mod check;
 mod compared;
 mod compile;
@@ -38,7 +39,8 @@ mod run;
 mod size;
 mod suite;
 
-pub use args::Schedule;
+pub use args::{Families, Schedule};
+pub use chart::chart;
 pub use outcome::{GOOD, REJECTED, USAGE};
 pub use render::Surroundings;
 
@@ -68,9 +70,14 @@ mod toolkit;
 
 /// The `main` of a binary with schedules: reads the command line, runs the verb, prints, and gives the exit code.
 pub fn main(schedules: &[Schedule]) -> ExitCode {
-    let code = run_with(
+    main_of(schedules, &[])
+}
+
+/// As [`main`], of a binary that has families of schedules, too: `bench` and `predict` take one by its name.
+pub fn main_of(schedules: &[Schedule], families: &[Families]) -> ExitCode {
+    let code = run_of(
         std::env::args_os(),
-        schedules,
+        (schedules, families),
         &Surroundings::of_process(),
         &mut std::io::stdout(),
         &mut std::io::stderr(),
@@ -98,12 +105,23 @@ pub fn run_with(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
+    run_of(args, (schedules, &[]), surroundings, out, err)
+}
+
+/// As [`main_of`], with given arguments, environment and streams, as [`run_with`].
+pub fn run_of(
+    args: impl IntoIterator<Item = impl Into<OsString>>,
+    (schedules, families): (&[Schedule], &[Families]),
+    surroundings: &Surroundings,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let mut console = Console::new(surroundings, json, out, err);
-    let request = match args::parse(args, schedules, surroundings.colour) {
+    let request = match args::parse(args, schedules, families, surroundings.colour) {
         Ok(Parsed::Request(request)) => request,
-        Ok(Parsed::List) => return list::list(schedules, &mut console),
+        Ok(Parsed::List) => return list::list(schedules, families, &mut console),
         Ok(Parsed::Doctor) => return doctor::doctor(&mut console),
         Ok(Parsed::Help(text)) => {
             console.help(&text);

@@ -1,12 +1,13 @@
 //! `list`: the schedules of this binary and their open choices.
 
-use super::args::Schedule;
+use super::args::{Families, Schedule};
 use super::outcome::GOOD;
 use super::render::{self, Console};
 use counterflow_codegen::program::Program;
+use counterflow_runtime::family::{Candidate, Family};
 use serde_json::{Map, Value as Json, json};
 
-pub(super) fn list(schedules: &[Schedule], console: &mut Console<'_>) -> u8 {
+pub(super) fn list(schedules: &[Schedule], families: &[Families], console: &mut Console<'_>) -> u8 {
     let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
     let rows = programs
         .iter()
@@ -24,6 +25,23 @@ pub(super) fn list(schedules: &[Schedule], console: &mut Console<'_>) -> u8 {
         rows,
         &[],
     ));
+    let families: Vec<_> = families.iter().map(|family| family()).collect();
+    let candidates = |family: &Family| -> Vec<String> {
+        family.candidates().iter().map(Candidate::name).collect()
+    };
+    if !families.is_empty() {
+        let rows = families.iter();
+        let rows = rows.map(|family| vec![family.name().to_owned(), candidates(family).join(", ")]);
+        console.say(render::table(
+            &["family", "candidates"],
+            rows.collect(),
+            &[],
+        ));
+    }
+    let families = families
+        .iter()
+        .map(|family| json!({ "name": family.name(), "candidates": candidates(family) }));
+    let families: Vec<Json> = families.collect();
     let schedules: Vec<Json> = programs
         .iter()
         .map(|program| {
@@ -41,6 +59,7 @@ pub(super) fn list(schedules: &[Schedule], console: &mut Console<'_>) -> u8 {
     console.object(Map::from_iter([
         ("verb".into(), "list".into()),
         ("schedules".into(), schedules.into()),
+        ("families".into(), families.into()),
         ("ok".into(), true.into()),
         ("exit".into(), GOOD.into()),
     ]));

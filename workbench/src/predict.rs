@@ -7,20 +7,76 @@ use super::render::Console;
 use super::{check, size};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model;
+use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_runtime::Error;
+use counterflow_runtime::family::{self, Family};
+use counterflow_runtime::tuned::Tuned;
 use serde_json::{Map, Value as Json, json};
 
 /// Columns of the chart: fits a terminal beside an editor.
 const WIDTH: usize = 100;
 
 pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    if let Some(family) = &request.family {
+        return of_family(request, family, console);
+    }
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     fields.extend(timeline(request, &ready, console)?);
     Ok(Outcome::good(fields))
+}
+
+/// The GPU that a machine is, as its driver names it.
+fn gpu(machine: &Machine) -> &'static str {
+    match machine.name.contains("H100") {
+        true => "NVIDIA H100 80GB HBM3",
+        false => "NVIDIA H200",
+    }
+}
+
+/// What an op of a family would be, why, and the timeline of each of its launches.
+fn of_family(
+    request: &Request,
+    family: &Family,
+    console: &mut Console<'_>,
+) -> Result<Outcome, Error> {
+    let (machine, shape) = (request.machine(), &request.shape);
+    let tables = [Tuned::of_user()?, Tuned::embedded()?];
+    let base = &request.variant;
+    let sms = |_: &Program| machine.sms;
+    let chosen = family::choose(&tables, gpu(&machine), family, base, shape, sms)?;
+    let told = format!("{} at {shape}: {}", family.name(), chosen.name);
+    console.say(format!("**chosen** for {told}, {}", chosen.why));
+    let stages = family.candidates()[chosen.candidate].stages();
+    if request.trace.is_some() && stages.len() > 1 {
+        return Err(Error::Usage {
+            what: format!("--trace of {told}: several launches"),
+            legal: "predict one of the schedules by its name".into(),
+        });
+    }
+    let mut each = Vec::new();
+    for (stage, variant) in stages.iter().zip(chosen.variants) {
+        let own = Request {
+            program: stage.program().clone(),
+            family: None,
+            variant,
+            shape: stage.shape(shape),
+            ..request.clone()
+        };
+        let ready = ready::ready(&own, &own.shape, console)?;
+        console.say(format!("**{}** {}", own.program.name, ready.kernel.variant));
+        let mut fields = timeline(&own, &ready, console)?;
+        fields.insert("schedule".into(), own.program.name.into());
+        each.push(Json::Object(fields));
+    }
+    let fields = json!({ "candidate": chosen.name, "why": chosen.why.to_string() });
+    Ok(Outcome::good(Map::from_iter([
+        ("chosen".into(), fields),
+        ("stages".into(), each.into()),
+    ])))
 }
 
 /// Predicts, draws, writes the trace if requested, and gives JSON fields.

@@ -468,6 +468,7 @@ impl ScheduleBuilder {
         self.push(StmtKind::Sum {
             acc,
             from: from.into().0,
+            own: None,
         });
         Value::Acc(acc)
     }

@@ -218,8 +218,8 @@ pub struct GemmOptions {
     pub k: Option<Tune>,
     /// CTAs of a cluster along rows and columns of tiles. They load what their tiles share by multicast.
     pub cluster: Option<Tune>,
-    /// CTAs of a cluster that divide the K steps of each tile and then add up their sums: for few tiles and a deep K.
-    /// With a `cluster` of two, each of the two has so many: at most 8 CTAs in all.
+    /// CTAs of a cluster that divide the K steps of each tile and then add up their sums: for few tiles and a deep K. At
+    /// most 8, and not together with a `cluster` of two.
     pub split: Option<Tune>,
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,

@@ -19,6 +19,17 @@ impl Text<'_> {
         }
     }
 
+    /// Adds this rank's own term to a sum's registers.
+    fn add_own(&mut self, sum: &str, element: String, (elements, part): (Elements, &Expr)) {
+        let (term, at) = self.elements(elements, part);
+        let subtile = self.subtile_n();
+        let Some(blocks) = self.blocks() else {
+            return self.line(format!("add_own<{element}, {subtile}>({sum}, {term}{at});"));
+        };
+        self.line("#pragma unroll");
+        self.line(format!("for (u32 block = 0; block < {blocks}; ++block) add_own<{element}, {subtile}>({sum}[block], {term}[block]{at});"));
+    }
+
     /// One operation.
     pub(super) fn fragment(&mut self, op: &FragmentOp) {
         match op {
@@ -47,6 +58,13 @@ impl Text<'_> {
                 let element = self.element(*dtype);
                 self.subtile("subtile_add", &element, (name, ""), &shared);
             }
+            FragmentOp::AddOwn {
+                name,
+                elements,
+                part,
+                dtype,
+                ..
+            } => self.add_own(name, self.element(*dtype), (*elements, part)),
             FragmentOp::ReadVector {
                 name,
                 tensor,

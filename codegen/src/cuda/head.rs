@@ -282,7 +282,7 @@ impl Text<'_> {
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
         let cluster = if pipeline.cta.ctas() > 1 {
-            let ctas = cluster(pipeline.cta.multicast_group(), pipeline.cta.split());
+            let ctas = cluster(&pipeline.cta);
             format!("__cluster_dims__({}, 1, 1) ", self.expr(&ctas))
         } else {
             String::new()
@@ -322,16 +322,13 @@ impl Text<'_> {
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
-        match (pipeline.cta.multicast_group() > 1, pipeline.cta.split() > 1) {
-            (false, false) => {}
-            (true, false) => {
-                self.line("const u32 multicast_rank = cluster_rank();  // which CTA of its cluster this is");
-            }
-            (false, true) => self.line("const u32 split_rank = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has"),
-            (true, true) => {
-                self.line("const u32 multicast_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
-                self.line("const u32 split_rank = cluster_rank() / CLUSTER;  // which part of the steps these have");
-            }
+        if pipeline.cta.multicast_group() > 1 {
+            self.line(
+                "const u32 multicast_rank = cluster_rank();  // which CTA of its cluster this is",
+            );
+        }
+        if pipeline.cta.split() > 1 {
+            self.line("const u32 split_rank = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has");
         }
         self.ring_objects();
         self.line("");

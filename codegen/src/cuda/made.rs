@@ -15,8 +15,7 @@ impl Text<'_> {
         let Some(rule) = variant.output_scales.or(variant.partial_sums) else {
             return;
         };
-        let largest = rule.to.largest();
-        let numbers = [rule.eps, largest, 1.0 / largest, Dtype::F32.largest()].map(literal);
+        let numbers = [rule.eps, rule.to.largest(), Dtype::F32.largest()].map(literal);
         let numbers = numbers.join(", ");
         self.line(format!(
             "constexpr RuleNumbers RULE = {{{numbers}}};  // of scales of {}: {rule}",
@@ -48,7 +47,6 @@ impl Text<'_> {
         let convention = match rule.convention {
             Convention::TransformerEngine => "TRANSFORMER_ENGINE",
             Convention::DeepGemm => "DEEP_GEMM",
-            Convention::DeepGemmOnGpu => "DEEP_GEMM_ON_GPU",
         };
         let name = self.scales_of(elements);
         let (array, mut at) = self.elements(elements, part);

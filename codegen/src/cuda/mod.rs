@@ -8,6 +8,7 @@ mod fragment;
 mod head;
 mod lines;
 mod made;
+mod mma;
 mod node;
 mod params;
 mod promotion;
@@ -20,11 +21,11 @@ mod wrap;
 
 pub use params::{FieldAt, Param, WATCH_BYTES};
 
+use crate::checked::Checked;
 use crate::kernel::DimId;
 use crate::program::Loc;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use crate::verify::Checked;
 use crate::warp::{Field, Pipeline, RunBy};
 
 /// The name under which the text includes the prelude.

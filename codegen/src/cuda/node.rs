@@ -1,12 +1,10 @@
 //! Nodes as statements.
 
 use super::Text;
-use super::promotion::SHORT;
-use super::words::{ONCE, next_block};
+use super::words::ONCE;
 use crate::program::{CounterId, StoreMode};
-use crate::sm90::cta::{Mode, instruction_k};
-use crate::tiling::{Multiply, Piece};
-use crate::warp::{At, Expr, Field, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp};
+use crate::sm90::cta::Mode;
+use crate::warp::{At, Expr, Field, MapId, Node, Phase, RunBy, Slot, Test, Unroll, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
@@ -22,7 +20,12 @@ impl Text<'_> {
         let (origin, more_loops) = (self.origin, self.more_loops);
         // What the node before asked, if it has no `else` yet and is none itself.
         let mut asked: Option<&Test> = None;
+        let mut named = false;
         for (at, node) in nodes.iter().enumerate() {
+            if !named && fills(node) {
+                named = self.name_barrier(&nodes[at..]);
+            }
+            named &= !matches!(node, Node::Advance { .. });
             self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
             let before = asked.take();
             if let (Some(before), Node::If { test, body }) = (before, node)
@@ -37,6 +40,24 @@ impl Text<'_> {
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);
+    }
+
+    /// Names the barrier that a stage's loads complete on and its thread arrives at, if that is in the list before the next stage.
+    fn name_barrier(&mut self, nodes: &[Node]) -> bool {
+        let ends = |node: &&Node| has(node, |node| matches!(node, Node::Advance { .. }));
+        let mut stage = nodes.iter().take_while(|node| !ends(node));
+        let arrival = stage.find_map(|node| {
+            if let Node::Expect { barrier, .. } = node {
+                Some(*barrier)
+            } else {
+                None
+            }
+        });
+        if let Some(barrier) = arrival.filter(|_| self.run_by != RunBy::Groups) {
+            let barrier = self.barrier(barrier, Slot::Current);
+            self.line(format!("const auto full = {barrier};"));
+        }
+        arrival.is_some()
     }
 
     /// What runs where the test of the block before does not hold.
@@ -83,12 +104,19 @@ impl Text<'_> {
                     },
                 );
             }
-            Node::Others { var, body } => {
+            Node::Others { var, own, body } => {
                 self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
-                        text.line(format!("if ({var} == me) continue;"));
+                        let mine = format!("if ({var} == me)");
+                        match own {
+                            None => text.line(format!("{mine} continue;")),
+                            Some(own) => text.block(mine, |text| {
+                                text.fragment(own);
+                                text.line("continue;");
+                            }),
+                        }
                         text.list(body);
                     },
                 );
@@ -164,14 +192,10 @@ impl Text<'_> {
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
-                if self.run_by == RunBy::Groups {
-                    self.line(format!(
-                        "if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"
-                    ));
-                } else {
-                    self.line(format!("const auto full = {barrier};"));
-                    self.line(format!("full.expect({bytes});"));
-                }
+                self.line(match self.run_by == RunBy::Groups {
+                    true => format!("if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"),
+                    false => format!("full.expect({bytes});"),
+                });
             }
             Node::Arrive { barrier, slot } => {
                 let (lanes, arrive) = self.arrive(*barrier, *slot);
@@ -219,7 +243,7 @@ impl Text<'_> {
                 let mn_major = self.pipeline.mn_major(*map);
                 let mut shared = self.shared(*ring, *part, index, mn_major);
                 shared.push_str(&self.slice(slice));
-                if multicast.is_some() {
+                if *multicast {
                     let loaded_by_all = if mn_major {
                         "BLOCK".into()
                     } else {
@@ -251,14 +275,10 @@ impl Text<'_> {
                     }
                 };
                 self.line(match multicast {
-                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
-                    Some(first) => {
-                        let mask = match first {
-                            Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
-                            first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
-                        };
+                    false => format!("tma_load{of}({shared}, {boxes}, full.at, {place});"),
+                    true => {
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full.at, {place}, {mask});")
+                        format!("{verb}({shared}, {boxes}, full.at, {place}, (1 << CLUSTER) - 1);")
                     }
                 });
             }
@@ -411,135 +431,6 @@ impl Text<'_> {
         }
     }
 
-    fn declare_accumulators(&mut self) {
-        let n = self.tile_n();
-        let on_m = if self.tiling().swapped() {
-            "columns"
-        } else {
-            "rows"
-        };
-        let (blocks, of) = match self.blocks() {
-            Some(blocks) => (format!("[{blocks}]"), "each 64"),
-            None => (String::new(), "64"),
-        };
-        for multiply in self.tiling().multiplies() {
-            let (acc, _) = self.accumulators(multiply.first);
-            let (times, each) = match multiply.on_n.len() {
-                1 => (String::new(), ""),
-                several => (format!("{several} * "), ", product after product"),
-            };
-            let begins = match self.tiling().promotion() {
-                Some(_) => " = {}",
-                None => "",
-            };
-            self.line(format!(
-                "float {acc}{blocks}[{times}{n} / 2]{begins};  // this thread's of {of} {on_m}{each}"
-            ));
-        }
-        match self.tiling().promotion() {
-            Some(promotion) => self.declare_short(promotion),
-            None => self.line("u32 previous = 0;"),
-        }
-    }
-
-    fn mma(&mut self, ring: RingId, multiply: usize, piece: Option<Piece>, fresh: &Expr) {
-        let ring = self.pipeline.ring(ring);
-        let (tiling, multiplies) = (self.tiling, self.tiling().multiplies());
-        // Where one instruction goes on from operand to operand, its descriptor is of the first.
-        let parts = |multiply: &Multiply| {
-            let (x, w) = self.tiling().sides(multiply.on_m, multiply.on_n[0]);
-            [x, w]
-        };
-        let known: Vec<usize> = multiplies[..multiply].iter().flat_map(parts).collect();
-        let [x, w] = parts(&multiplies[multiply]);
-        let at = |part: usize| {
-            let part = ring
-                .buffer
-                .as_ref()
-                .map_or(part, |it| it.part(tiling, part));
-            let name = &ring.parts()[part].name;
-            let bytes = self.array_bytes(ring, part);
-            format!(
-                "{name}s = {name}_tile + {}.index * ({bytes} >> 4)",
-                ring.name
-            )
-        };
-        let new = [x, w].into_iter().filter(|part| !known.contains(part));
-        let new = new.map(at).collect::<Vec<_>>().join(", ");
-        let accumulate = match fresh {
-            Expr::Const(0) => "k != 0".into(),
-            fresh => format!("{} + k != 0", self.expr(fresh)),
-        };
-        let acc = self.accumulators(multiplies[multiply].first).0;
-        let [x, w] = [x, w].map(|part| ring.part(tiling, part).name.clone());
-        let rows = self.pipeline.kernel.variant.layout.mn_major();
-        let [x_step, w_step] = rows.map(|rows| {
-            if rows {
-                "WGMMA_MN_MAJOR_K_STEP"
-            } else {
-                "WGMMA_K_STEP"
-            }
-        });
-        if piece.is_none_or(|piece| (piece.block, piece.part) == (0, 0)) {
-            self.line(format!("const u64 {new};"));
-        }
-        self.line("#pragma unroll");
-        let (x, w) = (
-            format!("{x}s + k * {x_step}"),
-            format!("{w}s + k * {w_step}"),
-        );
-        // What is on the instruction's M side comes first, and by blocks.
-        let [m, n] = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
-        let tiling_operands = self.tiling().operands();
-        let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
-            ((w, rows[1]), (x, rows[0]))
-        } else {
-            ((x, rows[0]), (w, rows[1]))
-        };
-        let has = match (a_rows, b_rows) {
-            (false, false) => "",
-            (false, true) => "<K_MAJOR, MN_MAJOR>",
-            (true, false) => "<MN_MAJOR, K_MAJOR>",
-            (true, true) => "<MN_MAJOR, MN_MAJOR>",
-        };
-        let depth = instruction_k(self.pipeline.dtype());
-        let types = match self.pipeline.dtype().is_fp8() {
-            true => [m, n]
-                .map(|part| format!("{}()", tiling_operands[part].element))
-                .join(", "),
-            false => "T()".into(),
-        };
-        let part = piece.map_or(String::new(), |piece| self.part_of_n(piece, " * 128 >> 4"));
-        let step = |acc: &str, block: &str| {
-            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}{part}, {accumulate}, {types});")
-        };
-        let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
-        let one_by_one = self.tiling().promotion().filter(|it| it.together == 1);
-        let acc = match piece {
-            Some(_) => SHORT.into(),
-            None => acc,
-        };
-        let Some(blocks) = self.blocks() else {
-            return self.line(format!("{each} {}", step(&acc, "")));
-        };
-        if let (Some(piece), Some(_)) = (piece, one_by_one) {
-            let block = match piece.block {
-                0 => String::new(),
-                1 => format!(" + {}", next_block(a_rows)),
-                more => format!(" + {more} * {}", next_block(a_rows)),
-            };
-            return self.line(format!("{each} {}", step(&acc, &block)));
-        }
-        self.block(each, |text| {
-            text.line("#pragma unroll");
-            let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));
-            let step = step(&acc, &format!(" + block * {next}"));
-            text.line(format!(
-                "for (u32 block = 0; block < {blocks}; ++block) {step}"
-            ));
-        });
-    }
-
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
         let of = self.expr(of);
         self.block("if (warp == 0)", |text| {
@@ -592,5 +483,18 @@ fn uses(node: &Node, var: &str) -> bool {
             expr.visit(&mut |part| found |= matches!(part, Expr::Var(name) if name == var));
         }
     });
+    found
+}
+
+/// Whether a node is a load or announces one, or has one within.
+fn fills(node: &Node) -> bool {
+    has(node, |node| {
+        matches!(node, Node::Load { .. } | Node::Expect { .. })
+    })
+}
+
+fn has(node: &Node, is: impl Fn(&Node) -> bool) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= is(node));
     found
 }

@@ -109,8 +109,7 @@ impl Text<'_> {
             (Side::Full, false) => "lane < SPLIT",
             (Side::Empty, false) => "lane < CLUSTER",
         };
-        let arrive = format!("{slots}.arrive_on({});", self.expr(&multicast.peer));
-        (lanes, arrive)
+        (lanes, format!("{slots}.arrive_on(lane);"))
     }
 
     /// Initialises a ring's barriers.

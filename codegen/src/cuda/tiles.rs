@@ -30,8 +30,7 @@ impl Text<'_> {
             match (pipeline.cta.cluster(), pipeline.cta.split()) {
                 ((1, 1), 1) => String::new(),
                 ((1, 1), split) => format!("  split {split}"),
-                ((down, across), 1) => format!("  cluster {down}x{across}"),
-                ((down, across), split) => format!("  cluster {down}x{across}  split {split}"),
+                ((down, across), _) => format!("  cluster {down}x{across}"),
             },
             pipeline.rings[0].slots
         )
@@ -103,13 +102,8 @@ impl Text<'_> {
             ));
         }
         if pipeline.cta.split() > 1 {
-            let of = if pipeline.cta.multicast_group() > 1 {
-                "groups of them in a cluster, which split the K of their tiles"
-            } else {
-                "CTAs of a cluster, which split the K of each tile"
-            };
             self.line(format!(
-                "constexpr u32 SPLIT = {};  // {of}",
+                "constexpr u32 SPLIT = {};  // CTAs of a cluster, which split the K of each tile",
                 pipeline.cta.split()
             ));
         }

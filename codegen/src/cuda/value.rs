@@ -32,7 +32,7 @@ impl Text<'_> {
             self.line("}  // namespace epilogue");
             self.line("");
         }
-        for epilogue in &pipeline.epilogues {
+        for epilogue in pipeline.epilogues.iter().filter(|it| it.sum().is_none()) {
             let params = distinct(params(epilogue));
             self.line("// What a store writes, before it is rounded.");
             self.function(
@@ -249,6 +249,9 @@ impl Text<'_> {
     /// Applies an epilogue to a subtile's elements.
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
+        if epilogue.sum().is_some() {
+            return;
+        }
         let name = identifier(&epilogue.name);
         let blocks = self.blocks();
         let block = if blocks.is_some() { "[block]" } else { "" };
@@ -284,7 +287,10 @@ impl Text<'_> {
 
 /// The registers an epilogue leaves a subtile's elements in.
 pub(super) fn results(epilogue: &Epilogue) -> String {
-    format!("{}s", identifier(&epilogue.name))
+    match epilogue.sum() {
+        Some(sum) => sum.name.clone(),
+        None => format!("{}s", identifier(&epilogue.name)),
+    }
 }
 
 fn signature(name: &str, params: &[String]) -> String {

@@ -143,6 +143,7 @@ impl Pipeline {
                 // A copy engine computes nothing: lowering rejects these in its loops.
                 StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. }
                 | StepKind::Store { .. } => {}
             }

@@ -14,7 +14,7 @@ use super::blocks::{Blocks, Summing};
 use super::outcome::Input;
 use super::setup::Setup;
 use crate::dtype::Dtype;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{AtStart, TensorId};
 use crate::shape::Extent;
 use crate::unroll::Span;
 use layout::Layout;
@@ -90,24 +90,9 @@ impl Data {
                 continue;
             }
             let geometry = &setup.plan(launch, rank).geometry;
-            let rows = match buffer.kind {
-                TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
-                    geometry.chunk(buffer.rows, u32::from(rank))
-                }
-                TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale {
-                    gathered: false, ..
-                }
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. }
-                | TensorKind::MadeScale { .. }
-                | TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput
-                | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
+            let rows = match buffer.kind.at_start() {
+                AtStart::Shard => geometry.chunk(buffer.rows, u32::from(rank)),
+                AtStart::Whole | AtStart::Nothing => setup.held(launch, rank, id),
             };
             let columns = Extent {
                 start: 0,

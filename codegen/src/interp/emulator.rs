@@ -10,7 +10,7 @@ use super::memory::{Memory, Window};
 use super::outcome::{Input, Output};
 use super::setup::Setup;
 use super::tags::Tags;
-use crate::program::TensorKind;
+
 use crate::unroll::StepKind;
 use std::rc::Rc;
 
@@ -234,6 +234,7 @@ impl<'a> Emulator<'a> {
                 | StepKind::Copy { .. }
                 | StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. }
                 | StepKind::Store { .. } => None,
             }
@@ -343,23 +344,9 @@ impl<'a> Emulator<'a> {
         if self.data.wanted() {
             for (index, buffer) in self.setup.kernel.buffers.iter().enumerate() {
                 let id = crate::program::TensorId(index as u16);
-                match buffer.kind {
-                    TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale {
-                        gathered: false, ..
-                    }
-                    | TensorKind::Scratch { .. } => {}
-                    TensorKind::Gathered
-                    | TensorKind::Scale { gathered: true, .. }
-                    | TensorKind::Out
-                    | TensorKind::Accumulated
-                    | TensorKind::Amax { .. }
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::Scattered
-                    | TensorKind::Exchanged
-                    | TensorKind::Reduced
-                    | TensorKind::GatheredOutput => {
+                match buffer.kind.is_left_behind() {
+                    false => {}
+                    true => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);
                         self.outputs.push(Output {
                             launch: launch as usize,

@@ -12,9 +12,10 @@
 use super::emulator::Emulator;
 use super::failure::{Failure, FailureKind};
 use super::setup::{Setup, of_series};
+use crate::checked::Checked;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::verify::{Checked, Series};
+use crate::proof::Series;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 

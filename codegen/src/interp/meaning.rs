@@ -23,6 +23,7 @@ use super::outcome::Input;
 use super::product::product;
 use super::sizes::Sizes;
 use crate::outputs::with_scales_of_outputs;
+use crate::own_terms::with_own_terms;
 use crate::partial::with_scales_of_partial_sums;
 use crate::program::{Amax, Program, StoreMode, TensorId, TensorKind};
 use crate::scales::with_scales;
@@ -59,6 +60,7 @@ pub fn meaning(
     let scaled = with_scales(program, variant);
     let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
     let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
+    let scaled = scaled.map(|scaled| with_own_terms(scaled, variant));
     let scaled = scaled.map_err(|mistake| NoReference {
         of: program.name.clone(),
         why: mistake.message,
@@ -243,9 +245,17 @@ impl Memory for Ranks<'_> {
                 self.copy(dst, known, src.tensor)?;
             }
             Act::Dot { acc, a, b } => self.product(agent, rank, *acc, a, b)?,
-            Act::Sum { acc, from } => {
+            Act::Sum { acc, from, own } => {
+                let mut terms = Vec::new();
                 for from in from {
-                    let term = self.sum(from)?;
+                    terms.push((from.slot, self.sum(from)?));
+                }
+                if let Some((value, of)) = own {
+                    let own = self.value(agent, value, of);
+                    terms.push((of.slot, own.stored(self.sizes.dtype(of.tensor))));
+                }
+                terms.sort_by_key(|(slot, _)| *slot);
+                for (_, term) in terms {
                     let sum = match self.accs[agent].get(acc) {
                         Some(sum) => sum.plus(&term),
                         None => term,
@@ -459,23 +469,8 @@ impl<'a> Ranks<'a> {
         let count = self.program.tensors.len();
         for (at, plane) in self.planes.into_iter().enumerate() {
             let (rank, index) = (at / count, at % count);
-            match self.program.tensors[index].kind {
-                TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale {
-                    gathered: false, ..
-                }
-                | TensorKind::Scratch { .. } => continue,
-                TensorKind::Gathered
-                | TensorKind::Scale { gathered: true, .. }
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. }
-                | TensorKind::MadeScale { .. }
-                | TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput => {}
+            if !self.program.tensors[index].kind.is_left_behind() {
+                continue;
             }
             let exact = || Array2::zeros(plane.value.raw_dim());
             let bounds = plane.off.unwrap_or_else(exact);

@@ -101,9 +101,10 @@ pub use outcome::{Input, Outcome, Output};
 pub use policy::{Numbers, Policy};
 pub use reference::reference;
 
+use crate::checked::Checked;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::verify::{Checked, Series};
+use crate::proof::Series;
 use emulator::{Emulator, Fill};
 use sched::Scheduler;
 use setup::{Setup, of_series};

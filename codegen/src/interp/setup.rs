@@ -7,12 +7,13 @@ pub(super) use cuts::{Cuts, homes};
 
 use super::clocks::{Epoch, HOST};
 use super::failure::{CellName, Failure, FailureKind, Rect, Site};
+use crate::checked::Checked;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
+use crate::proof::Series;
 use crate::shape::Extent;
 use crate::unroll::{Span, StepKind};
-use crate::verify::{Checked, Series};
 use cuts::grids;
 use std::collections::BTreeMap;
 use std::rc::Rc;

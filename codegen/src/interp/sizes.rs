@@ -4,8 +4,8 @@ use crate::dtype::Dtype;
 use crate::elements::elements;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Side, Stmt,
-    StmtKind, TensorId, TensorKind, Var,
+    Block, Choice, ItemOrder, PartitionId, Place, Program, Setting, Side, Stmt, StmtKind, TensorId,
+    TensorKind, Var,
 };
 use crate::rule::Rule;
 use crate::shape::Shape;
@@ -209,20 +209,7 @@ impl<'p> Sizes<'p> {
 
     /// The rows that a rank holds.
     pub fn held(&self, tensor: usize, rank: u32) -> Range<u32> {
-        let own = match self.program.tensors[tensor].kind {
-            TensorKind::Scattered | TensorKind::Exchanged => true,
-            TensorKind::Scratch { extent, .. } => extent == ScratchRows::Chunk,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => false,
-        };
+        let own = self.program.tensors[tensor].kind.is_own_chunk();
         if own && self.chunked[tensor][ROWS] {
             self.chunk(tensor, rank)
         } else {
@@ -231,21 +218,10 @@ impl<'p> Sizes<'p> {
     }
 
     pub fn slots(&self, tensor: usize) -> u32 {
-        match self.program.tensors[tensor].kind {
-            TensorKind::Scratch { slots, .. } => slots.count(self.world),
-            TensorKind::Exchanged => self.world,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => 1,
-        }
+        self.program.tensors[tensor]
+            .kind
+            .slots_by()
+            .count(self.world)
     }
 
     fn block(&self, partition: PartitionId) -> (Option<u32>, Option<u32>) {

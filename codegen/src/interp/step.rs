@@ -117,6 +117,21 @@ impl Emulator<'_> {
                         .reduce(&mut acc.tile, homes, &from, scales.as_ref());
                 }
             }
+            StepKind::OwnTerm { acc, value, of } => {
+                let term = &setup.kernel.values[usize::from(value.0)];
+                let of_acc = |acc: AccId| accs[usize::from(acc.0)].tags.clone();
+                let tags = Tags::of(term, &of_acc, at.rank, (setup.kernel, setup.world as u16));
+                let values = (self.data.wanted()).then(|| self.evaluated(&accs, &of, value));
+                let acc = &mut accs[usize::from(acc.0)];
+                acc.live = true;
+                acc.tags = acc.tags.plus(&tags, 1);
+                if let Some(values) = values {
+                    let dtype = setup.kernel.buffers[of.buffer.index()].dtype;
+                    acc.tile
+                        .shaped(of.rows.len() as usize, of.columns.len() as usize);
+                    acc.tile.add_own(&values, dtype);
+                }
+            }
             StepKind::Load { acc, from } => {
                 one_home(setup, &who, &from)?;
                 let there = self.touch(&who, &from, from.home, Mode::Read, &Tags::NOTHING)?;

@@ -1,7 +1,7 @@
 //! How many slots a tensor has.
 
 use super::Buffer;
-use crate::program::{Slots, TensorKind};
+use crate::program::Slots;
 
 impl Buffer {
     /// How many slots it has room for.
@@ -21,20 +21,6 @@ impl Buffer {
 
     /// By what its slots are counted.
     pub(crate) fn slots_by(&self) -> Slots {
-        match self.kind {
-            TensorKind::Scratch { slots, .. } => slots,
-            TensorKind::Exchanged => Slots::World,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => Slots::Count(1),
-        }
+        self.kind.slots_by()
     }
 }

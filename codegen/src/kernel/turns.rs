@@ -2,7 +2,9 @@
 //!
 //! The tile level unrolls an item in this order, and the kernel follows it. A kernel may load later, or signal later where
 //! no wait follows. It never loads before a wait that stands before the load here, and never signals before what stands
-//! before the signal.
+//! before the signal. A sum that is made a subtile at a time, as one with this rank's own term is, loads later: all of its
+//! slots are waited for before the first is loaded. Which sums are made so is the kernel's choice, and no schedule may build
+//! on it.
 
 use super::{Kernel, Op, OpKind, Region};
 use crate::program::{CellIndex, CounterDim, Home, Pick};
@@ -20,6 +22,8 @@ pub(crate) enum Turn<'a> {
         sum: &'a Op,
         /// Which slots.
         slots: &'a Pick,
+        /// Whether this rank's own term is added in this rank's turn, which waits for nothing.
+        own: bool,
     },
 }
 
@@ -28,7 +32,7 @@ impl Kernel {
     pub(crate) fn turns<'a>(&self, body: &'a [Op]) -> Vec<Turn<'a>> {
         let mut turns = Vec::with_capacity(body.len());
         for (index, op) in body.iter().enumerate() {
-            let Some(slots) = self.sums_slots(op) else {
+            let Some((slots, own)) = self.sums_slots(op) else {
                 turns.push(Turn::One(op));
                 continue;
             };
@@ -41,21 +45,22 @@ impl Kernel {
                 waits: &body[index - waits..index],
                 sum: op,
                 slots,
+                own,
             });
         }
         turns
     }
 
-    /// The slots that an op sums, if it sums a slot of each rank.
-    fn sums_slots<'a>(&self, op: &'a Op) -> Option<&'a Pick> {
-        let OpKind::Reduce { from, .. } = &op.kind else {
+    /// The slots that an op sums, if it sums a slot of each rank, and whether it adds this rank's own term among them.
+    fn sums_slots<'a>(&self, op: &'a Op) -> Option<(&'a Pick, bool)> {
+        let OpKind::Reduce { from, own, .. } = &op.kind else {
             return None;
         };
         let Region { home, slot, .. } = from;
         let each = self.buffers[from.buffer.index()].has_slot_for_each_rank();
         match slot {
             Some(slots @ (Pick::Others | Pick::All)) if each && *home != Home::Everywhere => {
-                Some(slots)
+                Some((slots, own.is_some()))
             }
             Some(Pick::Others | Pick::All | Pick::One(_)) | None => None,
         }

@@ -393,12 +393,13 @@ impl<'a> Placer<'a> {
                     b: self.operand(b, false, at)?,
                 }
             }
-            StmtKind::Sum { acc, from } => {
+            StmtKind::Sum { acc, from, own } => {
                 self.not_copy_engine("a sum", at);
                 self.fill(*acc, at);
                 OpKind::Reduce {
                     acc: *acc,
                     from: self.region(from, at, Use::Read)?,
+                    own: own.as_ref().map(|own| self.value(own, at)),
                 }
             }
             StmtKind::Load { acc, from } => {

@@ -427,7 +427,7 @@ fn layouts(
                             variant.layout.name()
                         ),
                     )
-                    .hint("only layout nt stores both operands alike"),
+                    .hint("layouts nt and tn store both operands alike"),
                 );
             }
         }

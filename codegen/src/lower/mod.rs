@@ -15,6 +15,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::elements::distinct_operands;
 use crate::kernel::{Counter, Kernel, Purpose};
 use crate::outputs::with_scales_of_outputs;
+use crate::own_terms::with_own_terms;
 use crate::partial::with_scales_of_partial_sums;
 use crate::program::Program;
 use crate::scales::with_scales;
@@ -58,6 +59,7 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     let scaled = with_scales(program, variant);
     let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
     let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
+    let scaled = scaled.map(|scaled| with_own_terms(scaled, variant));
     let scaled = scaled.unwrap_or_else(|mistake| {
         found.push(mistake);
         Cow::Borrowed(program)

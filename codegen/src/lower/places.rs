@@ -4,7 +4,7 @@ use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
 use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
+    self, AtEnd, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
 };
 
 impl<'a> Placer<'a> {
@@ -173,9 +173,16 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// A block of rows that has one number travels as a whole.
+    /// A block of rows that has one number travels as a whole, and scales travel with all columns of their rows: with each slab
+    /// of them they would be written again.
     fn whole_blocks(&mut self, partition: PartitionId, buffer: &Buffer, at: Loc) {
         let partition = &self.matched.partitions[partition.index()];
+        if buffer.kind.is_scale() && partition.column_block.is_some() {
+            let name = &buffer.name;
+            let message = format!("slabs of columns, with which `{name}` would have to travel");
+            let hint = "the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`";
+            self.found.push(mistake(at, message).hint(hint));
+        }
         let (rows, each) = (partition.row_block, buffer.kind.rows_each());
         if let Some(rows) = rows.filter(|rows| !rows.is_multiple_of(each)) {
             let name = &buffer.name;
@@ -300,20 +307,16 @@ impl<'a> Placer<'a> {
                 )),
             );
         }
-        let one_sender = match buffer.kind {
-            TensorKind::Exchanged => Some(("a slot holds what one rank sends", "Scattered")),
-            TensorKind::GatheredOutput => Some(("rows hold what one rank computes", "Reduced")),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Scratch { .. } => None,
+        let one_sender = match buffer.kind.at_end() {
+            AtEnd::Sent => Some(("a slot holds what one rank sends", "Scattered")),
+            AtEnd::Computed => Some(("rows hold what one rank computes", "Reduced")),
+            AtEnd::Nothing
+            | AtEnd::Gathered
+            | AtEnd::Anything
+            | AtEnd::Accumulated
+            | AtEnd::Sum { .. }
+            | AtEnd::Amax(_)
+            | AtEnd::Scales(_) => None,
         };
         if let Some((why, sum)) = one_sender.filter(|_| access == Use::Add) {
             let kind = buffer.kind.name();

@@ -8,6 +8,7 @@
 use super::cost::{Costs, Ps, ps, seconds};
 use super::start::launch;
 use super::state::lane_count;
+use crate::checked::Checked;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use crate::machine::Machine;
@@ -15,7 +16,6 @@ use crate::order::Selection;
 use crate::plan::{Arrivals, Grid, Plan};
 use crate::program::{PartitionId, Side};
 use crate::shape::{Extent, Geometry, Shape};
-use crate::sm90::cta::decide;
 use crate::unroll::Span;
 use std::sync::Arc;
 
@@ -43,9 +43,13 @@ pub struct Outline {
 ///
 /// # Errors
 /// What [`Plan::new`] rejects before it unrolls anything: an illegal shape, tiles or a grid that do not fit.
-pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outline, Diagnostics> {
+pub fn outline(
+    kernel: &Checked<Kernel>,
+    shape: &Shape,
+    machine: &Machine,
+) -> Result<Outline, Diagnostics> {
     let plan = Plan::of(
-        (&Arc::new(kernel.clone()), &decide(kernel)),
+        (kernel.shared(), kernel.decided()),
         Geometry::new(kernel, shape)?,
         shape,
         machine,

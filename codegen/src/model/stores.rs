@@ -94,6 +94,7 @@ impl Sim<'_> {
                 | StepKind::Copy { .. }
                 | StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. } => {}
             }
         }

@@ -9,7 +9,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{AtEnd, TensorId};
 use crate::unroll::{EVERYWHERE, Span, StepKind};
 
 /// Bytes between ranks in one launch.
@@ -70,7 +70,10 @@ pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing>
             let scales = scales.as_ref().map_or(0, bytes);
             (rank, dst.home, bytes(dst) + scales)
         }
-        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => return None,
+        StepKind::Wait { .. }
+        | StepKind::Signal { .. }
+        | StepKind::Dot { .. }
+        | StepKind::OwnTerm { .. } => return None,
     };
     (src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
 }
@@ -84,7 +87,10 @@ fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
         ),
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.buffer), None),
         StepKind::Store { dst, .. } => (Some(dst.buffer), None),
-        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => (None, None),
+        StepKind::Wait { .. }
+        | StepKind::Signal { .. }
+        | StepKind::Dot { .. }
+        | StepKind::OwnTerm { .. } => (None, None),
     };
     a.into_iter().chain(b)
 }
@@ -194,7 +200,7 @@ impl Volume {
             let columns = u64::from(plan.geometry.size(buffer.columns));
             let row = columns * u64::from(buffer.dtype.bytes());
             // Partial sums of FP8 have a scale for each 128 columns.
-            let added = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
+            let added = matches!(buffer.kind.at_end(), AtEnd::Sum { .. });
             let partial = kernel.variant.partial_sums.filter(|_| added);
             let sent = partial.map(|rule| {
                 let scales = columns.div_ceil(u64::from(BLOCK)) * u64::from(Dtype::F32.bytes());
@@ -203,23 +209,16 @@ impl Volume {
             for rank in 0..self.world {
                 let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len());
                 let others = u64::from(plan.geometry.size(buffer.rows)) - own;
-                let (sum, gather) = match buffer.kind {
-                    TensorKind::Gathered
-                    | TensorKind::Scale { gathered: true, .. }
-                    | TensorKind::GatheredOutput => (false, true),
+                let (sum, gather) = match buffer.kind.at_end() {
+                    AtEnd::Gathered | AtEnd::Computed => (false, true),
                     // What a rank sends is its own, row by row, summed or not.
-                    TensorKind::Scattered | TensorKind::Exchanged => (true, false),
-                    TensorKind::Reduced => (true, true),
-                    TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale {
-                        gathered: false, ..
-                    }
-                    | TensorKind::Out
-                    | TensorKind::Accumulated
-                    | TensorKind::Amax { .. }
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::Scratch { .. } => (false, false),
+                    AtEnd::Sum { everywhere } => (true, everywhere),
+                    AtEnd::Sent => (true, false),
+                    AtEnd::Nothing
+                    | AtEnd::Anything
+                    | AtEnd::Accumulated
+                    | AtEnd::Amax(_)
+                    | AtEnd::Scales(_) => (false, false),
                 };
                 if sum {
                     self.least_sent[rank as usize] += others * sent.unwrap_or(row);
@@ -264,8 +263,7 @@ impl Volume {
     /// Why each buffer's bytes are more than the least.
     fn reasons(&self, kernel: &Kernel, plan: &Plan) -> Vec<String> {
         let mut reasons = Vec::new();
-        let sums =
-            |buffer: &&Buffer| matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
+        let sums = |buffer: &&Buffer| matches!(buffer.kind.at_end(), AtEnd::Sum { .. });
         let sum = kernel
             .buffers
             .iter()
@@ -278,50 +276,38 @@ impl Volume {
             let scales = kernel.made_of(TensorId(index as u16));
             let scales = scales.map_or(0, |plane| whole(&kernel.buffers[plane.index()], plan));
             let once = (whole(buffer, plan) + scales) * (u64::from(self.world) - 1);
-            match (buffer.kind, sum) {
-                (TensorKind::Scratch { .. }, Some(sum)) if *moved > 0 => {
-                    if dtype.bytes() > sum.dtype.bytes() {
-                        reasons.push(format!(
-                            "{name} is {dtype}, wider than {}, which is {}",
-                            sum.name, sum.dtype
-                        ));
-                    }
-                    if *moved > once {
-                        reasons.push(format!(
-                            "{name} receives rows that their owner alone needs to receive"
-                        ));
-                    }
+            if let (true, Some(sum), true) = (buffer.is_scratch(), sum, *moved > 0) {
+                if dtype.bytes() > sum.dtype.bytes() {
+                    reasons.push(format!(
+                        "{name} is {dtype}, wider than {}, which is {}",
+                        sum.name, sum.dtype
+                    ));
                 }
-                (
-                    TensorKind::Gathered
-                    | TensorKind::Scale { gathered: true, .. }
-                    | TensorKind::GatheredOutput,
-                    _,
-                ) if *moved > once => reasons.push(format!(
+                if *moved > once {
+                    reasons.push(format!(
+                        "{name} receives rows that their owner alone needs to receive"
+                    ));
+                }
+            }
+            match buffer.kind.at_end() {
+                AtEnd::Gathered | AtEnd::Computed if *moved > once => reasons.push(format!(
                     "rows of {name} arrive more than once at a rank, or where they already are"
                 )),
-                (TensorKind::Scattered | TensorKind::Exchanged, _) if *moved > once => {
+                AtEnd::Sum { everywhere: false } | AtEnd::Sent if *moved > once => {
                     reasons.push(format!("rows of {name} are sent more than once by a rank"));
                 }
-                (TensorKind::Reduced, _) if *moved > 2 * once => reasons.push(format!(
+                AtEnd::Sum { everywhere: true } if *moved > 2 * once => reasons.push(format!(
                     "rows of {name} are sent more than once to be summed and once to be kept"
                 )),
-                (
-                    TensorKind::Gathered
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale { .. }
-                    | TensorKind::Out
-                    | TensorKind::Accumulated
-                    | TensorKind::Amax { .. }
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::Scattered
-                    | TensorKind::Exchanged
-                    | TensorKind::Reduced
-                    | TensorKind::Scratch { .. },
-                    _,
-                ) => {}
+                AtEnd::Gathered
+                | AtEnd::Computed
+                | AtEnd::Sum { .. }
+                | AtEnd::Sent
+                | AtEnd::Nothing
+                | AtEnd::Anything
+                | AtEnd::Accumulated
+                | AtEnd::Amax(_)
+                | AtEnd::Scales(_) => {}
             }
         }
         reasons

@@ -167,6 +167,7 @@ impl Sim<'_> {
                 let scales = self.kernel.scales_of_partial(from);
                 self.read(w, op, EventKind::Reduce, (from, scales))
             }
+            StepKind::OwnTerm { .. } => Did::Step,
             StepKind::Load { from, .. } => {
                 let kind = self.kernel.buffers[from.buffer.index()].kind;
                 let repeats = kind.is_same_in(Side::Rows) || kind.is_same_in(Side::Columns);

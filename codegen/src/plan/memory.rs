@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::kernel::Kernel;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{Placement, TensorId};
 use crate::unroll::Span;
 
 /// A rectangle's lines in its tensor's memory.
@@ -41,25 +41,14 @@ impl Plan {
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
         let chunks = u64::from(geometry.held_chunks(buffer));
-        let lines = match buffer.kind {
+        let lines = match buffer.kind.placement() {
             // Every chunk is a separate matrix, with a line for each column.
             _ if buffer.mn_major => u64::from(geometry.size(buffer.columns)) * chunks,
-            TensorKind::Scratch { .. }
-            | TensorKind::Gathered
-            | TensorKind::Scale { gathered: true, .. }
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput
-            | TensorKind::Scattered
-            | TensorKind::Exchanged => chunk * chunks,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. } => u64::from(geometry.size(buffer.rows)),
+            Placement::Scratch { .. }
+            | Placement::AllShards
+            | Placement::Shard
+            | Placement::Slots => chunk * chunks,
+            Placement::Own => u64::from(geometry.size(buffer.rows)),
         };
         lines * u64::from(buffer.slots(geometry.world))
     }

@@ -6,7 +6,7 @@ use crate::kernel::{
     Purpose, Region, Role, RoleKind, ValueId,
 };
 use crate::order::TileOrder;
-use crate::program::{PartitionId, ScratchRows, Slots, StoreMode, TensorKind, Var};
+use crate::program::{PartitionId, Placement, ScratchRows, Slots, StoreMode, Var};
 use crate::rank::RankExpr;
 use std::fmt;
 
@@ -134,8 +134,8 @@ impl Printer<'_> {
         let (kind, dtype) = (buffer.kind.name(), buffer.dtype);
         let size = format!("{}×{}", self.dim(buffer.rows), self.dim(buffer.columns));
         let mut notes: Vec<String> = Vec::new();
-        match buffer.kind {
-            TensorKind::Scratch { extent, slots, .. } => {
+        match buffer.kind.placement() {
+            Placement::Scratch { extent, slots } => {
                 notes.push(match slots {
                     Slots::Count(1) => "1 slot".into(),
                     Slots::Count(count) => format!("{count} slots"),
@@ -147,18 +147,9 @@ impl Printer<'_> {
                     ScratchRows::Whole => "all rows".into(),
                 });
             }
-            TensorKind::Scattered => notes.push("own chunk".into()),
-            TensorKind::Exchanged => notes.extend(["world slots".into(), "own chunk".into()]),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => {}
+            Placement::Shard => notes.push("own chunk".into()),
+            Placement::Slots => notes.extend(["world slots".into(), "own chunk".into()]),
+            Placement::Own | Placement::AllShards => {}
         }
         if buffer.mn_major {
             notes.push("rows contiguous".into());
@@ -283,6 +274,10 @@ impl Printer<'_> {
     fn op(&mut self, op: &Op) {
         let names = &self.names;
         let mut why = String::new();
+        let text = |value: ValueId| {
+            let value = self.kernel.values.get(usize::from(value.0));
+            value.map_or_else(|| "?".into(), |value| value.text(&|acc| names.acc(acc)))
+        };
         let line = match &op.kind {
             OpKind::ForRanks { var, order, body } => {
                 let order = order.text(&|var| names.var(var).to_string());
@@ -313,8 +308,9 @@ impl Printer<'_> {
                 let (a, b) = (self.region(a), self.region(b));
                 format!("{} += dot({a}, {b})", names.acc(*acc))
             }
-            OpKind::Reduce { acc, from } => {
-                format!("{} += sum({})", names.acc(*acc), self.region(from))
+            OpKind::Reduce { acc, from, own } => {
+                let own = own.map_or(String::new(), |own| format!(", own {}", text(own)));
+                format!("{} += sum({}{own})", names.acc(*acc), self.region(from))
             }
             OpKind::Load { acc, from } => {
                 format!("{} = load({})", names.acc(*acc), self.region(from))
@@ -329,13 +325,6 @@ impl Printer<'_> {
                 let sign = match mode {
                     StoreMode::Write => "=",
                     StoreMode::Add => "+=",
-                };
-                let text = |value: ValueId| {
-                    let value = self.kernel.values.get(usize::from(value.0));
-                    value.map_or_else(
-                        || "?".into(),
-                        |value| value.text(&|acc| self.names.acc(acc)),
-                    )
                 };
                 let measured = amax.map_or(String::new(), |amax| {
                     let to = &self.kernel.buffers[amax.to.index()].name;

@@ -217,8 +217,11 @@ impl Printer<'_> {
                 let (a, b) = (self.place(a), self.place(b));
                 format!("{} += dot({a}, {b})", names.acc(*acc))
             }
-            StmtKind::Sum { acc, from } => {
-                format!("{} += sum({})", names.acc(*acc), self.place(from))
+            StmtKind::Sum { acc, from, own } => {
+                let own = own.as_ref().map_or(String::new(), |own| {
+                    format!(", own {}", own.text(&|acc| names.acc(acc)))
+                });
+                format!("{} += sum({}{own})", names.acc(*acc), self.place(from))
             }
             StmtKind::Load { acc, from } => {
                 format!("{} = load({})", names.acc(*acc), self.place(from))

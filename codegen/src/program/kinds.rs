@@ -1,19 +1,51 @@
 //! What follows from a tensor's kind.
 
-use super::{Along, ScaleBlock, Side, TensorId, TensorKind};
+use super::{
+    Along, AtEnd, AtStart, Placement, ScaleBlock, ScratchRows, Side, Slots, TensorId, TensorKind,
+};
 
 impl TensorKind {
+    /// By what the slots of such a tensor are counted.
+    pub(crate) const fn slots_by(self) -> Slots {
+        match self.placement() {
+            Placement::Scratch { slots, .. } => slots,
+            Placement::Slots => Slots::World,
+            Placement::Own | Placement::AllShards | Placement::Shard => Slots::Count(1),
+        }
+    }
+
     /// Whether its rows are chunked over ranks.
     pub const fn chunked(self) -> bool {
-        matches!(
-            self,
-            TensorKind::Gathered
-                | TensorKind::GatheredOutput
-                | TensorKind::Scattered
-                | TensorKind::Reduced
-                | TensorKind::Exchanged
-                | TensorKind::Scale { gathered: true, .. }
-        )
+        match self.placement() {
+            Placement::AllShards | Placement::Shard | Placement::Slots => true,
+            Placement::Own | Placement::Scratch { .. } => false,
+        }
+    }
+
+    /// Whether a rank's memory has its own chunk of rows alone, if the rows are chunked.
+    pub const fn is_own_chunk(self) -> bool {
+        match self.placement() {
+            Placement::Shard | Placement::Slots => true,
+            Placement::Scratch { extent, .. } => matches!(extent, ScratchRows::Chunk),
+            Placement::Own | Placement::AllShards => false,
+        }
+    }
+
+    /// Whether a launch must leave something in it: an output, or what is gathered.
+    pub const fn is_left_behind(self) -> bool {
+        !matches!(self.at_end(), AtEnd::Nothing)
+    }
+
+    /// Whether it is an output that a schedule declares.
+    pub const fn is_output(self) -> bool {
+        match self.at_end() {
+            AtEnd::Computed
+            | AtEnd::Anything
+            | AtEnd::Accumulated
+            | AtEnd::Sum { .. }
+            | AtEnd::Sent => true,
+            AtEnd::Nothing | AtEnd::Gathered | AtEnd::Amax(_) | AtEnd::Scales(_) => false,
+        }
     }
 
     /// Whether it is an input, present at the start in whole or in part.
@@ -42,10 +74,7 @@ impl TensorKind {
 
     /// Whether each rank has its own chunk of it at the start and is sent the others.
     pub const fn is_gathered(self) -> bool {
-        matches!(
-            self,
-            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }
-        )
+        matches!(self.at_end(), AtEnd::Gathered)
     }
 
     /// Which side of an item that reads it a side of it is; `None`: it has one row, or one column, for all.
@@ -216,24 +245,12 @@ impl TensorKind {
 
     /// Whether its contents before a launch count: inputs, and outputs that a launch adds to or makes larger.
     pub const fn counts_before(self) -> bool {
-        self.is_input() || matches!(self, TensorKind::Accumulated | TensorKind::Amax { .. })
+        !matches!(self.at_start(), AtStart::Nothing)
     }
 
     /// Whether it lives in symmetric memory, so that a peer can address it.
     pub const fn symmetric(self) -> bool {
-        !matches!(
-            self,
-            TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale {
-                    gathered: false,
-                    ..
-                }
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. }
-                | TensorKind::MadeScale { .. }
-        )
+        !matches!(self.placement(), Placement::Own)
     }
 
     /// Its name in the language.

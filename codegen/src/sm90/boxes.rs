@@ -1,12 +1,13 @@
 //! The boxes that pieces travel in: their rows, columns and bytes, and where each is.
 
 use super::cta::{spare_rows, staging_rows};
-use super::item::Leaf;
+use super::leaves::Leaf;
+use super::nodes::count;
 use super::walk::{Walk, Which};
 use crate::block::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
-use crate::warp::{At, BATCH, Expr, MapId, STAGING_COLUMNS};
+use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Unroll};
 
 impl Walk<'_, '_> {
     /// The box of the current batch, `i`-th of it.
@@ -27,8 +28,19 @@ impl Walk<'_, '_> {
                 None
             }
         };
-        let column = (Expr::var("batch") * Expr::symbol("BATCH", BATCH) + Expr::var("i"))
-            * staging_n(columns);
+        let batch = match self.batches {
+            Expr::Const(1) => 0.into(),
+            _ => Expr::var("batch") * self.boxes.clone(),
+        };
+        let within = (batch + Expr::var("i")) * staging_n(columns);
+        let slab = self.item(var).and_then(|(partition, _, _, column)| {
+            let columns = self.b.kernel.partitions[partition.index()].column_block?;
+            Some(column * columns)
+        });
+        let column = match slab {
+            Some(first) => first + within,
+            None => within,
+        };
         (map, self.place(region, map, var, (start, column), slot))
     }
 
@@ -81,8 +93,41 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Columns of the boxes that an item's copies have in common: they go through the same batches.
-    pub(super) fn staging_columns(&mut self, copies: &[&Leaf<'_>]) -> Expr {
+    /// Divides what an item's copies move into batches of boxes: whole rows of so many columns, or a slab of them.
+    ///
+    /// Of whole rows the last batch may have boxes behind the last column, which move nothing. Behind a slab is another one,
+    /// so its batches are as large as each other.
+    pub(super) fn batched(&mut self, copies: &[&Leaf<'_>], columns: Expr, slab: Option<u32>) {
+        let Some(staged) = self.staging_columns(copies) else {
+            self.batches = 1.into();
+            return;
+        };
+        (self.boxes, self.batches) = match slab {
+            None => {
+                let boxes = Expr::symbol("BATCH", BATCH);
+                let all = columns.ceil_div(staging_n(staged));
+                (boxes.clone(), all.ceil_div(boxes))
+            }
+            Some(columns) => {
+                if !columns.is_multiple_of(staged) {
+                    let message = format!("slabs of {columns} columns, in boxes of {staged}");
+                    self.refuse(message, format!("a multiple of {staged} columns"));
+                }
+                let all = (columns / staged).max(1);
+                let boxes = (1..=BATCH).rev().find(|boxes| all.is_multiple_of(*boxes));
+                let boxes = boxes.unwrap_or(1);
+                (boxes.into(), (all / boxes).into())
+            }
+        };
+    }
+
+    /// The boxes of a batch, one after the other.
+    pub(super) fn batch(&self, body: Vec<Node>) -> Node {
+        count("i", self.boxes.clone(), 1.into(), Unroll::Once, body)
+    }
+
+    /// Columns of the boxes that an item's copies have in common: they go through the same batches. `None` without copies.
+    fn staging_columns(&mut self, copies: &[&Leaf<'_>]) -> Option<u32> {
         let mut columns = None;
         for copy in copies {
             let OpKind::Copy { src, .. } = &copy.op.kind else {
@@ -98,7 +143,7 @@ impl Walk<'_, '_> {
                 );
             }
         }
-        staging_n(columns.unwrap_or(STAGING_COLUMNS))
+        columns
     }
 }
 

@@ -10,11 +10,11 @@ use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
 use super::walk::{Walk, Which};
+use crate::checked::Checked;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
 use crate::program::Loc;
 use crate::tiling::{Tiling, first_step};
-use crate::verify::Checked;
 use crate::warp::{BATCH, Comm, CommRole, Expr, Field, Node, Pipeline, RunBy, Test, Warp};
 use std::collections::BTreeSet;
 

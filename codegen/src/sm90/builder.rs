@@ -102,16 +102,6 @@ impl Builder<'_> {
     pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())
     }
-
-    /// The rank of a CTA in its cluster. CTAs that load together have ranks that follow each other, so that they are on a pair
-    /// of SMs; each such group has a part of the steps.
-    pub fn rank(&self, split_rank: Expr, multicast_rank: Expr) -> Expr {
-        match (self.cta.split(), self.cta.multicast_group()) {
-            (1, _) => multicast_rank,
-            (_, 1) => split_rank,
-            (_, group) => split_rank * Expr::symbol("CLUSTER", group) + multicast_rank,
-        }
-    }
 }
 
 /// Rows or columns of the tiles of a cluster, of one's.

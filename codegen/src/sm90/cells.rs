@@ -103,7 +103,11 @@ impl Walk<'_, '_> {
             (CellIndex::Rank(Pick::Others), _) => {
                 let var = "from".to_string();
                 let body = self.along(rest, outer + Expr::var(&var), leaf);
-                vec![Node::Others { var, body }]
+                vec![Node::Others {
+                    var,
+                    own: None,
+                    body,
+                }]
             }
             (CellIndex::Rank(Pick::All), dim) => {
                 let (var, to) = ("from".to_string(), self.axis(*dim));
@@ -143,14 +147,15 @@ impl Walk<'_, '_> {
                     );
                     return Vec::new();
                 };
-                let (across, whole) = match along {
-                    Side::Rows => (Side::Columns, "pieces of whole rows"),
-                    Side::Columns => (Side::Rows, "pieces of whole columns"),
-                };
-                if pieces.block(across).is_some() {
-                    let message = format!("a wait for several {} of items", across.word());
-                    self.refuse(message, whole);
+                if along == Side::Columns && pieces.row_block.is_some() {
+                    self.refuse(
+                        "a wait for several rows of items",
+                        "pieces of whole columns",
+                    );
                 }
+                // Rows of the grid of cells have a cell for each slab.
+                let slabs = (along == Side::Rows && pieces.column_block.is_some())
+                    .then(|| self.cell_columns(*counted));
                 let first = match side {
                     Side::Rows => row,
                     Side::Columns => column,
@@ -168,12 +173,14 @@ impl Walk<'_, '_> {
                     (WhichChunk::Items | WhichChunk::Only | WhichChunk::Several, _) => 0.into(),
                 };
                 if piece % tile == 0 {
-                    return self.along(rest, outer + chunk_at + start / piece_rows, leaf);
+                    let at = [outer, chunk_at, start / piece_rows];
+                    return self.slabs(slabs, rest, at, leaf);
                 }
                 let whole = self.span(partition, *side, chunk.as_ref());
                 let last = Expr::Min(Box::new(start.clone() + tile), Box::new(whole))
                     .ceil_div(piece_rows.clone());
-                let body = self.along(rest, outer + chunk_at + Expr::var("piece"), leaf);
+                let at = [outer, chunk_at, Expr::var("piece")];
+                let body = self.slabs(slabs, rest, at, leaf);
                 vec![Node::For {
                     var: "piece".into(),
                     from: start / piece_rows,
@@ -188,5 +195,27 @@ impl Walk<'_, '_> {
                 Vec::new()
             }
         }
+    }
+
+    /// The cells of a row of pieces: one, or one for each slab.
+    fn slabs(
+        &mut self,
+        slabs: Option<Expr>,
+        rest: &[(CellIndex, CounterDim)],
+        [outer, chunk, row]: [Expr; 3],
+        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let Some(slabs) = slabs else {
+            return self.along(rest, outer + chunk + row, leaf);
+        };
+        let at = outer + (chunk + row) * slabs.clone() + Expr::var("slab");
+        vec![Node::For {
+            var: "slab".into(),
+            from: 0.into(),
+            to: slabs,
+            by: 1.into(),
+            unroll: Unroll::Once,
+            body: self.along(rest, at, leaf),
+        }]
     }
 }

@@ -1,23 +1,9 @@
 //! Which items a loop visits, as its warps know it.
 
-use super::walk::Walk;
-use crate::order::{Chosen, Cut, Selection};
-use crate::program::{PartitionId, Var};
+use super::walk::{ItemsOf, Walk};
+use crate::order::{Chosen, Cut};
 use crate::rank::RankExpr;
 use crate::warp::{Expr, Node};
-
-/// The items that a loop visits.
-#[derive(Clone, Copy)]
-pub(super) struct ItemsOf<'a> {
-    /// The loop's variable.
-    pub var: Var,
-    /// Of which partition.
-    pub partition: PartitionId,
-    /// Of which chunk.
-    pub chunk: Option<&'a RankExpr>,
-    /// Which of those.
-    pub selection: &'a Selection,
-}
 
 impl Walk<'_, '_> {
     /// Which of `count` items the loop visits. What that takes has names.

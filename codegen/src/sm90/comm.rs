@@ -3,18 +3,16 @@
 //! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
-use super::chosen::ItemsOf;
 use super::cta::MOST_BOX_ROWS;
-use super::item::{Leaf, common, leaves};
+use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
-use super::nodes::{all_empty, count, why};
-use super::planes::{moved_blocks, moves_boxes, moves_scales};
-use super::walk::{Bound, Walk, Which};
+use super::nodes::{all_empty, why};
+use super::walk::{Bound, ItemsOf, Walk, Which};
 use crate::diag::Diagnostic;
-use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit_ops};
+use crate::kernel::{Kernel, Op, OpKind, Purpose, Region, visit_ops};
 use crate::program::{CounterId, Side, StoreMode, Var};
 use crate::undo::{Fix, undone};
-use crate::warp::{BATCH, Expr, LoopId, Node, Phase, SENDING, Unroll};
+use crate::warp::{Expr, Grid, LoopId, Node, Phase, SENDING};
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -37,10 +35,11 @@ impl Walk<'_, '_> {
             | Which::Send
             | Which::End => "#[comm]",
         };
-        if item.row_block != Some(rows) || item.column_block.is_some() {
+        if item.row_block != Some(rows) {
             let message = format!("{role} moves items of `{}`", item.name);
-            let hint =
-                format!("pieces of whole rows, at most {MOST_BOX_ROWS} of them; here {rows}");
+            let hint = format!(
+                "blocks of rows, at most {MOST_BOX_ROWS} of them, and as many in all loops of the role; here {rows}"
+            );
             self.refuse(message, hint);
         }
         if self.b.kernel.is_chunked_along(partition, Side::Columns) {
@@ -72,40 +71,64 @@ impl Walk<'_, '_> {
         for copy in &copies {
             self.whole_blocks(copy.op);
         }
-        let staged = self.staging_columns(&copies);
-        self.batches = 1.into();
         let mut nodes = Vec::new();
         let piece_rows = self.piece(rows);
         let [all, columns] = self.chunk_sides(partition, chunk.as_ref());
         let all = all.ceil_div(piece_rows.clone());
-        let pieces = self.name(&mut nodes, "pieces", all);
-        let some = self.chosen(&mut nodes, items, pieces);
         let name = self.ident(var);
-        let (batch, row, items) = if copies.is_empty() {
-            (None, some.at(Expr::Within), some.count)
-        } else {
-            let boxes = columns.ceil_div(staged);
-            let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
-            self.batches = batches.clone();
-            let batches = self.name(&mut nodes, "batches", batches);
-            let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
-            (
-                Some(Expr::Within % batches.clone()),
-                some.at(Expr::Within / batches),
-                items,
-            )
+        let mut grid = item.column_block.map(|slab| {
+            let columns = columns.clone().ceil_div(slab);
+            let [rows, columns] = [("rows", all.clone()), ("columns", columns)]
+                .map(|(side, of)| self.name(&mut nodes, &format!("{name}_{side}"), of));
+            Grid {
+                var: name.clone(),
+                index: Expr::Within,
+                rows,
+                columns,
+            }
+        });
+        let pieces = match &grid {
+            None => self.name(&mut nodes, "pieces", all),
+            Some(Grid { rows, columns, .. }) => {
+                let count = rows.clone() * columns.clone();
+                self.name(&mut nodes, &item.name, count)
+            }
+        };
+        let some = self.chosen(&mut nodes, items, pieces);
+        self.batched(&copies, columns, item.column_block);
+        let (batch, at, items) = match self.batches.clone() {
+            Expr::Const(1) => (None, Expr::Within, some.count.clone()),
+            batches => {
+                let batches = self.name(&mut nodes, "batches", batches);
+                let items = self.name(&mut nodes, "items", some.count.clone() * batches.clone());
+                (
+                    Some(Expr::Within % batches.clone()),
+                    Expr::Within / batches,
+                    items,
+                )
+            }
+        };
+        let at = some.at(at);
+        let place = |side: &str| Expr::var(format!("{name}.{side}"));
+        let (row, column) = match grid {
+            None => (Expr::var(format!("{name}_row")), 0.into()),
+            Some(_) => (place("row"), place("column")),
         };
         let bound = Bound::Item {
             partition,
             chunk,
-            row: Expr::var(format!("{name}_row")),
-            column: 0.into(),
+            row,
+            column,
         };
         self.bind(var, bound);
-        let mut work = vec![Node::Let {
-            name: format!("{name}_row"),
-            value: row,
-        }];
+        let mut work = Vec::new();
+        match &mut grid {
+            None => work.push(Node::Let {
+                name: format!("{name}_row"),
+                value: at,
+            }),
+            Some(grid) => grid.index = at,
+        }
         if let Some(batch) = batch {
             work.push(Node::Let {
                 name: "batch".into(),
@@ -161,11 +184,12 @@ impl Walk<'_, '_> {
             work.append(&mut body);
         } else {
             work.clear();
+            grid = None;
         }
         nodes.push(Node::Items {
             of,
             count: items,
-            grid: None,
+            grid,
             body: work,
         });
         if sends {
@@ -207,7 +231,7 @@ impl Walk<'_, '_> {
                 slice: 0.into(),
                 map,
                 at,
-                multicast: None,
+                multicast: false,
                 partial_boxes: None,
             },
             Node::Advance {
@@ -222,7 +246,7 @@ impl Walk<'_, '_> {
     fn each_box(&self, note: Node, one: bool, body: Vec<Node>) -> Vec<Node> {
         match one {
             true => [vec![note], body].concat(),
-            false => vec![note, batch(body)],
+            false => vec![note, self.batch(body)],
         }
     }
 
@@ -239,7 +263,7 @@ impl Walk<'_, '_> {
         }
         if lag {
             // All but this batch's boxes are complete: the batch before can be announced.
-            let batch = Expr::symbol("BATCH", BATCH);
+            let batch = self.boxes.clone();
             nodes.push(Node::AwaitStores {
                 pending: match one.blocks.len() as u32 {
                     0 => batch,
@@ -349,16 +373,6 @@ fn sending() -> Expr {
     Expr::symbol("SENDING", SENDING)
 }
 
-pub(super) fn batch(body: Vec<Node>) -> Node {
-    count(
-        "i",
-        Expr::symbol("BATCH", BATCH),
-        1.into(),
-        Unroll::Once,
-        body,
-    )
-}
-
 /// An item's waits: which of its thread makes them, and before what.
 struct Waits<'a> {
     /// The fetching thread's: credits to read.
@@ -446,73 +460,6 @@ pub(super) fn counted_twice(kernel: &Kernel, scaled: &[(CounterId, Expr)]) -> Ve
         });
     }
     found
-}
-
-/// Calls `f` with what is done for one item, or between loops.
-fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => each_item(body, f),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                each_item(then, f);
-                each_item(otherwise, f);
-            }
-            Block::Items { body, .. } | Block::Once { body } => f(body),
-            Block::Join => {}
-        }
-    }
-}
-
-/// Whether an item copies.
-pub(super) fn copies(ops: &[Op]) -> bool {
-    let mut found = false;
-    visit_ops(ops, &mut |op| {
-        found |= matches!(op.kind, OpKind::Copy { .. })
-    });
-    found
-}
-
-/// Whether some item of a role that moves data is not [`regular`]: then one thread does all of its items in order.
-pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
-    let mut found = false;
-    each_item(body, &mut |ops| {
-        found |= copies(ops) && !regular(kernel, &leaves(kernel, ops))
-    });
-    found
-}
-
-/// Whether an item is waits, then copies in one loop over ranks or in none, each with its signals behind it, and none of what
-/// it has just copied: so one thread may fetch what another one sends. No scales are announced before the first box, of which
-/// the sending thread learns what was waited for.
-fn regular(kernel: &Kernel, leaves: &[Leaf<'_>]) -> bool {
-    let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
-    let Some(first) = leaves.iter().find(is_copy) else {
-        return true;
-    };
-    let around = &first.around;
-    let (mut written, mut boxes, mut announced) = (Vec::new(), false, false);
-    leaves.iter().all(|leaf| match &leaf.op.kind {
-        OpKind::Copy { dst, src } => {
-            let relays = written.contains(&(src.buffer, &src.home));
-            written.push((dst.buffer, &dst.home));
-            let late = announced && !boxes;
-            boxes |= moves_boxes(kernel, leaf.op);
-            !(relays || late && boxes) && leaf.around == *around
-        }
-        OpKind::Signal { .. } => {
-            announced = true;
-            !written.is_empty() && leaf.around.starts_with(around)
-        }
-        OpKind::Wait { .. } => written.is_empty(),
-        OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => true,
-    })
 }
 
 fn is_wait(leaf: &Leaf<'_>) -> bool {

@@ -5,7 +5,7 @@
 //! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;
@@ -54,9 +54,14 @@ impl Walk<'_, '_> {
             | OpKind::ForRanks { .. }
             | OpKind::If { .. } => true,
         };
-        // Stored tiles are added to the accumulators of the only product, where every store has all of that sum.
+        // A sum that this rank's own term is added to in its turn begins without the product. Otherwise stored tiles are added to
+        // the accumulators of the only product, where every store has all of that sum.
+        let has_own = |(_, leaf): &(Vec<Leaf<'_>>, Leaf<'_>)| {
+            matches!(leaf.op.kind, OpKind::Reduce { own: Some(_), .. })
+        };
+        let owns = passes.iter().any(|pass| pass.sums.iter().any(has_own));
         let apart = match &*passes {
-            [pass] => products.len() != 1 || !pass.stores.iter().all(folds),
+            [pass] => owns || products.len() != 1 || !pass.stores.iter().all(folds),
             _ => true,
         };
         if apart {
@@ -73,6 +78,21 @@ impl Walk<'_, '_> {
     /// The same of the stores of a pass, given the products and the terms that are added to the only one.
     fn elements(&mut self, pass: &mut Pass<'_>, products: &[(AccId, usize)], sum: &[AccId]) {
         let operands = self.operands(pass);
+        for (_, leaf) in &pass.sums {
+            let OpKind::Reduce {
+                from,
+                own: Some(own),
+                ..
+            } = &leaf.op.kind
+            else {
+                pass.own_terms.push(None);
+                continue;
+            };
+            let name = &self.b.kernel.buffers[from.buffer.index()].name;
+            let name = identifier(&format!("own_{}", name.replace('.', "_")));
+            let of = (products, operands.as_slice(), sum);
+            pass.own_terms.push(self.elements_of(name, *own, of));
+        }
         for leaf in &pass.stores {
             let OpKind::Store {
                 dst, value, amax, ..
@@ -177,8 +197,10 @@ impl Walk<'_, '_> {
         let vectors = pass.vectors.iter().chain(&pass.again);
         let vectors = vectors.map(|load| (load, self.source(load)));
         for (leaf, from) in sums.chain(tiles).chain(vectors) {
-            let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
-                &leaf.op.kind
+            let (OpKind::Load { acc, from: region }
+            | OpKind::Reduce {
+                acc, from: region, ..
+            }) = &leaf.op.kind
             else {
                 continue;
             };
@@ -200,11 +222,11 @@ impl Walk<'_, '_> {
 
     /// Loads the stored tiles, a subtile of each at a time.
     pub(super) fn load_operands(&mut self, pass: &Pass<'_>) -> Vec<Node> {
-        let (mut nodes, mut part) = (Vec::new(), Vec::new());
+        let (mut nodes, mut sums) = (Vec::new(), Vec::new());
         for (waits, sum) in pass.sums.iter().filter(|_| pass.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.waits(waits));
-            part.extend(self.load_term(sum));
+            sums.extend(self.load_term(sum));
         }
         let mut loads = Vec::new();
         let mut bytes = Expr::from(0);
@@ -221,7 +243,7 @@ impl Walk<'_, '_> {
                 self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
                     ring: STAGES,
                     part,
-                    multicast: None,
+                    multicast: false,
                     partial_boxes: None,
                     index: place.into(),
                     slice,
@@ -233,9 +255,14 @@ impl Walk<'_, '_> {
                 })
             }));
         }
-        if !loads.is_empty() {
-            part.extend(filled(bytes, loads));
-        }
+        let tiles = match loads.is_empty() {
+            true => Vec::new(),
+            false => filled(bytes, loads),
+        };
+        let part = match self.own_terms_read_tiles(pass) {
+            true => [tiles, sums].concat(),
+            false => [sums, tiles].concat(),
+        };
         if !part.is_empty() {
             nodes.push(self.each_own_subtile(part));
         }
@@ -257,10 +284,10 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
-        Some(self.each_slot(sum, filled(bytes, vec![load])))
+        Some(self.each_slot(sum, None, filled(bytes, vec![load])))
     }
 
     /// Where a subtile of a stored tile lies.
@@ -285,9 +312,10 @@ impl Walk<'_, '_> {
             return Vec::new();
         }
         let (mut nodes, mut part) = (Vec::new(), Vec::new());
-        let mut tiles = self.read_sums(pass);
-        tiles.extend(self.read_tiles(pass));
         let mut vectors = self.read_vectors(pass, var);
+        let mut stored = self.read_tiles(pass);
+        let mut tiles = self.read_sums(pass, (&mut stored, &mut vectors));
+        tiles.append(&mut stored);
         nodes.extend(self.read_scales(pass));
         for (elements, stores, measured) in groups(self, pass) {
             let dtype = stores
@@ -371,15 +399,42 @@ impl Walk<'_, '_> {
         }));
     }
 
-    /// Adds up a subtile of each sum that stands apart, from a stage for each of its terms.
-    fn read_sums(&self, pass: &Pass<'_>) -> Vec<Node> {
+    /// Whether an own term of a sum is made of stored tiles, which are read before it then.
+    fn own_terms_read_tiles(&self, pass: &Pass<'_>) -> bool {
+        pass.own_terms.iter().flatten().any(|own| match own {
+            Elements::Product(_) => false,
+            Elements::Applied(epilogue) => {
+                let mut params = self.b.epilogues[*epilogue].params.iter();
+                params.any(|param| param.from == Source::Subtile)
+            }
+        })
+    }
+
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What an own term is made of is
+    /// read first: stored tiles, and vectors.
+    fn read_sums(
+        &self,
+        pass: &Pass<'_>,
+        (stored, vectors): (&mut Vec<Node>, &mut Vec<(AccId, Node)>),
+    ) -> Vec<Node> {
         let mut nodes = Vec::new();
-        for (_, leaf) in pass.sums.iter().filter(|_| pass.apart) {
-            let OpKind::Reduce { acc, from } = &leaf.op.kind else {
+        let sums = pass.sums.iter().zip(&pass.own_terms);
+        for ((_, leaf), own) in sums.filter(|_| pass.apart) {
+            let OpKind::Reduce { acc, from, .. } = &leaf.op.kind else {
                 continue;
             };
             let (acc, name) = (*acc, self.operand_name(*acc));
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
+            if let Some(own) = own {
+                self.apply(*own, &mut nodes, (&mut *stored, &mut *vectors));
+            }
+            let own = own.map(|elements| FragmentOp::AddOwn {
+                acc,
+                name: name.clone(),
+                elements,
+                part: Expr::var("part"),
+                dtype,
+            });
             nodes.push(Node::Fragment(FragmentOp::StartSum {
                 acc,
                 name: name.clone(),
@@ -398,7 +453,7 @@ impl Walk<'_, '_> {
                 }),
             ];
             body.extend(released());
-            nodes.push(self.each_slot(leaf, body));
+            nodes.push(self.each_slot(leaf, own, body));
         }
         nodes
     }

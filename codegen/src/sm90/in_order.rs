@@ -4,9 +4,8 @@
 //! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
 
 use super::builder::refuse;
-use super::comm::batch;
-use super::item::{Around, Leaf};
-use super::planes::{moved_blocks, moves_scales};
+use super::leaves::{Around, Leaf};
+use super::leaves::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
@@ -151,7 +150,7 @@ impl Walk<'_, '_> {
                 slice: 0.into(),
                 map: from,
                 at: from_at,
-                multicast: None,
+                multicast: false,
                 partial_boxes: None,
             },
             Node::Await {
@@ -170,7 +169,7 @@ impl Walk<'_, '_> {
         ];
         let mut nodes = match of_blocks {
             true => body,
-            false => vec![batch(body)],
+            false => vec![self.batch(body)],
         };
         nodes.push(Node::AwaitStores { pending: 0.into() });
         nodes

@@ -1,85 +1,16 @@
 //! The leaf ops of an item, and the waits and signals that all warps share.
 
+use super::leaves::{Around, Leaf, common, leaves};
 use super::names::CELL;
 use super::nodes::why;
 use super::walk::{Bound, Walk};
-use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Turn};
-use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Side, Var};
-use crate::rank::Cond;
+use crate::kernel::{Block, Cells, Op, OpKind};
+use crate::program::{CounterId, PartitionId, Side, Var};
 use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
-/// What is around an op within its item.
-#[derive(Clone, PartialEq)]
-pub(super) enum Around {
-    /// A loop over ranks, and where it was written.
-    Ranks(Var, RankOrder, Loc),
-    /// A branch: what is asked, and whether it holds.
-    If(Cond, bool),
-}
-
-/// A leaf op of an item, with the loops over ranks and the branches around it.
-#[derive(Clone)]
-pub(super) struct Leaf<'a> {
-    pub around: Vec<Around>,
-    pub op: &'a Op,
-    /// Whether it waits for one slot after another, each before the sum behind it adds that slot.
-    pub slot_by_slot: bool,
-}
-
-/// The leaf ops of an item in order.
-pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
-    fn go<'a>(kernel: &Kernel, body: &'a [Op], around: &mut Vec<Around>, out: &mut Vec<Leaf<'a>>) {
-        for turn in kernel.turns(body) {
-            match turn {
-                Turn::One(op) => one(kernel, op, around, out),
-                Turn::Slots { waits, sum, .. } => {
-                    let leaf = |op, slot_by_slot| Leaf {
-                        around: around.clone(),
-                        op,
-                        slot_by_slot,
-                    };
-                    out.extend(waits.iter().map(|wait| leaf(wait, true)));
-                    out.push(leaf(sum, false));
-                }
-            }
-        }
-    }
-    fn one<'a>(kernel: &Kernel, op: &'a Op, around: &mut Vec<Around>, out: &mut Vec<Leaf<'a>>) {
-        match &op.kind {
-            OpKind::ForRanks { var, order, body } => {
-                around.push(Around::Ranks(*var, order.clone(), kernel.loc(op.id)));
-                go(kernel, body, around, out);
-                around.pop();
-            }
-            OpKind::If {
-                cond,
-                then,
-                otherwise,
-            } => {
-                for (body, holds) in [(then, true), (otherwise, false)] {
-                    around.push(Around::If(cond.clone(), holds));
-                    go(kernel, body, around, out);
-                    around.pop();
-                }
-            }
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => out.push(Leaf {
-                around: around.clone(),
-                op,
-                slot_by_slot: false,
-            }),
-        }
-    }
-    let mut out = Vec::new();
-    go(kernel, body, &mut Vec::new(), &mut out);
-    out
-}
+const AT_THE_END: &str = "after the last tile, this role may only signal, then wait";
+const MOVE_IT: &str =
+    "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
 
 impl Walk<'_, '_> {
     /// What `leaf` does inside the loops over ranks and the branches around an op.
@@ -226,9 +157,7 @@ impl Walk<'_, '_> {
                             Some(Of::Waits) => waits.push(op.clone()),
                             None => {
                                 self.at = Some(self.b.kernel.loc(op.id));
-                                let message =
-                                    "data, or waits and signals in one loop, after a join";
-                                self.refuse(message, "signals, and waits behind them");
+                                self.refuse(AT_THE_END, MOVE_IT);
                             }
                         }
                     }
@@ -236,7 +165,7 @@ impl Walk<'_, '_> {
                 Block::Join => {}
                 Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
                     self.at = self.b.kernel.block_loc(block);
-                    self.refuse("a loop after a join", "signals and waits");
+                    self.refuse(AT_THE_END, MOVE_IT);
                 }
             }
         }
@@ -338,12 +267,6 @@ fn all_of(op: &Op) -> Option<Of> {
     let mut parts = parts.into_iter().map(all_of);
     let first = parts.next()??;
     parts.all(|part| part == Some(first)).then_some(first)
-}
-
-/// Whether all items of a loop make the same wait.
-pub(super) fn common(leaf: &Leaf<'_>) -> bool {
-    let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
-    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.iter().all(one))
 }
 
 /// A name for the cell, unless it is simple.

@@ -8,7 +8,7 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
@@ -19,8 +19,8 @@ use crate::program::{Home, Pick, ScaleBlock, Side, Slots};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, Unroll,
-    identifier,
+    At, BLOCK_ROWS, Expr, Field, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase,
+    Test, Unroll, identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -95,10 +95,6 @@ impl Walk<'_, '_> {
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());
         let mut body = self.empty_stage();
-        body.push(Node::Expect {
-            barrier: STAGES.full(),
-            bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
-        });
         let waits = self.waits(&pass.load_waits);
         let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
         body.extend::<Vec<_>>(loads(&early));
@@ -108,6 +104,13 @@ impl Walk<'_, '_> {
                 body: waits,
             });
         }
+        // Behind the waits, so that who multiplies comes after them, too: a load's completion passes on nothing that its thread
+        // saw. Bytes of the early loads may land before they are announced, as another CTA's multicast may: a barrier counts them
+        // below zero, and its phase cannot end without this arrival.
+        body.push(Node::Expect {
+            barrier: STAGES.full(),
+            bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
+        });
         body.extend::<Vec<_>>(loads(&late));
         body.push(Node::Advance {
             ring: STAGES,
@@ -197,7 +200,7 @@ impl Walk<'_, '_> {
                 column,
                 ..at.clone()
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         });
         let mut part = self.empty_stage();
@@ -244,18 +247,23 @@ impl Walk<'_, '_> {
             Unroll::Once,
             part,
         ));
-        nodes.push(self.each_slot(sum, body));
+        nodes.push(self.each_slot(sum, None, body));
         nodes
     }
 
-    /// What is done for each slot of a sum, by its number `from`.
-    pub(super) fn each_slot(&self, sum: &Leaf<'_>, body: Vec<Node>) -> Node {
+    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn.
+    pub(super) fn each_slot(
+        &self,
+        sum: &Leaf<'_>,
+        own: Option<FragmentOp>,
+        body: Vec<Node>,
+    ) -> Node {
         let var = "from".to_string();
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
-            return Node::Others { var, body };
+            return Node::Others { var, own, body };
         };
         if from.slot != Some(Pick::All) {
-            return Node::Others { var, body };
+            return Node::Others { var, own, body };
         }
         let to = match self.b.kernel.buffers[from.buffer.index()].slots_by() {
             Slots::Count(count) => count.into(),
@@ -409,7 +417,7 @@ impl Walk<'_, '_> {
             slice: 0.into(),
             map,
             at,
-            multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
+            multicast: tile_side.ctas > 1,
             partial_boxes,
         };
         staged.loads.push(if mn_major {
@@ -469,7 +477,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: None,
+            multicast: false,
             partial_boxes: None,
         };
         Some(Staged {

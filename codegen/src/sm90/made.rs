@@ -1,6 +1,6 @@
 //! The scales that an item makes of what it stores, a subtile at a time: it has whole blocks of 1×128.
 
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::side;
 use super::rings::STAGES;
 use super::walk::Walk;

@@ -1,6 +1,6 @@
 //! The amax of what an item stores, taken a subtile at a time.
 
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::{Side, Var};

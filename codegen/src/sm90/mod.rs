@@ -13,6 +13,7 @@ mod either;
 mod epilogue;
 mod in_order;
 mod item;
+mod leaves;
 mod loads;
 mod made;
 mod measure;

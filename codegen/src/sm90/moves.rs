@@ -1,7 +1,6 @@
 //! The copies of an item of a role that moves data, each with what announces it.
 
-use super::item::{Around, Leaf};
-use super::planes::{moved_blocks, moves_boxes, moves_scales};
+use super::leaves::{Around, Leaf, moved_blocks, moves_boxes, moves_scales};
 use super::walk::Walk;
 use crate::kernel::OpKind;
 

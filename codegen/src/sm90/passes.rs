@@ -6,7 +6,7 @@
 //! for.
 
 use super::builder::refuse;
-use super::item::{Around, Leaf};
+use super::leaves::{Around, Leaf};
 use super::made::plane;
 use super::walk::Walk;
 use crate::kernel::{Kernel, Op, OpKind, Purpose, Region};
@@ -25,6 +25,8 @@ pub(super) struct Pass<'a> {
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
     pub apart: bool,
+    /// This rank's own term of each, if it is added in its turn.
+    pub own_terms: Vec<Option<Elements>>,
     /// Stored tiles that the math after the dot reads, each with its waits.
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Vectors and scales that it reads.
@@ -203,7 +205,7 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
     pass
 }
 
-/// What a store uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again in each that uses
+/// What a store, or an own term of a sum, uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again in each that uses
 /// them.
 fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
     let kernel = walk.b.kernel;
@@ -215,6 +217,11 @@ fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
         for leaf in stores {
             if let OpKind::Store { value, .. } = leaf.op.kind {
                 used.extend(kernel.values[usize::from(value.0)].accs());
+            }
+        }
+        for (_, leaf) in &pass.sums {
+            if let OpKind::Reduce { own: Some(own), .. } = leaf.op.kind {
+                used.extend(kernel.values[usize::from(own.0)].accs());
             }
         }
         let uses = |leaf: &Leaf<'_>| acc(leaf.op).is_some_and(|acc| used.contains(&acc));

@@ -1,9 +1,10 @@
 //! The scales of a piece, beside the boxes that its elements travel in: those of rows by ordinary loads and stores of one thread,
 //! those of blocks in a box of each batch, which has as many blocks of K as the batch has boxes.
 
+use super::leaves::moved_blocks;
 use super::walk::Walk;
 use crate::block::ScaleBlock;
-use crate::kernel::{Kernel, Op, OpKind, Region};
+use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};
 
@@ -95,23 +96,4 @@ impl Walk<'_, '_> {
         self.refuse(message, format!("a multiple of {unit} rows"));
         self.at = at;
     }
-}
-
-/// The blocks of whose scales an op copies some.
-pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
-    let OpKind::Copy { src, .. } = &op.kind else {
-        return None;
-    };
-    kernel.buffers[src.buffer.index()].kind.blocks()
-}
-
-/// Whether an op copies the scales of rows.
-pub(super) fn moves_scales(kernel: &Kernel, op: &Op) -> bool {
-    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].kind.is_scale());
-    scale && moved_blocks(kernel, op).is_none()
-}
-
-/// Whether an op copies what boxes carry.
-pub(super) fn moves_boxes(kernel: &Kernel, op: &Op) -> bool {
-    matches!(op.kind, OpKind::Copy { .. }) && !moves_scales(kernel, op)
 }

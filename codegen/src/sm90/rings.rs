@@ -6,7 +6,7 @@ use super::cta::{Cta, Region};
 use crate::kernel::Kernel;
 use crate::tiling::{StagedScale, strides};
 use crate::warp::{
-    Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
+    Barrier, Buffer, CONSUMERS, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
 
 /// The ring of operands.
@@ -55,25 +55,13 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     let region = |name| cta.region(name).expect("a region for each ring");
     // One lane of each warp that takes part in a tile arrives for it.
     let warps = cta.mode().warpgroups() * 4;
-    // Of those that load into each other's stages.
-    let group = |name, arrivals| {
-        let of_one = barrier(name, arrivals);
-        match cta.multicast_group() {
-            1 => of_one,
-            ctas => multicast(
-                of_one,
-                ctas,
-                b.rank(Expr::var("split_rank"), Expr::var("lane")),
-            ),
+    let mut stage_empty = barrier("stage_empty", warps * cta.multicast_group());
+    if cta.multicast_group() > 1 {
+        stage_empty = multicast(stage_empty, cta.multicast_group());
+        // Threads read scales of blocks there, which this CTA alone loads.
+        if cta.tilings().iter().any(|it| !it.scales().is_empty()) {
+            stage_empty.scope = Scope::Own;
         }
-    };
-    // Those that share the tile.
-    let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
-    let mut stage_empty = group("stage_empty", warps * cta.multicast_group());
-    // Threads read scales of blocks there, which this CTA alone loads.
-    let scaled = cta.tilings().iter().any(|it| !it.scales().is_empty());
-    if scaled && cta.multicast_group() > 1 {
-        stage_empty.scope = Scope::Own;
     }
     let stage = Ring {
         buffer: Some(stages),
@@ -100,7 +88,6 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
         let empty = || Barrier {
             multicast: Some(MulticastArrivals {
                 ctas: split,
-                peer: sharing.clone(),
                 others: true,
             }),
             scope: Scope::Cluster,
@@ -116,10 +103,9 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
             slots: 1,
             sets: 1,
             buffer: None,
-            // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
-            // into each other's stages.
-            full: multicast(barrier("tile_full", warps * split), split, sharing),
-            empty: Some(group("tile_empty", cta.multicast_group())),
+            // A lane of each warp that multiplies, of all that share the tile; the thread that stores.
+            full: multicast(barrier("tile_full", warps * split), split),
+            empty: Some(barrier("tile_empty", 1)),
         });
     }
     rings
@@ -254,11 +240,10 @@ fn landing(name: &'static str) -> Barrier {
 
 /// A barrier whose arrivals are at that of each of several CTAs. They are relaxed: what they are about is complete by
 /// then.
-fn multicast(barrier: Barrier, ctas: u32, peer: Expr) -> Barrier {
+fn multicast(barrier: Barrier, ctas: u32) -> Barrier {
     Barrier {
         multicast: Some(MulticastArrivals {
             ctas,
-            peer,
             others: false,
         }),
         scope: Scope::Relaxed,

@@ -45,7 +45,7 @@ pub(super) fn schedulers(
             Some(comm) if comm.join_late => Ctas::LateComm(comm.count()),
             Some(comm) => Ctas::Others(comm.count()),
         },
-        cluster: (cta.ctas() > 1).then(|| cluster(cta.multicast_group(), cta.split())),
+        cluster: (cta.ctas() > 1).then(|| cluster(cta)),
         ping_pong: cta.mode() == Mode::PingPong,
         loops: loops(kernel, cta, &gemm.body),
     };

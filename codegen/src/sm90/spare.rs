@@ -5,8 +5,7 @@
 //! the 504 that three share, and 32 lanes would hold a subtile of 128x64 in 256 registers each. Beside three stages of
 //! 128x256 (144 KiB) and four subtiles (64 KiB), 19 of the 227 KiB are free: two subtiles for a sum of its own do not fit.
 
-use super::chosen::ItemsOf;
-use super::walk::{Bound, Walk};
+use super::walk::{Bound, ItemsOf, Walk};
 use crate::kernel::{Op, OpKind, visit_ops};
 use crate::program::Side;
 use crate::warp::{Expr, Grid, LoopId, Node};

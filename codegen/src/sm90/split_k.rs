@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
     /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
     /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
     fn released(&self, tiles: Expr) -> Vec<Node> {
-        let clusters = Expr::Blocks / cluster(self.b.cta.multicast_group(), self.b.cta.split());
+        let clusters = Expr::Blocks / cluster(self.b.cta);
         let next = Expr::Within
             + if self.b.cta.mode() == Mode::PingPong {
                 Expr::symbol("CONSUMERS", CONSUMERS) * clusters
@@ -55,8 +55,8 @@ impl Walk<'_, '_> {
         ]
     }
 
-    /// Before the loads of a tile: all subtiles of the one before were read, here and in the CTA beside, which these loads
-    /// reach, too. Each was full when every warp had added all partials.
+    /// Before the loads of a tile: all subtiles of the one before were read. Each was full when every warp had added all
+    /// partials.
     pub(super) fn stages_free(&self) -> Vec<Node> {
         if !self.b.cta.aliased() {
             return Vec::new();
@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
         let from = (Expr::var("split_rank") + split() - 1 - owner(split())) % split();
         let send = Node::Fragment(FragmentOp::SendPartial {
             ring: PARTIALS,
-            to: self.b.rank(owner(split()), Expr::var("multicast_rank")),
+            to: owner(split()),
             index: place(from),
             part: Expr::var("part"),
         });

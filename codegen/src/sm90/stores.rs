@@ -1,7 +1,7 @@
 //! Subtiles of a tile, as the roles number them: where each lies, and the boxes that carry it.
 
 use super::epilogue::groups;
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::nodes::{count, read, side, why};
 use super::passes::Pass;
 use super::rings::{SUBTILES, TILES};

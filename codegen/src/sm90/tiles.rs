@@ -2,18 +2,17 @@
 
 use super::build::{steps, tiles_n};
 use super::builder::clustered;
-use super::chosen::ItemsOf;
 use super::cta;
-use super::item::leaves;
+use super::leaves::leaves;
 use super::nodes::{all_empty, why};
 use super::passes::{Pass, passes};
-use super::rings::{STAGES, TILES};
+use super::rings::STAGES;
 use super::stores::amount;
-use super::walk::{Bound, Walk, Which};
+use super::walk::{Bound, ItemsOf, Walk, Which};
 use crate::kernel::{Block, Op, OpKind, visit_ops};
 use crate::program::{PartitionId, Side};
 use crate::rank::RankExpr;
-use crate::warp::{Expr, Grid, LoopId, Node, Phase};
+use crate::warp::{Expr, Grid, LoopId, Node};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -187,19 +186,12 @@ impl Walk<'_, '_> {
         if cta.multicast_group() == 1 {
             return Vec::new();
         }
-        let mut nodes = vec![
+        vec![
             why(
                 "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
             ),
             all_empty(STAGES, Expr::symbol("STAGES", cta.stages())),
-        ];
-        if cta.aliased() {
-            nodes.push(Node::Await {
-                barrier: TILES.empty(),
-                phase: Phase::PreviousPhase,
-            });
-        }
-        nodes
+        ]
     }
 
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.

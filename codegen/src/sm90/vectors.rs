@@ -1,7 +1,7 @@
 //! Vectors and scales that an item reads, by ordinary loads: those with a number for each row or column a subtile at a time, and
 //! those with one number once a tile.
 
-use super::item::Leaf;
+use super::leaves::Leaf;
 use super::passes::Pass;
 use super::walk::Walk;
 use crate::kernel::OpKind;

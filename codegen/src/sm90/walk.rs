@@ -1,16 +1,17 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
-use super::chosen::ItemsOf;
-use super::comm::{copies, in_order};
 use super::cta::{Cta, Mode};
 use super::either::either;
+use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
-use crate::program::{Home, Loc, PartitionId, Side, Slots, TensorId, TensorKind, Var};
+use crate::order::Selection;
+use crate::program::{Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
+use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
-    At, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
+    At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
 };
 use std::collections::BTreeSet;
 
@@ -39,6 +40,19 @@ pub(super) enum Bound {
     },
 }
 
+/// The items that a loop visits.
+#[derive(Clone, Copy)]
+pub(super) struct ItemsOf<'a> {
+    /// The loop's variable.
+    pub var: Var,
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// Of which chunk.
+    pub chunk: Option<&'a RankExpr>,
+    /// Which of those.
+    pub selection: &'a Selection,
+}
+
 pub(super) struct Walk<'b, 'a> {
     pub b: &'b mut Builder<'a>,
     pub which: Which,
@@ -55,6 +69,8 @@ pub(super) struct Walk<'b, 'a> {
     pub steps: Expr,
     /// Batches of a piece of the loop that it is in, as a number of the plan's.
     pub batches: Expr,
+    /// Boxes of such a batch.
+    pub boxes: Expr,
     /// What gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
@@ -75,6 +91,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             tiles_n: None,
             steps: Expr::var("steps"),
             batches: 1.into(),
+            boxes: Expr::symbol("BATCH", BATCH),
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),
@@ -478,31 +495,21 @@ impl Builder<'_> {
         let buffer = &self.kernel.buffers[tensor.index()];
         let [chunked, by_columns] =
             [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
-        match buffer.kind {
+        let written = buffer.kind.is_output();
+        match buffer.kind.placement() {
             // Where an operand is MN-major, every chunk is a matrix of its own.
-            TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. } => View::Flat,
-            TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
-            TensorKind::Out | TensorKind::Accumulated if by_columns => View::ColumnChunks,
-            TensorKind::Out | TensorKind::Accumulated => View::Flat,
-            TensorKind::Gathered | TensorKind::Reduced | TensorKind::GatheredOutput => {
-                View::SharedChunks
-            }
-            TensorKind::Scale { gathered: true, .. } => View::SharedChunks,
-            TensorKind::Scattered => View::SharedChunk,
-            TensorKind::Exchanged => View::SharedSlots,
-            TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
-            TensorKind::Scratch {
+            Placement::Own if chunked && (written || buffer.mn_major) => View::Chunks,
+            Placement::Own if by_columns && written => View::ColumnChunks,
+            Placement::Own => View::Flat,
+            Placement::AllShards => View::SharedChunks,
+            Placement::Shard => View::SharedChunk,
+            Placement::Slots => View::SharedSlots,
+            Placement::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
+            Placement::Scratch {
                 slots: Slots::Count(1),
                 ..
             } if by_columns && !self.reached_by_peers(tensor) => View::ColumnChunks,
-            TensorKind::Scratch { .. } => View::SharedSlots,
+            Placement::Scratch { .. } => View::SharedSlots,
         }
     }
 

@@ -87,6 +87,15 @@ pub enum StepKind {
         /// What is added.
         from: Span,
     },
+    /// `acc += ` this rank's term of a sum over the others, rounded as theirs are.
+    OwnTerm {
+        /// The accumulator.
+        acc: AccId,
+        /// The term.
+        value: ValueId,
+        /// This rank's place in the scratch that has the others' terms. Nobody writes or reads it; its type is theirs.
+        of: Span,
+    },
     /// `acc = from`.
     Load {
         /// The accumulator.

@@ -161,11 +161,20 @@ impl<'a> Walker<'a> {
         for turn in self.kernel.turns(body) {
             match turn {
                 Turn::One(op) => self.op(op)?,
-                Turn::Slots { waits, sum, slots } => {
-                    let ranks = self.geometry.world;
-                    for slot in self.picked(slots, ranks, "slot", sum.id)? {
-                        self.slot = Some((slots, slot));
-                        waits.iter().chain([sum]).try_for_each(|op| self.op(op))?;
+                Turn::Slots {
+                    waits,
+                    sum,
+                    slots,
+                    own,
+                } => {
+                    let own = own.then_some(self.rank);
+                    let others = self.picked(slots, self.geometry.world, "slot", sum.id)?;
+                    let mut ranks: Vec<u32> = others.chain(own).collect();
+                    ranks.sort_unstable();
+                    for rank in ranks {
+                        self.slot = Some((slots, rank));
+                        let waits = waits.iter().filter(|_| own != Some(rank));
+                        waits.chain([sum]).try_for_each(|op| self.op(op))?;
                         self.slot = None;
                     }
                 }
@@ -216,10 +225,21 @@ impl<'a> Walker<'a> {
                 let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
                 self.push(op.id, StepKind::Dot { acc: *acc, a, b });
             }
-            OpKind::Reduce { acc, from } => {
+            OpKind::Reduce { acc, from, own } => {
                 for slot in self.slots(op.id, from)? {
-                    let from = self.span(op.id, from, slot)?;
-                    self.push(op.id, StepKind::Reduce { acc: *acc, from });
+                    let of = self.span(op.id, from, slot)?;
+                    let kind = match own.filter(|_| slot == self.rank) {
+                        Some(value) => StepKind::OwnTerm {
+                            acc: *acc,
+                            value,
+                            of,
+                        },
+                        None => StepKind::Reduce {
+                            acc: *acc,
+                            from: of,
+                        },
+                    };
+                    self.push(op.id, kind);
                 }
             }
             OpKind::Load { acc, from } => {

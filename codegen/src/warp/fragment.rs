@@ -102,6 +102,19 @@ pub enum FragmentOp {
         /// Which part of the slot.
         slot_part: usize,
     },
+    /// Adds this rank's own term to a sum's registers, in f32: elements of a subtile, rounded as the others' terms were.
+    AddOwn {
+        /// What the schedule's sum fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The term.
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: Expr,
+        /// What it is rounded to.
+        dtype: Dtype,
+    },
     /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or a share of
     /// them, which takes the place of another one.
     ReadBlocks {
@@ -263,7 +276,9 @@ impl FragmentOp {
     /// The numbers of it.
     pub fn exprs(&self) -> Vec<&Expr> {
         match self {
-            FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
+            FragmentOp::WriteSubtile { part, .. }
+            | FragmentOp::AddOwn { part, .. }
+            | FragmentOp::Apply { part, .. } => vec![part],
             FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, end, .. } => vec![column, end],
             FragmentOp::ReadRows { row, end, .. } => vec![row, end],
@@ -333,6 +348,7 @@ impl FragmentOp {
             | FragmentOp::ReadAhead { .. }
             | FragmentOp::ReadRows { .. }
             | FragmentOp::StartSum { .. }
+            | FragmentOp::AddOwn { .. }
             | FragmentOp::Promote { .. }
             | FragmentOp::TakeAmax { .. }
             | FragmentOp::MakeScales { .. }
@@ -358,6 +374,7 @@ impl FragmentOp {
             FragmentOp::ReadSubtile { .. }
             | FragmentOp::StartSum { .. }
             | FragmentOp::AddToSum { .. }
+            | FragmentOp::AddOwn { .. }
             | FragmentOp::ReadBlocks { .. }
             | FragmentOp::Promote { .. }
             | FragmentOp::MakeScales { .. }
@@ -390,6 +407,14 @@ pub struct Epilogue {
     pub value: Value,
     /// What it reads.
     pub params: Vec<Param>,
+}
+
+impl Epilogue {
+    /// The sum whose registers already hold what it computes, if it is a sum as it is.
+    pub fn sum(&self) -> Option<&Param> {
+        let mut sums = self.params.iter().filter(|param| param.from == Source::Sum);
+        sums.find(|param| self.value == Value::Acc(param.acc))
+    }
 }
 
 /// What an [`Epilogue`] reads.

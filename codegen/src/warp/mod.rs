@@ -13,10 +13,9 @@
 //! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places that go from
 //! one to the other. Operands pass through a ring of stages, results through a ring of subtiles.
 //!
-//! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
-//! in common, a piece each into all of them; `multicast_rank` is which of them one is. Those that share the K steps of a tile send
-//! each other their sums, which may lie where the stages are; `split_rank` is which. The first follow each other in the
-//! cluster: they lie on a pair of SMs.
+//! CTAs of a cluster work together in one of two ways. Those that have tiles beside each other load what these have in
+//! common, a piece each into all of them; `multicast_rank` is which of them one is. Those that share the K steps of a tile
+//! send each other their sums, which may lie where the stages are; `split_rank` is which.
 
 mod expr;
 mod fragment;
@@ -38,13 +37,13 @@ pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
 };
 
+use crate::checked::{Checked, Subject};
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::order::{RankTable, TileOrder};
 use crate::program::CounterId;
 use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
-use crate::verify::Checked;
 
 /// A kernel as the warps of a CTA run it.
 #[derive(Clone, Debug)]
@@ -149,6 +148,10 @@ pub struct Warp {
 pub const BATCH: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
 pub const SENDING: u32 = 5;
+
+impl Subject for Pipeline {
+    type Decided = ();
+}
 
 impl Pipeline {
     /// How the tiles of its first loop are computed: those of the others have the same sides on the instruction, and subtiles
@@ -377,13 +380,10 @@ impl Pipeline {
     }
 }
 
-/// CTAs of a cluster in the text: those that load together, as often as they share steps.
-pub(crate) fn cluster(group: u32, split: u32) -> Expr {
-    let [together, split_k] =
-        [("CLUSTER", group), ("SPLIT", split)].map(|(name, ctas)| Expr::symbol(name, ctas));
-    match (group, split) {
-        (1, _) => split_k,
-        (_, 1) => together,
-        (_, _) => together * split_k,
+/// CTAs of a cluster in the text: those that share steps, or those that load together.
+pub(crate) fn cluster(cta: &Cta) -> Expr {
+    match cta.split() {
+        1 => Expr::symbol("CLUSTER", cta.multicast_group()),
+        split => Expr::symbol("SPLIT", split),
     }
 }

@@ -53,7 +53,9 @@ pub enum Node {
     Others {
         /// Bound to the rank.
         var: String,
-        /// What runs for each.
+        /// What runs in this rank's turn.
+        own: Option<FragmentOp>,
+        /// What runs for each of the others.
         body: Vec<Node>,
     },
     /// A loop over this CTA's share of `count` items, which its scheduler says. [`Expr::Within`] is the item.
@@ -177,10 +179,10 @@ pub enum Node {
         map: MapId,
         /// Where.
         at: At,
-        /// Where each of the ring's CTAs loads a piece of the part into all of them, instead of a box of its own: the
-        /// first of them, by its rank in the cluster; the others follow. The pieces lie by the CTAs' order, in the part or,
-        /// where it is MN-major, in each of its blocks, and complete on each one's barrier.
-        multicast: Option<Expr>,
+        /// Whether each CTA of the cluster loads a piece of the part into all of them, instead of a box of its own. The
+        /// pieces lie by the CTAs' order, in the part or, where it is MN-major, in each of its blocks, and complete on each
+        /// one's barrier.
+        multicast: bool,
         /// Where the box may have rows that do not exist: what is loaded instead.
         partial_boxes: Option<PartialBoxes>,
     },

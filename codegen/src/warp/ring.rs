@@ -1,6 +1,5 @@
 //! Rings: slots of shared memory that warps fill and empty, with their barriers.
 
-use super::expr::Expr;
 use crate::sm90::cta::Region;
 use crate::tiling::Tiling;
 
@@ -120,13 +119,11 @@ pub enum Scope {
     Cluster,
 }
 
-/// The CTAs of a cluster at whose barriers an arrival counts.
+/// Arrivals at the barriers of all CTAs of a cluster: the lane with the number of each arrives there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastArrivals {
     /// How many there are.
     pub ctas: u32,
-    /// The rank in the cluster of the `lane`-th of them.
-    pub peer: Expr,
     /// Whether it does not count at this CTA's own.
     pub others: bool,
 }

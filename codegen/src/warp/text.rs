@@ -122,21 +122,14 @@ impl Printer<'_> {
             None => format!("{threads} threads that move data, {shared} B shared"),
         });
         let (rows, columns) = pipeline.cta.cluster();
-        let split_k = "that split a tile's K, `split_rank` is which";
         match (pipeline.cta.multicast_group(), pipeline.cta.split()) {
             (1, 1) => {}
-            (1, split) => {
-                let line = format!("clusters of {split} CTAs {split_k}");
-                self.page.line(line);
-            }
-            (_, split) => {
-                let line = format!("clusters of {rows}x{columns} CTAs, `multicast_rank` is which");
-                self.page.line(if split > 1 {
-                    format!("{line}, of each {split} {split_k}")
-                } else {
-                    line
-                });
-            }
+            (1, split) => self.page.line(format!(
+                "clusters of {split} CTAs that split a tile's K, `split_rank` is which"
+            )),
+            (_, _) => self.page.line(format!(
+                "clusters of {rows}x{columns} CTAs, `multicast_rank` is which"
+            )),
         }
         if pipeline.dependent_launch {
             self.page
@@ -252,7 +245,12 @@ impl Printer<'_> {
                 factor(count, self),
                 number(rank)
             ),
-            Node::Others { var, .. } => format!("for {var} in others"),
+            Node::Others { var, own, .. } => {
+                let own = own.as_ref().map_or(String::new(), |own| {
+                    format!(", in my turn {}", self.fragment(own))
+                });
+                format!("for {var} in others{own}")
+            }
             Node::Items { count, .. } => format!("for item in my share of {}", number(count)),
             Node::For {
                 var,
@@ -301,18 +299,11 @@ impl Printer<'_> {
                     Slot::NextSet => " of the next set",
                 };
                 let multicast = self.pipeline.barrier(*barrier).multicast.as_ref();
-                let everywhere = multicast.map_or(String::new(), |multicast| {
-                    let (all, peer) = if multicast.others {
-                        ("the others", &multicast.peer)
-                    } else {
-                        ("all", &multicast.peer)
-                    };
-                    if *peer == Expr::var("lane") {
-                        format!(", in {all} of the cluster")
-                    } else {
-                        format!(", in {all} of its CTAs {}", number(peer))
-                    }
-                });
+                let everywhere = match multicast {
+                    None => "",
+                    Some(multicast) if multicast.others => ", in the others of the cluster",
+                    Some(_) => ", in all of the cluster",
+                };
                 format!("arrive {}{slot}{everywhere}", self.barrier(*barrier))
             }
             Node::Advance { ring, keep } => {
@@ -344,12 +335,8 @@ impl Printer<'_> {
                 self.part(*ring, *part, index),
                 self.slice(slice),
                 match multicast {
-                    None => String::new(),
-                    Some(Expr::Const(0)) => ", a share of it, in all of the cluster".into(),
-                    Some(first) => {
-                        let first = number(first);
-                        format!(", a share of it, in its CTAs {first} + lane")
-                    }
+                    false => "",
+                    true => ", a share of it, in all of the cluster",
                 },
                 self.pipeline.map(*map).name,
                 self.at(at),

@@ -1,6 +1,6 @@
 //! Walks over nodes and their numbers.
 
-use super::{Expr, Node, Pipeline, RingId};
+use super::{Expr, FragmentOp, Node, Pipeline, RingId};
 
 impl Node {
     /// Calls `f` with this node and all within it, outer ones first.
@@ -102,6 +102,7 @@ impl Node {
                 [count].into_iter().chain(grid).collect()
             }
             Node::For { from, to, by, .. } => vec![from, to, by],
+            Node::Others { own, .. } => own.iter().flat_map(FragmentOp::exprs).collect(),
             Node::If { test, .. } => test.exprs(),
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
@@ -111,12 +112,10 @@ impl Node {
                 index,
                 slice,
                 at,
-                multicast,
                 partial_boxes,
                 ..
             } => {
                 let mut all = vec![index, slice, &at.column, &at.row, &at.chunk, &at.rank];
-                all.extend(multicast);
                 all.extend(
                     partial_boxes
                         .iter()
@@ -145,7 +144,6 @@ impl Node {
             }
             Node::Note(_)
             | Node::Schedule { .. }
-            | Node::Others { .. }
             | Node::Await { .. }
             | Node::TestWait { .. }
             | Node::AwaitTested { .. }

@@ -3,6 +3,8 @@
 use crate::fixtures::square::{by_itself, lora, through_scratch};
 use crate::fixtures::strangers::{slots_for_peers, summed_by_everyone};
 use crate::generator::judge;
+use counterflow_codegen::builder::ScheduleBuilder;
+use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
@@ -51,7 +53,9 @@ fn two_sides_of_a_product_may_have_one_size() {
             world,
             &Shape::new(13, 16, 16).dim("y.columns", 8),
         );
-        is_right(&by_itself(false), world, &Shape::new(16, 16, 8));
+        for rows in [8, 16, 24] {
+            is_right(&by_itself(false), world, &Shape::new(rows, rows, 40));
+        }
     }
 }
 
@@ -61,6 +65,19 @@ fn ranks_divide_one_side_of_a_product() {
     insta::assert_snapshot!(refused.first().text(&|_| String::new()), @"
     error[language]: the rows and the columns of `dot(x, x)` over tiles of `y` have one size, which the ranks divide
       help: ranks divide one side of a product: take an operand that each rank has all of (`Local`), or a tensor of its own for the other side
+    ");
+}
+
+#[test]
+fn scratch_has_a_number_of_slots() {
+    let mut s = ScheduleBuilder::new("no_slot");
+    let y = s.out("y", Bf16);
+    let _ = s.symmetric("z", Bf16, y.whole(), 0u32);
+    let refused = lower(&s.finish(), &Variant::new(2)).expect_err("refused");
+    let found = refused.iter().find(|found| found.message.contains("slots"));
+    insta::assert_snapshot!(found.expect("slots").text(&|_| String::new()), @"
+    error[language]: `z` has 0 slots
+      help: write `slots = world()`, `slots = world() - 1`, or a number from 1 to 1024
     ");
 }
 

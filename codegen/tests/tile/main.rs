@@ -1,5 +1,6 @@
 //! The tile level: sizes and orders, the verifier, the emulator, the timeline model.
 
+mod batch_invariant;
 /// The clocks' own tests stand beside them. The library has no other tests of its own: it is compiled once.
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
@@ -23,6 +24,7 @@ mod promotion;
 mod random;
 mod series;
 mod short_sums;
+mod slabs;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

@@ -165,9 +165,6 @@ fn ctas_that_load_together_or_share_steps_add_their_own() {
     for variant in [
         of((128, 256)).set("gemm.cluster", (2, 1)),
         of((128, 128)).set("gemm.split", 2),
-        of((128, 128))
-            .set("gemm.split", 2)
-            .set("gemm.cluster", (2, 1)),
     ] {
         let pipeline = verify::pipeline(built(&wgrad(), &variant));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{variant}: {error}"));

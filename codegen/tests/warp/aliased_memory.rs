@@ -20,13 +20,7 @@ enum Inputs {
     Tile,
 }
 
-fn built(
-    tile: (u32, u32),
-    cluster: (u32, u32),
-    split: u32,
-    inputs: Inputs,
-    layout: Layout,
-) -> Pipeline {
+fn built(tile: (u32, u32), split: u32, inputs: Inputs, layout: Layout) -> Pipeline {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let bias = s.vector("bias", F32);
@@ -34,7 +28,6 @@ fn built(
     let z = (inputs == Inputs::Tile).then(|| s.local("z", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
-        cluster: Some(cluster.into()),
         split: Some(split.into()),
         ..GemmOptions::default()
     };
@@ -57,17 +50,12 @@ fn built(
     });
     let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
     let built = kernel.and_then(|kernel| sm90::build(&kernel));
-    built.unwrap_or_else(|found| panic!("{tile:?} {cluster:?} by {split}: {found}"))
+    built.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"))
 }
 
 /// Two CTAs with three subtiles each.
 fn two() -> Pipeline {
-    built((128, 96), (1, 1), 2, Inputs::Nothing, Layout::Nt)
-}
-
-/// The same twice: they load the rows of `x`, where subtiles lie, together with those that have the tile beside.
-fn four() -> Pipeline {
-    built((128, 96), (1, 2), 2, Inputs::Nothing, Layout::Nt)
+    built((128, 96), 2, Inputs::Nothing, Layout::Nt)
 }
 
 /// The rings.
@@ -94,7 +82,7 @@ fn every_sort_of_tile_is_accepted() {
                     continue;
                 }
                 for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-                    let pipeline = built(tile, (1, 1), *split, inputs, layout);
+                    let pipeline = built(tile, *split, inputs, layout);
                     assert_eq!(pipeline.cta.aliased(), inputs != Inputs::Tile);
                     let checked = verify::pipeline(pipeline);
                     checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
@@ -102,23 +90,12 @@ fn every_sort_of_tile_is_accepted() {
             }
         }
     }
-    for (tile, cluster) in [
-        ((128, 96), (2, 1)),
-        ((128, 96), (1, 2)),
-        ((128, 192), (2, 1)),
-        ((256, 64), (1, 2)),
-    ] {
-        for inputs in [Inputs::Nothing, Inputs::Math] {
-            let checked = verify::pipeline(built(tile, cluster, 2, inputs, Layout::Nt));
-            checked.unwrap_or_else(|found| panic!("{tile:?} in {cluster:?}: {found}"));
-        }
-    }
 }
 
 #[test]
 fn stages_have_all_the_memory() {
     let stages = |tile, split| {
-        let pipeline = built(tile, (1, 1), split, Inputs::Nothing, Layout::Nt);
+        let pipeline = built(tile, split, Inputs::Nothing, Layout::Nt);
         let end = |ring: &warp::Ring| ring.buffer.as_ref().expect("memory").end();
         let ends = [STAGES, SUBTILES, PARTIALS].map(|ring| end(&pipeline.rings[ring]));
         assert!(ends[0] >= ends[1].max(ends[2]), "{ends:?}");
@@ -133,11 +110,7 @@ fn stages_have_all_the_memory() {
 #[test]
 fn no_step_can_be_left_out() {
     // The end of a kernel completes its stores, too.
-    for new in [two, four] {
-        insta::allow_duplicates! { insta::assert_snapshot!(unnoticed(new), @"
-        AwaitStores
-        ") };
-    }
+    insta::assert_snapshot!(unnoticed(two), @"AwaitStores");
 }
 
 /// What the verifier says after `edit`.
@@ -268,72 +241,6 @@ fn the_next_tile_is_loaded_before_subtiles_were_read() {
     ");
 }
 
-/// Each CTA of a pair loads into the other one's stages, too.
-#[test]
-fn the_next_tile_is_loaded_where_the_one_beside_has_subtiles() {
-    let alone = verdict(four(), |pipeline| {
-        let ring = &mut pipeline.rings[TILES];
-        let empty = ring.empty.as_mut().expect("a barrier");
-        (empty.multicast, empty.arrivals) = (None, 1);
-    });
-    insta::assert_snapshot!(alone, @"
-    error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 3 of its part to split-K partial 0 of CTA 3 of its cluster
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
-    ");
-    let half = verdict(four(), |pipeline| {
-        let empty = pipeline.rings[TILES].empty.as_mut();
-        empty.expect("a barrier").arrivals = 1;
-    });
-    insta::assert_snapshot!(half, @"
-    error[race]: load of block 3 on rank 0 loads rows 320..384, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 3 of its cluster
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
-    ");
-    // To those that share its own tile.
-    let sharing = verdict(four(), |pipeline| {
-        let empty = pipeline.rings[TILES].empty.as_mut().expect("a barrier");
-        let multicast = empty.multicast.as_mut().expect("several");
-        multicast.peer = Expr::var("lane") * 2 + Expr::var("multicast_rank");
-    });
-    insta::assert_snapshot!(sharing, @"
-    error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 3 of its part to split-K partial 0 of CTA 3 of its cluster
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
-    ");
-}
-
-/// The steps of the tile beside are others.
-#[test]
-fn done_with_the_steps_of_another_tile() {
-    let beside = verdict(four(), |pipeline| {
-        let other = Expr::from(1) - Expr::var("multicast_rank");
-        let multicast = pipeline.rings[TILES].full.multicast.as_mut();
-        multicast.expect("several").peer = Expr::var("lane") * 2 + other;
-    });
-    insta::assert_snapshot!(beside, @"
-    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split-K partial 0 of CTA 1 of its cluster
-      = load of block 1 on rank 0 loads rows 64..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
-    ");
-    // To those that have the same steps.
-    let same = verdict(four(), |pipeline| {
-        let peer = Expr::var("split_rank") * 2 + Expr::var("lane");
-        let multicast = pipeline.rings[TILES].full.multicast.as_mut();
-        multicast.expect("several").peer = peer;
-    });
-    insta::assert_snapshot!(same, @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 2 of its cluster
-      = load of block 3 on rank 0 loads rows 64..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
-    ");
-}
-
 #[test]
 fn nobody_says_that_subtiles_were_read() {
     insta::assert_snapshot!(without(two(), 0, |node| arrives(node, Side::Empty)), @"
@@ -343,17 +250,6 @@ fn nobody_says_that_subtiles_were_read() {
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
       = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
-    ");
-}
-
-/// What the thread that stores says of the last tile must have come before the CTA beside leaves.
-#[test]
-fn what_is_under_way_at_the_end() {
-    insta::assert_snapshot!(without(four(), 0, |node| awaits(node, Side::Empty)), @"
-    error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
-      = store of block 2 on rank 0 says that its subtiles have been read for tile (3, 1)
-      = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
-      help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
 

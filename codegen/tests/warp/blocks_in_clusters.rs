@@ -9,13 +9,12 @@ use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, Test};
 use counterflow_codegen::{cuda, sm90, verify};
 
-fn gemm(tile: (u32, u32), cluster: (u32, u32), split: u32) -> Program {
+fn gemm(tile: (u32, u32), cluster: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
         cluster: Some(cluster.into()),
-        split: Some(split.into()),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -29,7 +28,7 @@ fn gemm(tile: (u32, u32), cluster: (u32, u32), split: u32) -> Program {
 
 fn built(scales: Scales, tile: (u32, u32), cluster: (u32, u32)) -> Result<Pipeline, Diagnostics> {
     let variant = Variant::new(1).dtype(E4M3).scales(scales);
-    sm90::build(&lower(&gemm(tile, cluster, 1), &variant).and_then(verify::kernel)?)
+    sm90::build(&lower(&gemm(tile, cluster), &variant).and_then(verify::kernel)?)
 }
 
 #[test]
@@ -41,18 +40,6 @@ fn every_kind_has_clusters() {
                 pipeline.unwrap_or_else(|error| panic!("{scales:?} {tile:?} {cluster:?}: {error}"));
             }
         }
-    }
-}
-
-/// CTAs that share steps of a tile, two of them for each of two tiles.
-#[test]
-fn clusters_that_split_k() {
-    let variant = Variant::new(1).dtype(E4M3).scales(Scales::Blocks1d2d);
-    for tile in [(128, 128), (128, 256), (16, 64)] {
-        let kernel = lower(&gemm(tile, (2, 1), 2), &variant).and_then(verify::kernel);
-        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
-        let pipeline = pipeline.and_then(verify::pipeline);
-        pipeline.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
     }
 }
 
@@ -120,9 +107,9 @@ fn scales_that_others_might_overwrite() {
             for node in list {
                 if let Node::Load { map, multicast, .. } = node
                     && maps[usize::from(map.0)]
-                    && multicast.is_none()
+                    && !*multicast
                 {
-                    *multicast = Some(0.into());
+                    *multicast = true;
                     let test = Test::Equal(Expr::var("multicast_rank"), 0.into());
                     let body = vec![node.clone()];
                     *node = Node::If { test, body };

@@ -204,7 +204,6 @@ fn without_the_fix_a_wrong_pull_is_accepted() {
 
 /// Whatever else is left out is missed, but for what the end of a kernel, or another wait, sees to as well.
 #[test]
-#[ignore = "leaves out each step of many kernels in turn, which takes long: `.ci/run` runs it"]
 fn no_step_can_be_left_out() {
     let verdict = |(mover, way): (Mover, Way)| {
         format!("{mover:?} {way:?}: {}\n", unnoticed(|| built(mover, way)))
@@ -283,7 +282,7 @@ fn waits_and_signals_in_one_loop_at_the_end_are_refused() {
     let kernel = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
     let found = sm90::build(&kernel).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[resources]: data, or waits and signals in one loop, after a join
-      help: signals, and waits behind them
+    error[resources]: after the last tile, this role may only signal, then wait
+      help: move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own
     ");
 }

@@ -10,7 +10,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
-use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Field, Pipeline};
 
@@ -112,6 +112,19 @@ fn clusters_that_hopper_does_not_have_are_refused() {
     error[resources]: a cluster that shares the rows of tiles of 24
       help: a multiple of 16 rows: its CTAs load whole swizzle atoms
     ");
+}
+
+/// The refusal says where the schedule is, and what to do without a GPU.
+#[test]
+fn what_is_for_the_emulator_alone_has_no_kernel() {
+    let variant = Variant::new(4).arch(Arch::Cpu).set("tiles", (16, 16));
+    let found = build("gemm", &variant).expect_err("refused");
+    let found = found.first();
+    insta::assert_snapshot!(found.text(&|_| String::new()), @"
+    error[resources]: arch cpu has no GPU kernel
+      help: drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`
+    ");
+    assert!(found.at.is_some());
 }
 
 #[test]

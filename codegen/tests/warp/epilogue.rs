@@ -105,7 +105,7 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
     };
     assert_eq!(
         epilogue.value.text(&|acc| format!("acc{}", acc.0)),
-        "gelu(acc1 + acc3)"
+        "gelu(acc2 + acc3)"
     );
 }
 
@@ -204,11 +204,20 @@ fn beside(
     options: GemmOptions,
     more: impl Fn(&mut ScheduleBuilder, Item, [TensorRef; 2]) -> Value,
 ) -> String {
+    beside_tiles((128, 128), options, more)
+}
+
+/// The same in tiles of that shape.
+fn beside_tiles(
+    tile: (u32, u32),
+    options: GemmOptions,
+    more: impl Fn(&mut ScheduleBuilder, Item, [TensorRef; 2]) -> Value,
+) -> String {
     let mut s = ScheduleBuilder::new("beside");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let z = s.local("z", Bf16);
     let partial = s.symmetric("partial", Bf16, y.whole(), 1u32);
-    let tiles = s.tiles("tiles", y, (128, 128));
+    let tiles = s.tiles("tiles", y, tile);
     s.gemm(options, |s| {
         s.for_items("t", tiles.all(), |s, t| {
             let product = s.dot(x.at(t), w.at(t));
@@ -217,6 +226,22 @@ fn beside(
         });
     });
     build(&s.finish()).map_or_else(|refused| refused, |_| "accepted".into())
+}
+
+/// A tile of 64 rows has work for one warpgroup, whether or not somebody wrote `ping_pong`.
+#[test]
+fn a_tile_that_one_warpgroup_computes_is_named_instead_of_ping_pong() {
+    let of_64_rows = |more: &dyn Fn(&mut ScheduleBuilder, Item, [TensorRef; 2]) -> Value| {
+        beside_tiles((64, 128), GemmOptions::default(), more)
+    };
+    insta::assert_snapshot!(of_64_rows(&|s, t, [z, _]| s.load(z.at(t))), @"
+    error[resources]: a stored tile beside the product, with tiles of 64x128, which one warpgroup computes
+      help: it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows
+    ");
+    insta::assert_snapshot!(of_64_rows(&|s, t, [_, partial]| s.sum(partial.at(0).at(t))), @"
+    error[resources]: a sum of stored tiles, with tiles of 64x128, which one warpgroup computes
+      help: it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows
+    ");
 }
 
 /// They come through the stages, which warpgroups in ping-pong and CTAs of a cluster give back in another way.

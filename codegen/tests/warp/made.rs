@@ -8,7 +8,7 @@ use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, TensorKind};
-use counterflow_codegen::rule::{Convention, Fp8, Rule};
+use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
@@ -141,7 +141,7 @@ fn a_kernel_makes_scales() {
     insta::assert_snapshot!(find(&text, "<- scales"), @"y.scale[(t.column * TILE_N + part * SUBTILE_N) / 128, t.row * TILE_M..m] <- scales of |acc[part]| of [..n], zeros in m..y_scale_line");
     insta::assert_snapshot!(find(&text, "by its scales"), @"write subtile <- acc[part] by its scales as e4m3");
     let text = cuda::emit(&verify::pipeline(pipeline).expect("it is right")).text;
-    insta::assert_snapshot!(find(&text, "RuleNumbers"), @"constexpr RuleNumbers RULE = {0.5f, 448.0f, 0.002232143f, 3.4028235e38f};  // of scales of e4m3: te+eps=0.5");
+    insta::assert_snapshot!(find(&text, "RuleNumbers"), @"constexpr RuleNumbers RULE = {0.5f, 448.0f, 3.4028235e38f};  // of scales of e4m3: te+eps=0.5");
     let words = |from: &str, count: usize| {
         let at = text.find(from).expect("there");
         let words: Vec<&str> = text[at..].split_whitespace().take(count).collect();
@@ -181,16 +181,12 @@ fn whoever_shares_a_tile_makes_the_scales_of_its_rows() {
 }
 
 fn rules() -> Vec<Rule> {
-    let on_gpu = Rule {
-        convention: Convention::DeepGemmOnGpu,
-        ..Rule::deep_gemm()
-    };
     let theirs = Rule::transformer_engine(Fp8::E5M2);
     vec![
         THEIRS,
         THEIRS.powers_of_two(),
         Rule::deep_gemm(),
-        on_gpu,
+        Rule::deep_gemm().powers_of_two(),
         theirs.with_eps(8.0),
     ]
 }

@@ -43,17 +43,12 @@ fn series(program: &Program, variant: &Variant, shape: &Shape) -> Series {
     series.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
 }
 
-fn rules() -> [Rule; 5] {
-    let on_gpu = Rule {
-        convention: Convention::DeepGemmOnGpu,
-        ..Rule::deep_gemm()
-    };
+fn rules() -> [Rule; 4] {
     let wide = Rule::transformer_engine(Fp8::E5M2).with_eps(8.0);
     [
         THEIRS,
         Rule::transformer_engine(Fp8::E4M3),
         Rule::deep_gemm(),
-        on_gpu,
         wide,
     ]
 }
@@ -74,7 +69,7 @@ fn what_is_read_of_infinities_and_nan() {
                 assert!(infinite.iter().all(|value| value.is_finite()), "{rule}");
                 assert!(nan[5].is_nan() && nan[4].is_finite(), "{rule}");
             }
-            Convention::DeepGemm | Convention::DeepGemmOnGpu => {
+            Convention::DeepGemm => {
                 let all = infinite.iter().chain(&nan);
                 assert!(all.copied().all(f32::is_nan), "{rule}");
             }

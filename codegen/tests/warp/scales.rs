@@ -43,7 +43,8 @@ fn products_are_multiplied_by_the_scales_of_their_operands() {
     for (name, scales) in names.flat_map(|name| IN_EPILOGUES.map(|scales| (name, scales))) {
         let pipeline = built(&program(name), &variant(scales)).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
-        for epilogue in &pipeline.epilogues {
+        // A sum over ranks as it is has them in its terms.
+        for epilogue in pipeline.epilogues.iter().filter(|it| it.sum().is_none()) {
             let named = |acc| {
                 let mut params = epilogue.params.iter();
                 let found = params.find(|param| param.acc == acc);

@@ -412,13 +412,25 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
     error[resources]: 9 CTAs that split the K of a tile
       help: at most 8: a cluster has no more CTAs
     ");
-    let clustered = GemmOptions {
-        cluster: Some((2, 1).into()),
-        ..shared(5)
-    };
-    insta::assert_snapshot!(build(clustered, (64, 64)), @"
-    error[resources]: 5 CTAs that split the K of a tile, in a cluster of 2x1
-      help: at most 8 CTAs in all: `split` is at most 4
+    for cluster in [(2, 1), (1, 2)] {
+        let clustered = GemmOptions {
+            cluster: Some(cluster.into()),
+            ..shared(2)
+        };
+        let (down, across) = cluster;
+        assert_eq!(
+            build(clustered, (64, 64)),
+            format!(
+                "error[resources]: 2 CTAs that split the K of a tile, in a cluster of {down}x{across}\n  \
+                 help: cluster = (1, 1), or split = 1: the CTAs of a cluster share operands or steps\n"
+            )
+        );
+    }
+    // With sums, 176 accumulators a thread spill where columns are on the M side, and do not where rows are.
+    verify::pipeline(good(2, (256, 176), Layout::Nt)).unwrap_or_else(|found| panic!("{found}"));
+    insta::assert_snapshot!(build(shared(2), (176, 256)), @"
+    error[resources]: tiles of 176x256
+      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (152 beside a sum over ranks that is not just added, 176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
     ");
     let ping_pong = GemmOptions {
         ping_pong: Some(true.into()),
@@ -457,6 +469,12 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
     insta::assert_snapshot!(refused(plan), @"
     error[resources]: 4 CTAs split 3 steps of 64 of a K of 152
       help: a step each: `split` is at most 3
+    ");
+    let many = kernel(shared(16), (64, 64), Layout::Nt);
+    let plan = Plan::new(&many, &Shape::new(64, 64, 8192), &Machine::h200());
+    insta::assert_snapshot!(refused(plan), @"
+    error[resources]: a cluster of 16 CTAs
+      help: a cluster has at most 8 CTAs
     ");
 }
 
@@ -497,4 +515,53 @@ fn a_cluster_is_a_worker() {
     // 39 clusters of 3, and 22 of 5, run at once.
     assert_eq!(grid(256, 2560, 3), 39 * 3);
     assert_eq!(grid_of((64, 128), 256, 5120, 5), 22 * 5);
+}
+
+/// What is said of a tile whose product is stored in f32 and in 16 bits.
+fn of_two_types(tile: (u32, u32), split: u32) -> String {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (y, z) = (s.out("y", F32), s.out("z", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        split: Some(split.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc.clone());
+            s.store(z.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
+    let text = |found: Diagnostics| found.first().text(&|_| String::new());
+    built.err().map_or(String::new(), text)
+}
+
+/// A row of a subtile is a line of the narrowest swizzle, in each type that is stored.
+#[test]
+fn narrow_subtiles_of_two_types_are_refused() {
+    assert_eq!(
+        of_two_types((128, 48), 2),
+        "error[resources]: 16-bit subtiles of 8 columns, beside f32 of 32 bytes a row\n  \
+         help: tiles of a multiple of 32 columns: 16 for each CTA that splits K\n"
+    );
+    for (tile, split) in [((128, 64), 2), ((128, 96), 3), ((128, 48), 1)] {
+        assert_eq!(of_two_types(tile, split), "");
+    }
+}
+
+/// A cluster has tiles beside each other, of which some may be outside.
+#[test]
+fn three_rows_of_tiles_are_two_of_pairs() {
+    let pairs = GemmOptions {
+        cluster: Some((2, 1).into()),
+        ..GemmOptions::default()
+    };
+    let kernel = kernel(pairs, (128, 192), Layout::Nt);
+    let plan = Plan::new(&kernel, &Shape::new(384, 768, 8192), &Machine::h200());
+    let grid = plan.unwrap_or_else(|found| panic!("{found}")).grid;
+    assert_eq!((grid.tiles, grid.gemm), (12, 8 * 2));
 }

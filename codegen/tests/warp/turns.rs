@@ -6,8 +6,10 @@ use crate::fixtures::strangers::{Gather, far_cells};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::rule::{Fp8, Rule as Fp8Rule};
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
@@ -70,13 +72,74 @@ fn a_wait_that_guards_nothing_in_the_small_case_is_kept() {
     assert!(told.contains("the schedule waits for flag["), "{told}");
 }
 
+/// A product and a sum over the others: with this rank's own term, and, in FP8, without.
+fn summing(shift: i64, world: u32) -> [Pipeline; 2] {
+    let variant = Variant::new(world);
+    let codes = (variant.clone()).partial_sums(Fp8Rule::transformer_engine(Fp8::E4M3));
+    [variant, codes].map(|variant| {
+        let kernel = lower(&far_cells(shift), &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+        sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
 /// Loads of a slot before its own cell was waited for: nobody else's cell may stand for it.
 #[test]
 fn a_slot_is_loaded_behind_its_own_wait() {
-    for shift in [0, 2] {
-        verify::pipeline(built(&far_cells(shift), 3)).unwrap_or_else(|error| panic!("{error}"));
+    for (shift, world) in [(0, 3), (2, 3), (0, 12)] {
+        for pipeline in summing(shift, world) {
+            verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+        }
     }
-    verify::pipeline(built(&far_cells(0), 12)).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The loops over slots of a sum, the loads of which come from `partial`: how many, and how many of them wait, too.
+fn loops_over_slots(pipeline: &Pipeline) -> (usize, usize) {
+    let (mut loads, mut waits) = (0, 0);
+    pipeline.visit(|node| {
+        let Node::Others { .. } = node else { return };
+        let (mut loaded, mut waited) = (false, false);
+        node.visit(&mut |node| {
+            loaded |= matches!(node, Node::Load { .. });
+            waited |= matches!(node, Node::CounterWait { .. });
+        });
+        loads += usize::from(loaded);
+        waits += usize::from(loaded && waited);
+    });
+    (loads, waits)
+}
+
+/// A sum that is made a subtile at a time comes to each slot once a subtile, so it waits for all of them before. Another one
+/// waits for a slot and loads all of it.
+#[test]
+fn a_sum_with_an_own_term_waits_for_all_slots_before_it_loads_one() {
+    let [mut pipeline, codes] = summing(0, 4);
+    assert_eq!(loops_over_slots(&codes), (1, 1));
+    assert_eq!(loops_over_slots(&pipeline), (1, 0));
+    let mut moved = 0;
+    pipeline.lists(&mut |list| {
+        let within = |node: &Node, of: fn(&Node) -> bool| {
+            let mut found = false;
+            node.visit(&mut |node| found |= of(node));
+            found
+        };
+        let waits = list.iter().position(|node| {
+            matches!(node, Node::Others { .. })
+                && within(node, |node| matches!(node, Node::CounterWait { .. }))
+        });
+        if let Some(waits) = waits {
+            let loads = list[waits..].iter().position(|node| {
+                within(node, |node| matches!(node, Node::Others { .. }))
+                    && within(node, |node| matches!(node, Node::Load { .. }))
+            });
+            let node = list.remove(waits);
+            list.insert(waits + loads.expect("loads behind the waits"), node);
+            moved += 1;
+        }
+    });
+    assert_eq!(moved, 1, "one role waits");
+    let found = verify::pipeline(pipeline).expect_err("loads, then waits");
+    assert_eq!(found.first().rule, Rule::Race, "{found}");
 }
 
 /// y = reduce_scatter(hidden · downᵀ) behind hidden = x · upᵀ. Its second products wait for a flag, too, and store to peers.
@@ -120,43 +183,60 @@ fn two_layers() -> Program {
     s.finish()
 }
 
-/// In FP8 all columns of `hidden` are one step: the loader arrives for its stage before it waits, and the load itself is all
-/// that comes between the wait and the store.
+/// Where the wait for a counter stands in a node's body.
+fn wait_in(kernel: &Kernel, name: &str, node: &mut Node) -> Option<usize> {
+    node.body_mut()?.iter().position(|node| {
+        matches!(node, Node::CounterWait { counter, .. }
+            if kernel.counters[counter.index()].name == name)
+    })
+}
+
+/// Where a product has one step, no arrival of a later one says what its loader waited for, and the completion of the load says
+/// nothing of it: the loader arrives for a step behind its waits.
 #[test]
 fn a_product_of_one_step_comes_after_the_waits_before_it() {
-    let variant = Variant::new(3).dtype(E4M3);
-    let pipeline = || {
-        let kernel = lower(&two_layers(), &variant).and_then(verify::kernel);
-        let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
-        sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"))
-    };
-    verify::pipeline(pipeline()).unwrap_or_else(|error| panic!("{error}"));
+    for dtype in [Bf16, E4M3] {
+        let variant = Variant::new(3).dtype(dtype);
+        let pipeline = || {
+            let kernel = lower(&two_layers(), &variant).and_then(verify::kernel);
+            let kernel = kernel.unwrap_or_else(|error| panic!("{dtype}: {error}"));
+            sm90::build(&kernel).unwrap_or_else(|error| panic!("{dtype}: {error}"))
+        };
+        verify::pipeline(pipeline()).unwrap_or_else(|error| panic!("{dtype}: {error}"));
 
-    // Behind the loads of the step the wait comes before nothing of it.
-    let mut late = pipeline();
-    let kernel = late.kernel.clone();
-    let mut moved = 0;
-    late.lists(&mut |list| {
-        let waits = |node: &Node| {
-            matches!(node, Node::CounterWait { counter, .. }
-                if kernel.counters[counter.index()].name == "flag")
-        };
-        let of_step = |node: &mut Node| {
-            let all = node.clone();
-            let body = node.body_mut()?;
-            body.iter().position(waits).map(|at| {
-                body.remove(at);
-                all
-            })
-        };
-        if let Some(all) = list.iter_mut().find_map(of_step) {
-            list.push(all);
-            moved += 1;
+        // Before the wait the arrival tells nobody of it. Behind the loads of the step the wait comes before nothing.
+        let moves: [fn(&mut Vec<Node>, usize, usize); 2] = [
+            |step, waits, _| {
+                let arrival = |node: &Node| matches!(node, Node::Expect { .. });
+                let arrival = step.iter().position(arrival).expect("an arrival");
+                assert!(waits < arrival, "the arrival is behind the wait");
+                let arrival = step.remove(arrival);
+                step.insert(waits, arrival);
+            },
+            |step, waits, flag| {
+                step.push(step[waits].clone());
+                step[waits].body_mut().expect("waits").remove(flag);
+            },
+        ];
+        for moves in moves {
+            let mut wrong = pipeline();
+            let kernel = wrong.kernel.clone();
+            let mut moved = 0;
+            wrong.lists(&mut |step| {
+                let mut nodes = step.iter_mut().enumerate();
+                let waits =
+                    nodes.find_map(|(at, node)| Some((at, wait_in(&kernel, "flag", node)?)));
+                if let Some((waits, flag)) = waits {
+                    moves(step, waits, flag);
+                    moved += 1;
+                }
+            });
+            assert_eq!(moved, 1, "one wait for the flag");
+            let found = verify::pipeline(wrong).expect_err("refused");
+            let told = first(&found);
+            assert!(told.contains("the schedule waits for "), "{told}");
         }
-    });
-    assert_eq!(moved, 1, "one wait for the flag");
-    let told = first(&verify::pipeline(late).expect_err("refused"));
-    assert!(told.contains("the schedule waits for flag["), "{told}");
+    }
 }
 
 /// A rank that has read a slot says so. In the small case nobody builds on it.
@@ -261,6 +341,45 @@ fn a_combination_of_branches_is_tried_where_a_rank_takes_it() {
     ");
 }
 
+/// In worlds of 9 and more its last rank signals to a rank that is not there. The tile level refuses every launch of it.
+fn out_of_bounds_in_large_worlds() -> Program {
+    let mut s = ScheduleBuilder::new("far");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let (told, far) = (
+        s.counters("told", [2.into()]),
+        s.counters("far", [2.into()]),
+    );
+    let by = |rank: i64| {
+        let far = Cond::compare(Comparison::Ge, me(), 8);
+        Cond::compare(Comparison::Eq, me(), rank).or(far)
+    };
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
+            s.when(by(0), |s| s.signal(told.on(me()).at(0), 1));
+            s.when(by(1), |s| s.signal(told.on(me()).at(1), 1));
+        });
+        s.for_items("last", tiles.all().skip(2), |s, _| {
+            s.signal(far.on(me() + world() / 9).at(0), 1);
+        });
+    });
+    s.finish()
+}
+
+/// Where nothing can be said of the items of the kernel's own world, nothing says that the cases do all that they do.
+#[test]
+fn combinations_of_branches_that_cannot_be_listed_are_refused() {
+    let program = out_of_bounds_in_large_worlds();
+    verify::pipeline(built(&program, 8)).unwrap_or_else(|error| panic!("{error}"));
+    let found = verify::pipeline(built(&program, 12)).expect_err("refused");
+    insta::assert_snapshot!(first(&found), @"
+    error[resources]: the branches that items take in a world of 12 cannot be listed: `me + world / 9` is rank 12 on rank 11, but in a world of 12 ranks end at 11
+      help: make the schedule legal for any number of tiles: `check --worlds .. --rows ..` says where it is not
+    ");
+}
+
 /// Sums that no kernel has are told apart.
 #[test]
 fn a_sum_without_a_kernel_says_what_it_is() {
@@ -298,6 +417,37 @@ fn a_sum_without_a_kernel_says_what_it_is() {
 
     error[resources]: a sum of the slots of all others, of which `partial` has none
       help: `slots = world()`, or all of its slots: `partial[everyone()][t].sum()`
+    ");
+}
+
+/// Multicast has no kernel: of all ranks' memory a sum says so.
+#[test]
+fn a_sum_over_the_memory_of_all_ranks_has_no_kernel() {
+    let mut s = ScheduleBuilder::new("in_switch");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let partial = s.symmetric("partial", Bf16, y.whole(), 1u32);
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().from_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(partial.at(t), product);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            s.wait(landed.at(everyone()).at(t));
+            let sum = s.sum(partial.everywhere().at(t));
+            s.store(y.at(t), sum);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(3)).and_then(verify::kernel);
+    let found = sm90::build(&kernel.unwrap_or_else(|error| panic!("{error}")));
+    insta::assert_snapshot!(first(&found.expect_err("no kernel")), @"
+    error[resources]: a sum over the memory of all ranks
+      help: each rank sends its part to a slot of the rank that adds: `partial[others()][t].sum()`
     ");
 }
 

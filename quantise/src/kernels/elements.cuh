@@ -94,7 +94,7 @@ __device__ __forceinline__ float largest_of_cta(float amax) {
 
 // `most`: what a quotient beyond f32 becomes.
 __device__ __forceinline__ Scale scale_of(float amax, float most) {
-    return scale_of<CONVENTION, POWER_OF_TWO>(amax, {EPS, LARGEST, ONE_OVER_LARGEST, most});
+    return scale_of<CONVENTION, POWER_OF_TWO>(amax, {EPS, LARGEST, most});
 }
 
 // Two codes, the first one in the low byte.

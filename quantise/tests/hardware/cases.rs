@@ -2,17 +2,13 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
-use counterflow_quantise::{Convention, Fp8, Pieces, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Pieces, Recipe, Rule, Scaling};
 
 /// Every convention, both types, with and without powers of two.
 pub fn rules() -> Vec<Rule> {
     let theirs = [Fp8::E4M3, Fp8::E5M2].map(Rule::transformer_engine);
     let deep = Rule::deep_gemm();
-    let on_gpu = Rule {
-        convention: Convention::DeepGemmOnGpu,
-        ..deep
-    };
-    let all = [theirs[0], theirs[1], deep, on_gpu];
+    let all = [theirs[0], theirs[1], deep];
     let powers = all.map(Rule::powers_of_two);
     let eps = theirs[0].with_eps(1e-3);
     all.into_iter().chain(powers).chain([eps]).collect()
@@ -30,7 +26,7 @@ pub fn current() -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for from in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
         let rules = rules().into_iter().enumerate();
-        let some = rules.filter(|(at, _)| from == Dtype::Bf16 || [0, 6].contains(at));
+        let some = rules.filter(|(at, _)| from == Dtype::Bf16 || [0, 5].contains(at));
         for (_, rule) in some {
             for pieces in PIECES {
                 let recipe = Recipe::new(rule, Scaling::Current(pieces), from);

@@ -15,7 +15,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Convention, Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, twin};
+use counterflow_quantise::{Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, twin};
 use counterflow_runtime::op::Launch;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;
@@ -84,15 +84,11 @@ const TILES: [((u32, u32), bool); 5] = [
 /// Each convention, with powers of two and without.
 fn rules() -> [Rule; 5] {
     let theirs = Rule::transformer_engine;
-    let on_gpu = Rule {
-        convention: Convention::DeepGemmOnGpu,
-        ..Rule::deep_gemm()
-    };
     [
         theirs(Fp8::E4M3),
         theirs(Fp8::E5M2).powers_of_two(),
         Rule::deep_gemm(),
-        on_gpu.powers_of_two(),
+        Rule::deep_gemm().powers_of_two(),
         theirs(Fp8::E4M3).powers_of_two().with_eps(1e-3),
     ]
 }

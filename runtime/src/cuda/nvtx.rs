@@ -297,9 +297,9 @@ mod tests {
             "end".into(),
             format!("build {name}, rank 0, M up to 256"),
             "end".into(),
-            format!("launch {name}, rank 0, M = 7"),
+            format!("launch {name}, rank 0, M = 7, N = 64, K = 64"),
             "end".into(),
-            format!("launch {name}, rank 0, M = 257"),
+            format!("launch {name}, rank 0, M = 257, N = 64, K = 64"),
             "end".into(),
         ];
         assert_eq!(SAID.take(), wanted);

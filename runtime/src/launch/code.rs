@@ -5,7 +5,8 @@ use crate::communicator::Communicator;
 use crate::cuda::{Function, Module};
 use crate::error::Error;
 use crate::jit::Compiler;
-use counterflow_codegen::cuda::{self as text, CudaSource};
+use counterflow_codegen::cuda::CudaSource;
+use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
 
@@ -39,7 +40,7 @@ impl Code {
                 waits: waits.map(|counter| counter.name.clone()).collect(),
             });
         }
-        let source = text::emit(pipeline);
+        let source = target::emit(pipeline);
         let found;
         let compiler = match compiler {
             Some(compiler) => compiler,

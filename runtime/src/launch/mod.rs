@@ -117,6 +117,17 @@ impl Loaded {
         pipeline: &Checked<Pipeline>,
         series: &Series,
     ) -> Result<Loaded, Error> {
+        Loaded::load_beside(rank, compiler, pipeline, series, "")
+    }
+
+    /// As [`Loaded::load`], of an op that has launches of up to so many rows each, which all ranks must have, too.
+    pub(crate) fn load_beside<'c>(
+        rank: &Communicator,
+        compiler: impl Into<Option<&'c Compiler>>,
+        pipeline: &Checked<Pipeline>,
+        series: &Series,
+        rows: &str,
+    ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let alone = is_alone(&pipeline.kernel);
         let compiler = compiler.into();
@@ -141,7 +152,7 @@ impl Loaded {
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let (cells, placed) = place(rank, series)?;
+        let (cells, placed) = place(rank, series, rows)?;
         let mut scratch = Tensors::new();
         for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
             scratch.range(tensor, range, rank.rank());

@@ -62,7 +62,11 @@ pub(super) fn scratch_needs(kernel: &Checked<Kernel>, most: &Plan) -> Vec<Scratc
 }
 
 /// Counter cells and scratch for every launch of a series. Collective, unless the kernel is alone.
-pub(super) fn place(rank: &Communicator, series: &Series) -> Result<(Cells, Arc<Placed>), Error> {
+pub(super) fn place(
+    rank: &Communicator,
+    series: &Series,
+    rows: &str,
+) -> Result<(Cells, Arc<Placed>), Error> {
     let kernel = series.kernel();
     let cells = cells_of(series);
     if is_alone(kernel) {
@@ -71,7 +75,11 @@ pub(super) fn place(rank: &Communicator, series: &Series) -> Result<(Cells, Arc<
     let most = series.plan(series.most())?;
     let placed = rank.place(Needs {
         kernel: kernel.name.as_str().into(),
-        most: series.most().to_string().into(),
+        most: match rows.contains(',') {
+            true => format!("{} in buckets of {rows} rows", series.most()),
+            false => series.most().to_string(),
+        }
+        .into(),
         plan: most.hash,
         cells: cells.count(),
         scratch: scratch_needs(kernel, &most),

@@ -8,6 +8,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::Checked;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Where memory is, seen from the rank that launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +87,10 @@ impl Needs {
 pub(super) struct Planned {
     /// The bucket whose kernel it is for.
     pub bucket: usize,
-    pub plan: Checked<Plan>,
+    /// What its tensors are checked by.
+    pub plan: Arc<Checked<Plan>>,
+    /// The plan of each of the bucket's stages.
+    pub stages: Vec<Arc<Checked<Plan>>>,
     /// Bytes that cross the rank's links, at least.
     pub bytes: u64,
     /// By the kernel's tensors.
@@ -97,35 +101,26 @@ impl Planned {
     /// A plan of that bucket's kernel, for that rank.
     pub fn new(kernel: &Kernel, bucket: usize, plan: Checked<Plan>, rank: u32) -> Planned {
         let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+        let plan = Arc::new(plan);
         Planned {
             bucket,
             needs: ids.map(|id| Needs::of(kernel, &plan, id)).collect(),
             bytes: Volume::least_of(kernel, &plan, rank),
+            stages: vec![plan.clone()],
             plan,
         }
+    }
+
+    /// The same with stages of other kernels.
+    pub fn with_stages(self, stages: impl IntoIterator<Item = Checked<Plan>>) -> Planned {
+        let stages = stages.into_iter().map(Arc::new).collect();
+        Planned { stages, ..self }
     }
 }
 
 /// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
-    match buffer.kind {
-        TensorKind::Gathered
-        | TensorKind::Scale { gathered: true, .. }
-        | TensorKind::GatheredOutput
-        | TensorKind::Out
-        | TensorKind::Accumulated
-        | TensorKind::Amax { .. }
-        | TensorKind::MadeScale { .. }
-        | TensorKind::Scattered
-        | TensorKind::Exchanged
-        | TensorKind::Reduced
-        | TensorKind::Scratch { .. } => true,
-        TensorKind::Local
-        | TensorKind::Vector
-        | TensorKind::Scale {
-            gathered: false, ..
-        } => false,
-    }
+    buffer.kind.is_left_behind() || buffer.is_scratch()
 }
 
 /// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.

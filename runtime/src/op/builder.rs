@@ -1,25 +1,24 @@
 //! What an op is built of.
 
+mod proofs;
 mod types;
 
 use super::built::{Bucket, ByName, Inner, Op};
-use super::typed::{Launcher, Schedule};
+use super::typed::{Computes, Launcher, Schedule};
 use super::workspace::Workspace;
 
 use crate::communicator::Communicator;
 use crate::driver::range;
 use crate::error::Error;
+use crate::family::Family;
 use crate::jit::Compiler;
-use crate::launch::Loaded;
-use crate::proof::{Asked, Proof};
-use counterflow_codegen::program::{Program, RoleKind, Setting};
+use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
-use tracing::info;
 
 /// A schedule, and what it shall be built for. The types, the layout and the largest launch are the caller's; choices
 /// that are still open become the fastest ones for this GPU.
@@ -55,6 +54,11 @@ pub struct OpBuilder<'a, S = ByName> {
     /// SMs of the rank's share that launches leave to others.
     left: u32,
     first_options: bool,
+    batch_invariant: bool,
+    /// What is built instead of `program`, the first of its schedules.
+    family: Option<Family>,
+    /// The candidate that the caller names.
+    only: Option<String>,
     launcher: PhantomData<fn() -> S>,
 }
 
@@ -99,6 +103,44 @@ impl Communicator {
     pub fn op_of<S: Schedule>(&self) -> OpBuilder<'_, S> {
         OpBuilder::new(self, Cow::Owned(S::program()))
     }
+
+    /// Builds a family: the fastest of its schedules for this GPU and for each bucket of rows, also as none of the fused ones.
+    /// Nothing is measured: winners that come with the package, or the user's own, decide where there are any nearby, and the
+    /// model elsewhere ([`family::choose`](crate::family::choose)). All candidates take the same tensors.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, families::GemmReduceScatter, prelude::bf16};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     let builder = rank.op_for::<GemmReduceScatter>().up_to(512, 64, 32).buckets([16, 128]);
+    ///     rank.reserve(builder.workspace()?.heap + (2 << 20))?;
+    ///     let op = builder.build()?;
+    ///     println!("{}: {}", op.schedule_of(16), op.why(16));
+    ///     let (x, w) = (rank.zeros::<bf16>([512, 32])?, rank.zeros::<bf16>([64, 32])?);
+    ///     let mut y = rank.allocate::<bf16>("y", [256, 64])?; // this rank's half of the sum's rows
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).rows(16).launch()?.wait()
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn op_for<F: Computes>(&self) -> OpBuilder<'_, F> {
+        OpBuilder::of_family(self, &F::family())
+    }
+
+    /// The same of a family of the program's own, whose launches take tensors by name.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, family::Family, schedules::{ag_gemm, ag_gemm_ring}};
+    ///
+    /// let family = Family::new("gathered", ag_gemm()).or(ag_gemm_ring());
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let op = rank.family(&family).up_to(64, 64, 64).build()?;
+    /// println!("{}: {}", op.schedule_of(64), op.why(64));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn family(&self, family: &Family) -> OpBuilder<'_> {
+        OpBuilder::of_family(self, family)
+    }
 }
 
 impl<'a, S: Launcher> OpBuilder<'a, S> {
@@ -118,8 +160,36 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             early: false,
             left: 0,
             first_options: false,
+            batch_invariant: false,
+            family: None,
+            only: None,
             launcher: PhantomData,
         }
+    }
+
+    fn of_family(rank: &'a Communicator, family: &Family) -> Self {
+        OpBuilder {
+            family: Some(family.tabulated(rank.world())),
+            ..OpBuilder::new(rank, Cow::Owned(family.first().clone()))
+        }
+    }
+
+    /// Names the candidate of a family, instead of the fastest known one: a schedule, or several joined by `+`.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, families::AllGatherGemm};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let op = rank.op_for::<AllGatherGemm>().schedule("ag_gemm_pull").up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.schedule_of(1), "ag_gemm_pull");
+    /// let error = rank.op_for::<AllGatherGemm>().schedule("ring").up_to(64, 64, 64).build().unwrap_err();
+    /// assert_eq!(error.help(), Some("its candidates are ag_gemm, ag_gemm_pull, all_gather+gemm"));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn schedule(mut self, candidate: &str) -> Self {
+        self.only = Some(candidate.into());
+        self
     }
 
     /// Settles a choice that the schedule leaves open.
@@ -134,8 +204,9 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
-    /// same depth, and at most so many rows. The depth may be 0 where each rank is given all that is along it; then so is every sum.
+    /// The largest launch: rows over all ranks, and a rank's columns and depth. A launch states its own, none larger:
+    /// [`Launch::rows`](super::Launch::rows), [`Launch::columns`](super::Launch::columns) and
+    /// [`Launch::depth`](super::Launch::depth). The depth may be 0 where each rank is given all that is along it; then so is every sum.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp};
@@ -177,6 +248,31 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         let rows = rows.into_iter();
         self.buckets
             .extend(rows.map(|rows| u32::try_from(rows).unwrap_or(u32::MAX)));
+        self
+    }
+
+    /// Gives a row the same bits whatever the number of rows of its launch is, and whatever the other rows hold. Choices that are
+    /// still open become the fastest of those variants that are batch-invariant, and those of all buckets are of one class of
+    /// bits ([`BitsClass`](counterflow_codegen::bits::BitsClass)): they sum along K alike.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::{GemmArOp, GemmRsAddOp}};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     rank.reserve(8 << 20)?;
+    ///     let op = rank.op_of::<GemmArOp>().batch_invariant();
+    ///     let op = op.up_to(4096, 256, 64).buckets([64, 1024]).build()?;
+    ///     println!("{} for a few rows, {} for many", op.variant_of(64), op.variant());
+    ///
+    ///     // Ranks that add in memory do so in the order in which they come.
+    ///     let adds = rank.op_of::<GemmRsAddOp>().batch_invariant().up_to(64, 256, 64);
+    ///     assert_eq!(adds.build().unwrap_err().kind(), "rejected");
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn batch_invariant(mut self) -> Self {
+        self.batch_invariant = true;
         self
     }
 
@@ -252,52 +348,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// # Errors
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
-        let each = self.proofs()?;
-        Ok(Workspace::of_buckets(
-            each.iter().map(|proof| Workspace::of(proof)),
-        ))
-    }
-
-    /// Of each bucket whose choices are not those of the next, the fewest rows first.
-    fn proofs(&self) -> Result<Vec<Arc<Proof>>, Error> {
-        let largest = self.shape.clone().ok_or_else(|| Error::Usage {
-            what: format!("{} built for no shape", self.program.name),
-            legal: "say the largest launch: `up_to(m, n, k)`".into(),
-        })?;
-        let mut roles = self.program.roles.iter();
-        let copied = roles.any(|role| matches!(role.kind, RoleKind::CopyEngine));
-        let share = self.rank.share(copied);
-        let sms = share.checked_sub(self.left).filter(|sms| *sms > 0);
-        let sms = sms.ok_or_else(|| Error::Usage {
-            what: format!("{} of {share} SMs left to others", self.left),
-            legal: format!("0 to {}", share - 1),
-        })?;
-        let of = |shape| {
-            self.rank.proven().of(&Asked {
-                program: &self.program,
-                variant: self.variant.clone(),
-                shape,
-                gpu: self.rank.gpu().name(),
-                sms,
-                first_options: self.first_options,
-            })
-        };
-        let smaller = self.buckets.range(..largest.m).rev();
-        let mut found = vec![of(largest.clone())?];
-        for m in smaller {
-            let proof = of(Shape {
-                m: *m,
-                ..largest.clone()
-            })?;
-            if found
-                .last()
-                .is_some_and(|next| next.variant != proof.variant)
-            {
-                found.push(proof);
-            }
-        }
-        found.reverse();
-        Ok(found)
+        Ok(self.memory(&self.proofs()?))
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
@@ -314,38 +365,31 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             let most = self.shape.as_ref().map_or(0, |shape| shape.m);
             format!("build {name}, rank {rank}, M up to {most}")
         });
-        let load = |proof: Arc<Proof>| {
-            let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
-            loaded.admit(self.rank, &proof.largest)?;
-            let kernel = proof.series.kernel();
-            let counted = self.rank.metrics().built(kernel, proof.why);
-            info!(
-                rank = self.rank.rank(),
-                schedule = %kernel.name,
-                variant = %proof.variant,
-                why = %proof.why,
-                fused = counted.fused,
-                most = %proof.shape,
-                heap_bytes = Workspace::of(&proof).heap,
-                "op built"
-            );
-            Ok::<_, Error>(Bucket {
-                loaded: Arc::new(loaded),
-                counted,
-                proof,
-            })
+        let programs = match &self.family {
+            Some(family) => family.programs(),
+            None => vec![&*self.program],
         };
-        self.rank.agrees_on_orders(&self.program)?;
+        for program in programs {
+            self.rank.agrees_on_orders(program)?;
+        }
         let proofs = self.proofs().map_err(|error| match error {
             // What is wrong with a schedule, all ranks find; with the file of winners, perhaps one of them.
             Error::File { .. } => self.rank.refuses(error),
             error => error,
-        });
+        })?;
+        let between = self.between(&proofs)?;
+        // The largest first: the others have their scratch in its memory.
+        let rows = proofs.iter().map(|bucket| bucket.front.shape.m.to_string());
+        let rows = rows.collect::<Vec<_>>().join(", ");
+        let buckets = proofs.into_iter().map(|bucket| self.load(bucket, &rows));
+        let mut buckets: Vec<Bucket> = buckets.collect::<Result<_, _>>()?;
+        buckets.reverse();
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),
-            buckets: proofs?.into_iter().map(load).collect::<Result<_, _>>()?,
+            buckets,
             plans: Mutex::default(),
             early: self.early,
+            between,
         };
         Ok(Op(Arc::new(inner), PhantomData))
     }
@@ -369,7 +413,7 @@ mod tests {
                 let builder = rank.op(&program).up_to(m, side, 64).first_options();
                 builder.leave_sms(left).build()
             };
-            let ctas = |op: &Op, rows| {
+            let ctas = |op: &Op, rows: usize| {
                 let grid = op.0.plan(rows)?.plan.grid;
                 Ok::<_, Error>(grid.gemm + grid.comm)
             };

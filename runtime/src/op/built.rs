@@ -1,12 +1,18 @@
 //! What building gives: a loaded kernel with its scratch, and the plans of its launches.
 
 use super::argument::{self, Needs, Planned};
+use super::given::Open;
+use super::sizes::Sizes;
 use crate::communicator::Communicator;
+use crate::driver::Local;
 use crate::error::Error;
-use crate::launch::Loaded;
+use crate::family::{Reason, Source};
+use crate::launch::{Loaded, Tensors};
 use crate::metrics::Counted;
 use crate::proof::Proof;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::TensorId;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::Checked;
@@ -45,8 +51,8 @@ impl<S> fmt::Debug for Op<S> {
         let mut op = f.debug_struct("Op");
         op.field("schedule", &self.0.kernel().name)
             .field("most", &format_args!("{}", self.most()));
-        let variants = self.0.buckets.iter();
-        let variants = variants.map(|bucket| bucket.proof.variant.to_string());
+        let stages = self.0.buckets.iter().flat_map(|bucket| &bucket.stages);
+        let variants = stages.map(|stage| stage.proof.variant.to_string());
         op.field("variants", &variants.collect::<Vec<_>>()).finish()
     }
 }
@@ -62,19 +68,75 @@ pub(super) struct Inner {
     pub rank: Arc<Communicator>,
     /// By the rows that they are for, the fewest first. There is one at least.
     pub buckets: Vec<Bucket>,
-    /// By the rows of the launch.
-    pub plans: Mutex<HashMap<u32, Arc<Planned>>>,
+    /// By the rows, columns and depth of the launch.
+    pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
     /// Whether the caller vouches for what else is in the rank's stream.
     pub early: bool,
+    /// What one stage makes for the next: as much as the largest launch of any bucket needs.
+    pub between: Option<Arc<Local<u8>>>,
 }
 
-/// A kernel for launches of some numbers of rows.
+/// What is launched for some numbers of rows.
 #[derive(Debug)]
 pub(super) struct Bucket {
+    /// Its kernel has the tensors that launches are given, and is the only stage's where there is one stage.
+    pub proof: Arc<Proof>,
+    /// Kernels that are launched one behind the other. There is one at least, and at most one waits for peers.
+    pub stages: Vec<Stage>,
+    /// Its schedules' names, and why they were chosen, of an op of a family.
+    pub chosen: Option<(String, Reason)>,
+}
+
+/// A kernel of a bucket.
+#[derive(Debug)]
+pub(super) struct Stage {
     pub proof: Arc<Proof>,
     /// Where its launches are counted.
     pub counted: Arc<Counted>,
     pub loaded: Arc<Loaded>,
+    /// Where its tensors come from; none for scratch.
+    pub sources: Vec<Option<Source>>,
+    /// Whether its depth is the columns of the launch.
+    pub of_result: bool,
+}
+
+impl Stage {
+    /// Its part of a launch.
+    fn plan(&self, [m, n, k]: [u32; 3]) -> Result<Checked<Plan>, Error> {
+        let k = if self.of_result { n } else { k };
+        let shape = Shape {
+            m,
+            n,
+            k,
+            most_m: None,
+            ..self.proof.shape.clone()
+        };
+        Ok(self.proof.series.plan(&shape)?)
+    }
+
+    /// Its tensors in a launch that was given those, with `between` as the op's own memory.
+    pub fn tensors(
+        &self,
+        opened: &[(TensorId, Open<'_>)],
+        between: Option<&Arc<Local<u8>>>,
+    ) -> Tensors {
+        let mut tensors = Tensors::new();
+        for (source, index) in self.sources.iter().zip(0..) {
+            match source {
+                Some(Source::Given(at)) => {
+                    let given = opened.iter().find(|(id, _)| id.index() == *at);
+                    given.into_iter().for_each(|(_, open)| {
+                        open.bind(TensorId(index), &mut tensors);
+                    });
+                }
+                Some(Source::Own) => between.into_iter().for_each(|memory| {
+                    tensors.own(TensorId(index), memory, u64::MAX);
+                }),
+                None => {}
+            }
+        }
+        tensors
+    }
 }
 
 impl Bucket {
@@ -82,15 +144,35 @@ impl Bucket {
         self.proof.series.kernel()
     }
 
+    /// The names of its schedules.
+    pub fn name(&self) -> &str {
+        let chosen = self.chosen.as_ref();
+        chosen.map_or(&self.kernel().name, |(name, _)| name)
+    }
+
+    /// The stage that waits for other ranks, if one does.
+    pub fn waiting(&self, rank: &Communicator) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.loaded.waits(rank))
+    }
+
+    /// The stage that multiplies, or the first.
+    pub fn main(&self) -> &Stage {
+        let multiplies = |stage: &&Stage| stage.proof.series.kernel().gemm().is_some();
+        let found = self.stages.iter().find(multiplies);
+        found.unwrap_or(&self.stages[0])
+    }
+
     /// The most rows of a launch.
     fn most(&self) -> u32 {
         self.proof.series.most().m
     }
 
-    /// A launch of so many rows.
-    fn shape(&self, m: u32) -> Shape {
+    /// A launch of so many rows, columns and depth. Further dimensions have the sizes that the op was built for, or follow these.
+    fn shape(&self, [m, n, k]: [u32; 3]) -> Shape {
         Shape {
             m,
+            n,
+            k,
             most_m: None,
             ..self.proof.shape.clone()
         }
@@ -114,7 +196,7 @@ pub enum ByName {}
 impl<S> Op<S> {
     /// The choices that its largest launch was built with.
     pub fn variant(&self) -> &Variant {
-        &self.0.largest().proof.variant
+        &self.0.largest().main().proof.variant
     }
 
     /// The choices of a launch of so many rows. They differ from [`Op::variant`] only below a bucket of
@@ -128,7 +210,40 @@ impl<S> Op<S> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn variant_of(&self, rows: usize) -> &Variant {
-        &self.0.buckets[self.0.bucket(rows)].proof.variant
+        &self.0.buckets[self.0.bucket(rows)].main().proof.variant
+    }
+
+    /// The schedule of a launch of so many rows. Of an op of a family ([`Communicator::op_for`]) it is the candidate that was
+    /// chosen; names of schedules that are launched one behind the other are joined by `+`, and variants are those of the one
+    /// that multiplies.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, families::AllGatherGemm, schedules::AgGemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let op = rank.op_for::<AllGatherGemm>().schedule("all_gather+gemm").up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.schedule_of(64), "all_gather+gemm");
+    /// assert_eq!(rank.op_of::<AgGemmOp>().up_to(64, 64, 64).build()?.schedule_of(64), "ag_gemm");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn schedule_of(&self, rows: usize) -> &str {
+        self.0.buckets[self.0.bucket(rows)].name()
+    }
+
+    /// Why launches of so many rows have their schedule, of an op of a family. A schedule's own op has no other.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, families::AllGatherGemm, family::Reason};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let op = rank.op_for::<AllGatherGemm>().schedule("ag_gemm").up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.why(64), Reason::Named);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn why(&self, rows: usize) -> Reason {
+        let bucket = &self.0.buckets[self.0.bucket(rows)];
+        let chosen = bucket.chosen.as_ref();
+        chosen.map_or(Reason::Named, |(_, why)| why.clone())
     }
 
     /// The largest launch that it is for.
@@ -146,7 +261,7 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// The same of a launch of so many rows. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
+    /// The same of a launch of so many rows, or of [`Sizes`]. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
     /// are gathered and chunks lie behind each other as planes of their own: give the memory of the largest launch in that shape
     /// ([`Tensor::shaped`](crate::Tensor::shaped), [`UserBuffer::shaped`](crate::UserBuffer::shaped)).
     ///
@@ -167,11 +282,10 @@ impl<S> Op<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if the schedule has no such tensor; [`Error::Rejected`] for more rows than the op was built for.
-    pub fn needs_at(&self, tensor: &str, rows: usize) -> Result<Needs, Error> {
+    /// [`Error::Usage`] if the schedule has no such tensor; [`Error::Rejected`] for sizes that the op was not built for.
+    pub fn needs_at(&self, tensor: &str, sizes: impl Into<Sizes>) -> Result<Needs, Error> {
         let id = argument::find(self.0.kernel(), tensor)?;
-        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        let planned = self.0.plan(rows)?;
+        let planned = self.0.plan(sizes)?;
         Ok(Needs::of(self.0.kernel(), &planned.plan, id))
     }
 }
@@ -206,7 +320,7 @@ impl<S> Op<S> {
                 legal: format!("0 to {}", world - 1),
             });
         }
-        let planned = self.0.plan(u32::try_from(rows).unwrap_or(u32::MAX))?;
+        let planned = self.0.plan(rows)?;
         let geometry = &planned.plan.geometry;
         Ok(match kernel.dims[usize::from(buffer.rows.0)].chunked {
             true => geometry.chunk(buffer.rows, rank).range(),
@@ -228,7 +342,9 @@ impl Inner {
 
     /// As [`Shape::beside_rows`].
     pub fn beside_rows(&self) -> Option<&str> {
-        self.largest().shape(0).beside_rows(self.kernel())
+        let most = self.largest().proof.series.most();
+        let none = self.largest().shape([0, most.n, most.k]);
+        none.beside_rows(self.kernel())
     }
 
     /// The bucket of a launch: the first that has so many rows.
@@ -241,22 +357,30 @@ impl Inner {
             .min(self.buckets.len() - 1)
     }
 
-    /// The plan of a launch of `m` rows.
-    pub fn plan(&self, m: u32) -> Result<Arc<Planned>, Error> {
+    /// The plan of a launch.
+    pub fn plan(&self, sizes: impl Into<Sizes>) -> Result<Arc<Planned>, Error> {
+        let sizes = sizes.into().of(self.largest().proof.series.most());
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = lock().get(&m) {
+        if let Some(planned) = lock().get(&sizes) {
             return Ok(planned.clone());
         }
-        let at = self.bucket(m as usize);
+        let at = self.bucket(sizes[0] as usize);
         let bucket = &self.buckets[at];
-        let plan = bucket.proof.series.plan(&bucket.shape(m))?;
-        let planned = Arc::new(Planned::new(bucket.kernel(), at, plan, self.rank.rank()));
+        let plan = bucket.proof.series.plan(&bucket.shape(sizes))?;
+        let planned = Planned::new(bucket.kernel(), at, plan, self.rank.rank());
+        let planned = Arc::new(match &bucket.stages[..] {
+            [_] => planned,
+            stages => {
+                let stages = stages.iter().map(|stage| stage.plan(sizes));
+                planned.with_stages(stages.collect::<Result<Vec<_>, _>>()?)
+            }
+        });
         let mut plans = lock();
         let held: usize = plans.values().map(|known| known.plan.arrivals.len()).sum();
         if plans.len() >= PLANS || held > MOST_ARRIVALS {
             plans.clear();
         }
-        plans.insert(m, planned.clone());
+        plans.insert(sizes, planned.clone());
         Ok(planned)
     }
 }

@@ -1,14 +1,15 @@
 //! One launch of an op: what it is given, the checks, its place among the caller's work.
 
 use super::argument;
-use super::built::Inner;
-use super::given::{Argument, Open, lenders};
+use super::built::{Inner, Stage};
+use super::given::{Argument, lenders};
+use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::begins::Begins;
 use crate::caller::{Caller, Captured, Place, captured, in_order};
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
-use crate::launch::{How, Tensors};
+use crate::launch::How;
 use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
@@ -41,7 +42,7 @@ pub struct Launch<'a> {
     given: Vec<(TensorId, Argument<'a>)>,
     /// The first name that is no tensor's.
     unknown: Option<Error>,
-    rows: Option<usize>,
+    sizes: Sizes,
 }
 
 impl<'a> Launch<'a> {
@@ -51,7 +52,7 @@ impl<'a> Launch<'a> {
             caller,
             given: Vec::with_capacity(8),
             unknown: None,
-            rows: None,
+            sizes: Sizes::default(),
         }
     }
 
@@ -70,7 +71,46 @@ impl<'a> Launch<'a> {
     /// is not called: as many as the op was built for. A launch of no rows looks at no tensor and enqueues no kernel, and counts
     /// as one where ranks wait for each other: all make it. It is refused where an output, or what ranks gather, has other rows.
     pub fn rows(mut self, m: usize) -> Self {
-        self.rows = Some(m);
+        self.sizes = self.sizes.rows(m);
+        self
+    }
+
+    /// The depth of this launch on a rank, at most that which the op was built for. All ranks give the same. If it is not called:
+    /// the op's. So a gradient of a weight is built once, and launched for each number of tokens.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, Layout, prelude::bf16, schedules::WgradOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<WgradOp>().layout(Layout::Tn).up_to(64, 32, 4096).build()?;
+    /// let (dy, x) = (rank.zeros::<bf16>([4096, 64])?, rank.zeros::<bf16>([4096, 32])?);
+    /// let mut grad = rank.zeros::<f32>([64, 32])?;
+    /// for tokens in [4096, 1000, 1] {
+    ///     op.on(rank).dy(&dy).x(&x).grad(&mut grad).depth(tokens).launch()?.wait()?; // of the first rows of both
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn depth(mut self, k: usize) -> Self {
+        self.sizes = self.sizes.depth(k);
+        self
+    }
+
+    /// The columns of this launch on a rank, at most those that the op was built for. All ranks give the same. If it is not
+    /// called: the op's.
+    ///
+    /// A launch of other columns is refused where columns of tiles have counters of their own and this launch has another number
+    /// of them: the counters' places would move. Build an op for each such number.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().up_to(64, 256, 32).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 32])?, rank.zeros::<bf16>([256, 32])?);
+    /// let mut y = rank.zeros::<bf16>([64, 128])?;
+    /// op.on(rank).x(&x).w(&w).y(&mut y).columns(128).launch()?.wait()?; // of the first 128 rows of `w`
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn columns(mut self, n: usize) -> Self {
+        self.sizes = self.sizes.columns(n);
         self
     }
 
@@ -92,7 +132,7 @@ impl<'a> Launch<'a> {
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for a tensor that is absent or has another name, type, shape,
     /// communicator or GPU than it needs, for an output given by `&`, for tensors that overlap where one is written, and
-    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for more rows than the op was built
+    /// for a stream of another GPU. [`Error::NotYet`] for copies by copy engine in a stream that records a graph. [`Error::Rejected`] for sizes that the op was not built
     /// for. [`Error::Mismatch`] if a peer launches something else. [`Error::Stalled`] if an earlier launch gave up.
     /// A refusal before anything was enqueued ends nothing: correct the launch and make it. Peers that wait for it too long,
     /// or for a rank that leaves instead, are told what it was refused. A launch that fails later ends the communicator, where
@@ -103,7 +143,7 @@ impl<'a> Launch<'a> {
         let now = !self.caller.records();
         let attempt = Attempt::new(&op.rank);
         let launched = self.checked(&attempt);
-        let waits = now && op.largest().loaded.waits(&op.rank);
+        let waits = now && op.largest().waiting(&op.rank).is_some();
         attempt.told(waits, &op.kernel().name, launched)
     }
 
@@ -113,19 +153,13 @@ impl<'a> Launch<'a> {
             caller,
             mut given,
             unknown,
-            rows,
+            sizes,
         } = self;
         unknown.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
-        let m = match rows {
-            Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
-                what: format!("a launch of {rows} rows"),
-                legal: format!("at most {}", op.largest().proof.series.most().m),
-            })?,
-            None => op.largest().proof.series.most().m,
-        };
+        let [m, n, k] = sizes.of(op.largest().proof.series.most());
         if m == 0 {
             return match op.beside_rows() {
                 None => nothing(op, current, place, attempt),
@@ -137,10 +171,13 @@ impl<'a> Launch<'a> {
         }
         let _range = range(|| {
             let name = &op.kernel().name;
-            format!("launch {name}, rank {}, M = {m}", rank.rank())
+            format!(
+                "launch {name}, rank {}, M = {m}, N = {n}, K = {k}",
+                rank.rank()
+            )
         });
-        let planned = op.plan(m)?;
-        let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
+        let planned = op.plan(sizes)?;
+        let bucket = &op.buckets[planned.bucket];
         let kernel = bucket.kernel();
         let largest = std::ptr::eq(bucket, op.largest());
         let own = rank.own_stream();
@@ -156,7 +193,7 @@ impl<'a> Launch<'a> {
         // A strict capture of this thread's forbids what is enqueued beside it.
         let _mode = records.then(|| rank.gpu().relaxed());
         let users = outside.unwrap_or(own);
-        let waits = bucket.loaded.waits(rank);
+        let waits = bucket.waiting(rank).is_some();
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
@@ -200,107 +237,131 @@ impl<'a> Launch<'a> {
             current.wait(users, &current.order(stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
-        let mut tensors = Tensors::new();
         let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
         for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
             let open = argument.open(users)?;
-            open.bind(id, &mut tensors);
             starts.push((id, open.start()));
-            opened.push(open);
+            opened.push((id, open));
         }
         argument::check_starts(kernel, &planned, &starts)?;
+        let stages = bucket.stages.iter().zip(&planned.stages);
+        let stages = stages.map(|(stage, plan)| {
+            let tensors = stage.tensors(&opened, op.between.as_ref());
+            (stage, plan, tensors)
+        });
+        let stages: Vec<_> = stages.collect();
+        // What a graph keeps beside the kernels.
+        let kept = || {
+            let given = opened.iter().filter_map(|(_, open)| open.kept());
+            let between = op.between.clone();
+            given.chain(between.map(|between| between as Arc<dyn Any + Send + Sync>))
+        };
+        // What a stage moves over links: of several, the one that waits for other ranks.
+        let moves = |stage: &Stage| match bucket.stages.len() == 1 || stage.loaded.waits(rank) {
+            true => planned.bytes,
+            false => 0,
+        };
         if let Place::Recording(recording) = place {
             let stream = recording.records_in();
             let timed = rank.metrics().times();
-            let clock = timed
-                .then(|| Clock::new(current, own, stream))
-                .transpose()?;
-            let how = How {
-                attempt,
-                current,
-                stream,
-                early: false,
-                priority,
-                keeps: Some(recording),
-                begins: clock.as_ref().map(|clock| clock as &dyn Begins),
-                records: true,
-            };
-            bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-            let times = clock.map(Clock::end).transpose()?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
-            let kept = opened.iter().filter_map(Open::kept);
-            let ctas = plan.grid.gemm + plan.grid.comm;
-            let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
-            let events = times
-                .clone()
-                .map(|times| times as Arc<dyn Any + Send + Sync>);
-            recording.add((entry, ctas), kept.chain([kernel]).chain(events));
-            bucket.counted.recorded();
-            recording.counts(InGraph {
-                counted: bucket.counted.clone(),
-                rows: m,
-                bytes: planned.bytes,
-                times,
-            });
-            return Ok(Pending::recorded(rank));
-        }
-        if let Place::Captured(stream) = place {
-            bucket.loaded.may_be_recorded()?;
-            let entry = bucket.loaded.entry(rank, plan, &tensors);
-            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
+            for (stage, plan, tensors) in &stages {
+                let clock = timed
+                    .then(|| Clock::new(current, own, stream))
+                    .transpose()?;
                 let how = How {
                     attempt,
                     current,
                     stream,
                     early: false,
                     priority,
-                    keeps: Some(graph),
-                    begins: Some(begins),
+                    keeps: Some(recording),
+                    begins: clock.as_ref().map(|clock| clock as &dyn Begins),
                     records: true,
                 };
-                bucket.loaded.launch_as(rank, how, plan, &tensors)?;
-                opened
-                    .iter()
-                    .filter_map(Open::kept)
-                    .for_each(|thing| graph.keep(thing));
-                graph.keep(bucket.loaded.clone());
+                stage.loaded.launch_as(rank, how, plan, tensors)?;
+                let times = clock.map(Clock::end).transpose()?;
+                let entry = stage.loaded.entry(rank, plan, tensors);
+                let ctas = plan.grid.gemm + plan.grid.comm;
+                let kernel: Arc<dyn Any + Send + Sync> = stage.loaded.clone();
+                let events = times
+                    .clone()
+                    .map(|times| times as Arc<dyn Any + Send + Sync>);
+                recording.add((entry, ctas), kept().chain([kernel]).chain(events));
+                stage.counted.recorded();
+                recording.counts(InGraph {
+                    counted: stage.counted.clone(),
+                    rows: m,
+                    bytes: moves(stage),
+                    times,
+                });
+            }
+            return Ok(Pending::recorded(rank));
+        }
+        if let Place::Captured(stream) = place {
+            for (stage, ..) in &stages {
+                stage.loaded.may_be_recorded()?;
+            }
+            let mut entries = stages.iter();
+            let entry =
+                entries.find_map(|(stage, plan, tensors)| stage.loaded.entry(rank, plan, tensors));
+            return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
+                let mut begins = Some(begins);
+                for (stage, plan, tensors) in &stages {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream,
+                        early: false,
+                        priority,
+                        keeps: Some(graph),
+                        begins: begins.take(),
+                        records: true,
+                    };
+                    stage.loaded.launch_as(rank, how, plan, tensors)?;
+                    graph.keep(stage.loaded.clone());
+                }
+                kept().for_each(|thing| graph.keep(thing));
                 Ok(())
             });
         }
-        let launch = |begins: Option<&dyn Begins>| {
-            let how = How {
-                attempt,
-                current,
-                stream: own,
-                early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-                priority,
-                keeps: None,
-                begins,
-                records: false,
-            };
-            bucket.loaded.launch_as(rank, how, plan, &tensors)
-        };
-        let done = in_order(
-            rank,
-            current,
-            (passage, lenders),
-            outside,
-            &theirs,
-            || match rank.metrics().times() {
-                true => bucket.counted.timed(own, |start| launch(Some(start))),
-                false => launch(None),
-            },
-        )?;
+        let early = outside.is_none() && !foreign && (op.early || !rank.has_lent());
+        let lent = (passage, lenders);
+        let done = in_order(rank, current, lent, outside, &theirs, || {
+            stages.iter().try_for_each(|(stage, plan, tensors)| {
+                let launch = |begins: Option<&dyn Begins>| {
+                    let how = How {
+                        attempt,
+                        current,
+                        stream: own,
+                        early,
+                        priority,
+                        keeps: None,
+                        begins,
+                        records: false,
+                    };
+                    stage.loaded.launch_as(rank, how, plan, tensors)
+                };
+                match rank.metrics().times() {
+                    true => stage.counted.timed(own, |start| launch(Some(start))),
+                    false => launch(None),
+                }
+            })
+        })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
+        drop(stages);
         drop(opened);
-        bucket.counted.launched(m, planned.bytes);
+        for stage in &bucket.stages {
+            stage.counted.launched(m, moves(stage));
+        }
         debug!(
             rank = rank.rank(),
-            schedule = %kernel.name,
-            variant = %kernel.variant,
+            schedule = %bucket.name(),
+            variant = %bucket.main().proof.variant,
             rows = m,
+            columns = n,
+            depth = k,
             bytes = planned.bytes,
-            fused = bucket.counted.fused,
+            fused = bucket.main().counted.fused,
             "launch"
         );
         Ok(done)
@@ -316,7 +377,8 @@ fn nothing(
     attempt: &Attempt<'_>,
 ) -> Result<Pending, Error> {
     let rank = &op.rank;
-    let entry = op.largest().loaded.entry_of_no_rows(rank);
+    let waiting = op.largest().waiting(rank);
+    let entry = waiting.and_then(|stage| stage.loaded.entry_of_no_rows(rank));
     let outside = match place {
         Place::Recording(recording) => {
             recording.add((entry, 0), []);

@@ -3,6 +3,7 @@
 use super::built::{ByName, Op};
 use super::launch::Launch;
 use crate::caller::Caller;
+use crate::family::Family;
 use counterflow_codegen::program::Program;
 
 /// A way to give a launch its tensors.
@@ -59,6 +60,18 @@ pub trait Launcher {
 pub trait Schedule: Launcher {
     /// That schedule.
     fn program() -> Program;
+}
+
+/// A launcher of a family: one for all of its schedules, which take the same tensors.
+///
+/// ```
+/// use counterflow::{families::AllGatherGemm, op::Computes};
+///
+/// assert_eq!(AllGatherGemm::family().name(), "all_gather_gemm");
+/// ```
+pub trait Computes: Launcher {
+    /// That family.
+    fn family() -> Family;
 }
 
 impl Launcher for ByName {

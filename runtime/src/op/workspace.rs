@@ -60,12 +60,27 @@ impl Workspace {
         }
     }
 
-    /// That of one op. Its buckets are loaded one after another, the fewest rows first, so each has scratch of its own, and other
-    /// ops share that of the last.
-    pub(super) fn of_buckets(buckets: impl Iterator<Item = Workspace> + Clone) -> Workspace {
+    /// That of one op, whose kernels are loaded in that order: one that needs more scratch than those before it takes memory
+    /// of its own. `between` is what its stages hand over.
+    pub(super) fn of_kernels(
+        kernels: impl Iterator<Item = Workspace> + Clone,
+        between: u64,
+    ) -> Workspace {
+        let mut held = [0; PLACES];
+        let mut again = 0;
+        for kernel in kernels.clone() {
+            for (held, bytes) in held.iter_mut().zip(kernel.shared) {
+                if bytes > *held {
+                    again += *held;
+                    *held = bytes;
+                }
+            }
+        }
+        let together = Workspace::together(kernels);
         Workspace {
-            heap: buckets.clone().map(|bucket| bucket.heap).sum(),
-            ..Workspace::together(buckets)
+            heap: together.heap + again,
+            own: together.own + between,
+            ..together
         }
     }
 

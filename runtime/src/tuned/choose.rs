@@ -66,6 +66,21 @@ pub fn select(
     shape: &Shape,
     machine: &Machine,
 ) -> Result<Choice, Error> {
+    select_of(tables, gpu, program, base, (shape, machine), &|_| Ok(()))
+}
+
+/// As [`select`], of those variants that `admits` accepts.
+///
+/// # Errors
+/// Why every variant is rejected, or not admitted.
+pub(crate) fn select_of(
+    tables: &[Tuned],
+    gpu: &str,
+    program: &Program,
+    base: &Variant,
+    (shape, machine): (&Shape, &Machine),
+    admits: &dyn Fn(&Checked<Kernel>) -> Result<(), Error>,
+) -> Result<Choice, Error> {
     let key = Key::new(gpu, program, base);
     let size = [shape.m, shape.n, shape.k];
     // Without communication every rank does the same, so one is checked.
@@ -80,6 +95,7 @@ pub fn select(
     let won = near.filter_map(|winner| {
         let variant = agreed(winner, program, base)?;
         let (kernel, plan) = planned(program, &seen(&variant), shape, machine).ok()?;
+        admits(&kernel).ok()?;
         Some((winner, variant, kernel, plan))
     });
     let won: Vec<_> = won.collect();
@@ -96,15 +112,18 @@ pub fn select(
             });
         }
     }
-    let mut meaningless = None;
+    let (mut meaningless, mut unfit) = (None, None);
     let mut variants = Vec::new();
     let mut kernels = Vec::new();
     for variant in combinations(program, base, &BTreeMap::new()) {
         match lowered(program, &seen(&variant)) {
-            Ok(kernel) => {
-                variants.push(variant);
-                kernels.push(kernel);
-            }
+            Ok(kernel) => match admits(&kernel) {
+                Ok(()) => {
+                    variants.push(variant);
+                    kernels.push(kernel);
+                }
+                Err(error) => _ = unfit.get_or_insert(error),
+            },
             Err(error) => {
                 meaningless.get_or_insert(error);
             }
@@ -140,7 +159,7 @@ pub fn select(
         }
     }
     // An error that something does not fit says more than one that it has no meaning.
-    let refused = refused.or(ranking.refused()).or(meaningless);
+    let refused = refused.or(ranking.refused()).or(unfit).or(meaningless);
     Err(refused.unwrap_or_else(|| Error::Usage {
         what: format!("{} has no variant", program.name),
         legal: "give every choice at least one option".into(),

@@ -9,6 +9,7 @@ mod rank;
 mod table;
 
 pub use choices::{choices, combinations};
+pub(crate) use choose::select_of;
 pub use choose::{Choice, select};
 pub use rank::{Ranked, Ranking, alike, predicted, reordered, worth_asking};
 pub use table::{Key, Tuned, Winner};

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::jit::Cache;
 use crate::trust;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::{Program, Setting, TensorKind};
+use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::variant::{Scales, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -103,7 +103,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// The choices, as `--set` takes them. The winner counts as long as the schedule offers them; sweep again to have
+    /// The choices, as `--set` takes them; of a [family](crate::family), its `schedule`, too, and those of one of several stages
+    /// begin with its name: `gemm/tiles`. The winner counts as long as the schedule offers them; sweep again to have
     /// options tried that came later. Of a choice that came later the first option is what there was before.
     pub choices: BTreeMap<String, String>,
 }
@@ -127,6 +128,7 @@ pub struct Winner {
 /// mine.put(nearest.expect("a winner").clone());
 /// assert_eq!(mine.len(), 1);
 /// assert_eq!(mine.gpus()["NVIDIA H200"], 1);
+/// assert!(mine.winners().all(|winner| winner.key.op == "gemm"));
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 ///
@@ -151,23 +153,8 @@ impl Key {
     pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
         let elements = program.elements(variant);
         let dtype = elements.first().map_or("", |dtype| dtype.name());
-        let written = |kind: &TensorKind| match kind {
-            TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Scattered
-            | TensorKind::Exchanged
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput => true,
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Gathered
-            | TensorKind::Scale { .. }
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scratch { .. } => false,
-        };
         let mut tensors = program.tensors.iter().zip(&elements);
-        let output = tensors.find(|(tensor, _)| written(&tensor.kind));
+        let output = tensors.find(|(tensor, _)| tensor.kind.is_output());
         let output = output.map(|(_, dtype)| dtype.name());
         Key {
             gpu: gpu.into(),
@@ -353,6 +340,11 @@ impl Tuned {
             .collect();
         near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         near.into_iter().map(|(_, winner)| winner).collect()
+    }
+
+    /// All winners.
+    pub fn winners(&self) -> impl Iterator<Item = &Winner> {
+        self.winner.iter()
     }
 
     /// Winners by the GPU that they were measured on.

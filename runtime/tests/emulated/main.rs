@@ -19,6 +19,7 @@ mod refused;
 mod rounds;
 mod schedules;
 mod shown;
+mod sizes;
 mod within;
 
 use counterflow_codegen::lower::lower;

@@ -1,6 +1,6 @@
 //! Strangers' schedules on GPUs, and their kernels for what compiles them ahead.
 
-use super::{JITTER, JITTERED, Matrix, outsiders};
+use super::{JITTER, JITTERED, Matrix, outsiders, slabs, square};
 use crate::case::{Fill, variant_of};
 use crate::strangers::{STRANGERS, Stranger, gated_at_the_end, gated_layers};
 use counterflow::jit::Probes;
@@ -43,7 +43,9 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
         .chain(gathered)
         .chain(outsiders)
         .chain(newcomers)
-        .chain(super::handed::ALL);
+        .chain(super::handed::ALL)
+        .chain(slabs::ALL)
+        .chain([square::THROUGH_SCRATCH]);
     let each = all.flat_map(|(schedule, worlds)| {
         let kinds = worlds
             .iter()
@@ -54,9 +56,10 @@ pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
             (program, variant)
         })
     });
-    each.flat_map(|(program, variant)| {
+    let jittered = each.flat_map(|(program, variant)| {
         [Probes::default(), JITTER].map(|probes| (probes, program.clone(), variant.clone()))
-    })
+    });
+    jittered.chain(square::kernels()).chain(slabs::kernels())
 }
 
 #[test]

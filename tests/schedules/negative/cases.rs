@@ -3,7 +3,7 @@
 
 use super::{
     accumulated, attribution, bounds, columns, contents, coverage, exchanged, gathered, planes,
-    progress, race, reuse, sums,
+    progress, race, reuse, slabs, sums,
 };
 use counterflow::codegen::dtype::Dtype;
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
@@ -43,7 +43,7 @@ fn lowered(program: &Program, variant: Variant) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 79] = [
+    let rows: [Row; 81] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -58,6 +58,8 @@ fn schedules() -> Vec<Case> {
         (race::ring_too_short, Race, 4),
         (race::sum_no_wait, Race, 3),
         (race::halves_of_two_orders, Race, 2),
+        (slabs::one_slab_fewer, Race, 3),
+        (slabs::slab_left_behind, Race, 3),
         (race::one_slot, Race, 4),
         (race::sum_everyone, Race, 3),
         (race::add_no_wait, Race, 3),

@@ -16,6 +16,7 @@ mod planes;
 mod progress;
 mod race;
 mod reuse;
+mod slabs;
 mod sums;
 
 use cases::{Case, cases, scaled, small};

@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Variants to measure: all, or the N that the model ranks best, the first of them in all tile orders
     #[arg(long, value_name = "all|N", value_parser = many)]
     pub variants: Option<Many>,
+    /// Candidates of a family to measure, with the model's favourites of each (--variants, otherwise 2): all, or their names
+    #[arg(long, value_name = "all|NAME", value_delimiter = ',')]
+    pub candidates: Vec<String>,
     /// Measure the model's favourites and record the winners, for later runs
     #[arg(long)]
     pub sweep: bool,

@@ -6,7 +6,7 @@ mod request;
 mod values;
 
 pub(crate) use bench::{Many, Options};
-pub use request::Schedule;
+pub use request::{Families, Schedule};
 pub(crate) use request::{Numbers, Ranges, Request, Verb};
 
 use crate::suite;
@@ -17,6 +17,7 @@ use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
+use counterflow_runtime::family::{Candidate, Family};
 use counterflow_runtime::{Device, Error};
 use near::{choices, near};
 use std::ffi::OsString;
@@ -148,6 +149,7 @@ pub(crate) enum Parsed {
 pub(crate) fn parse(
     args: impl IntoIterator<Item = OsString>,
     schedules: &[Schedule],
+    families: &[Families],
     colour: bool,
 ) -> Result<Parsed, Error> {
     let colour = if colour {
@@ -173,7 +175,8 @@ pub(crate) fn parse(
         }
     };
     let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
-    let (verb, named) = words(&args, &programs)?;
+    let families: Vec<Family> = families.iter().map(|family| family()).collect();
+    let (verb, named) = words(&args, &programs, &families)?;
     match (verb, named) {
         (Verb::List, _) => return Ok(Parsed::List),
         (Verb::Doctor, None) => return Ok(Parsed::Doctor),
@@ -189,7 +192,13 @@ pub(crate) fn parse(
         .iter()
         .find(|program| program.name == "gemm")
         .cloned();
-    let program = pick(verb, named, programs)?;
+    let family = families
+        .into_iter()
+        .find(|family| Some(family.name()) == named);
+    let program = match &family {
+        Some(family) => of_family(verb, family)?,
+        None => pick(verb, named, programs)?,
+    };
     if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo) {
         return Err(Error::Usage {
             what: format!("--trace with `{}`, which predicts no timeline", verb.name()),
@@ -253,6 +262,7 @@ pub(crate) fn parse(
     Ok(Parsed::Request(Box::new(Request {
         verb,
         program,
+        family,
         variant,
         shape,
         named: args.machine.map(|machine| machine.0),
@@ -327,7 +337,33 @@ fn refusal(error: &clap::Error) -> Error {
     Error::Usage { what, legal }
 }
 
-fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a str>), Error> {
+/// What stands for a family: the first of its schedules.
+fn of_family(verb: Verb, family: &Family) -> Result<Program, Error> {
+    if matches!(verb, Verb::Bench | Verb::Predict) {
+        return Ok(family.first().clone());
+    }
+    let stages = family.candidates().iter().flat_map(Candidate::stages);
+    let mut names: Vec<&str> = stages.map(|stage| &stage.program().name[..]).collect();
+    names.sort_unstable();
+    names.dedup();
+    Err(Error::Usage {
+        what: format!(
+            "`{}` of {}, a family of schedules",
+            verb.name(),
+            family.name()
+        ),
+        legal: format!(
+            "bench and predict take families; name one of its schedules: {}",
+            names.join(", ")
+        ),
+    })
+}
+
+fn words<'a>(
+    args: &'a Args,
+    programs: &[Program],
+    families: &[Family],
+) -> Result<(Verb, Option<&'a str>), Error> {
     let mut verb = None;
     let mut named = args.schedule.as_deref();
     for word in &args.words {
@@ -338,7 +374,9 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
                     legal: "give one verb".into(),
                 });
             }
-        } else if programs.iter().any(|program| program.name == *word) {
+        } else if programs.iter().any(|program| program.name == *word)
+            || families.iter().any(|family| family.name() == word)
+        {
             if let Some(other) = named.replace(word).filter(|other| other != word) {
                 return Err(Error::Usage {
                     what: format!("both {other} and {word} are asked for"),
@@ -346,7 +384,8 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
                 });
             }
         } else {
-            let schedules: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+            let schedules = programs.iter().map(|p| p.name.as_str());
+            let schedules: Vec<&str> = schedules.chain(families.iter().map(Family::name)).collect();
             let verbs = Verb::ALL.map(Verb::name);
             let both: Vec<&str> = schedules.iter().chain(&verbs).copied().collect();
             let near = near(word, &both)

@@ -6,12 +6,16 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Device;
+use counterflow_runtime::family::Family;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// A schedule: what `#[schedule] fn name(…)` becomes, or any function that builds one. Its name is its program's.
 /// `|| name().reference(compare_with_this)` is that schedule with a reference of your own ([`Program::reference`]).
 pub type Schedule = fn() -> Program;
+
+/// A family of schedules, as [`Schedule`] is one.
+pub type Families = fn() -> Family;
 
 /// What can be done with a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +74,8 @@ pub(crate) struct Ranges {
 pub(crate) struct Request {
     pub verb: Verb,
     pub program: Program,
+    /// The family that was named instead of a schedule; `program` is the first of its schedules.
+    pub family: Option<Family>,
     pub variant: Variant,
     pub shape: Shape,
     /// The machine that the user names.

@@ -4,13 +4,15 @@ use super::setup::Setup;
 use super::variants::{self, Built, Planned};
 use crate::args::{Many, Options};
 use crate::suite::Case;
-use counterflow_codegen::cuda::{self, CudaSource};
+use counterflow_codegen::cuda::CudaSource;
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::target;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use counterflow_runtime::tuned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many of the model's favourites a sweep measures by default.
 const FAVOURITES: Many = Many::Best(6);
@@ -21,6 +23,7 @@ pub(super) struct Candidates<'a> {
     base: Variant,
     built: Vec<Built>,
     many: Option<Many>,
+    build: fn(&Program, &Variant) -> Result<Built, Error>,
     /// For each product, its candidates among those built.
     taken: Vec<Vec<usize>>,
 }
@@ -80,6 +83,7 @@ impl<'a> Candidates<'a> {
                 base,
                 built,
                 many,
+                build: variants::build,
                 taken: Vec::new(),
             }),
         }
@@ -92,7 +96,50 @@ impl<'a> Candidates<'a> {
             base,
             built: Vec::new(),
             many: None,
+            build: variants::build,
             taken: Vec::new(),
+        }
+    }
+
+    /// Kernels of a stage of a family's candidate, which may only move data.
+    pub(super) fn stage(program: &'a Program, base: Variant) -> Candidates<'a> {
+        Candidates {
+            build: variants::build_stage,
+            ..Candidates::chosen(program, base)
+        }
+    }
+
+    /// So many of the model's favourites for a product: which of the kernels. There is one at least.
+    pub(super) fn favourites(
+        &mut self,
+        few: usize,
+        case: &Case,
+        setup: &Setup,
+        machine: &Machine,
+    ) -> Result<Vec<usize>, Error> {
+        if few == 1 {
+            let [m, n, k] = case.size;
+            let shape = Shape::new(m, n, k);
+            let (tables, gpu) = (&setup.tables, setup.gpu());
+            let choice = tuned::select(tables, gpu, self.program, &self.base, &shape, machine)?;
+            return Ok(vec![self.built(&choice.variant)?]);
+        }
+        if self.built.is_empty() {
+            let all = tuned::combinations(self.program, &self.base, &BTreeMap::new());
+            let built = all
+                .iter()
+                .map(|variant| (self.build)(self.program, variant));
+            self.built = built.filter_map(Result::ok).collect();
+        }
+        let (mut found, refused) =
+            variants::contenders(&self.built, case, machine, Many::Best(few));
+        found.truncate(few);
+        match found.is_empty() {
+            true => Err(refused.unwrap_or_else(|| Error::Usage {
+                what: format!("{} at {case}", self.program.name),
+                legal: "another product".into(),
+            })),
+            false => Ok(found),
         }
     }
 
@@ -153,13 +200,23 @@ impl<'a> Candidates<'a> {
         Ok(Some((unlike, plain)))
     }
 
+    /// One of the kernels for a product.
+    pub(super) fn planned(
+        &self,
+        which: usize,
+        case: &Case,
+        machine: &Machine,
+    ) -> Result<Planned<'_>, Error> {
+        self.built[which].plan(case, machine)
+    }
+
     /// Which of the kernels is that variant's.
-    fn built(&mut self, variant: &Variant) -> Result<usize, Error> {
+    pub(super) fn built(&mut self, variant: &Variant) -> Result<usize, Error> {
         let same = |built: &Built| built.kernel.variant == *variant;
         if let Some(at) = self.built.iter().position(same) {
             return Ok(at);
         }
-        self.built.push(variants::build(self.program, variant)?);
+        self.built.push((self.build)(self.program, variant)?);
         Ok(self.built.len() - 1)
     }
 
@@ -172,9 +229,17 @@ impl<'a> Candidates<'a> {
 
     /// The texts of all chosen kernels.
     pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
-        let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();
+        self.sources_of(self.taken.iter().flatten().copied())
+    }
+
+    /// The texts of those kernels, each once.
+    pub(super) fn sources_of(
+        &self,
+        which: impl Iterator<Item = usize>,
+    ) -> Result<Vec<CudaSource>, Error> {
+        let each: BTreeSet<usize> = which.collect();
         each.into_iter()
-            .map(|which| Ok(cuda::emit(self.built[which].pipeline()?)))
+            .map(|which| Ok(target::emit(self.built[which].pipeline()?)))
             .collect()
     }
 }

@@ -1,12 +1,14 @@
 //! Our kernels as candidates.
 
+use super::apart::Apart;
 use super::beside::Beside;
 use super::room::{Room, What};
-use super::task::Set;
+use super::task::{Set, Task};
 use super::variants::Planned;
 use super::written::Written;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::program::{StoreMode, TensorId};
+use counterflow_runtime::family::Source;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::launch::{Loaded, Tensors};
@@ -30,7 +32,7 @@ fn adds_to_sums(kernel: &Kernel) -> bool {
     let mut found = false;
     for role in &kernel.roles {
         visit(&role.body, &mut |op| match &op.kind {
-            OpKind::Load { acc, from } | OpKind::Reduce { acc, from } => {
+            OpKind::Load { acc, from } | OpKind::Reduce { acc, from, .. } => {
                 if kernel.buffers[from.buffer.index()].is_scratch() {
                     sums.insert(*acc);
                 }
@@ -66,12 +68,22 @@ fn adds_to_sums(kernel: &Kernel) -> bool {
 
 /// One of our kernels with all it needs on a rank.
 pub(super) struct Ready<'a> {
+    /// What the result is described by.
+    planned: &'a Planned<'a>,
+    /// Its kernels, one behind the other.
+    parts: Vec<Part<'a>>,
+    /// What one of them makes for the next.
+    _between: Option<Memory>,
+    /// The result of a kernel beside the schedule's.
+    own: Option<(Memory, Beside<Memory>)>,
+}
+
+/// A kernel with its tensors.
+struct Part<'a> {
     planned: &'a Planned<'a>,
     loaded: Loaded,
     /// Set by set.
     tensors: Vec<Tensors>,
-    /// The result of a kernel beside the schedule's.
-    own: Option<(Memory, Beside<Memory>)>,
 }
 
 impl<'a> Ready<'a> {
@@ -109,6 +121,32 @@ impl<'a> Ready<'a> {
         })
     }
 
+    /// Several kernels of ours, one behind the other. Their tensors are those of the schedule's kernels, and one of their own.
+    pub(super) fn apart(
+        (room, compiler): (&Room<'_>, Option<&Compiler>),
+        task: &Task<'a>,
+        (at, apart): (usize, &'a Apart<'a>),
+        sets: &[Set],
+    ) -> Result<Ready<'a>, Error> {
+        let front = &task.ours[0];
+        let between = apart.between().map(|_| room.take(What::Between(at)));
+        let between = between.transpose()?;
+        let stages = apart.stages.iter().zip(&apart.sources);
+        let parts = stages.map(|(planned, sources)| {
+            let place = |set: usize, tensor: TensorId| match sources[tensor.index()]? {
+                Source::Given(at) => sets[set].given(front.built, TensorId(at as u16)),
+                Source::Own => between.as_ref(),
+            };
+            Part::new((room.rank, compiler), planned, sets.len(), place)
+        });
+        Ok(Ready {
+            planned: front,
+            parts: parts.collect::<Result<_, _>>()?,
+            _between: between,
+            own: None,
+        })
+    }
+
     /// A kernel whose tensors are, in so many sets, at those places.
     pub(super) fn with<'m>(
         (rank, compiler): (&Communicator, Option<&Compiler>),
@@ -116,6 +154,39 @@ impl<'a> Ready<'a> {
         sets: usize,
         place: impl Fn(usize, TensorId) -> Option<&'m Memory>,
     ) -> Result<Ready<'a>, Error> {
+        Ok(Ready {
+            planned,
+            parts: vec![Part::new((rank, compiler), planned, sets, place)?],
+            _between: None,
+            own: None,
+        })
+    }
+
+    pub(super) fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
+        let mut parts = self.parts.iter();
+        parts.try_for_each(|part| part.launch(rank, set))
+    }
+
+    pub(super) fn kernel(&self) -> &'a Kernel {
+        &self.planned.built.kernel
+    }
+
+    pub(super) fn result<'b>(&'b self, rank: &Communicator, set: &'b Set) -> Written<'b> {
+        let (memory, beside) = match &self.own {
+            Some((memory, beside)) => (memory, beside),
+            None => (&set.y, &set.beside),
+        };
+        Written::of(rank, self.planned, memory, beside)
+    }
+}
+
+impl<'a> Part<'a> {
+    fn new<'m>(
+        (rank, compiler): (&Communicator, Option<&Compiler>),
+        planned: &'a Planned<'a>,
+        sets: usize,
+        place: impl Fn(usize, TensorId) -> Option<&'m Memory>,
+    ) -> Result<Part<'a>, Error> {
         let kernel = &planned.built.kernel;
         let loaded = Loaded::load(rank, compiler, planned.pipeline, &planned.series)?;
         // Nothing else in the stream is launched early: cuBLASLt's and our own kernels are ordinary launches.
@@ -131,28 +202,15 @@ impl<'a> Ready<'a> {
                 }
             }
         }
-        Ok(Ready {
+        Ok(Part {
             planned,
             loaded,
             tensors,
-            own: None,
         })
     }
 
-    pub(super) fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
+    fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
         self.loaded
             .launch(rank, &self.planned.plan, &self.tensors[set])
-    }
-
-    pub(super) fn kernel(&self) -> &'a Kernel {
-        &self.planned.built.kernel
-    }
-
-    pub(super) fn result<'b>(&'b self, rank: &Communicator, set: &'b Set) -> Written<'b> {
-        let (memory, beside) = match &self.own {
-            Some((memory, beside)) => (memory, beside),
-            None => (&set.y, &set.beside),
-        };
-        Written::of(rank, self.planned, memory, beside)
     }
 }

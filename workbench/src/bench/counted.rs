@@ -59,6 +59,13 @@ fn parts(task: &Task<'_>, sets: u64) -> Vec<Part> {
     }
     let alone = task.alone.iter();
     parts.extend(alone.flat_map(|alone| tensors(alone, What::Alone)));
+    let apart = task.apart.iter().enumerate();
+    parts.extend(apart.filter_map(|(at, apart)| {
+        let (stage, tensor) = apart.between()?;
+        let planned = &apart.stages[stage];
+        let (bytes, _) = Loaded::needs(&planned.built.kernel, &planned.plan, tensor);
+        Some(Part::new(What::Between(at), "between", bytes, false))
+    }));
     parts
 }
 

@@ -1,6 +1,7 @@
 //! `bench`: our kernels beside cuBLASLt, in one process, with interleaved samples, on random data. Results are checked
 //! before they are timed.
 
+mod apart;
 mod baseline;
 mod beside;
 mod candidates;
@@ -8,12 +9,14 @@ mod check;
 mod contenders;
 mod cost;
 mod counted;
+mod family;
 mod fp8;
 mod fused_epilogue;
 mod held;
 mod interleaved;
 mod meter;
 mod object;
+mod ours;
 mod peer;
 mod roles;
 mod room;
@@ -36,6 +39,7 @@ use crate::suite::{self, Case};
 use candidates::Candidates;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
+use ours::Ours;
 use serde_json::{Map, json};
 use setup::{Kernels, Setup};
 use std::collections::BTreeMap;
@@ -69,6 +73,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     };
     // What cannot be measured is rejected on any machine.
     let built = variants::build(&request.program, &base)?;
+    let mut candidates = Ours::new(request, &base)?;
     let fp8 = built
         .kernel
         .buffers
@@ -83,7 +88,6 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     if let Some(lacks) = lacks {
         console.say(lacks);
     }
-    let mut candidates = Candidates::new(&request.program, base.clone(), options)?;
     // The product on each rank alone, if the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
@@ -100,6 +104,9 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             candidates.choose(case, &setup)?;
         }
     }
+    for why in candidates.whys() {
+        console.say(format!("  an op would be {why}"));
+    }
     // A sweep compares ours with each other.
     let plain = match options.sweep {
         true => None,
@@ -115,11 +122,12 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let bar = console.bar(cases.len() as u64, "measuring");
     let (results, ended) = as_far_as(cases.iter().enumerate(), |(at, case)| {
         bar.say(&case.to_string());
-        let ours = candidates.take(at, case, &setup)?;
+        let taken = candidates.take(at, case, &setup)?;
         let alone = if_any(alone.as_ref(), |alone| alone.take(at, case, &setup))?;
         let plain = if_any(plain.as_ref(), |plain| plain.take(at, case, &setup))?;
         let kernels = Kernels {
-            ours: &ours,
+            ours: &taken.ours,
+            apart: &taken.apart,
             plain: &plain,
             unlike: unlike.as_deref().unwrap_or_default(),
             alone: alone.first(),
@@ -178,6 +186,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["cublaslt"] = setup.workers[0].blas.version().into();
     measured["nccl"] = setup.workers[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
+    measured["chosen"] = json!(candidates.whys());
     measured["cost"] = (unlike
         .as_ref()
         .and_then(|unlike| cost::object(unlike, &results)))

@@ -4,7 +4,6 @@ use super::meter::Reading;
 use super::stats::Spread;
 use super::table::{Result, summaries};
 use serde_json::{Value as Json, json};
-use std::collections::BTreeMap;
 
 fn spread(spread: Spread) -> Json {
     json!({ "median": spread.median, "p10": spread.low, "p90": spread.high })
@@ -21,10 +20,7 @@ pub(super) fn object(results: &[Result]) -> Json {
         let rows = result.rows.iter().map(|row| {
             json!({
                 "contender": row.contender,
-                "choices": row.ours.as_ref().map(|choices| {
-                    let choices = choices.iter();
-                    choices.map(|(name, setting)| (name.clone(), setting.to_string())).collect::<BTreeMap<_, _>>()
-                }),
+                "choices": row.ours,
                 "seconds": spread(row.seconds),
                 "samples": row.samples,
                 "launches_a_sample": row.launches,

@@ -6,7 +6,7 @@ use super::variants::Planned;
 use super::written::Written;
 use crate::cuda::{Nccl, Parts};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{AtEnd, TensorId};
 use counterflow_runtime::launch::Loaded;
 use counterflow_runtime::{Communicator, Error};
 
@@ -51,20 +51,18 @@ pub(super) enum How {
 impl How {
     /// Instead of that schedule's communication.
     pub(super) fn of(like: &Planned<'_>) -> How {
-        match like.built.kernel.buffers[like.built.roles.y.index()].kind {
-            TensorKind::Scattered => How::Scatter,
-            TensorKind::Reduced => How::Reduce,
-            TensorKind::Exchanged => How::Exchange,
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => How::Gather,
+        let y = like.built.kernel.buffers[like.built.roles.y.index()].kind;
+        match y.at_end() {
+            AtEnd::Sum { everywhere: false } => How::Scatter,
+            AtEnd::Sum { everywhere: true } => How::Reduce,
+            AtEnd::Sent => How::Exchange,
+            AtEnd::Nothing
+            | AtEnd::Gathered
+            | AtEnd::Computed
+            | AtEnd::Anything
+            | AtEnd::Accumulated
+            | AtEnd::Amax(_)
+            | AtEnd::Scales(_) => How::Gather,
         }
     }
 }

@@ -18,6 +18,20 @@ pub(super) struct Roles {
 }
 
 impl Roles {
+    /// Of what only moves data, which has no product: its first tensor, and its last one as the result.
+    pub(super) fn of_moves(kernel: &Kernel) -> Roles {
+        let given = kernel.buffers.iter().zip(0..);
+        let given = given.filter(|(buffer, _)| !buffer.is_scratch());
+        let last = given.map(|(_, index)| TensorId(index)).last();
+        Roles {
+            x: TensorId(0),
+            w: TensorId(0),
+            y: last.unwrap_or(TensorId(0)),
+            epilogue: FusedEpilogue::default(),
+            beside: Beside::NOTHING,
+        }
+    }
+
     /// Those of a kernel.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ pub(super) enum What {
     Product,
     /// A tensor of our kernel for the product alone.
     Alone(TensorId),
+    /// What one kernel makes for the next, of candidates of several kernels: of that one.
+    Between(usize),
     /// Exact products.
     Exact,
     /// What results may be off.

@@ -1,5 +1,6 @@
 //! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
+use super::apart::Apart;
 use super::interleaved::Exchange;
 use super::table::Name;
 use super::task::{Measured, Task};
@@ -108,7 +109,10 @@ impl Setup {
             world,
             ..request.variant.clone()
         };
-        let key = Key::new(self.gpu(), &request.program, &variant);
+        let key = match &request.family {
+            Some(family) => family.key(self.gpu(), &variant),
+            None => Key::new(self.gpu(), &request.program, &variant),
+        };
         let mut tuned = Tuned::read(&path)?;
         let winners = results.iter().filter_map(|result| result.kept(&key));
         winners.for_each(|winner| tuned.put(winner));
@@ -165,6 +169,7 @@ impl Setup {
             layout: kernel.variant.layout,
             ours: kernels.ours,
             plain: kernels.plain,
+            apart: kernels.apart,
             alone: kernels.alone,
             compiler: Some(&self.compiler),
             samples: request.bench.samples,
@@ -190,6 +195,8 @@ impl Setup {
 pub(super) struct Kernels<'a> {
     /// Those of the schedule.
     pub ours: &'a [Planned<'a>],
+    /// Several kernels each, one behind the other.
+    pub apart: &'a [Apart<'a>],
     /// The same without options, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
     /// What those are beside ours.
@@ -207,7 +214,7 @@ fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
     let ours = kernels.ours.iter().enumerate();
     names.extend(ours.map(|(at, planned)| Name {
         text: planned.name(),
-        choices: Some(planned.built.choices.clone()),
+        choices: planned.recorded.clone(),
         plain: (at < kernels.plain.len()).then_some(begin + count + at),
     }));
     let plain = kernels.plain.iter();
@@ -217,6 +224,10 @@ fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
         first.map(|first| &first.peers),
         first.map(|first| &first.beside),
     ];
+    names.extend(kernels.apart.iter().map(|apart| Name {
+        choices: apart.choices.clone(),
+        ..Name::of(&apart.name)
+    }));
     let more = peers.into_iter().chain(beside).flatten();
     names.extend(more.map(|name| Name::of(name)));
     names
@@ -247,6 +258,7 @@ mod tests {
         let (ours, gemm) = ([planned(&ours, &case)], planned(&gemm, &case));
         let kernels = |plain, alone| Kernels {
             ours: &ours,
+            apart: &[],
             plain,
             unlike: "with a given scale instead of --output-scales",
             alone,

@@ -4,12 +4,11 @@ use super::interleaved::Sustained;
 use super::meter::Reading;
 use super::stats::{Spread, geometric_mean, round_by_round, slowest};
 use super::task::Measured;
+use super::variants::Choices;
 use crate::cuda::Difference;
 use crate::render;
 use crate::suite::Case;
-use counterflow_codegen::program::Setting;
 use counterflow_runtime::tuned::{Key, Winner};
-use std::collections::BTreeMap;
 
 /// The baseline's name.
 pub(super) const CUBLAS: &str = "cuBLASLt";
@@ -63,9 +62,6 @@ impl Name {
         }
     }
 }
-
-/// A variant's choices, by name.
-pub(super) type Choices = BTreeMap<String, Setting>;
 
 /// All candidates of one product. The first is cuBLASLt.
 pub(super) struct Result {
@@ -184,7 +180,7 @@ impl Result {
             p90: micros(row.seconds.high),
             cublaslt: micros(self.cublas()),
             choices: choices
-                .map(|(name, setting)| (name.clone(), setting.to_string()))
+                .map(|(name, setting)| (name.clone(), setting.clone()))
                 .collect(),
         })
     }

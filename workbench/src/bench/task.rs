@@ -1,5 +1,6 @@
 //! A measurement's task, operands and results.
 
+use super::apart::Apart;
 use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;
 use super::interleaved::{Exchange, Sustained};
@@ -28,6 +29,8 @@ pub(super) struct Task<'a> {
     pub ours: &'a [Planned<'a>],
     /// The same without the options whose cost is measured, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
+    /// Several kernels each, one behind the other.
+    pub apart: &'a [Apart<'a>],
     /// Our kernel for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
     /// None on emulated GPUs.
@@ -74,6 +77,7 @@ impl Task<'_> {
             .chain(alone)
             .chain(self.ours)
             .chain(self.plain)
+            .chain(self.apart.iter().flat_map(|apart| &apart.stages))
     }
 
     /// What results of FP8 with a given scale are multiplied by: sums of `k` products of numbers of variance 1 are of the size of

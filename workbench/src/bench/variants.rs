@@ -22,6 +22,9 @@ use counterflow_runtime::tuned::{self, Ranked, Ranking};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+/// A variant's choices, by name, as tables have them.
+pub(super) type Choices = BTreeMap<String, String>;
+
 /// A candidate kernel, before a shape is known.
 #[derive(Debug)]
 pub(super) struct Built {
@@ -41,6 +44,8 @@ pub(super) struct Planned<'a> {
     pub pipeline: &'a Checked<Pipeline>,
     pub series: Series,
     pub plan: Checked<Plan>,
+    /// Its choices as a table has them; none if it only stands beside the others.
+    pub recorded: Option<Choices>,
 }
 
 impl Planned<'_> {
@@ -77,6 +82,22 @@ pub(super) fn side(program: &Program) -> Option<Side> {
 /// # Errors
 /// What lowering or the verifier rejects.
 pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
+    built(program, variant, Roles::of)
+}
+
+/// The same of a stage of a family's candidate, which may only move data.
+pub(super) fn build_stage(program: &Program, variant: &Variant) -> Result<Built, Error> {
+    built(program, variant, |kernel| match kernel.gemm() {
+        Some(_) => Roles::of(kernel),
+        None => Ok(Roles::of_moves(kernel)),
+    })
+}
+
+fn built(
+    program: &Program,
+    variant: &Variant,
+    roles: fn(&Kernel) -> Result<Roles, Error>,
+) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
     let choices: BTreeMap<String, Setting> = tuned::choices(program)
         .into_iter()
@@ -89,7 +110,7 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
     let words = words.map(|(name, setting)| format!("{name}={setting}"));
     Ok(Built {
         name: words.collect::<Vec<_>>().join(" "),
-        roles: Roles::of(&kernel)?,
+        roles: roles(&kernel)?,
         choices,
         kernel,
         pipeline: OnceLock::new(),
@@ -104,6 +125,13 @@ pub(super) enum Plane {
 }
 
 impl Built {
+    /// Its choices as a table has them.
+    fn words(&self) -> Choices {
+        let choices = self.choices.iter();
+        let words = choices.map(|(name, setting)| (name.clone(), setting.to_string()));
+        words.collect()
+    }
+
     /// The tensors of both operands.
     pub(super) fn operands(&self) -> [TensorId; 2] {
         [self.roles.x, self.roles.w]
@@ -187,6 +215,7 @@ impl Built {
             series,
             plan,
             pipeline: self.pipeline()?,
+            recorded: Some(self.words()),
         })
     }
 }

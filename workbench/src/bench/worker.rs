@@ -39,7 +39,9 @@ impl<'a> Task<'a> {
         let alone = alone.map(|planned| Ready::alone(on, planned, sets, given));
         let ours = self.ours.iter().chain(self.plain);
         let ours = ours.map(|planned| Ready::new(room.rank, self.compiler, planned, sets));
-        alone.chain(ours).collect()
+        let apart = self.apart.iter().enumerate();
+        let apart = apart.map(|at| Ready::apart(on, self, at, sets));
+        alone.chain(ours).chain(apart).collect()
     }
 
     /// Where the numbers of a tensor of a set begin: those of a rank, or, of what is gathered, those that all ranks have.

@@ -4,7 +4,7 @@ use super::beside::Beside;
 use super::variants::Planned;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
-use counterflow_codegen::program::{Pick, TensorKind};
+use counterflow_codegen::program::{AtEnd, Pick};
 use counterflow_codegen::rule::Rule;
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::Communicator;
@@ -50,21 +50,18 @@ impl Holds {
     pub(super) fn of(planned: &Planned<'_>) -> Holds {
         let (plan, y) = (&planned.plan, planned.built.roles.y);
         let buffer = &planned.built.kernel.buffers[y.index()];
-        match buffer.kind {
-            TensorKind::Scattered | TensorKind::Reduced => Holds::Sum,
-            TensorKind::Exchanged => Holds::Each {
+        match buffer.kind.at_end() {
+            AtEnd::Sum { .. } => Holds::Sum,
+            AtEnd::Sent => Holds::Each {
                 slot: plan.geometry.chunk_rows(buffer.rows),
             },
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => Holds::Own,
+            AtEnd::Nothing
+            | AtEnd::Gathered
+            | AtEnd::Computed
+            | AtEnd::Anything
+            | AtEnd::Accumulated
+            | AtEnd::Amax(_)
+            | AtEnd::Scales(_) => Holds::Own,
         }
     }
 }

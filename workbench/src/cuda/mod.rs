@@ -17,7 +17,9 @@ pub(crate) use fabric::{Fabric, FabricState};
 pub use fp8::Pieces;
 #[cfg(test)]
 pub(crate) use fp8::Term;
-pub(crate) use fp8::{Coded, Exactly, Fp8, Got, Matrix, Narrowed, Scale, Share, Terms};
+pub(crate) use fp8::{
+    Coded, Exactly, Fp8, Got, Matrix, Narrowed, OperandSource, Scale, Share, Terms,
+};
 pub(crate) use leave::leave;
 pub use nccl::Nccl;
 pub(crate) use nccl::Parts;

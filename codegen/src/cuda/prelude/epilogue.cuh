@@ -144,6 +144,21 @@ __device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 
     }
 }
 
+// Add this rank's own term to a sum over ranks, rounded as the others' terms were before they were sent: then the sum
+// has the same bits on whichever rank it is made.
+template <typename T, u32 columns>
+__device__ __forceinline__ void add_own(float* sum, const float* term) {
+#pragma unroll
+    for (u32 i = 0; i < columns / 2; i += 2) {
+        if constexpr (sizeof(T) == 4) {
+            accumulate(sum[i], term[i]), accumulate(sum[i + 1], term[i + 1]);
+        } else {
+            const float2 rounded = unpack(pack(term[i], term[i + 1], T()), T());
+            accumulate(sum[i], rounded.x), accumulate(sum[i + 1], rounded.y);
+        }
+    }
+}
+
 // A subtile's width of a warp's 16 rows of a stored subtile, in the order of its accumulators.
 template <typename T, u32 columns>
 __device__ __forceinline__ void subtile_read(float* d, u32 subtile, u32 row, u32 lane) {

@@ -1,12 +1,12 @@
 // From an amax to the scale that its elements share: codegen/src/rule.rs in CUDA. Quantisers include it, too. The
 // compiler's options allow approximate quotients, so each one here is asked for with its rounding.
-enum Convention : u32 { TRANSFORMER_ENGINE, DEEP_GEMM, DEEP_GEMM_ON_GPU };
+enum Convention : u32 { TRANSFORMER_ENGINE, DEEP_GEMM };
 
 __device__ constexpr float LARGEST_F32 = 0x1.fffffep127f;
 
 // The numbers of a rule: the least amax, the largest code, what a quotient beyond f32 becomes.
 struct RuleNumbers {
-    float eps, largest, one_over_largest, most;
+    float eps, largest, most;
 };
 
 struct Scale {
@@ -27,9 +27,7 @@ __device__ __forceinline__ Scale scale_of(float amax, const RuleNumbers& rule) {
         if constexpr (power_of_two) exact = __uint_as_float(__float_as_uint(exact) & 0xff800000u);
         return {exact, __frcp_rn(exact)};
     } else {
-        float stored;
-        if constexpr (convention == DEEP_GEMM) stored = __fdiv_rn(amax, rule.largest);
-        else stored = __fmul_rn(amax, rule.one_over_largest);
+        float stored = __fdiv_rn(amax, rule.largest);
         if constexpr (power_of_two) {
             const u32 bits = __float_as_uint(stored) & 0x7fffffffu;
             const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);

@@ -313,6 +313,7 @@ fn counter_ops(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<
             StepKind::Copy { .. }
             | StepKind::Dot { .. }
             | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
             | StepKind::Load { .. }
             | StepKind::Store { .. } => return None,
         };

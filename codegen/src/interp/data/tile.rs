@@ -121,6 +121,13 @@ impl Tile {
         }
     }
 
+    /// Adds a rank's own term of a sum, rounded as the others' terms are.
+    pub fn add_own(&mut self, term: &[f32], dtype: Dtype) {
+        for (sum, own) in self.values.iter_mut().zip(term) {
+            *sum += dtype.round(*own);
+        }
+    }
+
     /// Adds codes, each times the scale of its 128 columns of a row, in f32.
     pub fn reduce_scaled(&mut self, codes: &ArrayView2<'_, f32>, scales: &ArrayView2<'_, f32>) {
         let mut c = self.view_mut();

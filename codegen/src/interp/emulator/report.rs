@@ -69,6 +69,7 @@ impl Emulator<'_> {
             | StepKind::Signal { .. }
             | StepKind::Dot { .. }
             | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
             | StepKind::Load { .. } => false,
         });
         match pending.first() {
@@ -107,6 +108,7 @@ impl Emulator<'_> {
                 | StepKind::Copy { .. }
                 | StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
+                | StepKind::OwnTerm { .. }
                 | StepKind::Load { .. }
                 | StepKind::Store { .. } => false,
             });

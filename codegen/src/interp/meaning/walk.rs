@@ -46,6 +46,8 @@ pub(in crate::interp) enum Act<'p> {
     Sum {
         acc: AccId,
         from: Vec<Rect>,
+        /// This rank's own term, and where it would be.
+        own: Option<(&'p Value, Rect)>,
     },
     Load {
         acc: AccId,
@@ -200,9 +202,21 @@ impl<'a, 'p> Walk<'a, 'p> {
                     self.acts.push(Act::Dot { acc: *acc, a, b });
                 }
             }
-            StmtKind::Sum { acc, from } => {
+            StmtKind::Sum { acc, from, own } => {
+                let place = Place {
+                    slot: Some(Pick::One(RankExpr::Me)),
+                    ..from.clone()
+                };
+                let own = match own {
+                    Some(own) => Some((own, self.place(&place)?)),
+                    None => None,
+                };
                 let from = self.places(from)?;
-                self.acts.push(Act::Sum { acc: *acc, from });
+                self.acts.push(Act::Sum {
+                    acc: *acc,
+                    from,
+                    own,
+                });
             }
             StmtKind::Load { acc, from } => {
                 let from = self.place(from)?;

@@ -5,7 +5,7 @@ use crate::interp::clocks::{Clock, Epoch};
 use crate::interp::failure::{Check, FailureKind, Rect};
 use crate::interp::setup::Setup;
 use crate::interp::tags::{Tag, Tags};
-use crate::program::{TensorId, TensorKind};
+use crate::program::{AtEnd, AtStart, TensorId, TensorKind};
 use crate::shape::Extent;
 
 impl Memory {
@@ -18,24 +18,10 @@ impl Memory {
             }
             let id = TensorId(index as u16);
             let plan = setup.plan(launch, rank);
-            let own = match buffer.kind {
-                TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
-                    plan.geometry.chunk(buffer.rows, u32::from(rank))
-                }
-                TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale {
-                    gathered: false, ..
-                }
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. } => setup.held(launch, rank, id),
-                TensorKind::Out
-                | TensorKind::MadeScale { .. }
-                | TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput
-                | TensorKind::Scratch { .. } => Extent::default(),
+            let own = match buffer.kind.at_start() {
+                AtStart::Shard => plan.geometry.chunk(buffer.rows, u32::from(rank)),
+                AtStart::Whole => setup.held(launch, rank, id),
+                AtStart::Nothing => Extent::default(),
             };
             let mut new = shadow(setup, launch, rank, id);
             let grid = &setup.grids[new.grid][index];
@@ -109,16 +95,12 @@ impl Memory {
                         other: setup.site(at, "reads"),
                     }));
                 }
-                let promised = match buffer.kind {
-                    TensorKind::Scattered | TensorKind::Reduced => {
-                        cell.tags.complete(setup.kernel, setup.world as u16)
-                    }
-                    TensorKind::Exchanged => cell.tags.sent_by(setup.kernel, slot as u16),
-                    TensorKind::Accumulated => cell.tags.accumulates(),
-                    TensorKind::GatheredOutput => {
-                        cell.tags.sent_by(setup.kernel, owner(grid.rows[row]))
-                    }
-                    TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+                let promised = match buffer.kind.at_end() {
+                    AtEnd::Sum { .. } => cell.tags.complete(setup.kernel, setup.world as u16),
+                    AtEnd::Sent => cell.tags.sent_by(setup.kernel, slot as u16),
+                    AtEnd::Accumulated => cell.tags.accumulates(),
+                    AtEnd::Computed => cell.tags.sent_by(setup.kernel, owner(grid.rows[row])),
+                    AtEnd::Gathered => {
                         let owner = owner(grid.rows[row]);
                         let own = Tags::one(Tag::Input(owner, TensorId(index as u16)));
                         if cell.tags != own {
@@ -130,15 +112,7 @@ impl Memory {
                         }
                         Ok(())
                     }
-                    TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Scale {
-                        gathered: false, ..
-                    }
-                    | TensorKind::Out
-                    | TensorKind::Amax { .. }
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::Scratch { .. } => Ok(()),
+                    AtEnd::Nothing | AtEnd::Anything | AtEnd::Amax(_) | AtEnd::Scales(_) => Ok(()),
                 };
                 if let Err((missing, twice)) = promised {
                     return Err(Box::new(FailureKind::Contribution {

@@ -389,6 +389,16 @@ impl Running {
                 }
                 tile.reduce(parts.iter().map(Tile::view), dtype);
             }
+            StepKind::OwnTerm { acc, value, of } => {
+                let (rows, columns) = (of.rows.len() as usize, of.columns.len() as usize);
+                let mut term = Vec::new();
+                let tile = |acc: crate::value::AccId| accs[usize::from(acc.0)].as_ref();
+                let value = &kernel.values[usize::from(value.0)];
+                evaluate(value, &tile, rows, columns, &mut term);
+                let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.shaped(rows, columns);
+                tile.add_own(&term, kernel.buffers[of.buffer.index()].dtype);
+            }
             StepKind::Load { acc, from } => {
                 let mut tile = self.lines(from, from.home)?.read(memory)?;
                 tile.laid(kernel.buffers[from.buffer.index()].kind);

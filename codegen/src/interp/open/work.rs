@@ -3,8 +3,8 @@
 use super::bytes::{Fault, Memory, put, word};
 use super::compare::Compare;
 use super::watch::Watch;
+use crate::checked::Checked;
 use crate::plan::Plan;
-use crate::verify::Checked;
 
 /// A stream of a [`Machine`](super::Machine).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

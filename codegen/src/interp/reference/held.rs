@@ -143,13 +143,8 @@ impl<'a> Held<'a> {
         self.accs[agent].insert(acc, more);
     }
 
-    fn store(
-        &mut self,
-        agent: usize,
-        dst: &Rect,
-        mode: StoreMode,
-        value: &Value,
-    ) -> Result<(), String> {
+    /// The sums of an expression in each element of a rectangle.
+    fn value(&mut self, agent: usize, dst: &Rect, value: &Value) -> Array2<SumId> {
         let mut accs = Vec::new();
         for acc in value.accs() {
             if let Some(filled) = self.accs[agent].get(&acc).cloned() {
@@ -160,7 +155,7 @@ impl<'a> Held<'a> {
         // Neighbours are nearly always alike.
         let mut last: (Vec<SumId>, SumId) = (Vec::new(), NOTHING);
         let shape = (dst.rows.len(), dst.columns.len());
-        let ids = Array2::from_shape_fn(shape, |at| {
+        Array2::from_shape_fn(shape, |at| {
             let here = accs.iter().map(|(_, ids)| ids[at]);
             if !accs.is_empty() && here.clone().eq(last.0.iter().copied()) {
                 return last.1;
@@ -178,8 +173,7 @@ impl<'a> Held<'a> {
             let sum = self.sums.of_value(value, &acc);
             known.insert(here, sum);
             sum
-        });
-        self.write(dst, mode, &ids)
+        })
     }
 }
 
@@ -205,7 +199,17 @@ impl Memory for Held<'_> {
                 };
                 self.fill(agent, *acc, product);
             }
-            Act::Sum { acc, from } => {
+            Act::Sum { acc, from, own } => {
+                if let Some((value, of)) = own {
+                    let own = Filled {
+                        ids: self.value(agent, of, value),
+                        rows: of.rows.clone(),
+                        columns: of.columns.clone(),
+                        vector: false,
+                        scale: false,
+                    };
+                    self.fill(agent, *acc, own);
+                }
                 for from in from {
                     for home in from.homes.clone() {
                         let read = self.read(home, from)?;
@@ -219,7 +223,10 @@ impl Memory for Held<'_> {
             }
             Act::Store {
                 dst, mode, value, ..
-            } => self.store(agent, dst, *mode, value)?,
+            } => {
+                let ids = self.value(agent, dst, value);
+                self.write(dst, *mode, &ids)?;
+            }
         }
         Ok(())
     }

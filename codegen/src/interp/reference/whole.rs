@@ -13,7 +13,7 @@ use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::product::product;
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, Side, TensorId, TensorKind};
+use crate::program::{AtEnd, Program, Side, TensorId};
 use crate::scales::scale_of;
 use crate::shape::Extent;
 use crate::value::AccId;
@@ -79,12 +79,12 @@ impl<'a> Wholes<'a> {
             rows: sizes.held(tensor, rank),
             count,
         };
-        let every: Vec<Part> = match self.held.program.tensors[tensor].kind {
-            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. } => {
+        let every: Vec<Part> = match self.held.program.tensors[tensor].kind.at_end() {
+            AtEnd::Gathered => {
                 let all = self.inputs.seen(rank, tensor);
                 return Some(Ok(all.into_iter().collect()));
             }
-            TensorKind::GatheredOutput => ranks
+            AtEnd::Computed => ranks
                 .map(|owner| Part {
                     rank: owner,
                     slot: 0,
@@ -92,18 +92,10 @@ impl<'a> Wholes<'a> {
                     count: Count::Sent(owner),
                 })
                 .collect(),
-            TensorKind::Accumulated => vec![here(0, Count::Once)],
-            TensorKind::Scattered | TensorKind::Reduced => vec![here(0, Count::EveryRank)],
-            TensorKind::Exchanged => ranks.map(|from| here(from, Count::Sent(from))).collect(),
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false, ..
-            }
-            | TensorKind::Out
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scratch { .. } => return None,
+            AtEnd::Accumulated => vec![here(0, Count::Once)],
+            AtEnd::Sum { .. } => vec![here(0, Count::EveryRank)],
+            AtEnd::Sent => ranks.map(|from| here(from, Count::Sent(from))).collect(),
+            AtEnd::Nothing | AtEnd::Anything | AtEnd::Amax(_) | AtEnd::Scales(_) => return None,
         };
         let parts = every.iter().map(|part| self.promised(tensor, part));
         Some(

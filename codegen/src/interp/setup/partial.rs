@@ -61,6 +61,7 @@ fn needed(plans: &[&Plan], home: u16, counter: CounterId, cell: u32, amount: u32
                         | StepKind::Copy { .. }
                         | StepKind::Dot { .. }
                         | StepKind::Reduce { .. }
+                        | StepKind::OwnTerm { .. }
                         | StepKind::Load { .. }
                         | StepKind::Store { .. } => {}
                     }

@@ -259,6 +259,18 @@ impl Asked<'_> {
         let largest = (each.iter()).max_by_key(|needs| (needs.wgmma.tile.columns, needs.stage));
         let mut needs = *largest.unwrap_or(&self.needs());
         needs.columns = columns.unwrap_or(needs.columns);
+        let apart = each.iter().map(|needs| needs.apart).min();
+        needs.apart = apart.unwrap_or(needs.apart);
+        // Measured: of a gather, a layer and a sum in 256x128 beside 128x256, subtiles of 32 columns spill 4 bytes.
+        let tall = together
+            .iter()
+            .any(|asked| asked.wgmma.blocks() > 1 && asked.wgmma.tile.columns > 64);
+        let alike = together
+            .iter()
+            .all(|asked| asked.wgmma.tile == self.wgmma.tile);
+        if tall && !alike && self.results.sums == Sums::Apart {
+            needs.apart = needs.apart.min(16);
+        }
         let rows = together.iter().map(|asked| asked.wgmma.tile.rows).max();
         needs.wgmma.tile.rows = rows.unwrap_or(needs.wgmma.tile.rows);
         // An array of a stage has room for what each loop has in it.
@@ -286,6 +298,11 @@ impl Asked<'_> {
             alone: self.alone(),
             promoted: self.promotes(),
             scales: self.bytes_of_scales(),
+            apart: u32::MAX,
+        };
+        let needs = Needs {
+            apart: needs.most_apart(),
+            ..needs
         };
         let operands = self.operands(&self.stages().0);
         let stage = match operands.is_empty() {

@@ -1,7 +1,7 @@
 //! What tiles must be whose items store FP8.
 
 use super::asked::Asked;
-use super::rules::refuse;
+use super::finding::refuse;
 use super::subtiles::{LINE, Needs, fits_codes};
 use super::wgmma::{MOST, Wgmma};
 use crate::diag::Diagnostic;

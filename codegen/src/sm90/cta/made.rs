@@ -1,7 +1,7 @@
 //! What tiles must be whose items make scales of 1×128 of what they store.
 
 use super::asked::Asked;
-use super::rules::refuse;
+use super::finding::refuse;
 use super::subtiles::{Sums, VALUES};
 use crate::block::BLOCK;
 use crate::diag::Diagnostic;

@@ -6,6 +6,7 @@
 mod asked;
 mod bytes;
 pub mod dependent_launch;
+mod finding;
 mod made;
 mod promoted;
 mod registers;
@@ -19,8 +20,9 @@ mod wgmma;
 
 pub(crate) use rules::placed;
 pub use smem::{Lifetime, Region};
-pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
+pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, PARTIAL_BOX_ROWS, Wgmma, instruction_k};
 
+use crate::checked::Subject;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role as Loops, RoleKind, visit_ops};
@@ -29,17 +31,14 @@ use crate::tiling::Tiling;
 use crate::variant::Arch;
 use asked::{Asked, Item, Loop, distinct, first_store, takes_tiles_between_products, ways};
 pub(crate) use asked::{computes, loops, moves_and_sums};
+use finding::refuse;
 use registers::reallocated;
 use results::results;
-use rules::{Level, refuse};
+use rules::Level;
 use smem::Division;
 use std::{iter, slice};
 use subtiles::Needs;
 
-/// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
-/// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in partial boxes of 8, nine in its last tiles, was
-/// 25 % slower than 256x8192x8192.
-pub const PARTIAL_BOX_ROWS: u32 = 32;
 /// Columns of a staging buffer on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const STAGING_COLUMNS: u32 = 64;
 /// Rows of a box of TMA, at most.
@@ -98,8 +97,7 @@ pub struct Cta {
     bytes: u32,
 }
 
-/// What is decided about a kernel's tiles, and what is in the way. [`crate::verify::kernel`] makes it once and keeps it with
-/// the kernel.
+/// What is decided about a kernel's tiles, and what is in the way. It is decided once and kept with the kernel.
 #[derive(Clone, Debug)]
 pub struct Decision {
     cta: Option<Cta>,
@@ -107,6 +105,11 @@ pub struct Decision {
     misfits: Vec<Diagnostic>,
     /// Why this version has no pipeline for it.
     missing: Vec<Diagnostic>,
+}
+
+/// What the plans and the pipeline of a kernel read: how its tiles are computed.
+impl Subject for Kernel {
+    type Decided = Decision;
 }
 
 impl Decision {

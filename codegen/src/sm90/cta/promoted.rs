@@ -2,8 +2,8 @@
 //! kernel.
 
 use super::asked::Asked;
+use super::finding::refuse;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
-use super::rules::refuse;
 use crate::block::ScaleBlock;
 use crate::diag::Diagnostic;
 use crate::program::Side;

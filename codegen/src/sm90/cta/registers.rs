@@ -1,7 +1,6 @@
 //! Who has how many registers, and what that leaves room for. All of it is measured: other choices spill.
 
-use super::PARTIAL_BOX_ROWS;
-use super::wgmma::{MOST_ACCUMULATORS, Mode, Wgmma};
+use super::wgmma::{MOST_ACCUMULATORS, Mode, PARTIAL_BOX_ROWS, Wgmma};
 
 /// Accumulators of a thread from which the others have few registers: the loading thread 24.
 const MANY_ACCUMULATORS: u32 = 160;

@@ -100,18 +100,22 @@ fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
     read
 }
 
-/// Where a sum over ranks is, if an item has one beside a product. It is apart where the item has several products, stores
-/// something else than functions of all of the sum, or announces the product before it waits for what it adds.
+/// Where a sum over ranks is, if an item has one beside a product. It is apart where it has an own term in its order, the item has
+/// several products, stores something else than functions of all of the sum, or announces the product before it waits for what
+/// it adds.
 fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
     let (mut signalled, mut waited) = (false, false);
-    let mut added = false;
+    let (mut added, mut owns) = (false, false);
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Dot { acc, .. } => {
             products += 1;
             terms.push(*acc);
         }
-        OpKind::Reduce { acc, .. } => terms.push(*acc),
+        OpKind::Reduce { acc, own, .. } => {
+            terms.push(*acc);
+            owns |= own.is_some();
+        }
         OpKind::Store { value, mode, .. } => {
             stored.push(&kernel.values[usize::from(value.0)]);
             added |= *mode == StoreMode::Add;
@@ -138,7 +142,7 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     terms.sort();
     terms.dedup();
     let folds = |value: &&Value| value.folded(&terms).is_some();
-    if products > 1 || waited || !stored.iter().all(folds) {
+    if products > 1 || waited || owns || !stored.iter().all(folds) {
         Sums::Apart
     } else {
         Sums::Added

@@ -5,15 +5,16 @@
 
 use super::asked::{Asked, Dot, distinct, moves_and_sums};
 use super::bytes::{registers_beside_codes, whole_lines_of_bytes};
+use super::finding::refuse;
 use super::made::{bytes_beside_scales, partial_sums, registers_beside_scales, scales_of_rows};
 use super::promoted::{has_room_to_promote, promoted_elements, whole_squares};
 use super::registers::{Company, has_registers};
 use super::shared::{cluster_fits, clusters, shared_alone, some_in_cluster, splits};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
-use crate::diag::{Diagnostic, Rule as About};
+use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OpKind, Role, RoleKind, visit};
-use crate::program::{Loc, TensorId, role_words};
+use crate::program::{TensorId, role_words};
 use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
@@ -127,21 +128,13 @@ pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>)
     true
 }
 
-/// One finding.
-pub(super) fn refuse(
-    at: impl Into<Option<Loc>>,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> Diagnostic {
-    Diagnostic::new(About::Resources, at, message).hint(hint)
-}
-
 /// What this version has no pipeline for, whatever its tiles.
 pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if kernel.variant.arch != Arch::Sm90 {
-        let message = format!("no pipeline for {}", kernel.variant.arch.name());
-        found.push(refuse(None, message, "pipelines are for sm90"));
+        let message = format!("arch {} has no GPU kernel", kernel.variant.arch.name());
+        let hint = "drop `--arch cpu`, or run it on emulated ranks: `run --device cpu`";
+        found.push(refuse(kernel.program.at, message, hint));
     }
     found
 }
@@ -386,12 +379,21 @@ fn by_turns(asked: &Asked<'_>) -> String {
     }
 }
 
+/// Which tiles may have stored ones beside them.
+fn cooperative(asked: &Asked<'_>) -> &'static str {
+    match asked.kind.ping_pong {
+        true => "it goes through the stages, after the order barrier was passed: cooperative tiles",
+        false => {
+            "it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows"
+        }
+    }
+}
+
 /// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let message = format!("{}, {}", stored_tile(asked), by_turns(asked));
-    let hint = "it goes through the stages, after the order barrier was passed: cooperative tiles";
-    (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
+    (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, cooperative(asked)))
 }
 
 /// Stored tiles are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
@@ -436,9 +438,7 @@ fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
     let sums = asked.item.sums.iter().filter(move |_| ping_pong);
     sums.map(|at| {
         let message = format!("a sum of stored tiles, {}", by_turns(asked));
-        let hint =
-            "it goes through the stages, after the order barrier was passed: cooperative tiles";
-        refuse(*at, message, hint)
+        refuse(*at, message, cooperative(asked))
     })
 }
 

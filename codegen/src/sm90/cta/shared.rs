@@ -1,7 +1,7 @@
 //! Rules about CTAs that share work: what clusters load together, and the steps of a tile that several multiply.
 
 use super::asked::Asked;
-use super::rules::refuse;
+use super::finding::refuse;
 use super::wgmma::{ATOM_ROWS, Mode};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, RoleKind};
@@ -89,12 +89,11 @@ pub(super) fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
         let message = format!("{split} CTAs that split the K of a tile");
         let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
         found.push(refuse(at, message, hint));
-    } else if kind.ctas() > MOST_CTAS {
+    } else if kind.cluster != (1, 1) {
         let (down, across) = kind.cluster;
         let message =
             format!("{split} CTAs that split the K of a tile, in a cluster of {down}x{across}");
-        let most = MOST_CTAS / (down * across).max(1);
-        let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
+        let hint = "cluster = (1, 1), or split = 1: the CTAs of a cluster share operands or steps";
         found.push(refuse(at, message, hint));
     }
     if asked.products.len() > 1 {

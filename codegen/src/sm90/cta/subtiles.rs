@@ -26,6 +26,8 @@ pub(super) struct Needs {
     pub promoted: bool,
     /// Bytes of a stage for scales of its operands' blocks.
     pub scales: u32,
+    /// How much of the N side a subtile may have beside a sum that is apart: [`Needs::most_apart`] of every loop.
+    pub apart: u32,
 }
 
 /// What the items of a kernel store, and read beside the operands of their products.
@@ -71,6 +73,8 @@ pub(super) const ENOUGH_ROWS: u32 = 24;
 const LARGEST: u32 = 32 << 10;
 /// Bytes of the narrowest swizzle's lines: what a subtile of FP8 has columns of, at least.
 pub(super) const LINE: u32 = 32;
+/// The most that a tile has on the instruction's N side.
+const MOST_N: u32 = 256;
 /// Registers of a thread for accumulators and for what a subtile of them becomes.
 pub(super) const VALUES: u32 = 192;
 
@@ -136,7 +140,7 @@ impl Needs {
         } = self.results;
         let fits = |columns: &u32| {
             self.places(rows * columns) >= inputs
-                && self.fits_apart(*columns)
+                && *columns <= self.apart
                 && (!bytes || fits_codes(self.wgmma, *columns, inputs, measured))
         };
         let widest_of_all = divide.clone().next();
@@ -164,7 +168,7 @@ impl Needs {
                 && each >= ENOUGH_ROWS
                 && each * tile.columns * self.results.widest * self.sets() <= LARGEST
                 && (as_it_is || values(each) <= VALUES)
-                && self.fits_apart(each)
+                && each <= self.apart
                 && self.places(each * tile.columns) >= self.results.inputs
         };
         let fewest = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
@@ -180,12 +184,13 @@ impl Needs {
         }
     }
 
-    /// Whether a thread has registers for a sum that is apart: for its part of a subtile that has so much of the N side, for what
-    /// becomes of it, and for its numbers of each vector, two of a block's M side or a quarter of the N side. Measured: with scales
-    /// of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows 200; without, 208x128 by 104 rows 208.
-    fn fits_apart(&self, n: u32) -> bool {
+    /// How much of the N side a subtile of this loop may have: a thread has registers for its part of a sum that is apart, for what
+    /// becomes of it, for two or more stored tiles beside it, and for its numbers of each vector, two of a block's M side or a
+    /// quarter of the N side. Measured: with scales of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows
+    /// 200; without, 208x128 by 104 rows 208. With two stored tiles, 256x128 by 32 columns spills 12 bytes.
+    pub fn most_apart(&self) -> u32 {
         if self.results.sums != Sums::Apart {
-            return true;
+            return u32::MAX;
         }
         let blocks = self.wgmma.blocks();
         let [of_rows, of_columns] = self.results.vectors;
@@ -193,8 +198,16 @@ impl Needs {
             true => (of_columns, of_rows),
             false => (of_rows, of_columns),
         };
-        let vectors = on_m * 2 * blocks + on_n * n / 4;
-        self.wgmma.accumulators() + blocks * n + vectors <= VALUES
+        let sets = if self.results.inputs > 2 {
+            1 + self.results.inputs
+        } else {
+            2
+        };
+        let fits = |n: &u32| {
+            let vectors = on_m * 2 * blocks + on_n * n / 4;
+            self.wgmma.accumulators() + blocks * n * sets / 2 + vectors <= VALUES
+        };
+        (1..=MOST_N).rev().find(fits).unwrap_or(0)
     }
 
     /// Subtiles of so many elements that a stage has room for, where each operand would be.

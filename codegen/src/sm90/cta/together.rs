@@ -1,7 +1,7 @@
 //! Rules about the loops of one kernel: what goes through the same stages, in whose turn.
 
 use super::asked::{Asked, Loop};
-use super::rules::refuse;
+use super::finding::refuse;
 use super::wgmma::Mode;
 use crate::diag::Diagnostic;
 use crate::kernel::Op;

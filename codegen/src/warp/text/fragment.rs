@@ -49,6 +49,13 @@ impl Printer<'_> {
                 "{name} += {} as {dtype}",
                 self.part(*ring, *slot_part, &Expr::Const(0))
             ),
+            FragmentOp::AddOwn {
+                name,
+                elements,
+                part,
+                dtype,
+                ..
+            } => format!("{name} += {} as {dtype}", self.elements(*elements, part)),
             FragmentOp::ReadVector {
                 name,
                 tensor,

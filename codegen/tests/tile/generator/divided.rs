@@ -198,6 +198,7 @@ pub fn columns(
     let tiles = s.tiles("tiles", first, sizes.tile);
     let arrived = s.counters("arrived", [pieces.into()]);
     let moved = Moved {
+        by_rows: false,
         scaled: false,
         x: w,
         from,

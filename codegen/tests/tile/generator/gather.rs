@@ -4,6 +4,7 @@ use super::Sizes;
 use super::draw::{Draw, Part, shuffled};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+use counterflow_codegen::shape::Shape;
 
 /// What a gather moves, and with what.
 #[derive(Clone, Copy)]
@@ -13,11 +14,30 @@ pub struct Moved {
     pub from: TensorRef,
     pub pieces: PartitionRef,
     pub arrived: CountersRef,
+    /// Whether that counts all slabs of some rows in one cell.
+    pub by_rows: bool,
     /// Whether it has scales that travel with it.
     pub scaled: bool,
 }
 
 impl Moved {
+    /// The cell of a rank that counts a piece.
+    fn cell(self, rank: &RankExpr, p: Item) -> CellsRef {
+        let home = self.arrived.on(rank);
+        match self.by_rows {
+            true => home.at(p.rows()),
+            false => home.at(p),
+        }
+    }
+
+    /// The same of this rank.
+    fn own_cell(self, p: Item) -> CellsRef {
+        match self.by_rows {
+            true => self.arrived.at(p.rows()),
+            false => self.arrived.at(p),
+        }
+    }
+
     /// What brings a piece of one to the other: a copy of all, or one of each plane, in any order; and now and then not all
     /// of it, or some of it twice.
     fn copies<'a>(
@@ -100,10 +120,22 @@ pub fn source(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, gathered: TensorRef)
     }
 }
 
-pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes, scaled: bool) {
+pub fn all_gather(
+    draw: &mut Draw<'_>,
+    s: &mut ScheduleBuilder,
+    sizes: Sizes,
+    scaled: bool,
+    launches: &mut [Shape],
+) {
     let x = s.gathered("x", Bf16);
+    let drawn = draw.of(16);
     // Without it nothing is multiplied.
-    let w = (draw.of(4) != 1 || scaled).then(|| s.local("w", Bf16));
+    let w = (drawn % 4 != 1 || scaled).then(|| s.local("w", Bf16));
+    let (slabs, by_rows) = match drawn / 4 {
+        2 if !scaled => (true, true),
+        3 if !scaled => (true, false),
+        _ => (false, false),
+    };
     let accumulated = draw.of(3) == 1;
     let y = if accumulated {
         s.accumulated("y", Bf16)
@@ -111,14 +143,32 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes, sc
         s.out("y", Bf16)
     };
     let from = source(draw, s, x);
-    let pieces = s.pieces("pieces", x, sizes.piece);
+    let pieces = match slabs {
+        true => s.tiles("slabs", x, (sizes.piece, 6 * sizes.times.1)),
+        false => s.pieces("pieces", x, sizes.piece),
+    };
     let tiles = s.tiles("tiles", y, sizes.tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let counted = match by_rows {
+        true => s.pieces("rows", x, sizes.piece),
+        false => pieces,
+    };
+    let arrived = s.counters("arrived", [counted.into()]);
+    if slabs && !by_rows {
+        // A slab has a cell in every launch.
+        for launch in launches.iter_mut() {
+            launch.k = 16 * sizes.times.1;
+            launch.dims.insert("x.columns".into(), launch.k);
+            if w.is_none() {
+                launch.n = launch.k;
+            }
+        }
+    }
     let moved = Moved {
         x,
         from,
         pieces,
         arrived,
+        by_rows,
         scaled,
     };
     let (moves, moves_last) = Moves::draw(draw, s, moved);
@@ -229,9 +279,7 @@ fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
                 let to = draw.rank(peer.clone(), &peer);
                 let whom = draw.rank(peer.clone(), &peer);
                 let mut parts = moved.copies(draw, x.on(&to), from.into(), p);
-                parts.push(Box::new(move |s| {
-                    s.signal(moved.arrived.on(&whom).at(p), 1)
-                }));
+                parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
                 hand_off(draw, s, &peer, parts);
             });
         }
@@ -246,9 +294,7 @@ fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks
             let source = draw.rank(peer.clone(), &peer);
             let whom = draw.rank(me(), &peer);
             let mut parts = moved.copies(draw, x.into(), from.on(&source), p);
-            parts.push(Box::new(move |s| {
-                s.signal(moved.arrived.on(&whom).at(p), 1)
-            }));
+            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
             hand_off(draw, s, &peer, parts);
         });
     });
@@ -267,11 +313,9 @@ fn ring_on(
         s.for_items("p", moved.pieces.of(&chunk), |s, p| {
             let to = draw.rank(next.clone(), &chunk);
             let whom = draw.rank(next.clone(), &chunk);
-            let mut parts: Vec<Part<'_>> = vec![Box::new(move |s| s.wait(moved.arrived.at(p)))];
+            let mut parts: Vec<Part<'_>> = vec![Box::new(move |s| s.wait(moved.own_cell(p)))];
             parts.extend(moved.copies(draw, x.on(&to), from.into(), p));
-            parts.push(Box::new(move |s| {
-                s.signal(moved.arrived.on(&whom).at(p), 1)
-            }));
+            parts.push(Box::new(move |s| s.signal(moved.cell(&whom, p), 1)));
             let parts = shuffled(draw, parts);
             parts.iter().for_each(|part| part(s));
         });
@@ -281,18 +325,14 @@ fn ring_on(
 /// Two steps: to my neighbour, who passes it to the rest.
 fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     let Moved {
-        x,
-        from,
-        pieces,
-        arrived,
-        ..
+        x, from, pieces, ..
     } = moved;
     let next = (me() + 1) % world();
     s.for_items("p", pieces.of(me()), |s, p| {
         s.when(Cond::compare(Comparison::Gt, world(), 1), |s| {
             let parts: Vec<Part<'_>> = vec![
                 Box::new(|s| s.copy(x.on(&next).at(p), from.at(p))),
-                Box::new(|s| s.signal(arrived.on(&next).at(p), 1)),
+                Box::new(|s| s.signal(moved.cell(&next, p), 1)),
             ];
             let parts = shuffled(draw, parts);
             parts.iter().for_each(|part| part(s));
@@ -301,13 +341,13 @@ fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     let origin = (me() - 1) % world();
     s.for_items("p", pieces.of(&origin), |s, p| {
         if !draw.wrong() {
-            s.wait(arrived.at(p));
+            s.wait(moved.own_cell(p));
         }
         s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
             s.when(Cond::compare(Comparison::Ne, &peer, &origin), |s| {
                 let parts: Vec<Part<'_>> = vec![
                     Box::new(|s| s.copy(x.on(&peer).at(p), x.at(p))),
-                    Box::new(|s| s.signal(arrived.on(&peer).at(p), 1)),
+                    Box::new(|s| s.signal(moved.cell(&peer, p), 1)),
                 ];
                 let parts = shuffled(draw, parts);
                 parts.iter().for_each(|part| part(s));
@@ -327,7 +367,7 @@ fn relayed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, relay: Te
             let parts: Vec<Part<'_>> = vec![
                 Box::new(move |s| s.copy(relay.at(slot.clone()).at(p), from.at(p))),
                 Box::new(move |s| s.copy(x.on(&to).at(p), relay.at(there.clone()).at(p))),
-                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+                Box::new(move |s| s.signal(moved.cell(&whom, p), 1)),
             ];
             hand_off(draw, s, &peer, parts);
         });

@@ -111,6 +111,9 @@ pub const TENSOR_CORES: Sizes = Sizes {
 /// Which byte says what kind of schedule it is.
 pub const KIND: usize = 3;
 
+/// Which byte of a gather says whether it moves slabs.
+pub const SLABS: usize = 6;
+
 /// From this number on that byte says: several gathers, products and sums in one kernel.
 pub const SEVERAL: u8 = 240;
 
@@ -143,7 +146,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let mut s = ScheduleBuilder::new("random");
     let (mut meant, mut gathers_relu, mut divided) = (None, false, None);
     match kind {
-        0..=2 | 18 | 19 => gather::all_gather(&mut draw, &mut s, sizes, scaled),
+        0..=2 | 18 | 19 => gather::all_gather(&mut draw, &mut s, sizes, scaled, &mut launches),
         3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
         5 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, true)),
         6 => meant = Some(reduce::add(&mut draw, &mut s, sizes)),

@@ -1,7 +1,7 @@
 //! Schedules of a size that the warp level takes.
 
 use super::draw::Draw;
-use super::{Case, KIND, SEVERAL, TENSOR_CORES, bytes, gather, sized};
+use super::{Case, KIND, SEVERAL, SLABS, TENSOR_CORES, bytes, gather, sized};
 use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
@@ -39,6 +39,23 @@ pub fn accepted_of_several(
         bytes
     };
     accepted_of(several, seed, change)
+}
+
+/// The same of gathers in slabs of rows and K.
+pub fn accepted_in_slabs(
+    seed: u64,
+    change: impl Fn(u64, &mut Case),
+) -> impl Iterator<Item = Accepted> {
+    accepted_of(in_slabs, seed, change)
+}
+
+/// The bytes of a gather in slabs, which one cell counts for all of some rows, or one each.
+pub fn in_slabs(seed: u64, number: u64) -> Vec<u8> {
+    let mut bytes = bytes(seed, number);
+    bytes[KIND] = 0;
+    let drawn = bytes[SLABS];
+    bytes[SLABS] = 8 + drawn % 8;
+    bytes
 }
 
 fn accepted_of(
@@ -101,6 +118,6 @@ pub fn gather(bytes: &[u8]) -> (Program, u32) {
     let mut draw = Draw::new(bytes);
     let world = [4, 2, 3][draw.of(3)];
     let mut s = ScheduleBuilder::new("random");
-    gather::all_gather(&mut draw, &mut s, TENSOR_CORES, false);
+    gather::all_gather(&mut draw, &mut s, TENSOR_CORES, false, &mut []);
     (s.finish(), world)
 }

@@ -130,7 +130,7 @@ fn stores_and_reads_without_scales() {
       help: one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it
     ");
     let alone = wrong(|op| {
-        if let OpKind::Reduce { acc, from } = op {
+        if let OpKind::Reduce { acc, from, .. } = op {
             *op = OpKind::Load {
                 acc: *acc,
                 from: from.clone(),

@@ -1,5 +1,6 @@
 //! On emulated ranks: what is reserved is what is taken, product after product.
 
+use super::super::apart::Apart;
 use super::super::contenders::Ready;
 use super::super::fp8::tests::planned;
 use super::super::interleaved::Exchange;
@@ -8,12 +9,13 @@ use super::super::variants::{self, Built};
 use super::*;
 use crate::library::{self, Sizes, real};
 use crate::suite;
-use counterflow_codegen::builder::tune;
+use counterflow_codegen::builder::{ScheduleBuilder, me, others, ranks, tune, world};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_runtime::Owner;
+use counterflow_runtime::family::{Family, Stage, sources};
 
 const WORLD: u32 = 2;
 const SETS: u64 = 3;
@@ -67,7 +69,7 @@ impl<'a> Measuring<'a> {
 }
 
 /// Two products with these kernels, one after the other.
-fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
+fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built, apart: Option<&Built>) {
     let ranks = Communicator::emulated(WORLD).expect("ranks");
     let exchange = Exchange::new(ranks.len());
     let cases = SIZES.map(suite::single);
@@ -77,11 +79,27 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
             [planned(ours, case)],
             Vec::from_iter(plain),
             planned(alone, case),
+            Vec::from_iter(apart.map(|moves| {
+                let [m, n, _] = case.size;
+                let family = scattered();
+                let candidate = &family.candidates()[1];
+                let stages = vec![
+                    planned(alone, case),
+                    planned(moves, &suite::single([m, n, n])),
+                ];
+                let kernels = [&*alone.kernel, &*moves.kernel];
+                Apart {
+                    name: candidate.name(),
+                    choices: None,
+                    sources: sources(candidate, &ours.kernel, &kernels).expect("the same tensors"),
+                    stages,
+                }
+            })),
         )
     });
     let kernel = &ours.kernel;
     let task = |at: usize| {
-        let (ours, plain, alone) = &plans[at];
+        let (ours, plain, alone, apart) = &plans[at];
         Task {
             case: &cases[at],
             dtype: kernel.buffers[ours[0].built.roles.x.index()].dtype,
@@ -89,6 +107,7 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
             layout: kernel.variant.layout,
             ours,
             plain,
+            apart,
             alone: Some(alone),
             compiler: None,
             samples: 1,
@@ -110,7 +129,11 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
             let counted = parts(task, SETS).iter().map(Part::heap_bytes).sum::<u64>();
             let counted = counted + of_kernels(task);
             let name = format!("{} {}", kernel.name, kernel.variant);
-            assert_eq!(used.used, counted, "{name}: {used}");
+            match task.apart {
+                [] => assert_eq!(used.used, counted, "{name}: {used}"),
+                // Kernels share scratch.
+                _ => assert!(used.used <= counted, "{name}: {used}"),
+            }
             assert!(
                 !measuring.room.has_more(),
                 "{name}: more is reserved than is taken"
@@ -125,7 +148,9 @@ fn two_products(ours: &Built, plain: Option<&Built>, alone: &Built) {
             rank.barrier()?;
             // All tensors of a set are as large as launches need.
             for set in 0..measuring.sets.len() {
-                measuring.kernels[1].launch(rank, set)?;
+                for kernels in &measuring.kernels[1..] {
+                    kernels.launch(rank, set)?;
+                }
             }
         }
         Ok(())
@@ -154,6 +179,48 @@ fn what_is_reserved_is_taken_product_after_product() {
         };
         let plain = (free != variant).then(|| built(schedule, &free));
         let alone = built(library::gemm, &free);
-        two_products(&built(schedule, &variant), plain.as_ref(), &alone);
+        two_products(&built(schedule, &variant), plain.as_ref(), &alone, None);
     }
+}
+
+/// Tiles go to their owners, who add them.
+fn reduce_scatter() -> Program {
+    let mut s = ScheduleBuilder::new("reduce_scatter");
+    let (g, y) = (s.local("g", Dtype::Bf16), s.scattered("y", Dtype::Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let partial = s.symmetric("partial", Dtype::Bf16, y.chunk(), world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.comm(8u32, |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let part = s.load(g.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), part);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mine = s.load(g.at(t));
+            s.wait(landed.at(others()).at(t));
+            let theirs = s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), mine + theirs);
+        });
+    });
+    s.finish()
+}
+
+/// A product whose rows are summed: fused, or one launch after the other.
+fn scattered() -> Family {
+    Family::new("gemm_reduce_scatter", library::gemm_rs(&real())).or_stages([
+        Stage::new(library::gemm(&real())).tensor("y", "g"),
+        Stage::new(reduce_scatter()).of_result(),
+    ])
+}
+
+#[test]
+fn candidates_of_several_kernels_are_counted_and_run() {
+    let variant = Variant::new(WORLD);
+    let moves = variants::build_stage(&reduce_scatter(), &variant);
+    let moves = moves.unwrap_or_else(|error| panic!("{error}"));
+    let [ours, alone] = [library::gemm_rs, library::gemm].map(|one| built(one, &variant));
+    two_products(&ours, None, &alone, Some(&moves));
 }

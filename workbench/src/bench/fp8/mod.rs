@@ -59,7 +59,7 @@ impl Worker {
         let room = &task.room(rank, task.sets())?;
         let count = task.sets() as usize;
         let mut both = Both::new();
-        draw((rank, fp8), task, own, count, &mut both)?;
+        draw((rank, &self.numbers), task, own, count, &mut both)?;
         let sets = own_sets((room, fp8), task, own, &mut both)?;
 
         let mut absent = Vec::new();
@@ -70,7 +70,7 @@ impl Worker {
         };
         // Where the library has not our kind, its fastest one is the baseline.
         for kind in [own, whole] {
-            theirs.extend(self.theirs((rank, fp8), task, kind, &sets, &mut both)?);
+            theirs.extend(self.theirs(rank, task, kind, &sets, &mut both)?);
             if !theirs.is_empty() {
                 break;
             }
@@ -92,7 +92,7 @@ impl Worker {
             if kind == baseline || kind == own {
                 continue;
             }
-            match self.theirs((rank, fp8), task, kind, &sets, &mut both)? {
+            match self.theirs(rank, task, kind, &sets, &mut both)? {
                 Some(found) => theirs.push(found),
                 None => absent.push(kind.name()),
             }

@@ -3,7 +3,7 @@
 use super::super::room::Room;
 use super::super::task::{Held, Operand, Set, Task};
 use super::super::variants::Planned;
-use crate::cuda::{Coded, Fp8, Matrix, Pieces, Scaled, Share};
+use crate::cuda::{Coded, Fp8, Matrix, Numbers, OperandSource, Pieces, Scaled, Share};
 use counterflow_codegen::program::TensorId;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::launch::Loaded;
@@ -23,7 +23,7 @@ pub(super) type Both = BTreeMap<(usize, Pieces), Drawn>;
 
 /// Draws the operands of a kind, those that are not there.
 pub(super) fn draw(
-    (rank, fp8): (&Communicator, &Fp8),
+    (rank, numbers): (&Communicator, &Numbers),
     task: &Task<'_>,
     kind: Scaled,
     count: usize,
@@ -47,6 +47,7 @@ pub(super) fn draw(
             true => 0,
             false => u64::from(rank.rank()),
         };
+        let source = OperandSource::new(rank, matrix)?;
         let mut drawn = Drawn {
             matrix,
             places: Vec::new(),
@@ -60,7 +61,7 @@ pub(super) fn draw(
             let seed = task.seed.wrapping_mul(1 << 20);
             let seed = seed.wrapping_add(((set as u64) << 12) + ((side as u64) << 8) + own);
             let place = held.coded();
-            fp8.quantised(matrix, place, seed)?;
+            source.write(numbers, place, seed)?;
             drawn.places.push(place);
             drawn.held.push(held);
         }

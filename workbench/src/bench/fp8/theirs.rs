@@ -3,7 +3,7 @@
 use super::super::task::{Set, Task};
 use super::super::worker::Worker;
 use super::operands::{Both, draw};
-use crate::cuda::{Fp8, Fused, Matmul, Operands, Pieces, Problem, Scaled};
+use crate::cuda::{Fused, Matmul, Operands, Pieces, Problem, Scaled};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::Memory;
@@ -39,13 +39,13 @@ impl Worker {
     /// cuBLASLt with a kind of scales; nothing if it has no algorithm for that.
     pub(super) fn theirs<'a>(
         &'a self,
-        with: (&Communicator, &Fp8),
+        rank: &Communicator,
         task: &Task<'_>,
         kind: Scaled,
         sets: &[Set],
         both: &mut Both,
     ) -> Result<Option<Theirs<'a>>, Error> {
-        draw(with, task, kind, sets.len(), both)?;
+        draw((rank, &self.numbers), task, kind, sets.len(), both)?;
         for result in task.theirs(kind) {
             match self.theirs_in(task, (kind, result), sets, both) {
                 Ok(found) => return Ok(Some(found)),

@@ -1,4 +1,4 @@
-//! What a sum of products may be, on the host: `differ_exact` in `fp8.cu` has the same.
+//! What a sum of products may be off: `differ_exact` in `fp8.cu` goes by it, and tests by the same on the host.
 
 use super::{Scale, Terms};
 use counterflow_codegen::dtype::Dtype;
@@ -6,7 +6,7 @@ use counterflow_codegen::dtype::Dtype;
 /// What roundings may change of a sum of products.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Bounds {
-    /// What products lose relatively that are codes before they are added, beside [`Term::least`].
+    /// What products lose relatively that are codes before they are added, beside what the least code of a block loses.
     pub loses: f64,
     /// Of the sizes of all terms together: roundings of their sums before the last one.
     pub between: f32,
@@ -19,6 +19,7 @@ pub(crate) struct Bounds {
 }
 
 /// A product of one rank, known to within what its sums may be off.
+#[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Term {
     pub value: f64,
@@ -57,6 +58,7 @@ impl Terms {
     }
 }
 
+#[cfg(test)]
 impl Bounds {
     /// Whether a number may be the sum of them. NaN is none.
     pub(crate) fn allow(&self, got: f64, terms: &[Term]) -> bool {

@@ -1,5 +1,5 @@
 
-// Operands of FP8 with their scales, and their exact products. This follows `numbers.cu` in one text.
+// Exact products of FP8 operands with their scales, and how ranks share these. This follows `numbers.cu` in one text.
 
 // What has a scale of its own: nothing, the whole matrix, a row, 128 columns of a row, 128 rows of 128 columns.
 enum Pieces : u32 { NOTHING, WHOLE, ROWS, ONE_BY_128, SQUARE };
@@ -16,23 +16,6 @@ __device__ u64 place(Matrix of, u32 row, u32 column) {
     if (of.pieces == SQUARE) return (u64)(row / 128) * (((of.columns + 127) / 128 + 3) / 4 * 4) + column / 128;
     return 0;
 }
-// An element as the model had it before it was quantised: a number of bf16.
-__device__ float source(u64 seed, u64 i) {
-    return widen(narrow(drawn(seed, i), 0), 0);
-}
-// What the largest of a piece is multiplied by so that it becomes the largest of the type.
-__device__ float factor(Matrix of, float amax) {
-    return of.pieces == NOTHING || amax == 0 ? 1.0f : __fdiv_rn(of.type == 3 ? 448.0f : 57344.0f, amax);
-}
-__device__ u8 encode(float value, u32 type) {
-    u16 pair;
-    if (type == 3) {
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %1;" : "=h"(pair) : "f"(value));
-    } else {
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %1;" : "=h"(pair) : "f"(value));
-    }
-    return (u8)pair;
-}
 __device__ float decode(u8 code, u32 type) {
     u32 pair;
     if (type == 3) {
@@ -41,32 +24,6 @@ __device__ float decode(u8 code, u32 type) {
         asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(pair) : "h"((u16)code));
     }
     return widen((u16)pair, 1);
-}
-
-// The largest magnitude of each piece, as bits, into a plane of zeros.
-extern "C" __global__ void amaxes(u32* plane, Matrix of, u64 seed) {
-    u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        u64 at = place(of, (u32)(i / of.columns), (u32)(i % of.columns));
-        u32 bits = __float_as_uint(fabsf(source(seed, i)));
-        u32 alike = __match_any_sync(__activemask(), at);
-        u32 most = __reduce_max_sync(alike, bits);
-        if (threadIdx.x % 32 == __ffs(alike) - 1) atomicMax(plane + at, most);
-    }
-}
-extern "C" __global__ void quantise(u8* codes, const float* plane, Matrix of, u64 seed) {
-    u64 count = (u64)of.rows * of.columns, step = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        float amax = plane[place(of, (u32)(i / of.columns), (u32)(i % of.columns))];
-        codes[i] = encode(source(seed, i) * factor(of, amax), of.type);
-    }
-}
-// From amaxes to what codes are multiplied by. Padding stays zero.
-extern "C" __global__ void settle(float* plane, Matrix of, u64 count) {
-    u64 step = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        if (plane[i] != 0) plane[i] = __fdiv_rn(1.0f, factor(of, plane[i]));
-    }
 }
 
 // x · wᵀ in f64, 64 × 64 elements a CTA, and how far tensor cores may be off.

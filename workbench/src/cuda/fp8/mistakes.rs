@@ -2,6 +2,8 @@
 
 use super::{Coded, Exactly, Fp8, Got, Matrix, Pieces, Terms};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::interp;
+use counterflow_quantise as quantise;
 use counterflow_runtime::Error;
 use counterflow_runtime::driver::Local;
 
@@ -23,18 +25,22 @@ impl Fp8 {
             Pieces::Square,
         ] {
             let (x, w) = (of(96, pieces), of(160, Pieces::Square));
-            let [codes_x, codes_w] =
-                [x, w].map(|of| Local::<u8>::zeros(&self.stream, of.count() as usize));
-            let [plane_x, plane_w] =
-                [x, w].map(|of| Local::<f32>::zeros(&self.stream, of.scales() as usize));
-            let (codes_x, codes_w, plane_x, plane_w) = (codes_x?, codes_w?, plane_x?, plane_w?);
-            let coded = |codes: &Local<u8>, plane: &Local<f32>| Coded {
+            let both = [(x, 1), (w, 2)].map(|(of, seed)| {
+                let (codes, plane) = quantised(of, seed);
+                (of, codes, plane)
+            });
+            let on_gpu = |at: usize| -> Result<(Local<u8>, Local<f32>), Error> {
+                let (_, codes, plane) = &both[at];
+                Ok((
+                    Local::of(&self.stream, codes)?,
+                    Local::of(&self.stream, plane)?,
+                ))
+            };
+            let (of_x, of_w) = (on_gpu(0)?, on_gpu(1)?);
+            let [at_x, at_w] = [&of_x, &of_w].map(|(codes, plane)| Coded {
                 codes: codes.address(),
                 plane: plane.address(),
-            };
-            let (at_x, at_w) = (coded(&codes_x, &plane_x), coded(&codes_w, &plane_w));
-            self.quantised(x, at_x, 1)?;
-            self.quantised(w, at_w, 2)?;
+            });
             let count = x.rows as usize * w.rows as usize;
             let value: Local<u64> = Local::zeros(&self.stream, count)?;
             let allowed: Local<f32> = Local::zeros(&self.stream, count)?;
@@ -43,10 +49,6 @@ impl Fp8 {
                 allowed: allowed.address(),
             };
             self.exactly((x, at_x), (w, at_w), exact)?;
-            let both = [
-                (x, codes_x.read()?, plane_x.read()?),
-                (w, codes_w.read()?, plane_w.read()?),
-            ];
             let wrong = |moved: bool| -> Result<u64, Error> {
                 let numbers = both
                     .each_ref()
@@ -114,6 +116,45 @@ impl Fp8 {
     }
 }
 
+/// Codes and scales of an operand, in cuBLASLt's layout of planes.
+fn quantised(of: Matrix, seed: u64) -> (Vec<u8>, Vec<f32>) {
+    let shape = [of.rows, of.depth].map(|size| size as usize);
+    let mut numbers = interp::Numbers::new(seed);
+    // Rows next to each other, and blocks, are of other sizes, and so are their scales.
+    let value = |at: usize| {
+        let (row, column) = (at / shape[1], at % shape[1]);
+        let size = row % 2 + (row / 128 + column / 128) % 3;
+        let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
+        Dtype::Bf16.round((2.0 * unit - 1.0) * (1 << size) as f32)
+    };
+    let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();
+    let x = quantise::Matrix::new(&values, shape, Dtype::Bf16);
+    let made = |shared| {
+        let rule = quantise::Rule::transformer_engine(quantise::Fp8::E4M3);
+        quantise::twin::quantise(&x, &rule, shared)
+    };
+    match of.pieces {
+        Pieces::Nothing | Pieces::Whole => {
+            let made = made(quantise::Pieces::Whole);
+            (made.codes, made.scales)
+        }
+        Pieces::Rows => {
+            let made = made(quantise::Pieces::Rows);
+            (made.codes, made.scales)
+        }
+        Pieces::OneBy128 => {
+            let made = made(quantise::Pieces::OneBy128);
+            let plane = made.plane::<quantise::RowsLast>();
+            (made.codes, plane.values().to_vec())
+        }
+        Pieces::Square => {
+            let made = made(quantise::Pieces::Square);
+            let plane = made.plane::<quantise::SquarePadded>();
+            (made.codes, plane.values().to_vec())
+        }
+    }
+}
+
 /// The numbers of an operand, or what they would be with the scales of the next pieces.
 fn dequantised(of: Matrix, codes: &[u8], plane: &[f32], moved: bool) -> Vec<f64> {
     let [rows, depth] = [of.rows, of.depth].map(|size| size as usize);
@@ -169,5 +210,24 @@ mod tests {
         assert_eq!(product(&numbers, &numbers, 256)[1], 128.0 * (3.0 + 8.0));
         let moved = dequantised(of, &codes, &plane, true);
         assert_eq!([moved[0], moved[128], moved[256]], [2.0, 1.0, 4.0]);
+    }
+
+    /// The comparison is tried with them on the GPU: they must be far enough apart.
+    #[test]
+    fn operands_of_the_trial_tell_pieces_apart() {
+        for pieces in [Pieces::Rows, Pieces::OneBy128, Pieces::Square] {
+            let of = Matrix {
+                rows: 96,
+                depth: 384,
+                dtype: Dtype::E4M3,
+                pieces,
+            };
+            let (codes, plane) = quantised(of, 1);
+            assert_eq!(plane.len() as u64, of.scales(), "{pieces:?}");
+            let [right, moved] = [false, true].map(|moved| dequantised(of, &codes, &plane, moved));
+            let apart = |(right, moved): (&f64, &f64)| (right - moved).abs() > 0.2 * right.abs();
+            let apart = right.iter().zip(&moved).filter(|it| apart(*it)).count();
+            assert!(apart > right.len() / 2, "{pieces:?}: {apart}");
+        }
     }
 }

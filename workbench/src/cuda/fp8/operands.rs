@@ -1,12 +1,15 @@
-//! Operands of FP8: random numbers quantised by the usual recipe, and the share of them that each rank has.
+//! Operands of FP8: random numbers, quantised, and the share of them that each rank has.
 
 use super::super::elements;
-use super::super::numbers::GRID;
+use super::super::numbers::{Draw, GRID, Numbers};
 use super::Fp8;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_runtime::Error;
+use counterflow_quantise::{Fp8 as Codes, Pieces as Shared, Quantiser, Recipe, Rule, Scaling};
 use counterflow_runtime::cuda::Arguments;
-use counterflow_runtime::driver::Address;
+use counterflow_runtime::driver::{Address, Element};
+use counterflow_runtime::{Communicator, Error};
+use float8::{F8E4M3, F8E5M2};
+use half::bf16;
 
 /// What has a scale of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -65,6 +68,10 @@ impl Matrix {
         u64::from(self.rows) * u64::from(self.depth)
     }
 
+    fn shape(&self) -> [usize; 2] {
+        [self.rows, self.depth].map(|size| size as usize)
+    }
+
     /// Numbers in the plane of its scales, with padding. At least one.
     pub(crate) fn scales(&self) -> u64 {
         let [rows, depth] = [self.rows, self.depth].map(u64::from);
@@ -89,40 +96,75 @@ impl Matrix {
     }
 }
 
-impl Fp8 {
-    /// Quantises the normal numbers of a sequence: a scale makes the largest of a piece the largest that the type has. The
-    /// plane has room for [`Matrix::scales`] numbers and holds zeros.
+/// What makes operands of one kind on a rank.
+pub(crate) struct OperandSource<'r> {
+    rank: &'r Communicator,
+    of: Matrix,
+    quantiser: Quantiser<'r>,
+}
+
+impl<'r> OperandSource<'r> {
+    /// Operands of that size, type and kind of scales: those of TransformerEngine.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses.
+    pub(crate) fn new(rank: &'r Communicator, of: Matrix) -> Result<OperandSource<'r>, Error> {
+        let to = match of.dtype {
+            Dtype::E5M2 => Codes::E5M2,
+            Dtype::E4M3 | Dtype::Bf16 | Dtype::F16 | Dtype::F32 => Codes::E4M3,
+        };
+        let rule = Rule::transformer_engine(to);
+        let (rule, shared) = match of.pieces {
+            // An amax that is taken to be the largest code has the scale 1.
+            Pieces::Nothing => (rule.with_eps(of.dtype.largest()), Shared::Whole),
+            Pieces::Whole => (rule, Shared::Whole),
+            Pieces::Rows => (rule, Shared::Rows),
+            Pieces::OneBy128 => (rule, Shared::OneBy128),
+            Pieces::Square => (rule, Shared::Square),
+        };
+        let recipe = Recipe::new(rule, Scaling::Current(shared), Dtype::Bf16);
+        let quantiser = Quantiser::build(rank, recipe, of.shape())?;
+        Ok(OperandSource {
+            rank,
+            of,
+            quantiser,
+        })
+    }
+
+    /// Quantises the normal numbers of a sequence, of bf16 as a model has them. The plane has room for [`Matrix::scales`]
+    /// numbers.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn quantised(&self, of: Matrix, to: Coded, seed: u64) -> Result<(), Error> {
-        let stream = self.stream.cuda()?;
-        let mut arguments = Arguments::new();
-        if of.pieces != Pieces::Nothing {
-            arguments.address(to.plane);
-            of.give(&mut arguments);
-            arguments.bytes(&seed.to_le_bytes());
-            // SAFETY: it writes as many numbers as the plane has.
-            unsafe { self.amaxes.launch(stream, GRID, &arguments) }?;
+    pub(crate) fn write(&self, numbers: &Numbers, to: Coded, seed: u64) -> Result<(), Error> {
+        match self.of.dtype {
+            Dtype::E5M2 => self.cast::<F8E5M2>(numbers, to, seed),
+            Dtype::E4M3 | Dtype::Bf16 | Dtype::F16 | Dtype::F32 => {
+                self.cast::<F8E4M3>(numbers, to, seed)
+            }
         }
-        arguments.clear();
-        arguments.address(to.codes);
-        arguments.address(to.plane);
-        of.give(&mut arguments);
-        arguments.bytes(&seed.to_le_bytes());
-        // SAFETY: it reads the plane and writes an element for each code, which the caller's memory holds.
-        unsafe { self.quantise.launch(stream, GRID, &arguments) }?;
-        if of.pieces == Pieces::Nothing {
-            return Ok(());
-        }
-        arguments.clear();
-        arguments.address(to.plane);
-        of.give(&mut arguments);
-        arguments.bytes(&of.scales().to_le_bytes());
-        // SAFETY: it writes as many numbers as the plane has.
-        unsafe { self.settle.launch(stream, GRID, &arguments) }
     }
 
+    fn cast<T: Element>(&self, numbers: &Numbers, to: Coded, seed: u64) -> Result<(), Error> {
+        let (rank, shape) = (self.rank, self.of.shape());
+        let source = rank.zeros::<bf16>(shape)?;
+        let draw = Draw {
+            seed,
+            first: 0,
+            count: self.of.count(),
+        };
+        numbers.normal(source.address(), Dtype::Bf16, draw)?;
+        let scales = [self.of.scales() as usize];
+        // SAFETY: the caller's memory has a code for each element, and as many scales; both outlive this call, which waits.
+        let mut codes = unsafe { rank.tensor_from_raw::<T>(to.codes.get(), shape)? };
+        // SAFETY: as above.
+        let mut plane = unsafe { rank.tensor_from_raw::<f32>(to.plane.get(), scales)? };
+        let launch = self.quantiser.on(rank, shape).x(&source);
+        launch.codes(&mut codes).scales(&mut plane).launch()?.wait()
+    }
+}
+
+impl Fp8 {
     /// A rank's share of codes in memory for all of them, and NaN where its peers' come.
     ///
     /// # Errors

@@ -1,0 +1,147 @@
+//! Products: the registers of a tile, and the instructions of a step.
+
+use super::Text;
+use super::promotion::SHORT;
+use super::words::next_block;
+use crate::sm90::cta::instruction_k;
+use crate::tiling::{Multiply, Piece};
+use crate::warp::{Expr, RingId};
+
+impl Text<'_> {
+    /// The registers of every product of a tile.
+    pub(super) fn declare_accumulators(&mut self) {
+        let n = self.tile_n();
+        let on_m = if self.tiling().swapped() {
+            "columns"
+        } else {
+            "rows"
+        };
+        let (blocks, of) = match self.blocks() {
+            Some(blocks) => (format!("[{blocks}]"), "each 64"),
+            None => (String::new(), "64"),
+        };
+        for multiply in self.tiling().multiplies() {
+            let (acc, _) = self.accumulators(multiply.first);
+            let (times, each) = match multiply.on_n.len() {
+                1 => (String::new(), ""),
+                several => (format!("{several} * "), ", product after product"),
+            };
+            let begins = match self.tiling().promotion() {
+                Some(_) => " = {}",
+                None => "",
+            };
+            self.line(format!(
+                "float {acc}{blocks}[{times}{n} / 2]{begins};  // this thread's of {of} {on_m}{each}"
+            ));
+        }
+        match self.tiling().promotion() {
+            Some(promotion) => self.declare_short(promotion),
+            None => self.line("u32 previous = 0;"),
+        }
+    }
+
+    /// Multiplies a step, or a piece of it.
+    pub(super) fn mma(
+        &mut self,
+        ring: RingId,
+        multiply: usize,
+        piece: Option<Piece>,
+        fresh: &Expr,
+    ) {
+        let ring = self.pipeline.ring(ring);
+        let (tiling, multiplies) = (self.tiling, self.tiling().multiplies());
+        // Where one instruction goes on from operand to operand, its descriptor is of the first.
+        let parts = |multiply: &Multiply| {
+            let (x, w) = self.tiling().sides(multiply.on_m, multiply.on_n[0]);
+            [x, w]
+        };
+        let known: Vec<usize> = multiplies[..multiply].iter().flat_map(parts).collect();
+        let [x, w] = parts(&multiplies[multiply]);
+        let at = |part: usize| {
+            let part = ring
+                .buffer
+                .as_ref()
+                .map_or(part, |it| it.part(tiling, part));
+            let name = &ring.parts()[part].name;
+            let bytes = self.array_bytes(ring, part);
+            format!(
+                "{name}s = {name}_tile + {}.index * ({bytes} >> 4)",
+                ring.name
+            )
+        };
+        let new = [x, w].into_iter().filter(|part| !known.contains(part));
+        let new = new.map(at).collect::<Vec<_>>().join(", ");
+        let accumulate = match fresh {
+            Expr::Const(0) => "k != 0".into(),
+            fresh => format!("{} + k != 0", self.expr(fresh)),
+        };
+        let acc = self.accumulators(multiplies[multiply].first).0;
+        let [x, w] = [x, w].map(|part| ring.part(tiling, part).name.clone());
+        let rows = self.pipeline.kernel.variant.layout.mn_major();
+        let [x_step, w_step] = rows.map(|rows| {
+            if rows {
+                "WGMMA_MN_MAJOR_K_STEP"
+            } else {
+                "WGMMA_K_STEP"
+            }
+        });
+        if piece.is_none_or(|piece| (piece.block, piece.part) == (0, 0)) {
+            self.line(format!("const u64 {new};"));
+        }
+        self.line("#pragma unroll");
+        let (x, w) = (
+            format!("{x}s + k * {x_step}"),
+            format!("{w}s + k * {w_step}"),
+        );
+        // What is on the instruction's M side comes first, and by blocks.
+        let [m, n] = [multiplies[multiply].on_m, multiplies[multiply].on_n[0]];
+        let tiling_operands = self.tiling().operands();
+        let ((a, a_rows), (b, b_rows)) = if self.tiling().swapped() {
+            ((w, rows[1]), (x, rows[0]))
+        } else {
+            ((x, rows[0]), (w, rows[1]))
+        };
+        let has = match (a_rows, b_rows) {
+            (false, false) => "",
+            (false, true) => "<K_MAJOR, MN_MAJOR>",
+            (true, false) => "<MN_MAJOR, K_MAJOR>",
+            (true, true) => "<MN_MAJOR, MN_MAJOR>",
+        };
+        let depth = instruction_k(self.pipeline.dtype());
+        let types = match self.pipeline.dtype().is_fp8() {
+            true => [m, n]
+                .map(|part| format!("{}()", tiling_operands[part].element))
+                .join(", "),
+            false => "T()".into(),
+        };
+        let part = piece.map_or(String::new(), |piece| self.part_of_n(piece, " * 128 >> 4"));
+        let step = |acc: &str, block: &str| {
+            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}{part}, {accumulate}, {types});")
+        };
+        let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
+        let one_by_one = self.tiling().promotion().filter(|it| it.together == 1);
+        let acc = match piece {
+            Some(_) => SHORT.into(),
+            None => acc,
+        };
+        let Some(blocks) = self.blocks() else {
+            return self.line(format!("{each} {}", step(&acc, "")));
+        };
+        if let (Some(piece), Some(_)) = (piece, one_by_one) {
+            let block = match piece.block {
+                0 => String::new(),
+                1 => format!(" + {}", next_block(a_rows)),
+                more => format!(" + {more} * {}", next_block(a_rows)),
+            };
+            return self.line(format!("{each} {}", step(&acc, &block)));
+        }
+        self.block(each, |text| {
+            text.line("#pragma unroll");
+            let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));
+            let step = step(&acc, &format!(" + block * {next}"));
+            text.line(format!(
+                "for (u32 block = 0; block < {blocks}; ++block) {step}"
+            ));
+        });
+    }
+}

@@ -1,0 +1,557 @@
+//! Guarantee 3: every output element is written once, and is the sum that its type promises.
+//!
+//! - [`TensorKind::Scattered`], [`TensorKind::Reduced`]: every rank's contribution exactly once, or a function of that
+//!   sum and of inputs ([`Sums::complete`]).
+//! - [`TensorKind::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
+//!   once and never overwrites it.
+//! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
+//! - [`TensorKind::GatheredOutput`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
+//! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
+//! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
+//! - [`TensorKind::MadeScale`]: of its output's blocks, each by the store that writes them ([`super::made`]).
+//! - [`TensorKind::Amax`]: every element of its output, before the scale, and nothing else ([`measured`]).
+//!
+//! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
+//! order gives the same sums.
+
+mod content;
+mod measured;
+mod report;
+
+use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
+use super::facts::{Access, Area, At, Facts, for_spans};
+use super::race::initially_there;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::ValueId;
+use crate::program::{AtEnd, Side, TensorId, TensorKind};
+use crate::shape::Extent;
+use crate::undo::{Fix, undone};
+use crate::unroll::{Span, StepKind};
+use crate::value::AccId;
+use content::{Content, ContentId, Contents};
+use std::collections::HashMap;
+
+/// An accumulator of an agent's current item.
+#[derive(Clone, Default)]
+struct Acc {
+    /// Its item's number, plus one.
+    item: u32,
+    sum: SumId,
+    content: ContentId,
+    /// Its rows and columns. A vector has all rows.
+    rows: Option<Extent>,
+    columns: Option<Extent>,
+}
+
+/// Tracks sums through a run.
+pub(super) struct Coverage<'a, 'b> {
+    facts: &'b Facts<'a>,
+    sums: Sums<'a>,
+    blocks: Vec<SumId>,
+    contents: Contents,
+    /// What each block holds.
+    held: Vec<ContentId>,
+    writes: Vec<u8>,
+    adds: Vec<u8>,
+    accs: Vec<Vec<Acc>>,
+    /// How many elements each rank's amaxes are of.
+    measured: HashMap<(TensorId, u16), u64>,
+    /// Where a term was first stored that no sum over ranks may have.
+    blame: HashMap<TermId, At>,
+}
+
+impl<'a, 'b> Coverage<'a, 'b> {
+    pub fn new(facts: &'b Facts<'a>) -> Self {
+        let count = facts.blocks() as usize;
+        let mut coverage = Coverage {
+            facts,
+            sums: Sums::new(facts.kernel, facts.plan.geometry.world),
+            blocks: vec![NOTHING; count],
+            contents: Contents::new(&facts.kernel.values),
+            held: vec![ContentId::default(); count],
+            writes: vec![0; count],
+            adds: vec![0; count],
+            accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
+            measured: HashMap::new(),
+            blame: HashMap::new(),
+        };
+        for area in facts.areas() {
+            let tensor = TensorId(area.buffer);
+            let input = coverage.contents.id(Content::Input {
+                rank: area.home,
+                slot: area.slot,
+                tensor,
+            });
+            for block in facts.blocks_of(area) {
+                coverage.held[block as usize] = input;
+            }
+            if !facts.kernel.buffers[tensor.index()].kind.is_gathered() {
+                continue;
+            }
+            let own = coverage.sums.one(Term::Input {
+                rank: area.home,
+                tensor,
+            });
+            for block in facts.blocks_of(area) {
+                if initially_there(facts, area, block) {
+                    coverage.blocks[block as usize] = own;
+                    coverage.writes[block as usize] = 1;
+                }
+            }
+        }
+        coverage
+    }
+
+    /// One step of the run.
+    pub fn step(&mut self, at: At, kind: StepKind) {
+        let rank = self.facts.rank(at.agent) as u16;
+        match kind {
+            StepKind::Wait { .. } | StepKind::Signal { .. } => {}
+            StepKind::Copy { dst, src } => {
+                let mut sum = self.read(rank, &src);
+                let mut held = self.held_in(&src);
+                if (src.rows, src.columns) != (dst.rows, dst.columns) {
+                    let elsewhere = self.sums.one(Term::Elsewhere);
+                    sum = self.sums.plus(sum, elsewhere);
+                    held = vec![self.contents.fresh()];
+                } else if src.buffer != dst.buffer {
+                    // Only blocks of one buffer are divided alike.
+                    held = vec![self.contents.one_of(&held)];
+                }
+                self.write(at, kind, sum, &held);
+            }
+            StepKind::Dot { acc, a, b } => {
+                let dim = self.facts.kernel.buffers[a.buffer.index()].columns;
+                let whole = self.facts.plan.geometry.size(dim);
+                let product = if [a.columns.len(), b.columns.len()] == [whole; 2] {
+                    Term::Product {
+                        rank,
+                        operands: (a.buffer, b.buffer),
+                    }
+                } else {
+                    // Schedules multiply over all of K. A kernel made by hand may not.
+                    Term::Elsewhere
+                };
+                let product = self.sums.one(product);
+                let of = [a, b].map(|span| self.content(&span));
+                self.add_content(at, acc, of.into());
+                self.fill(at, acc, product, Some(a.rows), Some(b.rows));
+            }
+            StepKind::Reduce { acc, from } => {
+                let mut sum = NOTHING;
+                let mut of = Vec::new();
+                for_spans(self.facts.kernel, kind, u32::from(rank), |span, _| {
+                    // Its scales are written with it.
+                    if span.buffer != from.buffer {
+                        return;
+                    }
+                    let there = self.read(rank, &span);
+                    sum = self.sums.plus(sum, there);
+                    of.push(self.content(&span));
+                });
+                self.add_content(at, acc, of);
+                self.fill(at, acc, sum, Some(from.rows), Some(from.columns));
+            }
+            StepKind::OwnTerm { acc, value, of } => {
+                let (sum, content) = self.value(at, value, &of);
+                self.add_content(at, acc, vec![content]);
+                self.fill(at, acc, sum, Some(of.rows), Some(of.columns));
+            }
+            StepKind::Load { acc, from } => {
+                let sum = self.read(rank, &from);
+                *self.acc(at, acc) = Acc {
+                    item: at.item + 1,
+                    content: self.content(&from),
+                    ..Acc::default()
+                };
+                let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
+                let [rows, columns] = Side::ALL.map(|side| {
+                    let mut own = Side::ALL.into_iter();
+                    own.find(|own| kind.read_along(*own) == Some(side))
+                        .map(|own| match own {
+                            Side::Rows => from.rows,
+                            Side::Columns => from.columns,
+                        })
+                });
+                self.fill(at, acc, sum, rows, columns);
+            }
+            StepKind::Store {
+                dst, value, amax, ..
+            } => {
+                if let Some(amax) = amax {
+                    *self.measured.entry((amax.to, rank)).or_default() += dst.elements();
+                }
+                let (sum, content) = self.value(at, value, &dst);
+                self.write(at, kind, sum, &[content]);
+            }
+        }
+    }
+
+    fn acc(&mut self, at: At, acc: AccId) -> &mut Acc {
+        let acc = &mut self.accs[at.agent as usize][usize::from(acc.0)];
+        if acc.item != at.item + 1 {
+            *acc = Acc {
+                item: at.item + 1,
+                ..Acc::default()
+            };
+        }
+        acc
+    }
+
+    /// What an accumulator holds after those contents are multiplied, or added, into it.
+    fn add_content(&mut self, at: At, acc: AccId, of: Vec<ContentId>) {
+        let before = self.acc(at, acc).content;
+        let content = self.contents.id(Content::Filled { acc, before, of });
+        self.acc(at, acc).content = content;
+    }
+
+    /// Adds to an accumulator.
+    fn fill(
+        &mut self,
+        at: At,
+        acc: AccId,
+        sum: SumId,
+        rows: Option<Extent>,
+        columns: Option<Extent>,
+    ) {
+        let filled = self.acc(at, acc);
+        let moved = filled.columns.is_some_and(|known| Some(known) != columns)
+            || filled.rows.is_some_and(|known| Some(known) != rows);
+        (filled.rows, filled.columns) = (rows, columns);
+        let before = filled.sum;
+        let mut all = self.sums.plus(before, sum);
+        if moved {
+            let elsewhere = self.sums.one(Term::Elsewhere);
+            all = self.sums.plus(all, elsewhere);
+            self.acc(at, acc).content = self.contents.fresh();
+        }
+        self.acc(at, acc).sum = all;
+    }
+
+    /// The sum of an expression that is stored there, and what it is.
+    fn value(&mut self, at: At, value: ValueId, dst: &Span) -> (SumId, ContentId) {
+        let facts = self.facts;
+        let accs = &self.accs[at.agent as usize];
+        let live = |id: AccId| Some(&accs[usize::from(id.0)]).filter(|acc| acc.item == at.item + 1);
+        let of_acc = |id: AccId| live(id).map_or(NOTHING, |acc| acc.sum);
+        let rank = facts.rank(at.agent) as u16;
+        let dtype = facts.kernel.buffers[dst.buffer.index()].dtype;
+        let sum = self.sums.of_value(value, rank, dtype, &of_acc);
+        let content = |id: AccId| live(id).map_or(ContentId::default(), |acc| acc.content);
+        let content = self.contents.stored(value, dtype, content);
+        let used = facts.kernel.values[usize::from(value.0)].accs();
+        let moved = used.into_iter().filter_map(live).any(|acc| {
+            acc.columns.is_some_and(|columns| columns != dst.columns)
+                || acc.rows.is_some_and(|rows| rows != dst.rows)
+        });
+        let sum = self.sums.stored(sum, self.owner(dst));
+        if !moved {
+            return (sum, content);
+        }
+        let elsewhere = self.sums.one(Term::Elsewhere);
+        (self.sums.plus(sum, elsewhere), self.contents.fresh())
+    }
+
+    /// The rank that owns the rows of a span, if rows are divided over ranks.
+    fn owner(&self, span: &Span) -> Option<u32> {
+        let (geometry, rows) = (
+            &self.facts.plan.geometry,
+            self.facts.kernel.buffers[span.buffer.index()].rows,
+        );
+        (geometry.chunks(rows) > 1).then(|| span.rows.start / geometry.chunk_rows(rows).max(1))
+    }
+
+    /// The sum that `rank` reads from a span. All rows and columns that one item reads hold the same sum, since items of
+    /// a partition do the same in every chunk. If they do not, what is computed from them is part of no sum.
+    fn read(&mut self, rank: u16, span: &Span) -> SumId {
+        let tensor = span.buffer;
+        let kind = self.facts.kernel.buffers[tensor.index()].kind;
+        if kind.is_fixed() {
+            return self.sums.one(Term::Input { rank, tensor });
+        }
+        let (mut found, mut even) = (None, true);
+        self.facts.each_block(span, |block| {
+            let next = self.blocks[block as usize];
+            even &= *found.get_or_insert(next) == next;
+        });
+        match found {
+            _ if !even => self.sums.one(Term::Uneven),
+            Some(sum) => sum,
+            // Nobody writes it: it still has its initial contents.
+            None if kind.is_gathered() => {
+                let rank = self.owner(span).unwrap_or(0) as u16;
+                self.sums.one(Term::Input { rank, tensor })
+            }
+            None => NOTHING,
+        }
+    }
+
+    /// What each block of a span holds.
+    fn held_in(&mut self, span: &Span) -> Vec<ContentId> {
+        let mut found = Vec::new();
+        self.facts
+            .each_block(span, |block| found.push(self.held[block as usize]));
+        if found.is_empty() {
+            // Nobody writes it.
+            found.push(self.contents.id(Content::Input {
+                rank: span.home,
+                slot: span.slot,
+                tensor: span.buffer,
+            }));
+        }
+        found
+    }
+
+    /// What a span holds.
+    fn content(&mut self, span: &Span) -> ContentId {
+        let held = self.held_in(span);
+        self.contents.one_of(&held)
+    }
+
+    /// `held` is what each block of a span gets, in turn, or all of them.
+    fn write(&mut self, at: At, kind: StepKind, sum: SumId, held: &[ContentId]) {
+        for term in self.sums.suspects(sum) {
+            self.blame.entry(term).or_insert(at);
+        }
+        let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
+        let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
+        let (all_held, contents) = (&mut self.held, &mut self.contents);
+        for_spans(facts.kernel, kind, facts.rank(at.agent), |span, access| {
+            let mut next = held.iter().cycle();
+            let added = contents.fresh();
+            facts.each_block(&span, |block| {
+                let block = block as usize;
+                match access {
+                    Access::Read => {}
+                    Access::Write => {
+                        blocks[block] = sum;
+                        all_held[block] = next.next().copied().unwrap_or(added);
+                        writes[block] = writes[block].saturating_add(1);
+                    }
+                    Access::Add => {
+                        blocks[block] = sums.plus(blocks[block], sum);
+                        for term in sums.suspects(blocks[block]) {
+                            blame.entry(term).or_insert(at);
+                        }
+                        all_held[block] = added;
+                        adds[block] = adds[block].saturating_add(1);
+                    }
+                }
+            });
+        });
+    }
+
+    /// The first output block that is wrong at the end.
+    pub fn end(self) -> Option<Diagnostic> {
+        let facts = self.facts;
+        self.untouched().or_else(|| self.unmeasured()).or_else(|| {
+            facts.areas().iter().find_map(|area| {
+                let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
+                facts.blocks_of(area).find_map(|block| match kind.at_end() {
+                    AtEnd::Gathered
+                    | AtEnd::Computed
+                    | AtEnd::Sum { .. }
+                    | AtEnd::Sent
+                    | AtEnd::Anything
+                    | AtEnd::Scales(_) => self.written(area, block),
+                    AtEnd::Accumulated => self.accumulates(area, block),
+                    AtEnd::Nothing | AtEnd::Amax(_) => None,
+                })
+            })
+        })
+    }
+
+    /// An output that no statement writes at all has no blocks.
+    fn untouched(&self) -> Option<Diagnostic> {
+        let facts = self.facts;
+        facts
+            .kernel
+            .buffers
+            .iter()
+            .enumerate()
+            .find_map(|(index, buffer)| {
+                let wanted = match buffer.kind.at_end() {
+                    AtEnd::Anything
+                    | AtEnd::Scales(_)
+                    | AtEnd::Computed
+                    | AtEnd::Accumulated
+                    | AtEnd::Sum { .. }
+                    | AtEnd::Sent => true,
+                    AtEnd::Gathered => facts.plan.geometry.world > 1,
+                    AtEnd::Nothing | AtEnd::Amax(_) => false,
+                };
+                (wanted
+                    && !facts
+                        .areas()
+                        .iter()
+                        .any(|area| usize::from(area.buffer) == index))
+                .then(|| {
+                    if let TensorKind::Scale { of, .. } = buffer.kind {
+                        return Coverage::left_behind(facts.kernel, buffer, of);
+                    }
+                    Diagnostic::new(
+                        Rule::Coverage,
+                        None,
+                        format!("no statement writes {}", buffer.name),
+                    )
+                    .hint(format!(
+                        "{} is {}: every rank must hold all of its part at the end",
+                        buffer.name,
+                        buffer.kind.name()
+                    ))
+                })
+            })
+    }
+
+    /// What is wrong with a block that is written.
+    fn written(&self, area: &Area, block: u32) -> Option<Diagnostic> {
+        let at = block as usize;
+        let (writes, adds) = (self.writes[at], self.adds[at]);
+        let tell = |message, hint| Some(self.tell(block, message, hint));
+        match (writes, adds) {
+            (1, _) => {}
+            (0, 0) => {
+                return tell(
+                    format!("nobody writes {}", self.name(area, block)),
+                    "every element of an output is written once, on every rank that holds it",
+                );
+            }
+            (0, _) => {
+                return tell(
+                    format!(
+                        "{} is added to, but nobody writes it",
+                        self.name(area, block)
+                    ),
+                    "write it first, or make it Accumulated: the launch then adds to what it held before",
+                );
+            }
+            (2.., _) => {
+                return tell(
+                    format!("{} is written {writes} times", self.name(area, block)),
+                    "every element of an output is written once; `+=` adds to it",
+                );
+            }
+        }
+        let sum = self.blocks[at];
+        let kind = self.facts.kernel.buffers[usize::from(area.buffer)].kind;
+        match kind.at_end() {
+            AtEnd::Gathered => self.gathered(area, block),
+            AtEnd::Computed => {
+                let owner = self.owner_of(area, block);
+                match self.sums.sent_by(sum, owner) {
+                    Err(wrong) => Some(self.wrong(area, block, wrong)),
+                    Ok(()) => self.differs(area, block, owner),
+                }
+            }
+            AtEnd::Sum { .. } => {
+                let wrong = self.sums.complete(sum).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            AtEnd::Sent => {
+                let wrong = self.sums.sent_by(sum, area.slot).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            AtEnd::Anything => {
+                let wrong = self.sums.in_place(sum).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            AtEnd::Accumulated | AtEnd::Amax(_) | AtEnd::Scales(_) | AtEnd::Nothing => None,
+        }
+    }
+
+    /// What is wrong with a block that the launch adds to.
+    fn accumulates(&self, area: &Area, block: u32) -> Option<Diagnostic> {
+        let at = block as usize;
+        let (writes, adds) = (self.writes[at], self.adds[at]);
+        let name = || self.name(area, block);
+        let tell = |message, hint| Some(self.tell(block, message, hint));
+        if writes > 0 {
+            return tell(
+                format!("{} is overwritten, so what it held before is lost", name()),
+                "add to it: `+=`; to overwrite it, make it Out",
+            );
+        }
+        if adds != 1 {
+            let message = match adds {
+                0 => format!("nobody adds to {}", name()),
+                adds => format!("{} is added to {adds} times", name()),
+            };
+            return tell(
+                message,
+                "add to every element once per launch, so that its bits do not depend on the order of the adds",
+            );
+        }
+        let wrong = self.sums.accumulates(self.blocks[at]).err()?;
+        Some(self.wrong(area, block, wrong))
+    }
+
+    /// The rank that owns the rows of a block of a gathered tensor.
+    fn owner_of(&self, area: &Area, block: u32) -> u16 {
+        let facts = self.facts;
+        let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
+        let chunk = facts.plan.geometry.chunk_rows(buffer.rows).max(1);
+        (facts.rectangle(area, block).0.start / chunk) as u16
+    }
+
+    /// Whether a block of a gathered output is not known to be what the rank that owns its rows has.
+    fn differs(&self, area: &Area, block: u32, owner: u16) -> Option<Diagnostic> {
+        let (rows, columns) = self.facts.rectangle(area, block);
+        let there = Span {
+            buffer: TensorId(area.buffer),
+            home: owner,
+            slot: area.slot,
+            rows,
+            columns,
+        };
+        let held = |block: u32| self.held[block as usize];
+        let (here, mut same) = (held(block), true);
+        self.facts
+            .each_block(&there, |other| same &= held(other) == here);
+        (!same && !undone(Fix::Provenance)).then(|| {
+            let name = self.name(area, block);
+            self.tell(
+                block,
+                format!("{name} is computed by another expression, or of other values, than on rank {owner}, which owns these rows"),
+                "every rank holds the same at the end: compute it once with `let`, and store that here and on every peer",
+            )
+        })
+    }
+
+    /// What is wrong with a block of a gathered tensor.
+    fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
+        let facts = self.facts;
+        let tensor = TensorId(area.buffer);
+        let buffer = &facts.kernel.buffers[tensor.index()];
+        let rank = self.owner_of(area, block);
+        let own = Term::Input { rank, tensor };
+        let parts = self.sums.parts(self.blocks[block as usize]);
+        let held: Vec<Term> = parts.iter().map(|part| self.sums.term(part.0)).collect();
+        let unlike = undone(Fix::Provenance) && held.len() == 1 && held[0].rank() == Some(rank);
+        if unlike || (held == [own] && parts[0].1 == 1) {
+            return None;
+        }
+        let what = match held[..] {
+            [Term::Elsewhere] | [_, Term::Elsewhere] => "other rows or columns".into(),
+            [Term::Input { rank, tensor }] => {
+                format!(
+                    "rows of {} of rank {rank}",
+                    facts.kernel.buffers[tensor.index()].name
+                )
+            }
+            _ => "computed values".into(),
+        };
+        let blame = parts
+            .first()
+            .and_then(|part| self.blamed(area, block, part.0));
+        Some(self.report(
+            block,
+            blame,
+            format!(
+                "{} holds {what}, not the rows of {} that rank {rank} owns",
+                self.name(area, block),
+                buffer.name
+            ),
+            "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[p] = x[p]`",
+        ))
+    }
+}

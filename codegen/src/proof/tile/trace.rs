@@ -1,0 +1,113 @@
+//! The words of a trace: which role of which rank did what, and where.
+
+use super::facts::{At, Facts};
+use crate::program::{CounterId, Loc};
+use crate::shape::Extent;
+use crate::unroll::{EVERYWHERE, Span, StepKind};
+
+impl Facts<'_> {
+    /// `comm of rank 2`.
+    pub fn who(&self, agent: u32) -> String {
+        format!(
+            "{} of rank {}",
+            self.kernel.roles[self.role(agent)].name,
+            self.rank(agent)
+        )
+    }
+
+    /// Where a step's statement is.
+    pub fn loc(&self, at: At) -> Loc {
+        self.kernel
+            .loc(self.plan.agents[at.agent as usize].steps[at.step as usize].op)
+    }
+
+    /// `arrived[3]`, with the index along every axis.
+    pub fn cell_name(&self, counter: CounterId, cell: u32) -> String {
+        self.plan.geometry.cell_name(self.kernel, counter, cell)
+    }
+
+    /// `rows 0..128 of x`, with columns unless they are all.
+    pub fn rectangle_name(&self, buffer: u16, slot: u16, rows: Extent, columns: Extent) -> String {
+        let tensor = &self.kernel.buffers[usize::from(buffer)];
+        let slots = tensor.slots(self.plan.geometry.world);
+        let slot = if slots > 1 {
+            format!("[{slot}]")
+        } else {
+            String::new()
+        };
+        let all = self.plan.geometry.size(tensor.columns);
+        let columns = if columns.len() == all {
+            String::new()
+        } else {
+            format!(", columns {}..{}", columns.start, columns.end)
+        };
+        format!(
+            "rows {}..{}{columns} of {}{slot}",
+            rows.start, rows.end, tensor.name
+        )
+    }
+
+    fn span_name(&self, span: &Span, me: u32) -> String {
+        let name = self.rectangle_name(span.buffer.0, span.slot, span.rows, span.columns);
+        match span.home {
+            EVERYWHERE => format!("{name} everywhere"),
+            home if u32::from(home) == me => name,
+            home => format!("{name} on rank {home}"),
+        }
+    }
+
+    /// `comm of rank 2 writes rows 0..128 of x on rank 1`.
+    pub fn deed(&self, at: At) -> String {
+        let me = self.rank(at.agent);
+        let what = match self.step(at) {
+            StepKind::Wait { counter, cell, .. } => {
+                format!("waits for {}", self.cell_name(counter, cell))
+            }
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
+                format!(
+                    "adds {amount} to {} on rank {home}",
+                    self.cell_name(counter, cell)
+                )
+            }
+            StepKind::Copy { dst, src } => {
+                format!(
+                    "copies {} to {}",
+                    self.span_name(&src, me),
+                    self.span_name(&dst, me)
+                )
+            }
+            StepKind::Dot { a, b, .. } => {
+                format!(
+                    "multiplies {} by {}",
+                    self.span_name(&a, me),
+                    self.span_name(&b, me)
+                )
+            }
+            StepKind::Reduce { from, .. } => format!("sums {}", self.span_name(&from, me)),
+            StepKind::OwnTerm { of, .. } => {
+                format!("adds its own term to those of {}", self.span_name(&of, me))
+            }
+            StepKind::Load { from, .. } => format!("reads {}", self.span_name(&from, me)),
+            StepKind::Store {
+                dst,
+                mode: crate::program::StoreMode::Write,
+                ..
+            } => {
+                format!("writes {}", self.span_name(&dst, me))
+            }
+            StepKind::Store {
+                dst,
+                mode: crate::program::StoreMode::Add,
+                ..
+            } => {
+                format!("adds to {}", self.span_name(&dst, me))
+            }
+        };
+        format!("{} {what}", self.who(at.agent))
+    }
+}

@@ -1,0 +1,589 @@
+//! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
+
+use super::launches::Launches;
+use super::step::Box4;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{DimId, OpKind, RoleKind, visit};
+use crate::order::{ByStep, RankTable};
+use crate::plan::Plan;
+use crate::program::{CounterId, Pick, StoreMode, TensorId};
+use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
+use crate::shape::{Extent, Geometry};
+use crate::value::AccId;
+use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
+use std::cell::RefCell;
+
+/// The numbers of launches of one shape.
+pub(super) struct Sizes {
+    pub plan: Plan,
+    /// What the tile level puts before each access, and before the signals of each cell.
+    order: Order,
+    /// How many arrivals the pipeline sends for each that the kernel counts, by counter.
+    scale: Vec<u64>,
+    /// How much arrives at each cell of each rank, by what the pipeline sends for each signal of the kernel.
+    arrivals: Vec<u64>,
+}
+
+/// The roles of a kernel that its agents stand for, by their index.
+#[derive(Clone, Copy)]
+pub(super) struct Roles {
+    pub gemm: usize,
+    /// The copy engine's, if there is one.
+    pub host: Option<usize>,
+}
+
+/// The numbers of the case.
+pub(super) struct Case<'a> {
+    pub pipeline: &'a Pipeline,
+    /// The shapes of its launches.
+    sizes: Vec<Sizes>,
+    /// Which of them each launch has.
+    order: Vec<usize>,
+    /// The orders of ranks that are tables.
+    orders: Vec<RankTable>,
+    /// Ranks.
+    pub world: u32,
+    pub roles: Roles,
+    /// CTAs of a rank.
+    pub blocks: u32,
+    first: Vec<u32>,
+    /// Cells of a rank.
+    pub cells: u32,
+}
+
+impl<'a> Case<'a> {
+    /// Of these launches.
+    pub fn new(pipeline: &'a Pipeline, launches: Launches) -> Case<'a> {
+        let Launches {
+            kernel,
+            plans,
+            order,
+        } = launches;
+        let mut first = Vec::new();
+        let mut cells = 0;
+        for index in 0..kernel.counters.len() {
+            first.push(cells);
+            cells += plans[0].geometry.counter_cells(CounterId(index as u16));
+        }
+        let role =
+            |is: &dyn Fn(RoleKind) -> bool| kernel.roles.iter().position(|role| is(role.kind));
+        let gemm = role(&|kind| matches!(kind, RoleKind::Gemm(_)));
+        let roles = Roles {
+            gemm: gemm.unwrap_or(0),
+            host: role(&RoleKind::sequential),
+        };
+        let sizes = plans.into_iter().map(|plan| Sizes {
+            order: Order::of(&kernel, &plan),
+            plan,
+            scale: Vec::new(),
+            arrivals: Vec::new(),
+        });
+        let sizes = sizes.collect();
+        let comm = pipeline.comm.iter().flat_map(|comm| &comm.roles);
+        let comm: u32 = comm.map(|role| comm_ctas(role.ctas)).sum();
+        let world = kernel.variant.world;
+        let orders = pipeline.orders.iter().map(|table| &table.by);
+        let orders = orders.map(|by| by.within(world).unwrap_or_else(|| by.clone()));
+        let orders = orders.collect();
+        let multiplying = if gemm.is_some() { 2 } else { 0 };
+        let blocks = (multiplying + comm) * pipeline.cta.ctas();
+        let mut case = Case {
+            pipeline,
+            sizes,
+            order,
+            orders,
+            world,
+            roles,
+            blocks,
+            first,
+            cells,
+        };
+        for plan in 0..case.sizes.len() {
+            case.count(plan);
+        }
+        case
+    }
+
+    /// Counts what arrives in launches of a shape.
+    fn count(&mut self, plan: usize) {
+        let env = Env::new(self, plan, 0, 0);
+        let scaled = &self.pipeline.scale;
+        let counters = (0..self.first.len() as u16).map(CounterId);
+        let scale: Vec<u64> = counters
+            .map(|counter| {
+                let scale = scaled.iter().find(|(scaled, _)| *scaled == counter);
+                scale.map_or(1, |(_, by)| by.eval(&env).into())
+            })
+            .collect();
+        let counted = &self.plan(plan).arrivals;
+        let cells = (0..self.world).flat_map(|rank| (0..self.cells).map(move |cell| (rank, cell)));
+        let arrivals = cells.map(|(rank, cell)| {
+            let (counter, within) = self.counter_of(cell);
+            u64::from(counted.of(rank as u16, counter, within)) * scale[counter.index()]
+        });
+        self.sizes[plan].arrivals = arrivals.collect();
+        self.sizes[plan].scale = scale;
+    }
+
+    /// How many shapes its launches have.
+    pub fn plans(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Which plan a launch has; launches are counted from 1.
+    pub fn plan_of(&self, launch: u32) -> usize {
+        self.order[launch as usize - 1]
+    }
+
+    /// A plan.
+    pub fn plan(&self, plan: usize) -> &Plan {
+        &self.sizes[plan].plan
+    }
+
+    /// The same, of what is in it.
+    pub fn geometry(&self, plan: usize) -> &Geometry {
+        &self.plan(plan).geometry
+    }
+
+    /// How many launches there are.
+    pub fn last(&self) -> u32 {
+        self.order.len() as u32
+    }
+
+    /// Whether stores add to a tensor.
+    pub fn adds(&self, tensor: TensorId) -> bool {
+        let mut adds = false;
+        for role in &self.pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                adds |= matches!(
+                    &op.kind,
+                    OpKind::Store {
+                        dst,
+                        mode: StoreMode::Add,
+                        ..
+                    } if dst.buffer == tensor
+                );
+            });
+        }
+        adds
+    }
+
+    /// The slots that a sum into an accumulator adds on a rank, and the rank itself where its own term has its turn, in order;
+    /// `None` where no sum fills it.
+    pub fn summed(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
+        let kernel = &self.pipeline.kernel;
+        let mut found = None;
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                let OpKind::Reduce {
+                    acc: filled,
+                    from,
+                    own,
+                } = &op.kind
+                else {
+                    return;
+                };
+                let all = from.slot == Some(Pick::All);
+                let buffer = &kernel.buffers[from.buffer.index()];
+                let slots = 0..match all {
+                    true => buffer.slots_of_all(self.world),
+                    false => buffer.slots(self.world),
+                };
+                let added = |slot: &u32| all || own.is_some() || *slot != rank;
+                if *filled == acc {
+                    found = Some(slots.filter(added).collect());
+                }
+            });
+        }
+        found
+    }
+
+    /// The first cell of a counter.
+    pub fn first(&self, counter: CounterId) -> u32 {
+        self.first[counter.index()]
+    }
+
+    /// The counter of a cell, and the cell's number in it.
+    pub fn counter_of(&self, cell: u32) -> (CounterId, u32) {
+        let counter = self
+            .first
+            .iter()
+            .rposition(|first| *first <= cell)
+            .unwrap_or(0);
+        (CounterId(counter as u16), cell - self.first[counter])
+    }
+
+    /// How many arrivals the pipeline sends for each that the kernel counts.
+    pub fn scale(&self, plan: usize, counter: CounterId) -> u64 {
+        self.sizes[plan].scale[counter.index()]
+    }
+
+    /// How much arrives at a rank's cell in one launch.
+    pub fn arrivals(&self, launch: u32, rank: u32, cell: u32) -> u64 {
+        self.sizes[self.plan_of(launch)].arrivals[(rank * self.cells + cell) as usize]
+    }
+
+    /// How much has arrived there after so many launches.
+    pub fn arrived(&self, launches: u32, rank: u32, cell: u32) -> u64 {
+        (1..=launches)
+            .map(|launch| self.arrivals(launch, rank, cell))
+            .sum()
+    }
+
+    /// Whether the tile level has that accessor access all of a box.
+    pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
+        let blocks = self.sizes[at.plan].order.before.get(accessor);
+        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
+        let within = |rows: Extent, columns: Extent| {
+            common(at.all, span(rows)) * common(at.columns, span(columns))
+        };
+        let accessed: u64 = blocks.map(|block| within(block.rows, block.columns)).sum();
+        accessed >= common(at.all, at.all) * common(at.columns, at.columns)
+    }
+
+    /// Whether it has another of the kernel's roles do that, on any rank.
+    pub fn others_access(&self, accessor: &Accessor, at: &Box4) -> bool {
+        let ranks = (0..self.world).flat_map(|rank| {
+            let roles = 0..self.pipeline.kernel.roles.len();
+            roles.map(move |role| (rank, role))
+        });
+        let mut others = ranks.map(|(rank, role)| Accessor {
+            rank,
+            role,
+            ..*accessor
+        });
+        others.any(|other| other != *accessor && self.accesses(&other, at))
+    }
+
+    /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an
+    /// element counts as often as it is accessed.
+    pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {
+        let blocks = self.sizes[at.plan]
+            .order
+            .before
+            .get(accessor)
+            .map_or(&[][..], Vec::as_slice);
+        blocks.iter().fold((0, 0), |(least, most), block| {
+            let elements =
+                common(at.all, span(block.rows)) * common(at.columns, span(block.columns));
+            let times = |accesses: u32| elements * u64::from(accesses);
+            (
+                least + times(block.accesses.0),
+                most + times(block.accesses.1),
+            )
+        })
+    }
+
+    /// The waits that the tile level puts before the access of a box, each for a cell of the accessor's rank. A box may reach
+    /// beyond its tile, into rows that nobody uses: only the waits for all parts of the box are for what its tile has.
+    pub fn waits(&self, accessor: &Accessor, at: &Box4) -> Vec<Wait> {
+        let blocks = self.sizes[at.plan].order.before.get(accessor);
+        let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
+        let mut parts = blocks.filter(|block| {
+            common(at.all, span(block.rows)) * common(at.columns, span(block.columns)) > 0
+        });
+        let mut waits = parts.next().map_or(Vec::new(), |part| part.waits.clone());
+        parts.for_each(|part| waits.retain(|wait| part.waits.contains(wait)));
+        waits
+    }
+
+    /// What the tile level puts before the signals of a rank's cell in launches of a plan.
+    pub fn announced(&self, plan: usize, rank: u32, cell: u32) -> Option<&Announced> {
+        let (counter, within) = self.counter_of(cell);
+        self.sizes[plan]
+            .order
+            .announced
+            .get(&(rank, counter, within))
+    }
+
+    /// The signals that must precede the end of a rank's wait for a part of what arrives in a launch of a plan.
+    pub fn parts(&self, plan: usize, rank: u32, (cell, at_least): (u32, u64)) -> &[Part] {
+        let (counter, cell) = self.counter_of(cell);
+        let wait = Wait {
+            counter,
+            cell,
+            at_least: u32::try_from(at_least / self.scale(plan, counter)).ok(),
+        };
+        let parts = self.sizes[plan].order.parts.get(&(rank, wait));
+        parts.map_or(&[], Vec::as_slice)
+    }
+
+    /// A row of a plane of a tensor's map, among all rows of the tensor.
+    pub fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
+        let geometry = self.geometry(at.plan);
+        let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let rows = geometry.chunk_rows(dim);
+        match at.view {
+            // Without chunks each rank has all rows.
+            _ if geometry.chunks(dim) == 1 => row,
+            View::Flat | View::ColumnChunks => row,
+            View::Chunks | View::SharedChunks => at.chunk * rows + row,
+            // A chunk's owner is the rank whose memory it is in.
+            View::SharedSlots | View::SharedChunk => at.rank * rows + row,
+            View::SharedSlotChunks => at.chunk % self.world * rows + row,
+        }
+    }
+
+    /// Which slot of its tensor a box is in.
+    pub fn slot(&self, at: &Box4) -> u32 {
+        match at.view {
+            View::SharedSlots => at.chunk,
+            View::SharedSlotChunks => at.chunk / self.world,
+            View::Flat
+            | View::Chunks
+            | View::ColumnChunks
+            | View::SharedChunks
+            | View::SharedChunk => 0,
+        }
+    }
+
+    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
+    pub fn exists(&self, at: &Box4) -> u32 {
+        let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let geometry = self.geometry(at.plan);
+        let chunk = |chunk: u32| geometry.chunk(rows, chunk).len();
+        let limit = match at.view {
+            // Without chunks each rank has all rows.
+            _ if geometry.chunks(rows) == 1 => at.rows.1,
+            View::Flat | View::ColumnChunks => at.rows.1,
+            View::Chunks | View::SharedChunks => chunk(at.chunk),
+            View::SharedSlots | View::SharedChunk => chunk(at.rank),
+            View::SharedSlotChunks => chunk(at.chunk % self.world),
+        };
+        at.rows.1.min(limit).max(at.rows.0)
+    }
+
+    /// A box with where it is in memory, and among all rows and columns.
+    pub fn located(&self, at: Box4) -> Box4 {
+        let buffer = &self.pipeline.kernel.buffers[at.tensor.index()];
+        let before = |dim| at.chunk * self.geometry(at.plan).chunk_rows(dim);
+        let (above, left) = match at.view {
+            View::ColumnChunks => (0, before(buffer.columns)),
+            View::Flat
+            | View::Chunks
+            | View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk => (before(buffer.rows), 0),
+        };
+        let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
+        Box4 {
+            lines: (above + at.rows.0, above + at.rows.1),
+            columns: (left + at.columns.0, left + at.columns.1),
+            origin: (at.origin.0, at.origin.1.wrapping_add(left)),
+            all: (all[0], all[1]),
+            ..at
+        }
+    }
+
+    /// Numbers of a scale of rows in a rank's memory, which lie side by side.
+    pub fn scales(&self, plan: usize, (tensor, rank): (TensorId, u32), rows: (u32, u32)) -> Box4 {
+        self.located(Box4 {
+            plan,
+            tensor,
+            rank,
+            chunk: 0,
+            rows,
+            columns: (0, 1),
+            origin: (rows.0, 0),
+            spills: None,
+            view: View::Flat,
+            lines: (0, 0),
+            all: (0, 0),
+        })
+    }
+
+    /// The rows and columns that a plane of a tensor's map has in memory, and those of what is divided that a store may
+    /// touch.
+    pub fn plane(
+        &self,
+        plan: usize,
+        tensor: TensorId,
+        (view, chunk): (View, u32),
+        rank: u32,
+    ) -> Plane {
+        let buffer = &self.pipeline.kernel.buffers[tensor.index()];
+        let geometry = self.geometry(plan);
+        let held = geometry.held(buffer, rank).len();
+        let columns = geometry.size(buffer.columns);
+        let full = |dim| geometry.chunk_rows(dim);
+        let (rows, columns, allowed) = match view {
+            View::Flat => (held, columns, held),
+            View::ColumnChunks => {
+                let allowed = geometry.chunk(buffer.columns, chunk).len();
+                (held, full(buffer.columns), allowed)
+            }
+            View::Chunks => {
+                let allowed = geometry.chunk(buffer.rows, chunk).len();
+                (full(buffer.rows), columns, allowed)
+            }
+            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+                let rows = full(buffer.rows);
+                let owner = match view {
+                    View::SharedSlots | View::SharedChunk => rank,
+                    View::SharedSlotChunks => chunk % self.world,
+                    View::SharedChunks | View::Flat | View::Chunks | View::ColumnChunks => chunk,
+                };
+                (rows, columns, geometry.chunk(buffer.rows, owner).len())
+            }
+        };
+        Plane {
+            rows,
+            columns,
+            allowed,
+        }
+    }
+}
+
+/// What a plane of a tensor's map has.
+pub(super) struct Plane {
+    pub rows: u32,
+    pub columns: u32,
+    /// Rows, or where those are divided columns, that the chunk has: nothing else is the kernel's.
+    pub allowed: u32,
+}
+
+/// How much two ranges have in common.
+pub(super) fn common(a: (u32, u32), b: (u32, u32)) -> u64 {
+    u64::from(a.1.min(b.1).saturating_sub(a.0.max(b.0)))
+}
+
+pub(super) fn span(extent: Extent) -> (u32, u32) {
+    (extent.start, extent.end)
+}
+
+/// What variables stand for in one role of one CTA.
+pub(super) struct Env<'a> {
+    case: &'a Case<'a>,
+    pub plan: usize,
+    pub rank: u32,
+    block: u32,
+    /// Few enough to look through.
+    vars: Vec<(String, u32)>,
+    pub index: u32,
+    pub first: u32,
+    /// A variable that was asked for before it had a value.
+    unknown: RefCell<Option<String>>,
+}
+
+impl<'a> Env<'a> {
+    pub fn new(case: &'a Case<'a>, plan: usize, rank: u32, block: u32) -> Self {
+        let mut env = Env {
+            case,
+            plan,
+            rank,
+            block,
+            vars: Vec::new(),
+            index: 0,
+            first: 0,
+            unknown: RefCell::new(None),
+        };
+        let rank = block % case.pipeline.cta.ctas();
+        env.set("multicast_rank", rank % case.pipeline.cta.multicast_group());
+        env.set("split_rank", rank % case.pipeline.cta.split());
+        for (name, value) in &case.pipeline.lets {
+            let value = value.eval(&env);
+            env.set(name, value);
+        }
+        env
+    }
+
+    /// Gives a variable a value.
+    pub fn set(&mut self, name: &str, value: u32) {
+        match self.vars.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => self.vars.push((name.into(), value)),
+        }
+    }
+
+    /// What went wrong in working out its numbers.
+    pub fn fault(&self, who: &str) -> Option<Diagnostic> {
+        let name = self.unknown.borrow_mut().take()?;
+        Some(unknown(who, &name))
+    }
+}
+
+impl Values for Env<'_> {
+    fn var(&self, name: &str) -> u32 {
+        match self.vars.iter().find(|(known, _)| known == name) {
+            Some((_, value)) => *value,
+            None => {
+                *self.unknown.borrow_mut() = Some(name.into());
+                0
+            }
+        }
+    }
+
+    fn field(&self, field: Field) -> u32 {
+        let geometry = self.case.geometry(self.plan);
+        match field {
+            Field::Size(dim) => geometry.size(dim),
+            Field::ChunkRows(dim) => geometry.chunk_rows(dim),
+            Field::PartialChunk(dim) => {
+                let short = |chunk: &u32| {
+                    (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len())
+                };
+                (0..self.case.world).find(short).unwrap_or(self.case.world)
+            }
+            Field::Me => self.rank,
+            Field::World => self.case.world,
+            Field::First(counter) => self.case.first(counter),
+            Field::CellRows(partition) => geometry.cell_rows(partition),
+            Field::Line(tensor) => {
+                geometry.contiguous(&self.case.pipeline.kernel.buffers[tensor.index()])
+            }
+            Field::LateJoin => 1,
+            Field::Order(_)
+            | Field::Heap
+            | Field::Stride
+            | Field::Counters
+            | Field::Arrivals
+            | Field::Finished
+            | Field::Vector(_) => 0,
+        }
+    }
+
+    fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
+        self.case.geometry(self.plan).chunk(dim, chunk).len()
+    }
+
+    fn ordered(&self, order: OrderId, step: u32) -> u32 {
+        self.case.orders[usize::from(order.0)].at(self.rank, step, self.case.world)
+    }
+
+    fn block(&self) -> (u32, u32) {
+        (self.block, self.case.blocks)
+    }
+
+    fn within(&self) -> u32 {
+        self.index.wrapping_sub(self.first)
+    }
+
+    fn symbol(&self, name: &str, value: u32) -> u32 {
+        let comm = self.case.pipeline.comm.iter();
+        let mut roles = comm.flat_map(|comm| &comm.roles);
+        if roles.any(|role| role.symbol == name) {
+            comm_ctas(value)
+        } else {
+            value
+        }
+    }
+}
+
+/// CTAs of a role that moves data, in the case: at most two, so that each has several batches in turn.
+fn comm_ctas(ctas: u32) -> u32 {
+    ctas.min(2)
+}
+
+/// A number that has no value where it is used.
+fn unknown(who: &str, name: &str) -> Diagnostic {
+    Diagnostic::new(
+        Rule::Bounds,
+        None,
+        format!("{who} uses `{name}` before it has a value"),
+    )
+    .note(None, "this is a bug of the compiler, not of the schedule")
+    .hint("report it with the schedule's text, the variant and this message")
+}
+
+const _: () = assert!(CONSUMERS == 2);

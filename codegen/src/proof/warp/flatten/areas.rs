@@ -1,0 +1,180 @@
+//! Which bytes of shared memory and which part of a tensor a step touches.
+
+use super::super::step::{Area, Box4};
+use super::Flattener;
+use crate::block::BLOCK;
+use crate::dtype::Dtype;
+use crate::program::TensorId;
+use crate::sm90::cta::Mode;
+use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
+
+impl Flattener<'_> {
+    pub(super) fn box_bytes(&self, map: &Map) -> u32 {
+        let dtype = self.case.pipeline.kernel.buffers[map.tensor.index()].dtype;
+        map.box_rows * map.box_columns * dtype.bytes()
+    }
+
+    /// From a box of a part to the next: blocks lie one after another, subtiles each in a place for the widest type.
+    pub(super) fn place_bytes(&self, map: MapId) -> u32 {
+        let pipeline = self.case.pipeline;
+        if !pipeline.cta.computes() {
+            // A staging buffer is one box.
+            0
+        } else if pipeline.mn_major(map) {
+            BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
+        } else {
+            pipeline.tiling_of(self.tiling).subtile_bytes()
+        }
+    }
+
+    /// A subtile's number among all of the tile's.
+    pub(in crate::proof::warp) fn subtile_number(&self, part: &Expr) -> u32 {
+        let pipeline = self.case.pipeline;
+        let before = if pipeline.cta.staggered() {
+            self.runner * pipeline.own_subtiles()
+        } else {
+            0
+        };
+        before + self.value(part)
+    }
+
+    /// This group's share of the rows of a part, or of the slices of a subtile: its offset and bytes.
+    pub(in crate::proof::warp) fn share(&self, bytes: u32) -> (u32, u32) {
+        match self.case.pipeline.cta.mode() {
+            Mode::PingPong => (0, bytes),
+            Mode::Cooperative => {
+                let half = bytes / CONSUMERS;
+                (self.runner * half, half)
+            }
+        }
+    }
+
+    /// This group's share of a subtile in the current slot, its rows or its slices; and all of the subtile.
+    pub(in crate::proof::warp) fn subtile(
+        &self,
+        ring: RingId,
+        part: usize,
+        index: &Expr,
+        dtype: Dtype,
+    ) -> (Area, Area) {
+        let (pipeline, slot) = (self.case.pipeline, self.cursors[usize::from(ring.0)].slot);
+        let tiling = pipeline.tiling_of(self.tiling);
+        let bytes = tiling.subtile().elements() * dtype.bytes();
+        let (offset, share) = if pipeline.cta.staggered() {
+            (0, bytes)
+        } else {
+            self.share(bytes)
+        };
+        let place = self.value(index) * tiling.subtile_bytes();
+        let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
+        (area(offset, share), area(0, bytes))
+    }
+
+    /// So many numbers of a scale, from the first up to an end, if others write them in a launch.
+    pub(in crate::proof::warp) fn scales(
+        &self,
+        tensor: TensorId,
+        (first, end): (u32, u32),
+        count: u32,
+    ) -> Option<Box4> {
+        let gathered = self.case.pipeline.kernel.buffers[tensor.index()]
+            .kind
+            .is_gathered();
+        let rows = (first.min(end), (first + count).min(end));
+        gathered.then(|| {
+            self.case
+                .scales(self.env.plan, (tensor, self.env.rank), rows)
+        })
+    }
+
+    /// The scales of those rows and columns of a tile, in a chunk's slot on a rank.
+    pub(in crate::proof::warp) fn beside_slot(
+        &self,
+        tensor: TensorId,
+        (rank, slot): (u32, u32),
+        rows: (u32, u32),
+        columns: (u32, u32),
+    ) -> Box4 {
+        let first = columns.0 / BLOCK;
+        let columns = match columns.0 < columns.1 {
+            true => (first, columns.1.div_ceil(BLOCK)),
+            false => (first, first),
+        };
+        self.case.located(Box4 {
+            plan: self.env.plan,
+            tensor,
+            rank,
+            chunk: slot,
+            rows,
+            columns,
+            origin: (rows.0, columns.0),
+            spills: None,
+            view: View::SharedSlots,
+            lines: (0, 0),
+            all: (0, 0),
+        })
+    }
+
+    /// The rank whose steps these are.
+    pub(in crate::proof::warp) const fn rank_of_role(&self) -> u32 {
+        self.env.rank
+    }
+
+    /// A place of a slot of sums.
+    pub(in crate::proof::warp) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
+        let bytes = self.case.pipeline.partial_subtile_bytes();
+        self.area(ring, 0, slot, self.value(index) * bytes, bytes)
+    }
+
+    /// What a box that is loaded covers, so many rows below a place, clipped as the map clips it.
+    pub(in crate::proof::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
+        let map = self.case.pipeline.map(id);
+        self.clipped(map, at, below, false)
+    }
+
+    /// What a box that is stored covers: of the partial chunk it is clipped by that one's map.
+    pub(super) fn stored_to(&self, id: MapId, at: &At) -> Box4 {
+        let map = self.case.pipeline.map(id);
+        self.clipped(map, at, 0, true)
+    }
+
+    fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
+        let kind = self.case.pipeline.kernel.buffers[map.tensor.index()].kind;
+        let [column, row, chunk, rank] =
+            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
+        let row = row.wrapping_add(below);
+        let home = match map.view {
+            View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
+            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+                rank
+            }
+        };
+        let plane = self
+            .case
+            .plane(self.env.plan, map.tensor, (map.view, chunk), home);
+        let (mut rows, mut columns) = (plane.rows, plane.columns);
+        let by_columns = map.view == View::ColumnChunks;
+        let divided = if by_columns { &mut columns } else { &mut rows };
+        // Of a chunk without rows the map ends where a full one does.
+        if map.clips(kind, stored) && plane.allowed > 0 {
+            *divided = plane.allowed.min(*divided);
+        }
+        let rows = (row.min(rows), (row + map.box_rows).min(rows));
+        let columns = (column.min(columns), (column + map.box_columns).min(columns));
+        let end = if by_columns { columns.1 } else { rows.1 };
+        self.case.located(Box4 {
+            plan: self.env.plan,
+            tensor: map.tensor,
+            rank: home,
+            chunk,
+            rows,
+            columns,
+            origin: (row, column),
+            spills: (map.ends_with_chunks(kind, stored) && end > plane.allowed)
+                .then_some(plane.allowed),
+            view: map.view,
+            lines: (0, 0),
+            all: (0, 0),
+        })
+    }
+}

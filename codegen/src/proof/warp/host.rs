@@ -1,0 +1,109 @@
+//! The host's part of a launch: what it enqueues for a copy engine, one after another, as the steps of an agent.
+
+use super::case::Case;
+use super::step::{Box4, Kind, Step};
+use crate::diag::Diagnostic;
+use crate::program::Placement;
+use crate::unroll::{self, Span, StepKind};
+use crate::warp::{Node, View};
+
+/// A stream's operation stands for no node of a warp's.
+static NONE: Node = Node::SyncWarp;
+
+/// What a rank's stream does in a launch of a shape; nothing without a copy engine.
+///
+/// # Errors
+/// A rank or cell that is out of bounds.
+pub(super) fn steps<'a>(
+    case: &Case<'a>,
+    of: usize,
+    rank: u32,
+) -> Result<Vec<Step<'a>>, Box<Diagnostic>> {
+    let Some(role) = case.roles.host else {
+        return Ok(Vec::new());
+    };
+    let (plan, counters) = (case.plan(of), &case.pipeline.kernel.counters);
+    let agent = unroll::agent(&case.pipeline.kernel, &plan.geometry, rank, role)?;
+    let mut kinds = Vec::new();
+    for step in &agent.steps {
+        match step.kind {
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
+                let arrivals = plan.arrivals.target(rank as u16, counter, cell, at_least);
+                kinds.push(Kind::CounterWait {
+                    cell: case.first(counter) + cell,
+                    lag: counters[counter.index()].purpose.lag(),
+                    at_least: Some(u64::from(arrivals) * case.scale(of, counter)),
+                });
+                // A stream's operations come after a wait before them for all that touches memory.
+                kinds.push(Kind::FenceGlobal);
+            }
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => kinds.push(Kind::CounterAdd {
+                rank: home.into(),
+                cell: case.first(counter) + cell,
+                amount: u64::from(amount) * case.scale(of, counter),
+            }),
+            StepKind::Copy { dst, src } => {
+                let homes = match dst.home {
+                    unroll::EVERYWHERE => 0..case.world as u16,
+                    home => home..home + 1,
+                };
+                for dst in homes.map(|home| Span { home, ..dst }) {
+                    if dst != src && dst.elements() > 0 {
+                        let [from, to] = [src, dst].map(|span| located(case, of, &span));
+                        kinds.push(Kind::HostCopy { from, to });
+                    }
+                }
+            }
+            // A copy engine computes nothing: lowering refuses these in its loops.
+            StepKind::Dot { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
+            | StepKind::Load { .. }
+            | StepKind::Store { .. } => {}
+        }
+    }
+    let step = |kind| Step {
+        node: &NONE,
+        kind,
+        item: None,
+        role,
+        tiling: 0,
+    };
+    Ok(kinds.into_iter().map(step).collect())
+}
+
+/// A rectangle of a rank's buffer, as a box.
+fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
+    let buffer = &case.pipeline.kernel.buffers[span.buffer.index()];
+    let (geometry, home) = (case.geometry(plan), u32::from(span.home));
+    let slot_rows = geometry.held_chunks(buffer) * geometry.chunk_rows(buffer.rows);
+    let before = u32::from(span.slot) * slot_rows;
+    let held = geometry.held(buffer, home).start;
+    let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);
+    let (view, chunk) = match buffer.kind.placement() {
+        Placement::Scratch { .. } | Placement::Slots => (View::SharedSlots, u32::from(span.slot)),
+        Placement::Own | Placement::AllShards | Placement::Shard => (View::Flat, 0),
+    };
+    Box4 {
+        plan,
+        tensor: span.buffer,
+        rank: home,
+        chunk,
+        rows: (first, last),
+        columns: (span.columns.start, span.columns.end),
+        origin: (first, span.columns.start),
+        spills: None,
+        view,
+        lines: (before + first, before + last),
+        all: (span.rows.start, span.rows.end),
+    }
+}

@@ -1,0 +1,380 @@
+//! What a role of a CTA does, step by step: nodes with their numbers worked out.
+
+use crate::dtype::Dtype;
+use crate::program::TensorId;
+use crate::tiling::Piece;
+use crate::value::AccId;
+use crate::warp::{Elements, Node, View};
+
+/// One concrete step, with the node it is an instance of.
+#[derive(Clone, Debug)]
+pub(super) struct Step<'a> {
+    pub node: &'a Node,
+    pub kind: Kind,
+    /// The item it is for, as row and column of its grid.
+    pub item: Option<(u32, u32)>,
+    /// The kernel's role that it is of, by its index.
+    pub role: usize,
+    /// The tiling of the loop over items that it is in: the first outside of all.
+    pub tiling: usize,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Until so many phases are over: what it looks at is the parity of that number.
+    Await {
+        barrier: usize,
+        phases: u32,
+    },
+    /// Whether so many phases are over.
+    TestWait {
+        barrier: usize,
+        phases: u32,
+    },
+    Expect {
+        barrier: usize,
+        bytes: u32,
+    },
+    Arrive {
+        barrier: usize,
+        count: u32,
+        /// The CTAs whose barrier it is at, by rank in the cluster.
+        ctas: Vec<u32>,
+    },
+    Load {
+        /// The CTAs it loads into, by rank in the cluster.
+        ctas: Vec<u32>,
+        area: Area,
+        barrier: usize,
+        bytes: u32,
+        from: Box4,
+    },
+    Store {
+        area: Area,
+        to: Box4,
+    },
+    Commit,
+    AwaitRead {
+        pending: usize,
+    },
+    AwaitStores {
+        pending: usize,
+    },
+    Mma {
+        /// Whose accumulators.
+        product: usize,
+        /// Where sums are promoted, which piece of them.
+        piece: Option<Piece>,
+        areas: [Area; 2],
+        /// How many rows of each one's tile lie before.
+        before: [u32; 2],
+        /// On which their loads complete.
+        barrier: usize,
+        fresh: bool,
+    },
+    MmaCommit,
+    MmaWait {
+        pending: usize,
+    },
+    Fragment(FragmentStep),
+    FenceShared,
+    FenceGlobal,
+    CounterWait {
+        cell: u32,
+        lag: u32,
+        /// A wait for part of what arrives.
+        at_least: Option<u64>,
+    },
+    /// Numbers of a scale, by ordinary loads and stores.
+    CopyScales {
+        from: Box4,
+        to: Box4,
+    },
+    /// A copy that the host enqueued.
+    HostCopy {
+        from: Box4,
+        to: Box4,
+    },
+    CounterAdvance {
+        cell: u32,
+    },
+    CounterAdd {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Defer {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Flush,
+    AwaitLaunches,
+    /// Of one CTA, or of its cluster.
+    Sync {
+        everywhere: bool,
+    },
+    /// Skips so many steps unless this is the last CTA to come.
+    Last {
+        skip: usize,
+    },
+}
+
+impl Kind {
+    /// Whether it touches global memory: a tensor or a counter.
+    pub fn is_global(&self) -> bool {
+        match self {
+            Kind::Fragment(step) => step.is_global(),
+            Kind::Load { .. }
+            | Kind::Store { .. }
+            | Kind::HostCopy { .. }
+            | Kind::CopyScales { .. }
+            | Kind::CounterWait { .. }
+            | Kind::CounterAdvance { .. }
+            | Kind::CounterAdd { .. }
+            | Kind::Flush
+            | Kind::Last { .. } => true,
+            Kind::Await { .. }
+            | Kind::TestWait { .. }
+            | Kind::Expect { .. }
+            | Kind::Arrive { .. }
+            | Kind::Commit
+            | Kind::AwaitRead { .. }
+            | Kind::AwaitStores { .. }
+            | Kind::Mma { .. }
+            | Kind::MmaCommit
+            | Kind::MmaWait { .. }
+            | Kind::FenceShared
+            | Kind::FenceGlobal
+            | Kind::Defer { .. }
+            | Kind::AwaitLaunches
+            | Kind::Sync { .. } => false,
+        }
+    }
+}
+
+/// One concrete operation on a fragment of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FragmentStep {
+    /// Ordinary stores to shared memory.
+    WriteSubtile {
+        area: Area,
+        /// Which subtile of the tile.
+        part: u32,
+        /// What is written.
+        elements: Elements,
+        /// Whether it is multiplied by its scales.
+        scaled: bool,
+    },
+    /// Ordinary loads from shared memory, added to accumulators.
+    AddSubtile {
+        area: Area,
+        /// All of the subtile: the other group reads the rest.
+        subtile: Area,
+        /// Which subtile of the tile.
+        part: u32,
+        /// Whether its codes have scales.
+        scaled: bool,
+    },
+    /// A subtile's accumulators, into the shared memory of a CTA of the cluster.
+    SendPartial {
+        cta: u32,
+        area: Area,
+        barrier: usize,
+        part: u32,
+    },
+    AddPartial {
+        area: Area,
+        part: u32,
+    },
+    /// Ordinary loads of a stored subtile into registers of its own.
+    ReadSubtile {
+        area: Area,
+        /// All of the subtile.
+        subtile: Area,
+        acc: AccId,
+    },
+    /// A sum's registers are zero.
+    StartSum {
+        acc: AccId,
+    },
+    /// Ordinary loads of a stored subtile, added to a sum's registers.
+    AddToSum {
+        area: Area,
+        /// All of the subtile.
+        subtile: Area,
+        acc: AccId,
+    },
+    /// This rank's own term is added to a sum's registers.
+    AddOwn {
+        acc: AccId,
+        elements: Elements,
+        part: u32,
+        /// What it is rounded to.
+        dtype: Dtype,
+    },
+    /// Ordinary loads of a vector.
+    ReadVector {
+        acc: AccId,
+        tensor: TensorId,
+        column: u32,
+        /// Where its numbers are, if others write them in a launch.
+        shared: Option<Box4>,
+    },
+    /// Ordinary loads of a scale of rows.
+    ReadRows {
+        acc: AccId,
+        tensor: TensorId,
+        row: u32,
+        /// Where its numbers are, if others write them in a launch.
+        shared: Option<Box4>,
+    },
+    /// A tile's numbers of a vector are read ahead.
+    ReadAhead {
+        tensor: TensorId,
+        first: u32,
+        /// Where they are, if others write them in a launch.
+        shared: Option<Box4>,
+    },
+    /// An ordinary load of a scale.
+    ReadScale {
+        acc: AccId,
+        tensor: TensorId,
+    },
+    Apply {
+        epilogue: usize,
+        part: u32,
+    },
+    /// An amax becomes as large as the elements of a subtile that exist.
+    TakeAmax {
+        tensor: TensorId,
+        elements: Elements,
+        /// Which subtile of the tile.
+        part: u32,
+        /// Those of its rows that are measured, among all.
+        rows: (u32, u32),
+        columns: (u32, u32),
+    },
+    /// Scales are made of a subtile's elements that exist, in those columns.
+    MakeScales {
+        elements: Elements,
+        part: u32,
+        columns: (u32, u32),
+    },
+    /// They are written to their plane.
+    WriteScales {
+        tensor: TensorId,
+        elements: Elements,
+        part: u32,
+        /// Rows of the output, those that exist.
+        rows: (u32, u32),
+        /// All rows, and how long a line is.
+        all: (u32, u32),
+        columns: (u32, u32),
+    },
+    /// The scales of a block are written beside a slot of partial sums: this group's rows.
+    SendScales {
+        elements: Elements,
+        part: u32,
+        to: Box4,
+        /// The block's columns that exist.
+        columns: (u32, u32),
+    },
+    /// Ordinary loads of the scales of a tile of partial sums: this group's rows.
+    ReadTileScales {
+        from: Box4,
+    },
+    /// Promoted sums begin.
+    StartProducts,
+    /// Ordinary loads of a step's scales.
+    ReadBlocks {
+        area: Area,
+        scale: usize,
+        /// Which number of each line.
+        number: u32,
+        /// Where in a block the tile begins, if blocks cross its edges.
+        begin: u32,
+        /// Which share of them.
+        share: u32,
+    },
+    /// What tensor cores summed is added to promoted sums.
+    Promote {
+        product: usize,
+        piece: Piece,
+        share: u32,
+    },
+}
+
+impl FragmentStep {
+    /// Whether it touches global memory.
+    pub fn is_global(&self) -> bool {
+        match self {
+            FragmentStep::ReadVector { .. }
+            | FragmentStep::ReadScale { .. }
+            | FragmentStep::ReadRows { .. }
+            | FragmentStep::ReadAhead { .. }
+            | FragmentStep::WriteScales { .. }
+            | FragmentStep::SendScales { .. }
+            | FragmentStep::ReadTileScales { .. }
+            | FragmentStep::TakeAmax { .. } => true,
+            FragmentStep::ReadSubtile { .. }
+            | FragmentStep::StartSum { .. }
+            | FragmentStep::AddToSum { .. }
+            | FragmentStep::AddOwn { .. }
+            | FragmentStep::Apply { .. }
+            | FragmentStep::StartProducts
+            | FragmentStep::ReadBlocks { .. }
+            | FragmentStep::Promote { .. }
+            | FragmentStep::MakeScales { .. }
+            | FragmentStep::WriteSubtile { .. }
+            | FragmentStep::AddSubtile { .. }
+            | FragmentStep::SendPartial { .. }
+            | FragmentStep::AddPartial { .. } => false,
+        }
+    }
+}
+
+/// Bytes of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Area {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Area {
+    pub fn overlaps(self, other: Area) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// A clipped box of global memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Box4 {
+    /// The plan whose sizes say where it is.
+    pub plan: usize,
+    pub tensor: TensorId,
+    pub rank: u32,
+    pub chunk: u32,
+    pub rows: (u32, u32),
+    pub columns: (u32, u32),
+    /// Its first row and column before it was clipped.
+    pub origin: (u32, u32),
+    /// Where a short chunk ends that it goes beyond.
+    pub spills: Option<u32>,
+    /// How the tensor's rows lie in the map.
+    pub view: View,
+    /// Its rows in the tensor's memory, counted from its start.
+    pub lines: (u32, u32),
+    /// Those of its rows that exist, among all of the tensor's.
+    pub all: (u32, u32),
+}
+
+impl Box4 {
+    pub fn overlaps(&self, other: &Box4) -> bool {
+        let meet = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
+        (self.tensor, self.rank) == (other.tensor, other.rank)
+            && meet(self.lines, other.lines)
+            && meet(self.columns, other.columns)
+    }
+}

@@ -1,0 +1,52 @@
+//! What an architecture brings. [`crate::verify`] asks it, and judges each answer before anybody else sees it.
+
+use crate::checked::Checked;
+use crate::cuda::{self, CudaSource};
+use crate::diag::Diagnostics;
+use crate::kernel::Kernel;
+use crate::sm90::{self, cta::Decision};
+use crate::variant::Arch;
+use crate::warp::Pipeline;
+
+/// How kernels are computed on an architecture. Each step takes what the one before it made, once that was judged.
+///
+/// ```
+/// use counterflow_codegen::{target::Target, verify};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let target = Target::of(series.kernel().variant.arch);
+/// let pipeline = verify::pipeline((target.build)(series.kernel())?)?; // `verify::warps` is both
+/// println!("{}", (target.emit)(&pipeline).text);
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// How a CTA computes a kernel's tiles, or what is in the way.
+    pub decide: fn(&Kernel) -> Decision,
+    /// What each warp does, with every barrier, fence and signal. It refuses what this version has no pipeline for.
+    pub build: fn(&Checked<Kernel>) -> Result<Pipeline, Diagnostics>,
+    /// The text for the compiler of the architecture.
+    pub emit: fn(&Checked<Pipeline>) -> CudaSource,
+}
+
+/// Hopper.
+const SM90: Target = Target {
+    decide: sm90::cta::decide,
+    build: sm90::build,
+    emit: cuda::emit,
+};
+
+impl Target {
+    /// That of an architecture. The emulator's own is decided as Hopper's without limits, and has no pipeline.
+    pub const fn of(arch: Arch) -> &'static Target {
+        match arch {
+            Arch::Sm90 | Arch::Cpu => &SM90,
+        }
+    }
+}
+
+/// The text of a pipeline, for the compiler of its architecture.
+pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
+    (Target::of(pipeline.kernel.variant.arch).emit)(pipeline)
+}

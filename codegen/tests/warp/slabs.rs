@@ -1,0 +1,258 @@
+//! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
+
+use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as, scales_apart};
+use crate::fixtures::wide::wide;
+use crate::generator::warps::{self as random, Accepted, Warps};
+use crate::reach::names_stand_once;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{E4M3, F16};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::verify;
+use counterflow_codegen::verify::Checked;
+use counterflow_codegen::warp::{Node, Pipeline};
+use std::collections::BTreeMap;
+
+fn warps(program: &Program, variant: &Variant) -> Result<Checked<Pipeline>, Diagnostics> {
+    let kernel = lower(program, variant).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{}: {error}", program.name));
+    verify::warps(&kernel)
+}
+
+#[test]
+fn slabs_have_right_warps_whoever_moves_them() {
+    for way in WAYS {
+        for counted in [Counted::Each, Counted::ByRows] {
+            let program = gathered(way, counted, (128, 256));
+            for world in [1, 2, 4, 8] {
+                let pipeline = warps(&program, &Variant::new(world))
+                    .unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", program.name));
+                names_stand_once(&pipeline);
+            }
+        }
+    }
+}
+
+/// One box, as many as a batch has, a number that no batch has, and two batches; rows other than a tile's.
+#[test]
+fn slabs_of_any_boxes_have_right_warps() {
+    for slab in [(128, 64), (64, 192), (128, 1024), (256, 1088), (128, 2048)] {
+        let program = gathered(Way::Push, Counted::Each, slab);
+        warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{slab:?}: {error}"));
+    }
+    for (dtype, slab) in [(F16, (128, 192)), (E4M3, (128, 256))] {
+        let program = gathered_as(dtype, slab);
+        warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{dtype}: {error}"));
+    }
+}
+
+/// Random gathers in slabs have right warps, or a rule names a statement.
+///
+/// `SLAB_CASES` says how many, 24 by default and 200 with `WIDE`.
+#[test]
+fn random_slabs_have_right_warps_or_a_rule_names_a_statement() {
+    let cases = std::env::var("SLAB_CASES");
+    let some = if wide() { 200 } else { 24 };
+    let cases = cases.map_or(some, |cases| cases.parse().expect("a number"));
+    let (mut have, mut looked_at) = (0, 0);
+    let mut rules: BTreeMap<String, usize> = BTreeMap::new();
+    for found in random::accepted_in_slabs(7, |_, _| {}).take(cases) {
+        let Accepted { number, kernel, .. } = found;
+        assert!(kernel.partitions.iter().any(|of| of.name == "slabs"));
+        looked_at += 1;
+        match random::warps(&kernel) {
+            Warps::Right(_) => have += 1,
+            Warps::Refused(found) => {
+                let first = found.first();
+                assert!(first.at.is_some(), "case {number}: {found}");
+                *rules.entry(random::rule(&first.message)).or_default() += 1;
+            }
+            Warps::Wrong(found) => panic!("case {number} has wrong warps: {found}"),
+        }
+    }
+    println!(
+        "{have} of {looked_at} accepted gathers in slabs have warps; of the others: {rules:#?}"
+    );
+    assert!(
+        have * 10 >= looked_at * 6,
+        "{have} of {looked_at}: {rules:#?}"
+    );
+}
+
+/// A wait less, and another slab's place: either is found in the warps.
+#[test]
+fn a_slab_that_is_not_waited_for_or_sent_elsewhere_is_found() {
+    let pipeline = || {
+        let program = gathered(Way::Push, Counted::Each, (128, 256));
+        let kernel = lower(&program, &Variant::new(3)).and_then(verify::kernel);
+        sm90::build(&kernel.expect("a kernel")).expect("a pipeline")
+    };
+    let mut waits = pipeline();
+    waits.lists(&mut |list| {
+        for node in list {
+            if let Node::For { var, to, .. } = node
+                && var == "slab"
+            {
+                *to = to.clone() - 1;
+            }
+        }
+    });
+    insta::assert_snapshot!(said(waits), @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 256..320 of x (chunk or slot 1) on rank 0 into x of stage 1 for tile (0, 0)
+      = not everything that the schedule orders before it came before it
+      = conflicting accesses of 0 elements came before it in its launch, where 8192 should
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
+    ");
+    let mut moved = pipeline();
+    let x = moved.maps.iter().map(|map| map.name.starts_with('x'));
+    let x: Vec<bool> = x.collect();
+    moved.lists(&mut |list| {
+        for node in list {
+            if let Node::Store { at, map, .. } = node
+                && x[usize::from(map.0)]
+            {
+                at.column = at.column.clone() + 64;
+            }
+        }
+    });
+    insta::assert_snapshot!(said(moved), @"
+    error[coverage]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 64..128 of x (chunk or slot 0) on rank 2 for tile (0, 0)
+      = the box holds other rows or columns
+    ");
+}
+
+fn said(pipeline: Pipeline) -> String {
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+fn refused(program: &Program, variant: &Variant) -> String {
+    let found = warps(program, variant).expect_err("refused");
+    let first = found.first();
+    assert!(
+        first.at.is_some_and(|at| at.file().ends_with("slabs.rs")),
+        "{found}"
+    );
+    first.text(&|_| String::new())
+}
+
+#[test]
+fn a_slab_is_whole_boxes() {
+    insta::assert_snapshot!(refused(&gathered(Way::Push, Counted::Each, (128, 96)), &Variant::new(2)), @"
+    error[resources]: slabs of 96 columns, in boxes of 64
+      help: a multiple of 64 columns
+    ");
+    insta::assert_snapshot!(refused(&gathered_as(E4M3, (128, 64)), &Variant::new(2)), @"
+    error[resources]: slabs of 64 columns, in boxes of 128
+      help: a multiple of 128 columns
+    ");
+}
+
+/// Scales travel with all columns of their rows: not with a slab, but by themselves.
+#[test]
+fn scales_do_not_travel_with_slabs() {
+    for scales in [Scales::Rows, Scales::Blocks1d2d] {
+        let variant = Variant::new(2).dtype(E4M3).scales(scales);
+        let program = gathered(Way::Push, Counted::Each, (128, 256));
+        let found = lower(&program, &variant).expect_err("refused");
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+            error[language]: slabs of columns, with which `x.scale` would have to travel
+              help: the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`
+            ");
+        }
+        let apart = warps(&scales_apart((128, 256)), &variant);
+        apart.unwrap_or_else(|error| panic!("{}: {error}", scales.name()));
+    }
+}
+
+#[test]
+fn the_text_says_where_a_slab_is() {
+    let program = gathered(Way::Push, Counted::Each, (128, 256));
+    let pipeline = warps(&program, &Variant::new(2)).expect("warps");
+    insta::assert_snapshot!(moved(&pipeline.text()), @"
+    load: one thread of warp 0
+      # The first CTAs move data before they take items of the GEMM.
+      if cta < COMM_CTAS
+        tile scheduler over the CTAs that move data
+        if cta == 0
+          # signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
+          for peer_step in 0..(world - 1), peer = (me + 1 + peer_step) % world
+            signal ready_x.on(peer)[me] += 1
+        for peer_step in 0..(world - 1), peer = (me + world - 1 - peer_step) % world
+          c_rows = ceil_div(rows(me), PIECE)
+          c_columns = ceil_div(k, 256)
+          slabs = c_rows * c_columns
+          for item in my share of slabs
+            c = row_major of c_rows×c_columns at item
+            # x.on(peer)[c] = x[c]
+            for i in 0..4
+              await staging.empty of the previous phase
+              expect STAGING_BYTES at staging.full
+              load staging <- x{c.column * 256 + i * STAGING_N, c.row * PIECE, me, me}
+              next staging
+        # All staging buffers were sent: stages and subtiles may lie over them.
+        for i in 0..STAGING_SLOTS
+          await staging.empty of the previous phase
+          next staging
+    …
+              # wait arrived[t.rows]
+              for slab in 0..ceil_div(k, 256)
+                arrived_cell = (chunk * slabs_m + t.row * TILE_M / PIECE) * ceil_div(k, 256) + slab
+                wait arrived[arrived_cell]
+              fence global memory for TMA
+    …
+    store: one thread of warp 1
+      # The first CTAs move data before they take items of the GEMM.
+      if cta < COMM_CTAS
+        tile scheduler over the CTAs that move data
+        for peer_step in 0..(world - 1), peer = (me + world - 1 - peer_step) % world
+          c_rows = ceil_div(rows(me), PIECE)
+          c_columns = ceil_div(k, 256)
+          slabs = c_rows * c_columns
+          # Without items here there is nothing to wait for.
+          if item < slabs
+            # wait ready_x[peer] (credit: its x may be touched)
+            wait ready_x[peer]
+            fence global memory for TMA
+          for item in my share of slabs
+            c = row_major of c_rows×c_columns at item
+            # x.on(peer)[c] = x[c]
+            for i in 0..4
+              await staging.full
+              store staging -> x{c.column * 256 + i * STAGING_N, c.row * PIECE, me, peer}
+              commit stores
+              next staging
+              await reads of all but SENDING stores
+              release all but SENDING of staging
+            await all but 4 stores
+            signal what is remembered, += 1
+            # signal arrived.on(peer)[c] += 1
+            arrived_cell = (me * slabs_m + c.row) * ceil_div(k, 256) + c.column
+            remember to signal arrived.on(peer)[arrived_cell] += 1
+          # Nothing stays unsignalled across a wait for the next peer.
+          await all but 0 stores
+          signal what is remembered, += 1
+        # All stores are complete: the last staging buffers are released.
+        release all but 0 of staging
+    ");
+}
+
+/// What a pipeline's text says of how slabs move, and of how a tile waits for them.
+fn moved(text: &str) -> String {
+    let part = |from: &str, to: &str| {
+        let start = text.find(from).expect(from);
+        let rest = &text[start..];
+        let end = rest.find(to).expect(to);
+        rest[..end].trim_end().to_string()
+    };
+    let move_no_data = "  tile scheduler over the CTAs that move no data";
+    [
+        part("load: one thread", move_no_data),
+        part("          # wait arrived[t.rows]", "        load stage.x"),
+        part("store: one thread", move_no_data),
+    ]
+    .join("\n…\n")
+}

@@ -1,0 +1,66 @@
+//! Tensor-parallel layers whose communication is fused with their products, over the public API of [`counterflow`] alone.
+//!
+//! [`overlap`] says how each product of a layer overlaps its communication, as TransformerEngine's users know it. [`Userbuffers`]
+//! is what the layers of a group share. [`Linear`] is the first layer: forward and backward, without an autograd of its own.
+//!
+//! ```
+//! use counterflow::{Communicator, Error, prelude::bf16};
+//! use counterflow_layers::overlap::{Config, Flags};
+//! use counterflow_layers::{Gradients, Initialize, Linear, LinearConfig, Parameters, Userbuffers};
+//! use std::sync::Arc;
+//!
+//! fn of_rank(rank: &Arc<Communicator>) -> Result<(), Error> {
+//!     let (rows, hidden) = (64, 32); // at most; over all ranks
+//!     let config = Config::from_yaml("fc1_fprop: {method: ring_exchange, use_ce: 0, num_sm: 4}")?;
+//!     let arguments = Initialize { ub_cfgs: vec![config], ..Initialize::new([rows, hidden], rank.world()) };
+//!     rank.reserve(arguments.heap_bytes() + (8 << 20))?; // and some for the layers' ops
+//!     let userbuffers = Userbuffers::initialize(rank, &arguments)?;
+//!     let fc1 = LinearConfig {
+//!         ub_name: Some("fc1".into()),
+//!         flags: Flags { ub_overlap_ag: true, ub_bulk_dgrad: true, ub_bulk_wgrad: true, ..Flags::default() },
+//!         ..LinearConfig::column(hidden, 4 * hidden)
+//!     };
+//!     let fc1 = Linear::new(&userbuffers, &fc1)?;
+//!
+//!     let weight = rank.zeros::<bf16>(fc1.weight_shape())?;
+//!     let mut gradient = rank.zeros::<f32>(fc1.weight_shape())?; // gradients are added to it
+//!     let parameters = Parameters { weight: &weight, bias: None };
+//!     for rows in [64, 7] {
+//!         let (x, mut y) = (rank.zeros(fc1.input_shape(rows))?, rank.zeros(fc1.output_shape(rows))?);
+//!         let saved = fc1.forward(rows, &x, &parameters, &mut y)?;
+//!         let (dy, mut dx) = (rank.zeros(fc1.output_shape(rows))?, rank.zeros(fc1.input_shape(rows))?);
+//!         let gradients = Gradients { weight: Some(&mut gradient), bias: None };
+//!         fc1.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+//!     }
+//!     rank.synchronize()
+//! }
+//!
+//! let ranks: Vec<_> = Communicator::emulated(2)?.into_iter().map(Arc::new).collect();
+//! std::thread::scope(|scope| {
+//!     let threads: Vec<_> = ranks.iter().map(|rank| scope.spawn(move || of_rank(rank))).collect();
+//!     threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+//! })
+//! # ?;
+//! # Ok::<(), Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod layer_norm_linear;
+mod linear;
+mod norm;
+pub mod overlap;
+pub mod schedules;
+mod userbuffers;
+
+pub use layer_norm_linear::{
+    LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
+    LayerNormLinearSaved,
+};
+pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
+pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use userbuffers::{BootstrapBackend, Initialize, QuantizationMode, Userbuffers};
+
+/// The page for who comes from TransformerEngine: its program is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/transformer-engine.md")]
+struct ComingFromTransformerEngine;

@@ -1,0 +1,154 @@
+//! The forward pass.
+
+use super::step::Built;
+use super::{Linear, Parameters, Saved, fits};
+use crate::overlap::Parallel;
+use counterflow::op::Launch;
+use counterflow::prelude::bf16;
+use counterflow::{Error, Op, Tensor, UserBuffer};
+
+impl Linear {
+    /// Enqueues `y` for so many rows over all ranks, of this rank's input, [`Linear::input_shape`], into its output,
+    /// [`Linear::output_shape`]. All that `y` had is written over.
+    ///
+    /// What is given back is for the backward pass. A forward pass that is made again for it overlaps as the first one did.
+    ///
+    /// # Errors
+    /// [`Error::Usage`], before anything is enqueued, for tensors of another shape and for more rows than the buffers have; what a
+    /// launch refuses ([`Launch::launch`]).
+    pub fn forward(
+        &self,
+        rows: usize,
+        x: &Tensor<bf16>,
+        parameters: &Parameters<'_>,
+        y: &mut Tensor<bf16>,
+    ) -> Result<Saved, Error> {
+        self.checks(rows, parameters)?;
+        fits("x", x.shape(), self.input_shape(rows))?;
+        fits("y", y.shape(), self.output_shape(rows))?;
+        let mut saved = Saved {
+            rows,
+            input: x.clone(),
+            gathered: None,
+        };
+        if rows == 0 {
+            return Ok(saved);
+        }
+        let _turn = self.userbuffers.turn();
+        let alone = self.rank().world() == 1;
+        match self.config.parallel {
+            Parallel::Column if !alone => {
+                let all = self.put(rows, x)?;
+                if !self.overlap.fprop_ag {
+                    self.gather(&all, rows)?;
+                }
+                self.product(parameters, self.config.bias)
+                    .tensor("x", &all)
+                    .tensor("y", y)
+                    .rows(rows)
+                    .launch()?;
+                if self.config.keep_gathered && !self.config.frozen {
+                    let kept = self.rank().zeros([rows, self.sides[1]])?;
+                    all.copy_to(&kept)?;
+                    saved.gathered = Some(kept);
+                }
+            }
+            Parallel::Row if !alone => {
+                let mut own = self.landing(rows)?;
+                match &self.partial {
+                    None => {
+                        let launch = self.product(parameters, self.config.bias);
+                        let launch = launch.tensor("x", x).tensor("y", &mut own);
+                        launch.rows(rows).launch()?;
+                    }
+                    Some(partial) => {
+                        let mut partial = partial.rows(0..rows)?;
+                        let launch = self.product(parameters, false);
+                        let launch = launch.tensor("x", x).tensor("y", &mut partial);
+                        launch.rows(rows).launch()?;
+                        self.sum(&partial, &mut own, parameters.bias, rows)?;
+                    }
+                }
+                take(&own, y)?;
+            }
+            Parallel::Column | Parallel::Row => {
+                let launch = self.product(parameters, self.config.bias);
+                launch.tensor("x", x).tensor("y", y).rows(rows).launch()?;
+            }
+        }
+        Ok(saved)
+    }
+
+    /// A launch of the output's product, with its weights.
+    fn product<'a>(&'a self, parameters: &Parameters<'a>, bias: bool) -> Launch<'a> {
+        let launch = self.fprop.op.on(&**self.rank());
+        let launch = launch.tensor("w", parameters.weight);
+        match parameters.bias.filter(|_| bias) {
+            Some(bias) => launch.tensor("bias", bias),
+            None => launch,
+        }
+    }
+
+    /// Puts this rank's rows into the buffer that rows are gathered in.
+    pub(super) fn put(&self, rows: usize, own: &Tensor<bf16>) -> Result<UserBuffer<bf16>, Error> {
+        let rank = self.rank();
+        let whole = self.each(rows) * rank.world() as usize;
+        let all = self.userbuffers.gathered([whole, own.shape()[1]])?;
+        if !own.is_empty() {
+            all.rows(rank.chunk(rank.rank(), rows))?.copy_from(own)?;
+        }
+        Ok(all)
+    }
+
+    /// Gathers them, where no product does.
+    pub(super) fn gather(&self, all: &UserBuffer<bf16>, rows: usize) -> Result<(), Error> {
+        let op = needed(&self.gather)?;
+        let launch = op.on(&**self.rank()).tensor("x", all);
+        launch.rows(rows).launch().map(drop)
+    }
+
+    /// The buffer that this rank's rows of a sum come to.
+    pub(super) fn landing(&self, rows: usize) -> Result<UserBuffer<bf16>, Error> {
+        let columns = match self.config.parallel {
+            Parallel::Column => self.sides[1],
+            Parallel::Row => self.sides[0],
+        };
+        self.userbuffers.summed([self.each(rows), columns])
+    }
+
+    /// Sums what products have left, where none does.
+    pub(super) fn sum(
+        &self,
+        partial: &Tensor<bf16>,
+        own: &mut UserBuffer<bf16>,
+        bias: Option<&Tensor<bf16>>,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let op = needed(&self.sum)?;
+        let launch = op.on(&**self.rank()).tensor("g", partial).tensor("y", own);
+        let launch = match bias {
+            Some(bias) => launch.tensor("bias", bias),
+            None => launch,
+        };
+        launch.rows(rows).launch().map(drop)
+    }
+}
+
+/// Takes this rank's rows out of the buffer that they came to.
+pub(super) fn take(own: &UserBuffer<bf16>, to: &Tensor<bf16>) -> Result<(), Error> {
+    match to.is_empty() {
+        true => Ok(()),
+        false => own.copy_to(to),
+    }
+}
+
+/// An op that the layer's plan has.
+fn needed(built: &Option<Built>) -> Result<&Op, Error> {
+    built
+        .as_ref()
+        .map(|built| &built.op)
+        .ok_or_else(|| Error::Usage {
+            what: "a layer without an op that it needs".into(),
+            legal: "report it".into(),
+        })
+}

@@ -1,0 +1,263 @@
+//! A linear layer that ranks share.
+
+mod backward;
+mod config;
+mod forward;
+mod plan;
+mod step;
+
+use crate::overlap::{Overlap, Parallel, Pass};
+use crate::userbuffers::Userbuffers;
+pub use config::LinearConfig;
+use counterflow::op::Workspace;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Tensor};
+use plan::Plan;
+use std::sync::Arc;
+use step::{Built, Step, Wgrad};
+
+impl LinearConfig {
+    /// The memory of the layer's ops at most, beside the buffers and tensors. [`Workspace::together`] is that of several layers.
+    ///
+    /// # Errors
+    /// As [`Linear::new`], as far as nothing needs to be allocated.
+    pub fn workspace(&self, userbuffers: &Userbuffers) -> Result<Workspace, Error> {
+        let plan = Plan::new(userbuffers, self)?;
+        let steps = plan.steps();
+        let each = steps.map(|step| step.workspace(userbuffers.rank()));
+        Ok(Workspace::together(each.collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+/// A layer's weights on one rank, which the caller owns.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameters<'a> {
+    /// This rank's part, [`Linear::weight_shape`]: rows of output features, columns of input features.
+    pub weight: &'a Tensor<bf16>,
+    /// If the layer has one: of this rank's output features if it is column-parallel; otherwise whole and the same on every rank.
+    pub bias: Option<&'a Tensor<bf16>>,
+}
+
+/// Where gradients of a layer's weights are added.
+#[derive(Debug, Default)]
+pub struct Gradients<'a> {
+    /// In the weight's shape. `None` if the layer is frozen.
+    pub weight: Option<&'a mut Tensor<f32>>,
+    /// In the bias's shape; `None`: it is not computed. In a row-parallel layer all ranks get the whole gradient: do not sum it
+    /// over ranks.
+    pub bias: Option<&'a mut Tensor<f32>>,
+}
+
+/// What a forward pass leaves for the backward pass. It keeps a handle of the input: do not write to that before the backward
+/// pass is enqueued. Drop it where there is none.
+#[derive(Debug)]
+pub struct Saved {
+    rows: usize,
+    input: Tensor<bf16>,
+    /// The input of all ranks.
+    gathered: Option<Tensor<bf16>>,
+}
+
+/// A product of a layer, and what does it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Product {
+    /// Which.
+    pub pass: Pass,
+    /// The schedule.
+    pub schedule: String,
+    /// The variant of it that was built.
+    pub variant: String,
+    /// Whether communication of the layer runs in the same kernel.
+    pub overlaps: bool,
+}
+
+/// A linear layer whose weight ranks divide, with sequence parallelism: between layers each rank has a chunk of the rows.
+///
+/// Column-parallel: `y = all_gather(x) · wᵀ + b`. A rank gets all rows of its output features. Row-parallel: `y = reduce_scatter(x ·
+/// wᵀ) + b`. A rank has all rows of its input features and gets its chunk of the rows. Each call says how many rows there are
+/// over all ranks; chunks are those of [`Communicator::chunk`], of which the last may be short or empty.
+///
+/// Elements are bf16, sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
+/// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer, but for the first backward pass of a
+/// number of rows with `ub_bulk_wgrad`, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
+/// [example](crate) has both passes.
+#[derive(Debug)]
+pub struct Linear {
+    userbuffers: Userbuffers,
+    config: LinearConfig,
+    overlap: Overlap,
+    /// Output and input features of this rank.
+    sides: [usize; 2],
+    fprop: Built,
+    dgrad: Built,
+    /// The gradient of the weight, unless it is frozen.
+    wgrad: Option<Wgrad>,
+    /// A gather by itself: of the input, or of the output's gradient.
+    gather: Option<Built>,
+    /// A reduce-scatter by itself: of the output, or of the input's gradient.
+    sum: Option<Built>,
+    /// What is summed by itself, or beside another product.
+    partial: Option<Tensor<bf16>>,
+    bias: Option<BiasGradient>,
+}
+
+/// The sum of a gradient's rows, as a product with ones: `onesᵀ · dy`.
+#[derive(Debug)]
+struct BiasGradient {
+    built: Built,
+    /// A column of ones, and columns of zeros: as many as rows of memory need.
+    ones: Tensor<bf16>,
+    /// The sums, and a row of zeros for each other column.
+    sums: Tensor<f32>,
+}
+
+impl Linear {
+    /// Builds the layer's ops for up to as many rows as the buffers have. Collective: every rank makes the same.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for features that ranks cannot divide, or that the buffers have no columns for; for overlaps without a
+    /// name; for a name and settings that do not fit. As [`OpBuilder::build`](counterflow::OpBuilder::build) for each op.
+    pub fn new(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<Linear, Error> {
+        let plan = Plan::new(userbuffers, config)?;
+        let rank: &Communicator = userbuffers.rank();
+        let [rows, _] = userbuffers.shape();
+        let [out, _] = plan.sides;
+        let build = |step: &Option<Step>| step.as_ref().map(|step| step.build(rank)).transpose();
+        let wgrad = |step| Wgrad::new(rank, step, rows);
+        let bias = build(&plan.bias)?.map(|built| {
+            let ones = rank.zeros::<bf16>([rows, plan::ONES])?;
+            let line = |at| {
+                if at % plan::ONES == 0 {
+                    bf16::ONE
+                } else {
+                    bf16::ZERO
+                }
+            };
+            ones.write(&Vec::from_iter((0..rows * plan::ONES).map(line)))?;
+            let sums = rank.zeros([plan::ONES, out])?;
+            Ok::<_, Error>(BiasGradient { built, ones, sums })
+        });
+        Ok(Linear {
+            fprop: plan.fprop.build(rank)?,
+            dgrad: plan.dgrad.build(rank)?,
+            wgrad: plan.wgrad.as_ref().map(wgrad).transpose()?,
+            gather: build(&plan.gather)?,
+            sum: build(&plan.sum)?,
+            partial: plan
+                .partial
+                .map(|columns| rank.zeros([rows, columns]))
+                .transpose()?,
+            bias: bias.transpose()?,
+            userbuffers: userbuffers.clone(),
+            config: config.clone(),
+            overlap: plan.overlap,
+            sides: plan.sides,
+        })
+    }
+
+    /// What the layer is.
+    pub fn config(&self) -> &LinearConfig {
+        &self.config
+    }
+
+    /// The overlaps that its flags gave it.
+    pub fn overlap(&self) -> Overlap {
+        self.overlap
+    }
+
+    /// Its products, each with the schedule that does it: the proof of what is fused.
+    pub fn products(&self) -> Vec<Product> {
+        let built = |pass, built: &Built, overlaps| Product {
+            pass,
+            schedule: built.schedule.clone(),
+            variant: built.op.variant().to_string(),
+            overlaps,
+        };
+        let overlap = self.overlap;
+        let fprop = built(
+            Pass::Fprop,
+            &self.fprop,
+            overlap.fprop_ag || overlap.fprop_rs,
+        );
+        let beside = overlap.dgrad_ag || overlap.dgrad_rs || overlap.bulk_dgrad;
+        let dgrad = built(Pass::Dgrad, &self.dgrad, beside);
+        let wgrad = self.wgrad.as_ref().and_then(Wgrad::latest);
+        let wgrad = wgrad.map(|op| built(Pass::Wgrad, &op, overlap.bulk_wgrad));
+        [fprop, dgrad].into_iter().chain(wgrad).collect()
+    }
+
+    /// The shape of this rank's weight: output by input features.
+    pub fn weight_shape(&self) -> [usize; 2] {
+        self.sides
+    }
+
+    /// The shape of this rank's bias.
+    pub fn bias_shape(&self) -> [usize; 2] {
+        [1, self.sides[0]]
+    }
+
+    /// The shape of this rank's input, and of its gradient, in a call of so many rows over all ranks.
+    pub fn input_shape(&self, rows: usize) -> [usize; 2] {
+        match self.config.parallel {
+            Parallel::Column => [self.chunk(rows), self.sides[1]],
+            Parallel::Row => [rows, self.sides[1]],
+        }
+    }
+
+    /// The shape of this rank's output, and of its gradient, in a call of so many rows over all ranks.
+    pub fn output_shape(&self, rows: usize) -> [usize; 2] {
+        match self.config.parallel {
+            Parallel::Column => [rows, self.sides[0]],
+            Parallel::Row => [self.chunk(rows), self.sides[0]],
+        }
+    }
+
+    pub(crate) fn rank(&self) -> &Arc<Communicator> {
+        self.userbuffers.rank()
+    }
+
+    /// Rows of this rank.
+    fn chunk(&self, rows: usize) -> usize {
+        let rank = self.rank();
+        rank.chunk(rank.rank(), rows).len()
+    }
+
+    /// Rows of a full chunk.
+    fn each(&self, rows: usize) -> usize {
+        rows.div_ceil(self.rank().world() as usize)
+    }
+
+    /// Refuses a call before anything of it is enqueued.
+    fn checks(&self, rows: usize, parameters: &Parameters<'_>) -> Result<(), Error> {
+        let [most, _] = self.userbuffers.shape();
+        if rows > most {
+            return Err(Error::Usage {
+                what: format!("{rows} rows, with buffers for {most}"),
+                legal: "initialize the buffers for the most rows that there are".into(),
+            });
+        }
+        fits("the weight", parameters.weight.shape(), self.weight_shape())?;
+        match (parameters.bias, self.config.bias) {
+            (Some(bias), true) => fits("the bias", bias.shape(), self.bias_shape()),
+            (None, false) => Ok(()),
+            (given, _) => Err(Error::Usage {
+                what: format!(
+                    "a bias is {}given",
+                    if given.is_some() { "" } else { "not " }
+                ),
+                legal: "give one where `LinearConfig::bias` is set, and nowhere else".into(),
+            }),
+        }
+    }
+}
+
+/// Refuses a tensor of another shape.
+pub(crate) fn fits(what: &str, given: [usize; 2], wanted: [usize; 2]) -> Result<(), Error> {
+    if given == wanted {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        what: format!("{what} is {} x {}", given[0], given[1]),
+        legal: format!("give {} x {}", wanted[0], wanted[1]),
+    })
+}

@@ -1,0 +1,297 @@
+//! Which ops a layer needs.
+
+use super::config::LinearConfig;
+use super::step::{MOVED, Step, shape, size};
+use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
+use crate::schedules as ours;
+use crate::userbuffers::Userbuffers;
+use counterflow::{Error, Layout, Program, schedules};
+
+/// Columns of the ones that a bias's gradient is multiplied by: a row has 16 bytes.
+pub(super) const ONES: usize = 8;
+
+pub(super) struct Plan {
+    pub overlap: Overlap,
+    /// Output and input features of this rank.
+    pub sides: [usize; 2],
+    pub fprop: Step,
+    pub dgrad: Step,
+    pub wgrad: Option<Step>,
+    pub gather: Option<Step>,
+    pub sum: Option<Step>,
+    pub bias: Option<Step>,
+    /// Columns of what is summed outside of its product.
+    pub partial: Option<usize>,
+}
+
+/// The products of a layer that has a name.
+type Named = Option<[Gemm; 3]>;
+
+impl Plan {
+    pub fn new(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<Plan, Error> {
+        let world = userbuffers.rank().world();
+        let overlap = config
+            .flags
+            .overlap(config.parallel, true, world, config.frozen);
+        let overlap = Overlap {
+            // What is kept is not gathered again.
+            bulk_dgrad: overlap.bulk_dgrad && !config.keep_gathered,
+            ..overlap
+        };
+        let sides = divided(config, world)?;
+        let named = names(userbuffers, config, overlap)?;
+        fits(userbuffers, config)?;
+        let of = Of {
+            config,
+            overlap,
+            named,
+            sides,
+            rows: userbuffers.shape()[0],
+            world: world as usize,
+        };
+        Ok(Plan {
+            overlap,
+            sides,
+            fprop: of.fprop(),
+            dgrad: of.dgrad(),
+            wgrad: (!config.frozen).then(|| of.wgrad()),
+            gather: of.gather(),
+            sum: of.sum(),
+            bias: config.bias.then(|| of.bias()),
+            partial: of.partial(),
+        })
+    }
+
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        let always = [&self.fprop, &self.dgrad].into_iter();
+        let some = [&self.wgrad, &self.gather, &self.sum, &self.bias];
+        always.chain(some.into_iter().flatten())
+    }
+}
+
+/// Output and input features of a rank.
+fn divided(config: &LinearConfig, world: u32) -> Result<[usize; 2], Error> {
+    let world = world as usize;
+    let LinearConfig {
+        in_features,
+        out_features,
+        ..
+    } = *config;
+    let (side, name) = match config.parallel {
+        Parallel::Column => (out_features, "out_features"),
+        Parallel::Row => (in_features, "in_features"),
+    };
+    if side == 0 || !side.is_multiple_of(world) {
+        return Err(Error::Usage {
+            what: format!("{name} is {side}, which {world} ranks divide"),
+            legal: format!("give a multiple of {}", 8 * world),
+        });
+    }
+    Ok(match config.parallel {
+        Parallel::Column => [out_features / world, in_features],
+        Parallel::Row => [out_features, in_features / world],
+    })
+}
+
+/// The settings of the layer's products, if it has a name.
+fn names(
+    userbuffers: &Userbuffers,
+    config: &LinearConfig,
+    overlap: Overlap,
+) -> Result<Named, Error> {
+    let Some(name) = &config.ub_name else {
+        return match overlap.any() {
+            false => Ok(None),
+            true => Err(Error::Usage {
+                what: "a layer overlaps its communication and has no ub_name".into(),
+                legal:
+                    "give qkv, proj, fc1, fc2, or a name of your own: its settings are found by it"
+                        .into(),
+            }),
+        };
+    };
+    let products = userbuffers.config().layer(name, config.parallel)?;
+    overlap.fits(&products[1])?;
+    Ok(Some(products))
+}
+
+/// What is gathered and summed has the input's columns, or the output's.
+fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
+    let [_, most] = userbuffers.shape();
+    let (columns, name) = match config.parallel {
+        Parallel::Column => (config.in_features, "in_features"),
+        Parallel::Row => (config.out_features, "out_features"),
+    };
+    if columns > most {
+        return Err(Error::Usage {
+            what: format!("{name} is {columns}, with buffers of {most} columns"),
+            legal: "initialize the buffers with the largest hidden size that layers have".into(),
+        });
+    }
+    if config.keep_gathered && config.parallel == Parallel::Row {
+        return Err(Error::Usage {
+            what: "keep_gathered of a row-parallel layer".into(),
+            legal: "leave it out: such a layer has all rows of its input".into(),
+        });
+    }
+    Ok(())
+}
+
+/// What the steps follow from.
+struct Of<'a> {
+    config: &'a LinearConfig,
+    overlap: Overlap,
+    named: Named,
+    sides: [usize; 2],
+    rows: usize,
+    world: usize,
+}
+
+impl Of<'_> {
+    fn alone(&self) -> bool {
+        self.world == 1
+    }
+
+    /// A step whose schedule and choices the settings of a product make, where a rank's rows have so many columns.
+    fn by_settings(&self, product: usize, columns: usize) -> Option<(Schedule, Settled)> {
+        let gemm = &self.named.as_ref()?[product];
+        let bytes = self.rows.div_ceil(self.world) * columns * 2;
+        let schedule = gemm.schedule(bytes as u64);
+        Some((schedule, gemm.choices(schedule)))
+    }
+
+    fn fprop(&self) -> Step {
+        let [out, depth] = self.sides;
+        let overlaps = self.overlap.fprop_ag || self.overlap.fprop_rs;
+        let fused = overlaps.then(|| self.by_settings(0, depth)).flatten();
+        // A sum by itself adds the bias.
+        let later = self.config.parallel == Parallel::Row && !self.alone() && fused.is_none();
+        let bias = self.config.bias && !later;
+        let (program, choices) = match fused {
+            Some((schedule, choices)) if bias => (biased(schedule), choices),
+            Some((schedule, choices)) => (schedule.program(), choices),
+            None if bias => (ours::gemm_bias(), Vec::new()),
+            None => (schedules::gemm(), Vec::new()),
+        };
+        Step {
+            program,
+            layout: Layout::Nt,
+            shape: shape(self.rows, out, depth),
+            choices,
+        }
+    }
+
+    fn dgrad(&self) -> Step {
+        let [depth, columns] = self.sides;
+        let Overlap {
+            dgrad_ag,
+            dgrad_rs,
+            bulk_dgrad,
+            ..
+        } = self.overlap;
+        let overlaps = dgrad_ag || dgrad_rs || bulk_dgrad;
+        let fused = overlaps.then(|| self.by_settings(1, depth)).flatten();
+        let (program, choices) = match fused {
+            Some((schedule, choices)) => (schedule.program(), choices),
+            None => (schedules::gemm(), Vec::new()),
+        };
+        let product = shape(self.rows, columns, depth);
+        Step {
+            program,
+            layout: Layout::Nn,
+            shape: match bulk_dgrad {
+                true => product.dim("z.columns", size(columns)),
+                false => product,
+            },
+            choices,
+        }
+    }
+
+    fn wgrad(&self) -> Step {
+        let [out, columns] = self.sides;
+        let bulk = self.overlap.bulk_wgrad;
+        let fused = bulk.then(|| self.by_settings(2, columns)).flatten();
+        let (program, choices) = match fused {
+            Some((schedule, choices)) => (schedule.program(), choices),
+            None => (schedules::wgrad(), Vec::new()),
+        };
+        let product = shape(out, columns, self.rows);
+        Step {
+            program,
+            layout: Layout::Tn,
+            shape: match bulk {
+                true => product
+                    .dim(MOVED, size(self.rows))
+                    .dim("g.columns", size(columns)),
+                false => product,
+            },
+            choices,
+        }
+    }
+
+    fn gather(&self) -> Option<Step> {
+        let LinearConfig {
+            frozen,
+            keep_gathered,
+            ..
+        } = *self.config;
+        let again = !frozen && !keep_gathered && !self.overlap.bulk_dgrad;
+        let (needed, columns) = match self.config.parallel {
+            Parallel::Column => (!self.overlap.fprop_ag || again, self.sides[1]),
+            Parallel::Row => (!self.overlap.dgrad_ag, self.sides[0]),
+        };
+        (needed && !self.alone()).then(|| self.moves(ours::all_gather(), columns))
+    }
+
+    fn sum(&self) -> Option<Step> {
+        let program = match self.config.parallel {
+            Parallel::Row if self.config.bias => ours::reduce_scatter_bias(),
+            Parallel::Row | Parallel::Column => ours::reduce_scatter(),
+        };
+        let columns = self.partial()?;
+        let beside = self.overlap.bulk_wgrad;
+        (!beside).then(|| self.moves(program, columns))
+    }
+
+    fn partial(&self) -> Option<usize> {
+        let (inside, columns) = match self.config.parallel {
+            Parallel::Column => (self.overlap.dgrad_rs, self.sides[1]),
+            Parallel::Row => (self.overlap.fprop_rs, self.sides[0]),
+        };
+        (!inside && !self.alone()).then_some(columns)
+    }
+
+    fn bias(&self) -> Step {
+        Step {
+            program: schedules::wgrad(),
+            layout: Layout::Tn,
+            shape: shape(ONES, self.sides[0], self.rows),
+            choices: Vec::new(),
+        }
+    }
+
+    fn moves(&self, program: Program, columns: usize) -> Step {
+        Step {
+            program,
+            layout: Layout::Nt,
+            shape: shape(self.rows, columns, columns),
+            choices: Vec::new(),
+        }
+    }
+}
+
+/// Choices by name.
+type Settled = Vec<(&'static str, counterflow::Setting)>;
+
+/// The same with a bias.
+fn biased(schedule: Schedule) -> Program {
+    match schedule {
+        Schedule::AgGemm => ours::ag_gemm_bias(),
+        Schedule::AgGemmPull => ours::ag_gemm_pull_bias(),
+        Schedule::AgGemmRing => ours::ag_gemm_ring_bias(),
+        Schedule::AgGemmDoubleRing => ours::ag_gemm_double_ring_bias(),
+        Schedule::GemmRs => ours::gemm_rs_bias(),
+        // No output has these.
+        Schedule::Bulk | Schedule::WgradRs | Schedule::Kept => schedule.program(),
+    }
+}

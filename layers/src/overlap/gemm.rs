@@ -1,0 +1,345 @@
+//! One product with all of its settings, and the schedule that does it.
+
+use super::name::{GemmName, Pass};
+use super::settings::{Comm, Method, Parallel, Settings};
+use counterflow::Setting;
+use counterflow::{Error, Program, schedules};
+
+/// A product with what was said of it and TransformerEngine's defaults for the rest.
+///
+/// `num_sm` acts where it was given: without it a schedule has as many CTAs that communicate as are fastest.
+///
+/// ```
+/// use counterflow_layers::overlap::{Comm, Config, Method, Parallel};
+///
+/// let fc2 = Config::default().gemm("fc2_dgrad", Parallel::Row)?;
+/// assert_eq!((fc2.method, fc2.comm, fc2.num_sm, fc2.use_ce), (Method::RingExchange, Comm::AllGather, 1, true));
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gemm {
+    /// Which product.
+    pub name: GemmName,
+    /// How its layer is divided.
+    pub parallel: Parallel,
+    /// How the product overlaps its communication.
+    pub method: Method,
+    /// That communication.
+    pub comm: Comm,
+    /// SMs that communicate.
+    pub num_sm: u32,
+    /// CTAs in a cluster of a kernel that communicates.
+    pub cga_size: u32,
+    /// Whether products leave `num_sm` SMs to communication.
+    pub set_sm_margin: bool,
+    /// Parts of a pipelined product. `None`: as many as ranks.
+    pub num_splits: Option<u32>,
+    /// Whether chunks move in fewer, larger steps.
+    pub aggregate: bool,
+    /// Whether one product waits for chunks by counters.
+    pub atomic_gemm: bool,
+    /// Whether copy engines move chunks.
+    pub use_ce: bool,
+    /// Whether what travels is FP8 where products are.
+    pub fp8_buf: bool,
+    /// Priority of the stream that communicates. `None`: the GPU's highest.
+    pub comm_priority: Option<i32>,
+    /// Priority of the stream of products. `None`: the GPU's lowest.
+    pub gemm_priority: Option<i32>,
+    /// Whether the first part of a pipelined product is computed ahead.
+    pub pipeline_rs_overlap_first_gemm: bool,
+    /// What was said of it.
+    pub given: Settings,
+}
+
+/// What a product has if nothing is said, by how its layer is divided.
+struct Defaults {
+    method: Method,
+    num_sm: u32,
+    cga_size: u32,
+    set_sm_margin: bool,
+    num_splits: Option<u32>,
+    fp8_buf: bool,
+}
+
+fn defaults(parallel: Parallel, pass: Pass) -> Defaults {
+    let beside = |method, fp8_buf| Defaults {
+        method,
+        num_sm: 16,
+        cga_size: 2,
+        set_sm_margin: true,
+        num_splits: Some(4),
+        fp8_buf,
+    };
+    match (parallel, pass) {
+        (Parallel::Column, Pass::Fprop) | (Parallel::Row, Pass::Dgrad) => Defaults {
+            method: Method::RingExchange,
+            num_sm: 1,
+            cga_size: 1,
+            set_sm_margin: false,
+            num_splits: None,
+            fp8_buf: true,
+        },
+        (Parallel::Row, Pass::Fprop) => beside(Method::Pipeline, false),
+        (Parallel::Column, Pass::Dgrad) => beside(Method::Bulk, true),
+        (Parallel::Column, Pass::Wgrad) => beside(Method::Bulk, false),
+        (Parallel::Row, Pass::Wgrad) => beside(Method::External, true),
+    }
+}
+
+/// The methods that a product can have.
+fn methods(parallel: Parallel, pass: Pass) -> &'static [Method] {
+    use Method::{Auto, Bulk, External, Pipeline, RingExchange};
+    match (parallel, pass) {
+        (Parallel::Column, Pass::Fprop) | (Parallel::Row, Pass::Dgrad) => &[RingExchange, Auto],
+        (Parallel::Row, Pass::Fprop) => &[Pipeline, RingExchange, Auto],
+        (Parallel::Column, Pass::Dgrad) => &[Bulk, Pipeline, RingExchange, Auto],
+        (Parallel::Column, Pass::Wgrad) => &[Bulk],
+        (Parallel::Row, Pass::Wgrad) => &[External],
+    }
+}
+
+/// The communication of a product with that method. The gradient of a column-parallel layer's input has either: beside the
+/// product its input is gathered again, or the product itself is summed over ranks.
+fn comm(parallel: Parallel, pass: Pass, method: Method) -> Comm {
+    match (parallel, pass) {
+        (Parallel::Column, Pass::Fprop) | (Parallel::Row, Pass::Dgrad | Pass::Wgrad) => {
+            Comm::AllGather
+        }
+        (Parallel::Row, Pass::Fprop) | (Parallel::Column, Pass::Wgrad) => Comm::ReduceScatter,
+        (Parallel::Column, Pass::Dgrad) => match method {
+            Method::Bulk => Comm::AllGather,
+            Method::RingExchange | Method::Pipeline | Method::External | Method::Auto => {
+                Comm::ReduceScatter
+            }
+        },
+    }
+}
+
+fn refused<T>(what: String, legal: impl Into<String>) -> Result<T, Error> {
+    let legal = legal.into();
+    Err(Error::Usage { what, legal })
+}
+
+impl Gemm {
+    pub(super) fn new(
+        name: &GemmName,
+        parallel: Parallel,
+        given: &Settings,
+    ) -> Result<Gemm, Error> {
+        if let Some(known) = name.known()
+            && known != parallel
+        {
+            return refused(
+                format!("{name} of a {parallel}-parallel layer"),
+                format!(
+                    "`{}` is a {known}-parallel layer: give yours another name",
+                    name.layer()
+                ),
+            );
+        }
+        let pass = name.pass();
+        let of = defaults(parallel, pass);
+        let method = given.method.unwrap_or(of.method);
+        let legal = methods(parallel, pass);
+        if !legal.contains(&method) {
+            let names: Vec<&str> = legal.iter().map(|method| method.name()).collect();
+            return refused(
+                format!("{name} cannot have the method {method} in a {parallel}-parallel layer"),
+                format!("give {}", names.join(", ")),
+            );
+        }
+        let comm = comm(parallel, pass, method);
+        let scatters = comm == Comm::ReduceScatter;
+        if given.is_reduce_scatter.is_some_and(|said| said != scatters) {
+            return refused(
+                format!("{name} with the method {method} is {comm}"),
+                format!(
+                    "leave out `is_reduce_scatter`, or set it to {}",
+                    u8::from(scatters)
+                ),
+            );
+        }
+        let aggregate = given.aggregate.unwrap_or(false);
+        let steps = matches!(method, Method::RingExchange | Method::Auto);
+        if aggregate && (scatters || !steps) {
+            return refused(
+                format!("{name} cannot aggregate: it is {comm} with the method {method}"),
+                "leave out `aggregate`: it makes the steps of a gather by ring_exchange larger",
+            );
+        }
+        Ok(Gemm {
+            name: name.clone(),
+            parallel,
+            method,
+            comm,
+            num_sm: given.num_sm.unwrap_or(of.num_sm),
+            cga_size: given.cga_size.unwrap_or(of.cga_size),
+            set_sm_margin: given.set_sm_margin.unwrap_or(of.set_sm_margin),
+            num_splits: given.num_splits.or(of.num_splits),
+            aggregate,
+            atomic_gemm: given.atomic_gemm.unwrap_or(false),
+            use_ce: given.use_ce.unwrap_or(true),
+            fp8_buf: given.fp8_buf.unwrap_or(of.fp8_buf),
+            comm_priority: given.comm_priority,
+            gemm_priority: given.gemm_priority,
+            pipeline_rs_overlap_first_gemm: given.pipeline_rs_overlap_first_gemm.unwrap_or(false),
+            given: given.clone(),
+        })
+    }
+
+    /// The schedule that does it, where a rank's rows have so many bytes.
+    ///
+    /// A gather by `ring_exchange` is [`AgGemmPull`](Schedule::AgGemmPull) if copy engines may move it (`use_ce`, the default);
+    /// otherwise [`AgGemmRing`](Schedule::AgGemmRing), or with `aggregate` [`AgGemmDoubleRing`](Schedule::AgGemmDoubleRing), in
+    /// half as many steps. TransformerEngine's reduce-scatters by `ring_exchange` and `pipeline` both send partial sums
+    /// straight to their owner, which adds them in f32: [`GemmRs`](Schedule::GemmRs) does, tile by tile.
+    pub fn schedule(&self, chunk_bytes: u64) -> Schedule {
+        // Below it a copy engine's fixed cost shows.
+        const LARGE: u64 = 4 << 20;
+        match (self.comm, self.method) {
+            (Comm::AllGather, Method::Bulk) => Schedule::Bulk,
+            (Comm::AllGather, Method::External) => Schedule::Kept,
+            (Comm::ReduceScatter, Method::Bulk) => Schedule::WgradRs,
+            (Comm::AllGather, Method::RingExchange | Method::Pipeline) => {
+                match (self.use_ce, self.aggregate) {
+                    (true, _) => Schedule::AgGemmPull,
+                    (false, false) => Schedule::AgGemmRing,
+                    (false, true) => Schedule::AgGemmDoubleRing,
+                }
+            }
+            (Comm::AllGather, Method::Auto) => match chunk_bytes >= LARGE {
+                true => Schedule::AgGemmPull,
+                false => Schedule::AgGemm,
+            },
+            (
+                Comm::ReduceScatter,
+                Method::RingExchange | Method::Pipeline | Method::External | Method::Auto,
+            ) => Schedule::GemmRs,
+        }
+    }
+
+    /// The choices of that schedule which the settings make, by name.
+    pub fn choices(&self, schedule: Schedule) -> Vec<(&'static str, Setting)> {
+        /// Rows of a step that was made larger: twice the first option.
+        const LARGER: u32 = 2048;
+        match schedule {
+            Schedule::AgGemm
+            | Schedule::AgGemmRing
+            | Schedule::AgGemmDoubleRing
+            | Schedule::Bulk
+            | Schedule::WgradRs => {
+                let ctas = self.given.num_sm.map(|sms| ("comm.ctas", sms.into()));
+                ctas.into_iter().collect()
+            }
+            Schedule::AgGemmPull if self.aggregate => vec![("pieces", LARGER.into())],
+            Schedule::AgGemmPull | Schedule::GemmRs | Schedule::Kept => Vec::new(),
+        }
+    }
+
+    /// The keys that were given and have nothing to act on, each with the reason.
+    pub(super) fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
+        const ONE: &str = "communication and product are one kernel";
+        const TILES: &str = "tiles are sent one by one, as they are computed";
+        const STREAM: &str = "communication and product are one kernel, with the priority of the stream it is launched on";
+        let given = &self.given;
+        let schedule = self.schedule(0);
+        let scatters = schedule == Schedule::GemmRs;
+        let no_ctas = match schedule {
+            Schedule::GemmRs => Some("tiles go straight to their owner: no SM only communicates"),
+            Schedule::AgGemmPull => Some("copy engines move chunks: set `use_ce` to 0 for SMs"),
+            Schedule::Kept => Some("the product before has gathered it"),
+            Schedule::AgGemm
+            | Schedule::AgGemmRing
+            | Schedule::AgGemmDoubleRing
+            | Schedule::Bulk
+            | Schedule::WgradRs => None,
+        };
+        let gathers_by_steps = matches!(
+            (self.comm, self.method),
+            (Comm::AllGather, Method::RingExchange)
+        );
+        let splits = match scatters {
+            true => TILES,
+            false => "chunks are those of the ranks",
+        };
+        let told = [
+            ("num_sm", given.num_sm.and(no_ctas)),
+            ("cga_size", given.cga_size.map(|_| ONE)),
+            ("set_sm_margin", given.set_sm_margin.map(|_| ONE)),
+            ("num_splits", given.num_splits.map(|_| splits)),
+            (
+                "atomic_gemm",
+                (given.atomic_gemm == Some(false)).then_some("it is always on"),
+            ),
+            (
+                "use_ce",
+                (given.use_ce == Some(true) && !gathers_by_steps)
+                    .then_some("the kernel itself moves the data, or the size decides"),
+            ),
+            (
+                "fp8_buf",
+                (given.fp8_buf == Some(true)).then_some("products are not FP8"),
+            ),
+            ("comm_priority", given.comm_priority.map(|_| STREAM)),
+            ("gemm_priority", given.gemm_priority.map(|_| STREAM)),
+            (
+                "pipeline_rs_overlap_first_gemm",
+                (given.pipeline_rs_overlap_first_gemm == Some(true)).then_some(TILES),
+            ),
+        ];
+        let told = told.into_iter();
+        told.filter_map(|(key, why)| Some((key, why?))).collect()
+    }
+}
+
+/// A schedule of a product and its communication.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Schedule {
+    /// Each rank pushes its rows to its peers.
+    AgGemm,
+    /// Copy engines fetch the peers' rows.
+    AgGemmPull,
+    /// Rows go around a ring.
+    AgGemmRing,
+    /// Rows go around two rings, in half as many steps.
+    AgGemmDoubleRing,
+    /// Tiles go to the rank that owns their rows, which adds them in f32 in the order of ranks.
+    GemmRs,
+    /// A gather beside the product.
+    Bulk,
+    /// A reduce-scatter beside the gradient of a weight.
+    WgradRs,
+    /// None: the product before has left the gathered rows in their buffer.
+    Kept,
+}
+
+impl Schedule {
+    /// The name of its program.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Schedule::AgGemm => "ag_gemm",
+            Schedule::AgGemmPull => "ag_gemm_pull",
+            Schedule::AgGemmRing => "ag_gemm_ring",
+            Schedule::AgGemmDoubleRing => "ag_gemm_double_ring",
+            Schedule::GemmRs => "gemm_rs",
+            Schedule::Bulk => "bulk",
+            Schedule::WgradRs => "wgrad_rs",
+            Schedule::Kept => "wgrad",
+        }
+    }
+
+    /// Its program.
+    pub fn program(self) -> Program {
+        match self {
+            Schedule::AgGemm => schedules::ag_gemm(),
+            Schedule::AgGemmPull => schedules::ag_gemm_pull(),
+            Schedule::AgGemmRing => schedules::ag_gemm_ring(),
+            Schedule::AgGemmDoubleRing => schedules::ag_gemm_double_ring(),
+            Schedule::GemmRs => schedules::gemm_rs(),
+            Schedule::Bulk => schedules::bulk(),
+            Schedule::WgradRs => crate::schedules::wgrad_rs(),
+            Schedule::Kept => schedules::wgrad(),
+        }
+    }
+}

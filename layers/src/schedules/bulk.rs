@@ -1,0 +1,40 @@
+//! Products beside communication that they do not need.
+
+use counterflow::prelude::*;
+
+/// grad += dyᵀ · x beside an independent r = reduce_scatter(g): no counter connects them.
+///
+/// Use it for the weight's gradient of a column-parallel layer, with the gradient of its input as `g`. Lower it in layout tn.
+/// Rows of `g` are over all ranks, those of `r` one rank's; both sums are in f32 and in a fixed order.
+#[schedule]
+pub fn wgrad_rs(
+    dy: Local<bf16>,
+    x: Local<bf16>,
+    grad: Accumulated<f32>,
+    g: Local<bf16>,
+    r: Scattered<bf16>,
+) {
+    let pieces = r.pieces(rows = tune(128, 256));
+    let tiles = grad.tiles(tune((128, 256), (128, 160), (128, 128)));
+    let sums = r.tiles(tiles);
+    let partial = symmetric::<bf16>(r, slots = world());
+    let landed = counters(world(), pieces);
+
+    #[comm(ctas = tune(8, 16, 4))]
+    {
+        for owner in ranks().after_me() {
+            for p in pieces.of(owner) {
+                partial.on(owner)[me()][p] = g[p];
+                landed.on(owner)[me()][p].add(1);
+            }
+        }
+        for t in sums.of(me()) {
+            landed[others()][t.rows()].wait();
+            r[t] = g[t] + partial[others()][t].sum();
+        }
+    }
+    #[gemm]
+    for t in tiles.grouped() {
+        grad[t] += dot(dy[t], x[t]);
+    }
+}

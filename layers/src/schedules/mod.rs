@@ -1,0 +1,14 @@
+//! Schedules that layers need beside those of [`counterflow::schedules`]: communication without a product, products with a bias,
+//! and a weight's gradient beside the sum of an input's gradient.
+
+mod biased;
+mod bulk;
+mod moved;
+
+pub use biased::{
+    AgGemmBiasOp, AgGemmDoubleRingBiasOp, AgGemmPullBiasOp, AgGemmRingBiasOp, GemmBiasOp,
+    GemmRsBiasOp, ReduceScatterBiasOp, ag_gemm_bias, ag_gemm_double_ring_bias, ag_gemm_pull_bias,
+    ag_gemm_ring_bias, gemm_bias, gemm_rs_bias, reduce_scatter_bias,
+};
+pub use bulk::{WgradRsOp, wgrad_rs};
+pub use moved::{AllGatherOp, ReduceScatterOp, all_gather, reduce_scatter};

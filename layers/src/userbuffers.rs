@@ -1,0 +1,241 @@
+//! What the layers of a tensor-parallel group share: buffers, and the configuration of their products.
+
+use crate::overlap::Config;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Dtype, Error, UserBuffer};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing::warn;
+
+/// The element types of products, of which TransformerEngine has one set of buffers each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QuantizationMode {
+    /// Those of the tensors.
+    None,
+    /// FP8. No layer has it yet.
+    Fp8,
+}
+
+/// What the ranks meet by. A [`Communicator`] has met already, so all three are one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BootstrapBackend {
+    /// `mpi`
+    Mpi,
+    /// `gloo`
+    Gloo,
+    /// `nccl`
+    Nccl,
+}
+
+impl std::str::FromStr for BootstrapBackend {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "mpi" => Ok(BootstrapBackend::Mpi),
+            "gloo" => Ok(BootstrapBackend::Gloo),
+            "nccl" => Ok(BootstrapBackend::Nccl),
+            other => Err(Error::Usage {
+                what: format!("`{other}` as bootstrap_backend"),
+                legal: "give mpi, gloo or nccl".into(),
+            }),
+        }
+    }
+}
+
+/// The arguments of TransformerEngine's `initialize_ub`.
+///
+/// ```
+/// use counterflow_layers::{Initialize, overlap::Config};
+///
+/// let config = Config::from_yaml("proj_fprop: {method: ring_exchange}")?;
+/// let arguments = Initialize { ub_cfgs: vec![config], ..Initialize::new([2048, 1536], 4) };
+/// assert_eq!(arguments.heap_bytes(), 2 * 1536 * (2048 + 512));
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Initialize {
+    /// The most rows over all ranks (sequence length by batch size), and the most columns of what is gathered or summed: the
+    /// hidden size. Both are upper bounds. Each call of a layer says its own rows.
+    pub shape: [usize; 2],
+    /// Ranks of the group.
+    pub tp_size: u32,
+    /// Elements of the buffers: bf16.
+    pub dtype: Dtype,
+    /// The element types that products have, each once.
+    pub quantization_modes: Vec<QuantizationMode>,
+    /// None, one for all modes, or one for each mode.
+    pub ub_cfgs: Vec<Config>,
+    /// Told as without effect.
+    pub bootstrap_backend: Option<BootstrapBackend>,
+}
+
+impl Initialize {
+    /// For so many rows and columns, with the defaults of the rest.
+    pub fn new(shape: [usize; 2], tp_size: u32) -> Initialize {
+        Initialize {
+            shape,
+            tp_size,
+            dtype: Dtype::Bf16,
+            quantization_modes: vec![QuantizationMode::None],
+            ub_cfgs: Vec::new(),
+            bootstrap_backend: None,
+        }
+    }
+
+    /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
+    pub fn heap_bytes(&self) -> u64 {
+        let [rows, columns] = self.shape;
+        let each = rows.div_ceil(self.tp_size.max(1) as usize);
+        let all = each * (self.tp_size as usize + 1);
+        (all * columns * size_of::<bf16>()) as u64
+    }
+
+    /// The configuration of products that have the tensors' elements.
+    fn config(&self) -> Result<Config, Error> {
+        let modes = &self.quantization_modes;
+        let refused = |what: String, legal: &str| {
+            let legal = legal.to_owned();
+            Err(Error::Usage { what, legal })
+        };
+        let twice = |(at, mode): (usize, &QuantizationMode)| modes[..at].contains(mode);
+        if modes.is_empty() || modes.iter().enumerate().any(twice) {
+            let what = format!("quantization_modes are {modes:?}");
+            return refused(what, "name each mode once, and one at least");
+        }
+        let at = modes
+            .iter()
+            .position(|mode| *mode == QuantizationMode::None);
+        let Some(at) = at else {
+            return Err(Error::NotYet {
+                what: "layers whose products are FP8 alone".into(),
+                help: "add `QuantizationMode::None`: layers have bf16 today".into(),
+            });
+        };
+        match &self.ub_cfgs[..] {
+            [] => Ok(Config::default()),
+            [one] => Ok(one.clone()),
+            each if each.len() == modes.len() => Ok(each[at].clone()),
+            others => refused(
+                format!(
+                    "{} ub_cfgs for {} quantization_modes",
+                    others.len(),
+                    modes.len()
+                ),
+                "give one for all modes, or one for each",
+            ),
+        }
+    }
+}
+
+/// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
+///
+/// All layers of a rank use the same two buffers, one after another in the order of its stream.
+///
+/// ```
+/// use counterflow::Communicator;
+/// use counterflow_layers::{Initialize, Userbuffers};
+/// use std::sync::Arc;
+///
+/// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
+/// rank.reserve(4 << 20)?;
+/// let userbuffers = Userbuffers::initialize(&rank, &Initialize::new([1024, 64], 1))?;
+/// assert_eq!(userbuffers.shape(), [1024, 64]);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Userbuffers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rank: Arc<Communicator>,
+    shape: [usize; 2],
+    config: Config,
+    gathered: UserBuffer<bf16>,
+    summed: UserBuffer<bf16>,
+    /// Held while a layer's work is enqueued: it uses both buffers.
+    turn: Mutex<()>,
+}
+
+impl Userbuffers {
+    /// Allocates the buffers in the heap of the group, which must have [`Initialize::heap_bytes`] left. Collective: every rank
+    /// gives the same. Settings without effect are logged, by rank 0.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for another `tp_size` than the group has, no rows or columns, or modes and configurations that do not
+    /// match; [`Error::NotYet`] for elements other than bf16; as [`Communicator::allocate`].
+    pub fn initialize(
+        rank: &Arc<Communicator>,
+        arguments: &Initialize,
+    ) -> Result<Userbuffers, Error> {
+        let [rows, columns] = arguments.shape;
+        let world = rank.world();
+        if arguments.tp_size != world {
+            return Err(Error::Usage {
+                what: format!("tp_size is {}, and the communicator has {world} ranks", arguments.tp_size),
+                legal: "give the tensor-parallel group: `Communicator::split` makes one of a larger communicator".into(),
+            });
+        }
+        if rows == 0 || columns == 0 {
+            return Err(Error::Usage {
+                what: format!("buffers of {rows} x {columns}"),
+                legal: "give the most rows over all ranks, and the hidden size".into(),
+            });
+        }
+        if arguments.dtype != Dtype::Bf16 {
+            return Err(Error::NotYet {
+                what: format!("layers of {}", arguments.dtype),
+                help: "use bf16".into(),
+            });
+        }
+        let config = arguments.config()?;
+        if rank.rank() == 0 {
+            for notice in config.notices() {
+                warn!("{notice}");
+            }
+            if let Some(backend) = arguments.bootstrap_backend {
+                warn!(
+                    "bootstrap_backend {backend:?} is without effect: the ranks of a communicator have met"
+                );
+            }
+        }
+        let each = rows.div_ceil(world as usize);
+        Ok(Userbuffers(Arc::new(Shared {
+            gathered: rank.allocate("gathered", [each * world as usize, columns])?,
+            summed: rank.allocate("summed", [each, columns])?,
+            rank: rank.clone(),
+            shape: arguments.shape,
+            config,
+            turn: Mutex::new(()),
+        })))
+    }
+
+    /// This rank of the group.
+    pub fn rank(&self) -> &Arc<Communicator> {
+        &self.0.rank
+    }
+
+    /// The most rows over all ranks, and the most columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.0.shape
+    }
+
+    /// How products overlap their communication.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The buffer that rows are gathered in, as so many rows over all ranks.
+    pub(crate) fn gathered(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
+        self.0.gathered.shaped(shape)
+    }
+
+    /// The buffer that this rank's rows of a sum come to.
+    pub(crate) fn summed(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
+        self.0.summed.shaped(shape)
+    }
+
+    /// Keeps other layers of the rank from enqueueing.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,62 @@
+//! What the layers' own schedules become for Hopper: no spill, no slow code, and as many instructions of each sort as the tiles
+//! ask for. Choices are the first options.
+
+// The common file is that of the runtime's tests, whose names the facade has, too.
+extern crate counterflow as counterflow_runtime;
+
+#[path = "../../runtime/tests/common/mod.rs"]
+mod nvidia;
+
+use counterflow::codegen::cuda::{self, expected};
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::{sm90, verify};
+use counterflow::jit::sass_checks;
+use counterflow::{Layout, Program, Variant, launch};
+use counterflow_layers::schedules as ours;
+
+/// Each schedule, with the layout in which a layer has it.
+const ALL: [(fn() -> Program, Layout); 10] = [
+    (ours::all_gather, Layout::Nt),
+    (ours::reduce_scatter, Layout::Nt),
+    (ours::reduce_scatter_bias, Layout::Nt),
+    (ours::gemm_bias, Layout::Nt),
+    (ours::ag_gemm_bias, Layout::Nt),
+    (ours::ag_gemm_pull_bias, Layout::Nt),
+    (ours::ag_gemm_ring_bias, Layout::Nt),
+    (ours::ag_gemm_double_ring_bias, Layout::Nt),
+    (ours::gemm_rs_bias, Layout::Nt),
+    (ours::wgrad_rs, Layout::Tn),
+];
+
+#[test]
+fn the_schedules_of_layers_compile_well() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let wide = std::env::var_os("WIDE").is_some();
+    let worlds = if wide { &[2, 4][..] } else { &[4] };
+    for ((program, layout), world) in ALL
+        .into_iter()
+        .flat_map(|one| worlds.iter().map(move |world| (one, *world)))
+    {
+        let program = program();
+        let variant = Variant::new(world).layout(layout);
+        let program = program.tabulated(world);
+        let kernel = lower(&program, &variant).and_then(verify::kernel);
+        let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
+        let pipeline = pipeline.and_then(verify::pipeline);
+        let name = format!("{} {variant}", program.name);
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let compiled = launch::compile(&compiler, &cuda::emit(&pipeline));
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let Some(sass) = nvidia::sass(compiled.cubin()) else {
+            return;
+        };
+        let mut found = sass_checks::findings(&compiled, Some(&sass));
+        found.extend(sass_checks::in_counts(
+            &sass,
+            &expected::instructions(&pipeline),
+        ));
+        assert!(found.is_empty(), "{name}: {found:#?}");
+    }
+}

@@ -1,0 +1,333 @@
+//! What a family is: its candidates, their stages, and where these have their tensors from.
+
+use crate::error::Error;
+use crate::tuned::{Key, choices};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::program::{Program, RoleKind, Setting, TensorKind};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use std::collections::BTreeMap;
+
+/// What an op computes, and the schedules that compute it: its candidates. All take the same tensors, by the same names.
+///
+/// ```
+/// use counterflow::family::{Candidate, Family, Stage};
+/// use counterflow::{Variant, schedules::{ag_gemm, ag_gemm_pull, all_gather, gemm}};
+///
+/// let family = Family::new("all_gather_gemm", ag_gemm()) // says which tensors a launch takes
+///     .or(ag_gemm_pull())
+///     .or_stages([Stage::new(all_gather()), Stage::new(gemm())]); // not fused
+/// assert_eq!(family.first().name, "ag_gemm");
+/// let names: Vec<String> = family.candidates().iter().map(Candidate::name).collect();
+/// assert_eq!(names, ["ag_gemm", "ag_gemm_pull", "all_gather+gemm"]);
+/// let key = family.key("NVIDIA H200", &Variant::new(2)); // tables have its winners by its own name
+/// assert_eq!((&key.op[..], family.name()), ("all_gather_gemm", "all_gather_gemm"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Family {
+    name: String,
+    candidates: Vec<Candidate>,
+}
+
+/// One way to compute what a family does: a schedule, or several stages, one launch behind the other.
+///
+/// ```
+/// use counterflow::{families, family::SCHEDULE};
+/// use std::collections::BTreeMap;
+///
+/// let family = families::gemm_reduce_scatter();
+/// let [_, apart] = family.candidates() else { panic!("two") };
+/// assert_eq!((apart.name(), apart.stages().len()), ("gemm+reduce_scatter".to_owned(), 2));
+/// let tiles = BTreeMap::from([("tiles".to_owned(), (128, 64).into())]);
+/// let row = apart.named_choices(&[tiles, BTreeMap::new()]); // as a table has it
+/// assert_eq!((&row[SCHEDULE][..], &row["gemm/tiles"][..]), ("gemm+reduce_scatter", "128x64"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    stages: Vec<Stage>,
+}
+
+/// A schedule as a part of a candidate.
+///
+/// ```
+/// use counterflow::family::Stage;
+/// use counterflow::schedules::{gemm, reduce_scatter};
+///
+/// // The product goes to memory of the op's own, `g`, and from there to the ranks that own its rows.
+/// let stages = [Stage::new(gemm()).tensor("y", "g"), Stage::new(reduce_scatter()).of_result()];
+/// # use counterflow::{Shape, Variant};
+/// let shape = Shape::new(16, 8192, 4096); // rows over all ranks; columns and depth of one
+/// for stage in &stages {
+///     println!("{} of {}: {}", stage.program().name, stage.shape(&shape), stage.variant(&Variant::new(2)));
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Stage {
+    program: Program,
+    /// The family's names of the schedule's tensors, where they differ.
+    names: BTreeMap<String, String>,
+    of_result: bool,
+}
+
+impl Family {
+    /// A family of one candidate. Its tensors are those of the family's launches.
+    pub fn new(name: &str, schedule: Program) -> Family {
+        let family = Family {
+            name: name.into(),
+            candidates: Vec::new(),
+        };
+        family.or(schedule)
+    }
+
+    /// Adds a schedule that computes the same of the same tensors.
+    #[must_use]
+    pub fn or(self, schedule: Program) -> Family {
+        self.or_stages([Stage::new(schedule)])
+    }
+
+    /// Adds schedules that compute the same one after the other. At most one of them may communicate.
+    #[must_use]
+    pub fn or_stages(mut self, stages: impl IntoIterator<Item = Stage>) -> Family {
+        let stages = stages.into_iter().collect();
+        self.candidates.push(Candidate { stages });
+        self
+    }
+
+    /// Its name, under which tables have its winners.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The candidates. The first one says which tensors there are.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// The first candidate's schedule.
+    pub fn first(&self) -> &Program {
+        &self.candidates[0].stages[0].program
+    }
+
+    /// What its winners are for, except the shape.
+    pub fn key(&self, gpu: &str, variant: &Variant) -> Key {
+        Key {
+            op: self.name.clone(),
+            ..Key::new(gpu, self.first(), variant)
+        }
+    }
+
+    /// The schedules of all candidates.
+    pub(crate) fn programs(&self) -> Vec<&Program> {
+        let stages = self.candidates.iter().flat_map(Candidate::stages);
+        stages.map(Stage::program).collect()
+    }
+
+    /// The family for launches of so many ranks: orders by closure are tabulated.
+    pub(crate) fn tabulated(&self, world: u32) -> Family {
+        let mut family = self.clone();
+        let stages = family.candidates.iter_mut();
+        for stage in stages.flat_map(|candidate| &mut candidate.stages) {
+            stage.program = stage.program.tabulated(world).into_owned();
+        }
+        family
+    }
+}
+
+impl Candidate {
+    /// The names of its schedules, joined by `+`.
+    pub fn name(&self) -> String {
+        let names = self.stages.iter().map(|stage| &stage.program.name[..]);
+        names.collect::<Vec<_>>().join("+")
+    }
+
+    /// One launch after another. A fused schedule is one stage.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// The choices of its stages as a table has them: those of one of several stages begin with its name.
+    pub fn named_choices(&self, each: &[BTreeMap<String, Setting>]) -> BTreeMap<String, String> {
+        let stages = self.stages.iter().zip(each);
+        let named = stages.flat_map(|(stage, choices)| {
+            let prefix = self.prefix(stage);
+            let named = choices.iter();
+            named.map(move |(name, setting)| (format!("{prefix}{name}"), setting.to_string()))
+        });
+        let named = named.chain([(SCHEDULE.to_owned(), self.name())]);
+        named.collect()
+    }
+
+    /// What stands before the names of a stage's choices.
+    pub(super) fn prefix(&self, stage: &Stage) -> String {
+        match self.stages.len() {
+            1 => String::new(),
+            _ => format!("{}/", stage.program.name),
+        }
+    }
+}
+
+/// The name under which a family's winner has its candidate.
+pub const SCHEDULE: &str = "schedule";
+
+impl Stage {
+    /// That schedule, whose tensors have the family's names, and which moves rows of the product's depth or multiplies.
+    pub fn new(program: Program) -> Stage {
+        Stage {
+            program,
+            names: BTreeMap::new(),
+            of_result: false,
+        }
+    }
+
+    /// Says that the family calls a tensor otherwise. A name that the family does not have is memory of the op's own, which
+    /// one stage writes and a later one reads.
+    #[must_use]
+    pub fn tensor(mut self, own: &str, name: &str) -> Stage {
+        self.names.insert(own.into(), name.into());
+        self
+    }
+
+    /// Says that it moves rows of the product's columns.
+    #[must_use]
+    pub fn of_result(mut self) -> Stage {
+        self.of_result = true;
+        self
+    }
+
+    /// Whether [`Stage::of_result`] was called.
+    pub(crate) fn is_of_result(&self) -> bool {
+        self.of_result
+    }
+
+    /// The schedule.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its sizes in a launch of the family.
+    pub fn shape(&self, shape: &Shape) -> Shape {
+        let k = if self.of_result { shape.n } else { shape.k };
+        Shape { k, ..shape.clone() }
+    }
+
+    /// What of a family's variant it takes. What only moves has none of the options of products.
+    pub fn variant(&self, asked: &Variant) -> Variant {
+        let offered = choices(&self.program);
+        let mut choices = asked.choices.clone();
+        choices.retain(|name, _| offered.contains_key(&name[..]));
+        let multiplies = |role: &RoleKind| matches!(role, RoleKind::Gemm { .. });
+        if self.program.roles.iter().any(|role| multiplies(&role.kind)) {
+            return Variant {
+                choices,
+                ..asked.clone()
+            };
+        }
+        // Products of FP8 are of another type.
+        let dtype = asked
+            .dtype
+            .filter(|dtype| !self.of_result || !dtype.is_fp8());
+        Variant {
+            dtype,
+            choices,
+            ..Variant::new(asked.world).arch(asked.arch)
+        }
+    }
+
+    /// The family's name of one of its tensors.
+    fn name_of<'a>(&'a self, own: &'a str) -> &'a str {
+        self.names.get(own).map_or(own, |name| name)
+    }
+}
+
+/// Where a stage has a tensor from.
+///
+/// [`sources`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A launch is given it: the tensor of that index of the first candidate's kernel.
+    Given(usize),
+    /// Memory of the op's own.
+    Own,
+}
+
+/// Where each stage's tensors come from; none for scratch. `front` is the first candidate's kernel.
+///
+/// ```
+/// use counterflow::codegen::{lower::lower, verify};
+/// use counterflow::family::{self, Source};
+/// use counterflow::{Error, Kernel, Variant, families, schedules};
+///
+/// let kernel = |program| Ok::<_, Error>(verify::kernel(lower(&program, &Variant::new(2))?)?);
+/// let [front, gemm, moves] = [schedules::gemm_rs(), schedules::gemm(), schedules::reduce_scatter()].map(kernel);
+/// let (front, gemm, moves) = (front?, gemm?, moves?);
+/// let family = families::gemm_reduce_scatter();
+/// let stages: [&Kernel; 2] = [&gemm, &moves];
+/// let each = family::sources(&family.candidates()[1], &front, &stages)?;
+/// assert_eq!(each[0], [Some(Source::Given(0)), Some(Source::Given(1)), Some(Source::Own)]);
+/// assert_eq!(each[1], [Some(Source::Own), Some(Source::Given(2)), None]); // no scratch
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Usage`] if the stages do not make all that the first candidate makes of the same tensors.
+pub fn sources(
+    candidate: &Candidate,
+    front: &Kernel,
+    kernels: &[&Kernel],
+) -> Result<Vec<Vec<Option<Source>>>, Error> {
+    let refuse = |what: String| {
+        Err(Error::Usage {
+            what: format!("{} instead of {}: {what}", candidate.name(), front.name),
+            legal: "candidates of a family take the same tensors, and options that all their stages have"
+                .into(),
+        })
+    };
+    let given = |name: &str| {
+        let mut buffers = front.buffers.iter();
+        buffers.position(|buffer| !buffer.is_scratch() && buffer.name == name)
+    };
+    let mut same = vec![false; front.buffers.len()];
+    let mut made: BTreeMap<&str, Dtype> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (stage, kernel) in candidate.stages.iter().zip(kernels) {
+        let mut wires = Vec::new();
+        for buffer in &kernel.buffers {
+            let name = stage.name_of(&buffer.name);
+            wires.push(match given(name) {
+                _ if buffer.is_scratch() => None,
+                Some(at) => {
+                    let theirs = &front.buffers[at];
+                    let alike = theirs.kind == buffer.kind;
+                    let reads = buffer.kind == TensorKind::Local && theirs.kind.is_gathered();
+                    if !(alike || reads) || !alike_in_memory(theirs, buffer) {
+                        return refuse(format!("another tensor `{name}`"));
+                    }
+                    same[at] |= alike;
+                    Some(Source::Given(at))
+                }
+                None if buffer.kind == TensorKind::Out => {
+                    made.insert(name, buffer.dtype);
+                    Some(Source::Own)
+                }
+                None if made.get(name) == Some(&buffer.dtype) => Some(Source::Own),
+                None => return refuse(format!("a tensor `{name}` that nothing makes")),
+            });
+        }
+        all.push(wires);
+    }
+    let mut tensors = front.buffers.iter().zip(&same);
+    if let Some((buffer, _)) = tensors.find(|(buffer, same)| !buffer.is_scratch() && !**same) {
+        return refuse(format!("no tensor `{}` of that kind", buffer.name));
+    }
+    let communicates = |kernel: &&&Kernel| !kernel.counters.is_empty();
+    if kernels.iter().filter(communicates).count() > 1 {
+        return refuse("several stages communicate".into());
+    }
+    Ok(all)
+}
+
+/// Whether two tensors lie alike in memory.
+fn alike_in_memory(a: &Buffer, b: &Buffer) -> bool {
+    (a.dtype, a.mn_major) == (b.dtype, b.mn_major)
+}

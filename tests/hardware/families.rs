@@ -1,0 +1,34 @@
+//! Families on GPUs: every candidate has the bits of the first, in launches of any number of rows across buckets.
+
+use crate::candidates::after;
+use crate::gpus::both_ways;
+use counterflow::families;
+
+fn every_candidate_has_the_same_bits(world: u32) {
+    for on_gpus in both_ways(world) {
+        for family in families::ALL.map(|family| family()) {
+            let names = family.candidates().iter().map(|candidate| candidate.name());
+            let names: Vec<String> = names.collect();
+            let wanted = after(&on_gpus.ranks, &family, Some(&names[0]));
+            for only in &names[1..] {
+                let found = after(&on_gpus.ranks, &family, Some(only));
+                assert!(found == wanted, "{only} on {}", on_gpus.told());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_candidate_has_the_same_bits_on_one_rank() {
+    every_candidate_has_the_same_bits(1);
+}
+
+#[test]
+fn every_candidate_has_the_same_bits_on_two_ranks() {
+    every_candidate_has_the_same_bits(2);
+}
+
+#[test]
+fn every_candidate_has_the_same_bits_on_four_ranks() {
+    every_candidate_has_the_same_bits(4);
+}

@@ -1,0 +1,303 @@
+//! Families of the library on emulated ranks: every candidate computes the same bits from the same tensors, in launches of
+//! any number of rows across buckets.
+
+use crate::candidates::{K, MOST, N, Tensors, after, built};
+use crate::parallel::in_parallel;
+use crate::wide::wide;
+use counterflow::family::{self, Choice, Family, Reason, SCHEDULE, Stage};
+use counterflow::metrics::OpCounts;
+use counterflow::op::Workspace;
+use counterflow::prelude::bf16;
+use counterflow::tuned::{Tuned, Winner};
+use counterflow::{Communicator, Dtype, Error, Shape, Variant, families, schedules};
+
+#[test]
+fn every_candidate_has_the_same_bits_in_every_world() {
+    let families = families::ALL.map(|family| family());
+    in_parallel(families.len() * 8, |case| {
+        let (family, world) = (&families[case / 8], 1 + case as u32 % 8);
+        let names = family.candidates().iter().map(|candidate| candidate.name());
+        let names: Vec<String> = names.collect();
+        assert!(names.iter().any(|name| name.contains('+')), "not fused");
+        let after = |only| {
+            let ranks = Communicator::emulated(world).expect("ranks");
+            after(&ranks, family, only)
+        };
+        let wanted = after(Some(&names[0]));
+        let others = names[1..].iter().map(|name| Some(&name[..]));
+        // The choice among all is the model's, which takes a while.
+        let chosen = (wide() || [2, 5].contains(&world)).then_some(None);
+        for only in others.chain(chosen) {
+            let found = after(only);
+            assert!(
+                found == wanted,
+                "{} as {only:?}, world {world}",
+                family.name()
+            );
+        }
+    });
+}
+
+/// What is replayed is what was launched, and what the op has for itself stays.
+#[test]
+fn candidates_of_two_launches_are_recorded_in_graphs() {
+    let family = families::gemm_reduce_scatter();
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        let op = built(rank, &family, Some("gemm+reduce_scatter"))?;
+        let mut tensors = Tensors::new(rank, &op, &family)?;
+        tensors.fill(rank, (0, MOST))?;
+        tensors.launch(rank, &op, MOST)?;
+        rank.synchronize()?;
+        let wanted = tensors.bits()?;
+        rank.barrier()?;
+        let graph = rank.capture(|recording| {
+            let mut launch = op.on(recording);
+            for (name, needs, held) in &mut tensors.0 {
+                launch = launch.tensor(name, held.given(!needs.kind.is_input()));
+            }
+            launch.launch().map(drop)
+        })?;
+        drop(op);
+        for _ in 0..3 {
+            tensors.fill(rank, (0, MOST))?;
+            graph.launch(rank)?.wait()?;
+            assert!(tensors.bits()? == wanted);
+            rank.barrier()?;
+        }
+        Ok(())
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A launch that is refused leaves its first stage undone, so the rank may correct it.
+#[test]
+fn a_refused_launch_enqueues_no_stage() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        let op = rank.op_for::<families::AllGatherGemm>();
+        let op = op.schedule("all_gather+gemm").up_to(MOST, N, K).build()?;
+        let x = rank.allocate::<bf16>("x", [MOST, K])?;
+        let (w, mut y) = (rank.zeros::<bf16>([N, K])?, rank.zeros::<bf16>([MOST, N])?);
+        for _ in 0..2 {
+            if rank.rank() == 0 {
+                let mut few = rank.zeros::<bf16>([MOST - 1, N])?;
+                let refused = op.on(rank).x(&x).w(&w).y(&mut few).launch();
+                let refused = refused.expect_err("too few rows").to_string();
+                assert_eq!(refused, format!("y is {} x {N}", MOST - 1));
+            }
+            op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+        }
+        rank.barrier()
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn ranks_with_other_candidates_are_told_when_they_build() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let told = Communicator::each(&ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        let only = ["ag_gemm", "all_gather+gemm"][rank.rank() as usize];
+        let built = built(rank, &families::all_gather_gemm(), Some(only));
+        Ok(built.map(drop).expect_err("another candidate").kind())
+    });
+    assert_eq!(told.expect("told"), ["mismatch"; 2]);
+}
+
+/// Scratch is that of the largest, and what stages hand over is in `own`.
+#[test]
+fn memory_is_that_of_the_largest_bucket() {
+    let family = families::gemm_reduce_scatter();
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        let [m, n, k] = [8192, 1024, 64];
+        for only in ["gemm_rs", "gemm+reduce_scatter"] {
+            let builder = || rank.family(&family).schedule(only).up_to(m, n, k);
+            let alone: Workspace = builder().workspace()?;
+            let all = builder().buckets([16, 4096]);
+            let together = all.workspace()?;
+            // Rows of ours for a rank, two slots of them.
+            let scratch = (m * n * 2) as u64;
+            assert!(alone.heap > scratch, "{only}: {alone:?}");
+            assert!(
+                together.heap < scratch + scratch / 2,
+                "{only}: {together:?}"
+            );
+            let between = if only.contains('+') { scratch } else { 0 };
+            assert!(together.own >= between && together.own < between + scratch / 2);
+            let before = rank.heap_use().used;
+            rank.reserve(before + together.heap + (2 << 20))?;
+            let op = all.build()?;
+            let used = rank.heap_use().used - before;
+            assert_eq!(used, together.heap, "{only}");
+            assert_eq!(op.schedule_of(16), only);
+            drop(op);
+            rank.synchronize()?;
+            rank.barrier()?;
+        }
+        Ok(())
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Stages that do not make what the first candidate makes are no candidate.
+#[test]
+fn what_computes_something_else_is_no_candidate() {
+    let rank = &Communicator::emulated(2).expect("ranks")[0];
+    let refused = |family: Family, dtype: Dtype| {
+        let last = family.candidates().len() - 1;
+        let name = family.candidates()[last].name();
+        let builder = rank.family(&family).dtype(dtype).schedule(&name);
+        let error = builder.first_options().up_to(64, 64, 64).workspace();
+        error.expect_err("another result").to_string()
+    };
+    let family = || Family::new("gathered", schedules::ag_gemm());
+    let rows = family().or(schedules::gemm());
+    assert_eq!(
+        refused(rows, Dtype::Bf16),
+        "gemm instead of ag_gemm: no tensor `x` of that kind"
+    );
+    let result = family().or(schedules::gemm_rs());
+    assert_eq!(
+        refused(result, Dtype::Bf16),
+        "gemm_rs instead of ag_gemm: another tensor `y`"
+    );
+    let stages = [
+        Stage::new(schedules::ag_gemm()),
+        Stage::new(schedules::all_gather()),
+    ];
+    let twice = family().or_stages(stages);
+    assert!(refused(twice, Dtype::Bf16).ends_with("several stages communicate"));
+}
+
+/// The reason is told, and no reason is needed where the caller names the candidate.
+#[test]
+fn the_choice_and_its_reason_are_told() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let told = Communicator::each(&ranks, |rank| {
+        rank.reserve(64 << 20)?;
+        let builder = rank.op_for::<families::AllGatherGemm>();
+        let op = builder.up_to(4096, 512, 512).buckets([16]).build()?;
+        let Reason::Model { seconds } = op.why(16) else {
+            panic!("{}", op.why(16));
+        };
+        assert_eq!((seconds.len(), &seconds[0].0[..]), (3, op.schedule_of(16)));
+        assert!(seconds.is_sorted_by(|(_, a), (_, b)| a <= b), "{seconds:?}");
+        let counts: Vec<OpCounts> = rank.op_counts();
+        let names = [op.schedule_of(16), op.schedule_of(4096)].map(|name| name.split('+'));
+        for name in names.into_iter().flatten() {
+            assert!(counts.iter().any(|of| of.schedule == name), "{name}");
+        }
+        let named = rank.op_for::<families::AllGatherGemm>().schedule("ag_gemm");
+        let named = named.up_to(64, 64, 64).build()?;
+        assert_eq!(named.why(64), Reason::Named);
+        Ok(op.schedule_of(16).to_owned())
+    });
+    let told = told.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(told[0], told[1]);
+}
+
+/// A family's winner of a launch of 16 rows.
+fn won(choices: &[(&str, &str)]) -> Tuned {
+    let mut tuned = Tuned::default();
+    tuned.put(Winner {
+        key: families::all_gather_gemm().key(GPU, &Variant::new(2)),
+        m: 16,
+        n: 512,
+        k: 512,
+        microseconds: 9.0,
+        p10: 8.9,
+        p90: 9.1,
+        cublaslt: 5.0,
+        choices: (choices.iter())
+            .map(|(name, setting)| ((*name).into(), (*setting).into()))
+            .collect(),
+    });
+    tuned
+}
+
+const GPU: &str = "NVIDIA H200";
+
+fn choose(tables: &[Tuned], base: &Variant, m: u32) -> Result<Choice, Error> {
+    let family = families::all_gather_gemm();
+    family::choose(tables, GPU, &family, base, &Shape::new(m, 512, 512), |_| {
+        132
+    })
+}
+
+/// The winner says which candidate, nearby too; and of each stage which variant, where the work is the same.
+#[test]
+fn a_winner_of_a_family_decides() {
+    let base = Variant::new(2);
+    let apart = [
+        ("schedule", "all_gather+gemm"),
+        ("all_gather/pieces", "2"),
+        ("all_gather/comm.ctas", "64"),
+        ("gemm/tiles", "64x64"),
+        ("gemm/gemm.split", "2"),
+    ];
+    let choice = choose(&[won(&apart)], &base, 16).expect("a choice");
+    assert_eq!(choice.name, "all_gather+gemm");
+    assert_eq!(choice.why.to_string(), "measured: 9.0 us at 16x512x512");
+    let set = |stage: usize, name: &str| choice.variants[stage].choices[name].to_string();
+    assert_eq!([set(0, "pieces"), set(0, "comm.ctas")], ["2", "64"]);
+    assert_eq!([set(1, "tiles"), set(1, "gemm.split")], ["64x64", "2"]);
+    let near = choose(&[won(&apart)], &base, 20).expect("a choice");
+    assert_eq!((&near.name, &near.why), (&choice.name, &choice.why));
+    let far = choose(&[won(&apart)], &base, 64).expect("a choice");
+    assert!(matches!(far.why, Reason::Model { .. }), "{}", far.why);
+    let fused = [
+        ("schedule", "ag_gemm"),
+        ("tiles", "128x192"),
+        ("pieces", "256"),
+    ];
+    let first = choose(&[won(&fused), won(&apart)], &base, 16).expect("a choice");
+    assert_eq!(first.name, "ag_gemm", "the first table counts");
+    assert_eq!(first.variants[0].choices["tiles"].to_string(), "128x192");
+    // What the family does not have any more is passed over; what the caller settled stays.
+    let gone = choose(&[won(&[("schedule", "ag_gemm_in_a_tree")])], &base, 16);
+    assert!(matches!(gone.expect("a choice").why, Reason::Model { .. }));
+    let settled = choose(&[won(&apart)], &base.set("comm.ctas", 8), 16).expect("a choice");
+    assert_eq!(settled.name, "all_gather+gemm");
+    assert_eq!(settled.variants[0].choices["comm.ctas"].to_string(), "8");
+}
+
+/// Each is legal where it won, and is what is chosen there.
+#[test]
+fn every_winner_of_a_family_that_ships_is_taken() {
+    let tables = [Tuned::embedded().expect("tables")];
+    let all = families::ALL.map(|family| family());
+    let named = |winner: &&Winner| all.iter().find(|family| family.name() == winner.key.op);
+    let winners: Vec<&Winner> = tables[0].winners().collect();
+    let of_families = winners.iter().filter(|winner| named(winner).is_some());
+    for winner in of_families.step_by(if wide() { 1 } else { 7 }) {
+        let family = named(winner).expect("a family");
+        let base = Variant::new(winner.key.world);
+        assert_eq!(family.key(&winner.key.gpu, &base), winner.key);
+        let shape = Shape::new(winner.m, winner.n, winner.k);
+        let choice = family::choose(&tables, &winner.key.gpu, family, &base, &shape, |_| 132);
+        let choice = choice.unwrap_or_else(|error| panic!("{winner:?}: {error}"));
+        assert_eq!(choice.name, winner.choices[SCHEDULE], "{winner:?}");
+        let at = [winner.m, winner.n, winner.k];
+        assert!(matches!(choice.why, Reason::Measured { at: there, .. } if there == at));
+    }
+}
+
+/// Rows that are the same for every number of rows need one candidate in all buckets.
+#[test]
+fn batch_invariant_families_have_one_candidate() {
+    let rank = &Communicator::emulated(1).expect("ranks")[0];
+    rank.reserve(64 << 20).expect("room");
+    let builder = rank
+        .op_for::<families::GemmReduceScatter>()
+        .batch_invariant();
+    let op = builder
+        .up_to(4096, 512, 512)
+        .buckets([16, 128])
+        .build()
+        .expect("an op");
+    assert_eq!(op.schedule_of(16), op.schedule_of(4096));
+}

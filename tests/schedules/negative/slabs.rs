@@ -1,0 +1,54 @@
+//! Gathers in slabs of rows and K that miss one of them. `EDIT` marks it, `was` says what stood there.
+
+use counterflow::prelude::*;
+
+/// Tiles wait for one slab of their rows less than there are.
+#[schedule]
+pub fn one_slab_fewer(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let rows = x.pieces(rows = 4);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(rows);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for c in slabs.of(me()) {
+            x.on(peer)[c] = x[c];
+            arrived.on(peer)[c.rows()].add(1);
+        }
+    }
+    #[gemm]
+    {
+        for t in tiles.of(me()) {
+            y[t] = dot(x[t], w[t]);
+        }
+        for chunk in ranks().after_me() {
+            for t in tiles.of(chunk) {
+                arrived[t.rows()].wait_at_least(1); // EDIT, was: wait()
+                y[t] = dot(x[t], w[t]);
+            }
+        }
+    }
+}
+
+/// A cell for each slab of a row is waited for, and the last slab never leaves.
+#[schedule]
+pub fn slab_left_behind(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let slabs = x.tiles((4, 8));
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(slabs);
+    #[comm(ctas = 2)]
+    for peer in ranks().after_me() {
+        for c in slabs.of(peer).column_major().take(2) {
+            // EDIT, was: all
+            x[c] = x.on(peer)[c];
+            arrived[c].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
