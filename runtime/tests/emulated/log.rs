@@ -80,7 +80,7 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
     );
     let launched = found[5];
     assert!(
-        launched.contains("rows=40 bytes=0 fused=false"),
+        launched.contains("rows=40 columns=64 depth=64 bytes=0 fused=false"),
         "{launched}"
     );
     Ok(())
@@ -124,6 +124,6 @@ fn what_was_fused_and_how_much_was_moved_is_told() -> Result<(), Error> {
     };
     has(" INFO", &["op built", "why=first options fused=true"]);
     // Half of the rows come from the peer.
-    has("DEBUG", &["launch rank=0", "rows=64 bytes=4096 fused=true"]);
+    has("DEBUG", &["launch rank=0", "rows=64 columns=64 depth=64 bytes=4096 fused=true"]);
     Ok(())
 }
