@@ -15,9 +15,7 @@ use counterflow::{Layout, Program, Variant, launch};
 use counterflow_layers::schedules as ours;
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 10] = [
-    (ours::all_gather, Layout::Nt),
-    (ours::reduce_scatter, Layout::Nt),
+const ALL: [(fn() -> Program, Layout); 8] = [
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
     (ours::ag_gemm_bias, Layout::Nt),

@@ -240,13 +240,13 @@ impl Of<'_> {
             Parallel::Column => (!self.overlap.fprop_ag || again, self.sides[1]),
             Parallel::Row => (!self.overlap.dgrad_ag, self.sides[0]),
         };
-        (needed && !self.alone()).then(|| self.moves(ours::all_gather(), columns))
+        (needed && !self.alone()).then(|| self.moves(schedules::all_gather(), columns))
     }
 
     fn sum(&self) -> Option<Step> {
         let program = match self.config.parallel {
             Parallel::Row if self.config.bias => ours::reduce_scatter_bias(),
-            Parallel::Row | Parallel::Column => ours::reduce_scatter(),
+            Parallel::Row | Parallel::Column => schedules::reduce_scatter(),
         };
         let columns = self.partial()?;
         let beside = self.overlap.bulk_wgrad;

@@ -71,7 +71,7 @@ pub(super) enum Wgrad {
     Alone(Arc<Built>),
     /// What moves beside it has the rows of a call, too, and an op is built for a number of those: one for each, of which the
     /// latest few are kept, the latest one last.
-    Beside(Step, Mutex<Vec<(usize, Arc<Built>)>>),
+    Beside(Box<Step>, Mutex<Vec<(usize, Arc<Built>)>>),
 }
 
 impl Wgrad {
@@ -80,7 +80,7 @@ impl Wgrad {
         let built = Arc::new(step.build(rank)?);
         Ok(match step.shape.dims.contains_key(MOVED) {
             false => Wgrad::Alone(built),
-            true => Wgrad::Beside(step.clone(), Mutex::new(vec![(most, built)])),
+            true => Wgrad::Beside(Box::new(step.clone()), Mutex::new(vec![(most, built)])),
         })
     }
 

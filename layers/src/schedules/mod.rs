@@ -1,9 +1,8 @@
-//! Schedules that layers need beside those of [`counterflow::schedules`]: communication without a product, products with a bias,
-//! and a weight's gradient beside the sum of an input's gradient.
+//! Schedules that layers need beside those of [`counterflow::schedules`]: products with a bias, and
+//! a weight's gradient beside the sum of an input's gradient.
 
 mod biased;
 mod bulk;
-mod moved;
 
 pub use biased::{
     AgGemmBiasOp, AgGemmDoubleRingBiasOp, AgGemmPullBiasOp, AgGemmRingBiasOp, GemmBiasOp,
@@ -11,4 +10,3 @@ pub use biased::{
     ag_gemm_ring_bias, gemm_bias, gemm_rs_bias, reduce_scatter_bias,
 };
 pub use bulk::{WgradRsOp, wgrad_rs};
-pub use moved::{AllGatherOp, ReduceScatterOp, all_gather, reduce_scatter};
