@@ -124,6 +124,12 @@ fn what_was_fused_and_how_much_was_moved_is_told() -> Result<(), Error> {
     };
     has(" INFO", &["op built", "why=first options fused=true"]);
     // Half of the rows come from the peer.
-    has("DEBUG", &["launch rank=0", "rows=64 columns=64 depth=64 bytes=4096 fused=true"]);
+    has(
+        "DEBUG",
+        &[
+            "launch rank=0",
+            "rows=64 columns=64 depth=64 bytes=4096 fused=true",
+        ],
+    );
     Ok(())
 }
