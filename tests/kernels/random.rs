@@ -86,7 +86,7 @@ fn how_far_random_schedules_get() {
         let all = in_parallel(some.len(), |at| {
             let (nth, found) = &some[at];
             let chosen = (*nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let compiler = Some(&compiler).filter(|_| chosen % one_in == 0);
+            let compiler = Some(&compiler).filter(|_| chosen.is_multiple_of(one_in));
             became(compiler, found)
         });
         for ((nth, found), became) in some.iter().zip(all) {
