@@ -17,10 +17,10 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn all_gather(x: Gathered<bf16>) {
-    let pieces = x.pieces(rows = tune(64, 8, 128, 2));
+    let pieces = x.pieces(rows = tune(64, 128));
     let arrived = counters(pieces);
 
-    #[comm(ctas = tune(16, 32, 64, 128))]
+    #[comm(ctas = tune(16, 32, 64))]
     {
         for peer in ranks().before_me() {
             for p in pieces.of(me()) {

@@ -5,7 +5,7 @@ use crate::generator::warps::{Accepted, Warps, accepted, accepted_of_several, ru
 use crate::parallel::in_parallel;
 use crate::sass::{each, nvidia};
 use crate::wide::wide;
-use counterflow::codegen::{cuda, sm90};
+use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::{Compiler, sass_checks};
 use counterflow::{Variant, launch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,15 @@ fn random_schedules_pass_the_sass_checks() {
     let count = number("RANDOM_CASES", if wide() { 100 } else { 3 });
     let cases = accepted(SEED, |_, _| {}).take(count);
     let cases: Vec<_> = cases
-        .filter(|found| sm90::build(&found.kernel).is_ok())
+        .filter(|found| {
+            sm90::build(&found.kernel)
+                .and_then(verify::pipeline)
+                .is_ok()
+        })
         .map(|found| (found.case.program, Variant::new(found.case.world)))
         .collect();
     let have = cases.len();
-    println!("{have} of {count} accepted schedules have a pipeline");
+    println!("{have} of {count} accepted schedules have a pipeline that passes the warp level");
     assert!(
         have * 100 >= count * 95,
         "{have} of {count} have a pipeline"

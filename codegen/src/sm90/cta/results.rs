@@ -15,6 +15,8 @@ pub(super) fn results(kernel: &Kernel) -> Results {
         inputs: 0,
         sums: Sums::None,
         vectors: [0, 0],
+        numbers: 0,
+        announced: false,
         computed: false,
         bytes: false,
         measured: false,
@@ -68,7 +70,10 @@ pub(super) fn results(kernel: &Kernel) -> Results {
                 results.sums = results.sums.max(sums);
                 if sums == Sums::Apart {
                     let read = vectors(kernel, each.body);
-                    results.vectors = [0, 1].map(|side| results.vectors[side].max(read[side]));
+                    results.vectors =
+                        [0, 1].map(|side| results.vectors[side].max(read.vectors[side]));
+                    results.numbers = results.numbers.max(read.numbers);
+                    results.announced |= announces(kernel, each.body);
                 }
             }
         }
@@ -78,15 +83,24 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     results
 }
 
-/// How many vectors and scales an item reads, with a number for each row and for each column.
-fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
-    let mut read = [0, 0];
+/// Vectors and scales that an item reads.
+#[derive(Default)]
+struct Read {
+    /// So many with a number for each row, and for each column.
+    vectors: [u32; 2],
+    /// So many that are one number.
+    numbers: u32,
+}
+
+fn vectors(kernel: &Kernel, body: &[Op]) -> Read {
+    let mut read = Read::default();
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Load { from, .. } => {
             let kind = kernel.buffers[from.buffer.index()].kind;
             let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
-            read[0] += u32::from(in_columns && !in_rows);
-            read[1] += u32::from(in_rows && !in_columns);
+            read.vectors[0] += u32::from(in_columns && !in_rows);
+            read.vectors[1] += u32::from(in_rows && !in_columns);
+            read.numbers += u32::from(in_rows && in_columns);
         }
         OpKind::Dot { .. }
         | OpKind::Reduce { .. }
@@ -105,7 +119,6 @@ fn vectors(kernel: &Kernel, body: &[Op]) -> [u32; 2] {
 /// it adds.
 fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
-    let (mut signalled, mut waited) = (false, false);
     let (mut added, mut owns) = (false, false);
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Dot { acc, .. } => {
@@ -123,12 +136,11 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
         OpKind::Load { from, .. } => {
             added |= kernel.buffers[from.buffer.index()].is_scratch();
         }
-        OpKind::Signal { .. } => signalled = true,
-        OpKind::Wait { cells, .. } => {
-            let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
-            waited |= signalled && data;
-        }
-        OpKind::Copy { .. } | OpKind::ForRanks { .. } | OpKind::If { .. } => {}
+        OpKind::Signal { .. }
+        | OpKind::Wait { .. }
+        | OpKind::Copy { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => {}
     });
     if products == 0 {
         return Sums::None;
@@ -142,9 +154,29 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     terms.sort();
     terms.dedup();
     let folds = |value: &&Value| value.folded(&terms).is_some();
-    if products > 1 || waited || owns || !stored.iter().all(folds) {
+    if products > 1 || announces(kernel, body) || owns || !stored.iter().all(folds) {
         Sums::Apart
     } else {
         Sums::Added
     }
+}
+
+/// Whether an item announces its product before it waits for what it adds.
+fn announces(kernel: &Kernel, body: &[Op]) -> bool {
+    let (mut signalled, mut waited) = (false, false);
+    visit_ops(body, &mut |op| match &op.kind {
+        OpKind::Signal { .. } => signalled = true,
+        OpKind::Wait { cells, .. } => {
+            let data = kernel.counters[cells.counter.index()].purpose == Purpose::Data;
+            waited |= signalled && data;
+        }
+        OpKind::Dot { .. }
+        | OpKind::Load { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Store { .. }
+        | OpKind::Copy { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => {}
+    });
+    waited
 }

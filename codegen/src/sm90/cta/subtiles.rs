@@ -44,6 +44,10 @@ pub(super) struct Results {
     /// Vectors and scales that an item reads whose sum is apart, most of all items: so many with a number for each row, and for
     /// each column.
     pub vectors: [u32; 2],
+    /// Scales that are one number, likewise.
+    pub numbers: u32,
+    /// Whether an item whose sum is apart announces its product before it waits: what it sends is in registers, too.
+    pub announced: bool,
     /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
@@ -179,15 +183,24 @@ impl Needs {
         };
         match subtiles.or_else(|| fewest(1)) {
             Some(subtiles) => tile.rows / subtiles,
-            None if tile.rows.is_multiple_of(16) && tile.rows / 16 >= self.split => 16,
+            None if tile.rows.is_multiple_of(16)
+                && tile.rows / 16 >= self.split
+                && self.apart >= 16 =>
+            {
+                16
+            }
             None => ATOM_ROWS,
         }
     }
 
     /// How much of the N side a subtile of this loop may have: a thread has registers for its part of a sum that is apart, for what
     /// becomes of it, for two or more stored tiles beside it, and for its numbers of each vector, two of a block's M side or a
-    /// quarter of the N side. Measured: with scales of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows
-    /// 200; without, 208x128 by 104 rows 208. With two stored tiles, 256x128 by 32 columns spills 12 bytes.
+    /// quarter of the N side. A scale that is one number counts as a vector along the N side: the compiler holds some of what it
+    /// multiplied. Measured: with scales of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows 200; without,
+    /// 208x128 by 104 rows 208. With one scale for all, 128x256 by 64 columns spills 296 bytes. With scales of rows or one, swapped
+    /// tiles spill 12 to 168 bytes where two sets fit, and none where three do. Where an item sends what it scaled before it adds,
+    /// 128x256 by 32 columns of f32 spills 8 bytes, and 256x128 by 16 none. With two stored tiles, 256x128 by 32 columns spills 12
+    /// bytes.
     pub fn most_apart(&self) -> u32 {
         if self.results.sums != Sums::Apart {
             return u32::MAX;
@@ -198,14 +211,16 @@ impl Needs {
             true => (of_columns, of_rows),
             false => (of_rows, of_columns),
         };
-        let sets = if self.results.inputs > 2 {
-            1 + self.results.inputs
-        } else {
-            2
+        let scaled = self.results.numbers > 0 || self.results.vectors != [0, 0];
+        let halves = match self.results.inputs {
+            0..=2 if scaled && self.results.announced => 7,
+            0..=2 if scaled && self.wgmma.swapped() => 6,
+            0..=2 => 4,
+            inputs => 2 * (1 + inputs),
         };
         let fits = |n: &u32| {
-            let vectors = on_m * 2 * blocks + on_n * n / 4;
-            self.wgmma.accumulators() + blocks * n * sets / 2 + vectors <= VALUES
+            let vectors = on_m * 2 * blocks + (on_n + self.results.numbers) * n / 4;
+            self.wgmma.accumulators() + blocks * n * halves / 4 + vectors <= VALUES
         };
         (1..=MOST_N).rev().find(fits).unwrap_or(0)
     }
