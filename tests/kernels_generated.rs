@@ -29,7 +29,14 @@ fn pipeline(
 ) -> Checked<Pipeline> {
     let variant = Variant::new(4).dtype(dtype).layout(layout);
     let set = |variant: Variant, (name, setting): &(&str, Setting)| variant.set(name, *setting);
-    let variant = knobs.choices.iter().fold(variant.set("tiles", tile), set);
+    // What only moves pieces has no tiles.
+    let tiled = program.tunables.iter().any(|each| each.name == "tiles");
+    let variant = if tiled {
+        variant.set("tiles", tile)
+    } else {
+        variant
+    };
+    let variant = knobs.choices.iter().fold(variant, set);
     let variant = knobs
         .scales
         .into_iter()
@@ -177,6 +184,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
                 let program = schedule();
                 let tile = halves::tile(&program, tile);
                 let pipeline = pipeline(&program, dtype, tile, Nt, &NONE);
+                let without = pipeline.kernel.gemm().is_none();
                 let CudaSource {
                     text,
                     entry,
@@ -186,7 +194,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
                 } = cuda::emit(&pipeline);
                 assert_eq!(entry, program.name);
                 assert!(
-                    shared_bytes <= 232_448 && threads == 384,
+                    shared_bytes <= 232_448 && (threads == 384 || without && threads < 384),
                     "{entry}: {shared_bytes}"
                 );
                 assert!(!text.contains("asm"), "{entry}: PTX is the prelude's");
