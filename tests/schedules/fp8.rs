@@ -45,10 +45,14 @@ all_to_all            yes    yes   yes   yes   yes   yes
 mlp                   yes      a     a     a     a     a
 bulk                  yes    yes   yes   yes   yes   yes
 bulk_rs               yes    yes   yes   yes   yes   yes
-all_gather            yes    yes   yes   yes   yes   yes
-reduce_scatter        yes    yes   yes   yes   yes   yes
-all_reduce            yes    yes   yes   yes   yes   yes
+all_gather            yes      b     b     b     b     b
+reduce_scatter          c      d     d     d     d     d
+all_reduce              c      e     e     e     e     e
 a: `hidden` is computed, and has no scale
+b: scales for all_gather, which multiplies nothing of FP8
+c: `g` of e4m3, which a tile is added to or read from
+d: scales for reduce_scatter, which multiplies nothing of FP8
+e: scales for all_reduce, which multiplies nothing of FP8
 ";
 
 /// A kind's name in the table, and how wide its column is.

@@ -152,7 +152,9 @@ fn a_range_says_of_every_shape_what_is_said_of_it_alone() {
             }
             // As many steps as were given, and no more.
             let some = verify::range(&kernel, &Shape::new(1, 24, 16), ROWS, &machine, 0);
-            assert!(some.undecided.is_some() || decided.classes.len() == 1);
+            // One rank alone has nothing to move.
+            let idle = world == 1 && kernel.gemm().is_none();
+            assert!(some.undecided.is_some() || decided.classes.len() == 1 || idle);
         }
     }
     assert!(accepted > 500 && refused > 100, "{accepted} and {refused}");
