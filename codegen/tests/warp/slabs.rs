@@ -203,6 +203,7 @@ fn the_text_says_where_a_slab_is() {
                 arrived_cell = (chunk * slabs_m + t.row * TILE_M / PIECE) * ceil_div(k, 256) + slab
                 wait arrived[arrived_cell]
               fence global memory for TMA
+            expect x_rows * TILE_K * 2 + w_rows * TILE_K * 2 at stage.full
     …
     store: one thread of warp 1
       # The first CTAs move data before they take items of the GEMM.
