@@ -31,7 +31,8 @@ static COUNTING: Counting = Counting;
 /// Each op is another one: of other columns.
 #[test]
 fn a_dropped_op_leaves_nothing() -> Result<(), Error> {
-    const OPS: usize = 40;
+    // More than the proofs that stay without an op.
+    const OPS: usize = 80;
     /// A proof alone is some 100 KB.
     const LEFT: isize = 2048;
     let ranks = Communicator::emulated(2)?;
