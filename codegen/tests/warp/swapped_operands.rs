@@ -13,7 +13,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::sm90::cta::{Mode, Wgmma};
-use counterflow_codegen::variant::{Layout, Scales, Variant};
+use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline, Subtile, Tile};
 use proptest::prelude::*;
