@@ -2,7 +2,7 @@
 
 use crate::begins::Begins;
 use crate::communicator::Communicator;
-use crate::driver::{Current, Event, Lane, Stream};
+use crate::driver::{Current, Lane, Stream, Turn};
 use crate::error::Error;
 use crate::group::{Entry, Passage};
 use crate::pending::Pending;
@@ -202,7 +202,7 @@ pub(crate) fn captured(
         entry,
     };
     work(&captured, &start)?;
-    current.record_in_replays(stream, turn)?;
+    current.record_in_replays(stream, &turn.replayed)?;
     if let [last] = current.capture(stream)?.last() {
         lane.captured(capture.id(), *last);
     }
@@ -217,7 +217,7 @@ struct Start<'a> {
     current: Current<'a>,
     stream: &'a Stream,
     lane: &'a Lane,
-    turn: &'a Event,
+    turn: &'a Turn,
     entry: Option<&'a Entry>,
 }
 
@@ -232,7 +232,8 @@ impl Begins for Start<'_> {
         {
             current.come_after(stream, before)?;
         }
-        current.hold_replays(stream, self.turn)?;
+        current.hold_replays(stream, &self.turn.entered)?;
+        current.hold_replays(stream, &self.turn.replayed)?;
         match self.entry {
             Some(entry) => self.rank.compare(stream, entry, None),
             None => Ok(()),
@@ -273,7 +274,7 @@ impl Drop for Captured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::{Event, Graph};
+    use crate::driver::{Event, Graph, MemoryOp};
     use crate::emulated::{Gpu, Machine};
     use crate::op::Op;
     use crate::schedules::{Sender, gather, product};
@@ -486,6 +487,48 @@ mod tests {
         drop(Graph::recorded(rank.stream()).expect("ended"));
         let replayed = graph.launch(rank).and_then(|done| done.wait());
         replayed.expect("a replay");
+    }
+
+    /// Another thread is in the lane, such as one that frees what an older graph kept, while the program replays.
+    #[test]
+    fn what_enters_comes_after_a_replay_that_was_launched_while_another_thread_was_in() {
+        let ranks = Communicator::emulated(1).expect("ranks");
+        let rank = &ranks[0];
+        rank.reserve(4 << 20).expect("memory");
+        let program = product((64, 64));
+        let builder = rank.op(&program).up_to(8, 8, 8).first_options();
+        let op = builder.build().expect("an op");
+        let ones = rank.zeros::<bf16>([8, 8]).expect("ones");
+        ones.write(&[bf16::ONE; 64]).expect("written");
+        let (mut y, copied) = (
+            rank.zeros::<bf16>([8, 8]).expect("y"),
+            rank.zeros::<bf16>([8, 8]).expect("a copy"),
+        );
+        let gpu = rank.gpu();
+        let [outside, other] = [(); 2].map(|()| gpu.stream().expect("a stream"));
+        Graph::record(&outside).expect("recording");
+        let launch = op.on(&outside).tensor("x", &ones).tensor("w", &ones);
+        launch.tensor("y", &mut y).launch().expect("captured");
+        let graph = Graph::recorded(&outside).expect("a graph");
+
+        let entering = rank.own_stream().enter().expect("nobody is in");
+        // The replay runs later than all that does not wait for it.
+        let gate = rank.zeros::<u64>([1]).expect("a cell");
+        let cell = gate.address();
+        let op = |stream: &Stream, op: MemoryOp| {
+            let current = gpu.current().expect("a GPU");
+            current.memory_ops(stream, &[op]).expect("enqueued");
+        };
+        op(&outside, MemoryOp::AtLeast { cell, value: 1 });
+        std::thread::scope(|scope| {
+            scope.spawn(|| graph.launch(&outside).expect("a replay"));
+        });
+        drop(entering);
+        copied.copy_from(&y).expect("a copy");
+        std::thread::sleep(Duration::from_millis(100));
+        op(&other, MemoryOp::Store { cell, value: 1 });
+        let got = copied.read().expect("read");
+        assert_eq!(got, [bf16::from_f32(8.0); 64]);
     }
 
     /// Nobody sees the order that the program makes, so only the time limit ends it. The error says where to look.

@@ -236,7 +236,7 @@ mod tests {
 
     /// What the test below starts, with room for fewer bytes than it writes, or until it is killed.
     #[test]
-    #[ignore = "another test starts it"]
+    #[ignore = "no test: the next one starts it as a child process, and kills it"]
     fn writes_for_ever() {
         let path = std::env::var_os("COUNTERFLOW_TEST_DRAFT").expect("started by another test");
         let path = PathBuf::from(path);

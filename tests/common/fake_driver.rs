@@ -51,7 +51,7 @@ forbidden! {
     cuMemImportFromShareableHandle cuMemHostRegister_v2 cuMemHostUnregister cuMemHostGetDevicePointer_v2
     cuTensorMapEncodeTiled cuLaunchKernelEx cuFuncGetParamInfo cuFuncLoad cuDeviceGetDefaultMemPool cuDeviceGetMemPool
     cuMemPoolSetAttribute cuDevicePrimaryCtxRetain cuCtxCreate_v4 cuCtxCreate_v2 cuCtxGetId cuStreamBatchMemOp_v2
-    cuMemcpy3DBatchAsync_v2 cuMulticastCreate cuMulticastAddDevice cuMulticastGetGranularity
+    cuMemcpy3DBatchAsync_v2
     nvmlDeviceSetPersistenceMode nvmlDeviceSetComputeMode nvmlDeviceSetMigMode nvmlDeviceSetPowerManagementLimit
     nvmlDeviceSetGpuLockedClocks nvmlDeviceSetApplicationsClocks nvmlDeviceResetApplicationsClocks
     nvmlDeviceClearEccErrorCounts nvmlDeviceResetNvLinkErrorCounters

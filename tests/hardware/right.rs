@@ -106,6 +106,20 @@ struct Matrix {
     partial: Option<Rule>,
 }
 
+/// As a schedule is written: for the others to name what they have beside it.
+const PLAIN: Matrix = Matrix {
+    kinds: &KINDS,
+    sizes: &[],
+    rows: &[],
+    fills: &[],
+    scales: None,
+    second: None,
+    output: None,
+    amax: false,
+    made: None,
+    partial: None,
+};
+
 impl Matrix {
     fn variants(&self, program: &Program, ranks: u32) -> Vec<Variant> {
         let of_kind = |kind: &Kind| Variant {
@@ -200,12 +214,7 @@ fn agrees(schedule: Schedule) {
         sizes: &SIZES,
         rows: &ROWS,
         fills: &[Fill::Uniform],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "random", (Probes::default(), 0));
 }
@@ -231,12 +240,7 @@ fn ragged(schedule: Schedule) {
         sizes: &[(136, 200)],
         rows: &RAGGED,
         fills: &[Fill::Uniform],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
 }
@@ -251,12 +255,7 @@ fn layout_nn(schedule: Schedule) {
         sizes: &[(264, 1096)],
         rows: &[1000, 1, 127, 2049],
         fills: &[Fill::Uniform, Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
 }
@@ -271,12 +270,7 @@ const FP8_MATRIX: Matrix = Matrix {
     sizes: &[(264, 1104), (576, 144), (2112, 272)],
     rows: &[1000, 1, 127, 2049],
     fills: &[Fill::Uniform, Fill::Integers],
-    scales: None,
-    second: None,
-    output: None,
-    amax: false,
-    made: None,
-    partial: None,
+    ..PLAIN
 };
 
 fn fp8(schedule: Schedule) {
@@ -430,12 +424,7 @@ fn layout_tn(schedule: Schedule) {
         sizes: &[(264, 1096)],
         rows: &[960, 96, 2016],
         fills: &[Fill::Uniform, Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
 }
@@ -451,12 +440,7 @@ fn same_bits(schedule: Schedule) {
         sizes: &[(264, 200)],
         rows: &[1, 1000, 127, 514],
         fills: &[Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
 }
@@ -472,12 +456,7 @@ fn jitter(schedule: Schedule) {
         sizes: &[(520, 1096)],
         rows: &[514, 1, 1000, 129, 2049, 640, 127, 1000],
         fills: &[Fill::Uniform, Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     matrix.on_gpus(schedule, "jitter", (JITTER, 300));
 }
@@ -493,12 +472,7 @@ fn small(schedule: Schedule) {
         sizes: &[(136, 200)],
         rows: &[257, 1, 130],
         fills: &[Fill::Uniform],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     for ranks in [1, 3] {
         let Some(world) = gpus::loopback(ranks) else {
@@ -525,12 +499,7 @@ pub fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u
         sizes: &[(136, 72)],
         rows,
         fills: &[Fill::Uniform, Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
     for ranks in worlds.iter().copied() {

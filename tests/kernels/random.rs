@@ -5,6 +5,7 @@ use crate::generator::warps::{Accepted, Warps, accepted, accepted_of_several, ru
 use crate::parallel::in_parallel;
 use crate::sass::{each, nvidia};
 use crate::wide::wide;
+use counterflow::codegen::diag::Rule;
 use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::{Compiler, sass_checks};
 use counterflow::{Variant, launch};
@@ -14,6 +15,18 @@ use std::io::Write;
 
 const SEED: u64 = 18;
 
+/// Whether it is compiled. Warps that are built are right, or the schedule has no small case in which all of them run.
+fn has_kernel(found: &Accepted) -> bool {
+    let Ok(built) = sm90::build(&found.kernel) else {
+        return false;
+    };
+    let refused = verify::pipeline(built).err();
+    if let Some(refused) = &refused {
+        assert_eq!(refused.first().rule, Rule::Resources, "{refused}");
+    }
+    refused.is_none()
+}
+
 /// As many instructions of each sort as their statements ask for. The largest tiles leave few registers for branches and
 /// several loops, so one in twenty may spill: each is printed. A sample of fewer says nothing of that.
 #[test]
@@ -21,19 +34,12 @@ fn random_schedules_pass_the_sass_checks() {
     let count = number("RANDOM_CASES", if wide() { 100 } else { 3 });
     let cases = accepted(SEED, |_, _| {}).take(count);
     let cases: Vec<_> = cases
-        .filter(|found| {
-            sm90::build(&found.kernel)
-                .and_then(verify::pipeline)
-                .is_ok()
-        })
+        .filter(has_kernel)
         .map(|found| (found.case.program, Variant::new(found.case.world)))
         .collect();
     let have = cases.len();
-    println!("{have} of {count} accepted schedules have a pipeline that passes the warp level");
-    assert!(
-        have * 100 >= count * 95,
-        "{have} of {count} have a pipeline"
-    );
+    println!("{have} of {count} accepted schedules have a kernel");
+    assert!(have * 100 >= count * 95, "{have} of {count} have a kernel");
     let Some(found) = each(&cases) else { return };
     let slow: Vec<_> = found
         .iter()

@@ -86,8 +86,8 @@ fn a_schedule_that_no_small_world_has_is_refused_and_nobody_blamed() {
     assert_eq!(
         text,
         "error[resources]: all warps are tried for 3 ranks or 4, and the schedule is legal for neither: `me ^ 3` is rank 3 \
-         on rank 0, but in a world of 3 ranks end at 2\n  help: make it legal for 3 or 4 ranks; one that is compiled for \
-         at most 8 is tried for those, too\n"
+         on rank 0, but in a world of 3 ranks end at 2\n  help: make it legal for 3 or 4 ranks, whatever its rows, \
+         columns and depth; one that is compiled for at most 8 is tried for those, too\n"
     );
     assert!(
         found

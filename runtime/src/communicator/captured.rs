@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::compares::{Compares, NUMBER};
 use crate::cuda::Boards;
-use crate::driver::{Current, Event, Lane, Stream, is_past};
+use crate::driver::{Current, Lane, Stream, Turn, is_past};
 use crate::error::Error;
 use crate::group::{End, Entry, Replayed};
 use crate::jit::Compiler;
@@ -63,7 +63,7 @@ impl Communicator {
     }
 
     /// Opens the lane of this rank's launches, since one of them is captured.
-    pub(crate) fn open_lane(&self, current: Current<'_>) -> Result<(&Lane, &Event), Error> {
+    pub(crate) fn open_lane(&self, current: Current<'_>) -> Result<(&Lane, &Turn), Error> {
         self.group.open_lane(self.rank, current)
     }
 

@@ -1,7 +1,6 @@
 //! Work enters a lane: that of a rank's own stream, and captured launches.
 
-use super::event::Event;
-use super::lane::{Entrance, Lane};
+use super::lane::{Entrance, Lane, Turn};
 use super::stream::Stream;
 use crate::error::Error;
 
@@ -10,14 +9,15 @@ use crate::error::Error;
 pub(crate) struct Entering<'a> {
     lane: &'a Lane,
     /// None: a captured launch, or nothing was captured yet.
-    stream: Option<(&'a Stream, &'a Event)>,
+    stream: Option<(&'a Stream, &'a Turn)>,
 }
 
 impl<'a> Entering<'a> {
     /// The thread has come in: what enters the stream comes after all that entered before.
     fn into_stream(mut self, stream: &'a Stream) -> Result<Entering<'a>, Error> {
         if let Some(turn) = self.lane.turn() {
-            stream.wait(turn)?;
+            stream.wait(&turn.entered)?;
+            stream.wait(&turn.replayed)?;
             self.stream = Some((stream, turn));
         }
         Ok(self)
@@ -88,7 +88,7 @@ impl Drop for Entering<'_> {
     fn drop(&mut self) {
         if let Some((stream, turn)) = self.stream {
             // A context that takes no event is dead, and runs nothing.
-            let _ = turn.record_again(stream);
+            let _ = turn.entered.record_again(stream);
         }
         self.lane.unlock();
     }

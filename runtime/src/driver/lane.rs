@@ -3,6 +3,9 @@
 //! A replay of such a graph calls nobody, so a rank's stream cannot be told to wait for it. An event can: each captured launch
 //! stands between a wait for it and a record of it, and from the first capture on, all that enters a rank's stream does so,
 //! too. The driver resolves both when a graph is launched, so work comes in the order in which it was handed to the driver.
+//!
+//! There are two events, and all wait for both. No lock of ours keeps a replay from being launched between a thread's wait and
+//! its record: with one event, that record would hide the replay's.
 
 use super::event::Event;
 use crate::error::{Error, Stall};
@@ -14,12 +17,21 @@ use std::time::{Duration, Instant};
 /// A node of a graph that the program captures, by the driver's number.
 pub(crate) type Node = u64;
 
+/// What all that enters a lane waits for.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// After all that threads have enqueued so far. They record it while no other thread is in.
+    pub entered: Event,
+    /// After all replays so far. Replays alone record it.
+    pub replayed: Event,
+}
+
 /// The order of launches of the ranks on a GPU that have the same place among their communicator's ranks there: of most
 /// GPUs, all. Communicators share it.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     /// After all that has entered so far. None before the first capture.
-    turn: OnceLock<Event>,
+    turn: OnceLock<Turn>,
     state: Mutex<State>,
     free: Condvar,
 }
@@ -60,15 +72,15 @@ impl Lane {
         self.turn.get().is_some()
     }
 
-    /// The event, from now on after everything that `make` put before it, while no other thread enqueues.
+    /// The events, from now on after everything that `make` put before them, while no other thread enqueues.
     ///
     /// # Errors
     /// [`Error::Stalled`] if another thread stays in; those of `make`.
     pub fn open(
         &self,
         limit: Duration,
-        make: impl FnOnce() -> Result<Event, Error>,
-    ) -> Result<&Event, Error> {
+        make: impl FnOnce() -> Result<Turn, Error>,
+    ) -> Result<&Turn, Error> {
         if let Some(turn) = self.turn.get() {
             return Ok(turn);
         }
@@ -89,8 +101,8 @@ impl Lane {
         made
     }
 
-    /// The event, if something was captured.
-    pub(super) fn turn(&self) -> Option<&Event> {
+    /// The events, if something was captured.
+    pub(super) fn turn(&self) -> Option<&Turn> {
         self.turn.get()
     }
 

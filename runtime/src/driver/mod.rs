@@ -29,7 +29,7 @@ pub use event::Event;
 pub use gpu::Gpu;
 pub(crate) use gpu::{About, Reached};
 pub(crate) use graph::Graph;
-pub(crate) use lane::Lane;
+pub(crate) use lane::{Lane, Turn};
 pub use memory::Local;
 pub use stream::Stream;
 

@@ -2,7 +2,7 @@
 
 use super::member::{Member, order};
 use super::order::Where;
-use crate::driver::{Current, Event, Gpu, Lane};
+use crate::driver::{Current, Gpu, Lane, Turn};
 use crate::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) fn lane(gpu: &Gpu, index: usize) -> Arc<Lane> {
 }
 
 impl Member {
-    /// Opens the lane of a rank's launches, since one of them is captured: its event comes after all launches there so far.
+    /// Opens the lane of a rank's launches, since one of them is captured: its events come after all launches there so far.
     /// Its GPU is current.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Member {
         rank: u32,
         current: Current<'_>,
         limit: Duration,
-    ) -> Result<(&Lane, &Event), Error> {
+    ) -> Result<(&Lane, &Turn), Error> {
         let (gpu, index) = &self.ranks[rank as usize];
         let own = &self.streams[rank as usize];
         let lane = own.lane().ok_or_else(|| Error::Usage {
@@ -49,9 +49,13 @@ impl Member {
             for other in others.iter().filter(|other| !other.is(own)) {
                 current.wait(own, &current.order(other)?)?;
             }
-            // It is recorded again and again, so nobody else may get it.
-            let turn = gpu.event()?;
-            current.record_again(&turn, own)?;
+            // They are recorded again and again, so nobody else may get them.
+            let turn = Turn {
+                entered: gpu.event()?,
+                replayed: gpu.event()?,
+            };
+            current.record_again(&turn.entered, own)?;
+            current.record_again(&turn.replayed, own)?;
             Ok(turn)
         })?;
         Ok((lane, turn))

@@ -44,7 +44,7 @@ pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Watch};
+use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::held::{HeapUse, Owner};
@@ -370,7 +370,7 @@ impl Group {
         &self,
         rank: u32,
         current: Current<'_>,
-    ) -> Result<(&Lane, &Event), Error> {
+    ) -> Result<(&Lane, &Turn), Error> {
         self.order
             .open_lane(self.index(rank), current, self.timeout)
     }

@@ -323,7 +323,7 @@ mod tests {
 
     /// What the test below starts and kills.
     #[test]
-    #[ignore = "another test starts it"]
+    #[ignore = "no test: the next one starts it as a child process, and kills it"]
     fn waits_for_ever() {
         let folder = std::env::var_os("COUNTERFLOW_TEST_LOBBY").expect("started by another test");
         let alone = join(Path::new(&folder), "killed", place(0, 2), LONG);

@@ -116,7 +116,7 @@ fn run(count: usize, leak: usize) -> (bool, String) {
 }
 
 #[test]
-#[ignore = "a child process of the other tests of this file, which say how many rounds"]
+#[ignore = "no test: the others of this file start it as a child process, and say how many rounds"]
 fn alone() -> Result<(), Error> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let [before, after] = rounds(

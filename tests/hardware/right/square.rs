@@ -1,7 +1,7 @@
 //! Products of which two sides have one size: M and N, or N and K.
 
 use super::strangers::strangers;
-use super::{FP8, Fill, JITTERED, KINDS, Matrix, TN, run};
+use super::{FP8, Fill, JITTERED, KINDS, Matrix, PLAIN, TN, run};
 use crate::case::{Device, Kind, variant_of};
 use crate::square_of::{by_itself, through_scratch};
 use crate::strangers::Stranger;
@@ -21,12 +21,7 @@ const fn of_kinds(kinds: &'static [Kind]) -> Matrix {
         sizes: &[(264, 1104), (264, 80)],
         rows: &[1000, 8, 2048, 136],
         fills: &[Fill::Uniform, Fill::Integers],
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     }
 }
 

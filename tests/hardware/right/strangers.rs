@@ -1,6 +1,6 @@
 //! Strangers' schedules on GPUs, and their kernels for what compiles them ahead.
 
-use super::{JITTER, JITTERED, Matrix, outsiders, slabs, square};
+use super::{JITTER, JITTERED, Matrix, PLAIN, outsiders, slabs, square};
 use crate::case::{Fill, variant_of};
 use crate::strangers::{STRANGERS, Stranger, gated_at_the_end, gated_layers};
 use counterflow::jit::Probes;
@@ -13,12 +13,7 @@ pub fn strangers((schedule, worlds): Stranger) {
         sizes: &[(264, 1096)],
         rows,
         fills,
-        scales: None,
-        second: None,
-        output: None,
-        amax: false,
-        made: None,
-        partial: None,
+        ..PLAIN
     };
     let plain = matrix(&[1000, 1, 2049, 7], &[Fill::Uniform, Fill::Integers]);
     plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));

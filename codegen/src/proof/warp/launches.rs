@@ -111,7 +111,7 @@ fn no_world(found: &Diagnostics, schedule: Loc) -> Diagnostic {
     );
     // What nobody does has no statement.
     Diagnostic::new(Rule::Resources, why.at.unwrap_or(schedule), message).hint(format!(
-        "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
+        "make it legal for {RANKS} or {EVEN} ranks, whatever its rows, columns and depth; one that is compiled for at most {MOST} is tried for those, too"
     ))
 }
 

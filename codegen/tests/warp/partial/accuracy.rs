@@ -145,7 +145,7 @@ fn partial_sums_of_fp8_are_off_by_a_few_percent() {
 }
 
 #[test]
-#[ignore = "a measurement, which takes minutes: it prints the table of errors in notes/bench/FIGURES.md"]
+#[ignore = "no test but a measurement of minutes: it prints the table of errors in notes/bench/FIGURES.md"]
 fn table_of_errors() {
     println!("| ranks | K of each | bf16 | 1×128, powers of two | 1×128 | one scale |");
     println!("|---|---|---|---|---|---|");
