@@ -328,6 +328,9 @@ impl OwnTerm<'_> {
             let at = (rest.iter()).position(|term| self.sources.alike(term, wanted))?;
             here.extend(wanted.accs().into_iter().zip(rest.remove(at).accs()));
         }
+        if !self.sent.accs().iter().all(|acc| here.contains_key(acc)) {
+            return None;
+        }
         // In the order in which it is computed where it is sent.
         let own = self
             .sent

@@ -70,7 +70,7 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     return {first + within % height, within / height};
 }
 
-// What a store writes, before it is rounded.
+// This rank's own term of a sum, before it is rounded.
 __device__ __forceinline__ float own_partial(float g) {
     return g;
 }

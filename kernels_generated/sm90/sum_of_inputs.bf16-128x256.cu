@@ -52,7 +52,7 @@ __device__ __forceinline__ float partial_value(float x) {
     return x;
 }
 
-// What a store writes, before it is rounded.
+// This rank's own term of a sum, before it is rounded.
 __device__ __forceinline__ float own_partial(float x) {
     return x;
 }

@@ -4,7 +4,8 @@ use super::Text;
 use crate::dtype::Dtype;
 use crate::value::names::{function_identifier, identifier};
 use crate::value::{Binary, Body, Compare, ScalarFn, Unary, Value};
-use crate::warp::{Epilogue, Source};
+use crate::warp::{Elements, Epilogue, FragmentOp, Node, Source};
+use std::collections::BTreeSet;
 
 impl Text<'_> {
     pub(super) fn epilogue_functions(&mut self) {
@@ -32,9 +33,24 @@ impl Text<'_> {
             self.line("}  // namespace epilogue");
             self.line("");
         }
-        for epilogue in pipeline.epilogues.iter().filter(|it| it.sum().is_none()) {
+        let mut own_terms = BTreeSet::new();
+        pipeline.visit(|node| {
+            if let Node::Others {
+                own: Some(FragmentOp::AddOwn { elements, .. }),
+                ..
+            } = node
+                && let Elements::Applied(index) = elements
+            {
+                own_terms.insert(*index);
+            }
+        });
+        let epilogues = pipeline.epilogues.iter().enumerate();
+        for (index, epilogue) in epilogues.filter(|(_, it)| it.sum().is_none()) {
             let params = distinct(params(epilogue));
-            self.line("// What a store writes, before it is rounded.");
+            self.line(match own_terms.contains(&index) {
+                true => "// This rank's own term of a sum, before it is rounded.",
+                false => "// What a store writes, before it is rounded.",
+            });
             self.function(
                 &identifier(&epilogue.name),
                 &params,

@@ -65,7 +65,8 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
-    /// Whether `cells` names one cell, which a thread can remember. An item that is larger than a piece has several.
+    /// Whether `cells` names one cell, which a thread can remember. An item that is larger than a piece has several, and so have
+    /// rows of slabs.
     pub fn one_cell(&self, cells: &Cells) -> bool {
         let dims = &self.b.kernel.counters[cells.counter.index()].dims;
         cells.index.iter().zip(dims).all(|(index, dim)| match (index, dim) {
@@ -78,7 +79,8 @@ impl Walk<'_, '_> {
                 item.is_some_and(|item| {
                     let along = pieces.side_of(item.dim(*side));
                     let piece = along.and_then(|along| pieces.block(along));
-                    matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
+                    let in_slabs = along == Some(Side::Rows) && pieces.column_block.is_some();
+                    !in_slabs && matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
                 })
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => false,

@@ -205,8 +205,8 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
     pass
 }
 
-/// What a store, or an own term of a sum, uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again in each that uses
-/// them.
+/// What a store, or an own term of a sum, uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again
+/// in each that uses them.
 fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
     let kernel = walk.b.kernel;
     for at in 1..passes.len() {

@@ -1,6 +1,6 @@
 //! Names that the user chose, in the generated CUDA: they clash with none of its own.
 
-use crate::wide::wide;
+use crate::fixtures::wide::wide;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;

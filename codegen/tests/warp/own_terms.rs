@@ -10,7 +10,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Elements, Expr, FragmentOp, Node, Pipeline};
+use counterflow_codegen::warp::{Elements, Expr, Field, FragmentOp, Node, Pipeline, Unroll};
 
 fn built(program: &Program, variant: &Variant) -> Pipeline {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -176,6 +176,40 @@ fn a_wrong_own_term_is_found() {
     ");
     let twice = changed(|own| own.clone());
     insta::assert_snapshot!(twice, @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
+      = `partial` does not have this rank's own term in its turn
+    ");
+}
+
+/// Nobody sends a rank its own term, so its slot holds what an earlier launch left there.
+#[test]
+fn an_own_term_that_is_read_from_its_slot_is_found() {
+    let mut pipeline = built(&library::gemm_rs(&real()), &Variant::new(4));
+    let world = Expr::Field(Field::World);
+    let mut done = 0;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            let Node::Others { var, own, body } = node else {
+                continue;
+            };
+            let loads = body.iter().any(|node| matches!(node, Node::Load { .. }));
+            if own.is_none() && !loads {
+                continue;
+            }
+            done += 1;
+            *node = Node::For {
+                var: std::mem::take(var),
+                from: 0.into(),
+                to: world.clone(),
+                by: 1.into(),
+                unroll: Unroll::Once,
+                body: std::mem::take(body),
+            };
+        }
+    });
+    assert_eq!(done, 2, "the loader and who adds");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0
       = `partial` does not have this rank's own term in its turn
     ");

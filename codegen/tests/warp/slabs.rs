@@ -1,6 +1,6 @@
 //! Slabs of rows and K that warps move: boxes of a slab's own columns, cells by rows and slabs, and their text.
 
-use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as, scales_apart};
+use crate::fixtures::slabs::{Counted, WAYS, Way, gathered, gathered_as, scales_apart, whole_rows};
 use crate::fixtures::wide::wide;
 use crate::generator::warps::{self as random, Accepted, Warps};
 use crate::reach::names_stand_once;
@@ -32,6 +32,15 @@ fn slabs_have_right_warps_whoever_moves_them() {
                 names_stand_once(&pipeline);
             }
         }
+    }
+}
+
+/// Whole rows that signal a cell for each slab: also one that is wider than the rows of the case that shows two batches.
+#[test]
+fn whole_rows_signal_the_cells_of_all_their_slabs() {
+    for slab in [(128, 256), (128, 2048), (64, 4096)] {
+        let program = whole_rows(slab);
+        warps(&program, &Variant::new(2)).unwrap_or_else(|error| panic!("{slab:?}: {error}"));
     }
 }
 

@@ -168,9 +168,9 @@ impl<'a> Case<'a> {
         adds
     }
 
-    /// The slots that a sum into an accumulator adds on a rank, and the rank itself where its own term has its turn, in order;
-    /// `None` where no sum fills it.
-    pub fn summed(&self, acc: AccId, rank: u32) -> Option<Vec<u32>> {
+    /// The slots that a sum into an accumulator adds on a rank, and the rank itself where its own term has its turn, in order, and
+    /// whether that is made there instead of read from its slot; `None` where no sum fills it.
+    pub fn summed(&self, acc: AccId, rank: u32) -> Option<(Vec<u32>, bool)> {
         let kernel = &self.pipeline.kernel;
         let mut found = None;
         for role in &kernel.roles {
@@ -191,7 +191,7 @@ impl<'a> Case<'a> {
                 };
                 let added = |slot: &u32| all || own.is_some() || *slot != rank;
                 if *filled == acc {
-                    found = Some(slots.filter(added).collect());
+                    found = Some((slots.filter(added).collect(), own.is_some()));
                 }
             });
         }

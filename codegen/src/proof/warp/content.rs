@@ -528,6 +528,6 @@ impl Simulator<'_> {
         let apart = params.iter().any(|param| param.from == Source::Sum);
         let mut added = sums.iter().filter(|acc| !apart && stored.contains(acc));
         let slots = added.find_map(|acc| self.case.summed(*acc, me));
-        slots.unwrap_or_default()
+        slots.map(|(slots, _)| slots).unwrap_or_default()
     }
 }

@@ -2,11 +2,11 @@
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, DimId, Kernel, OpKind, visit_ops};
+use crate::kernel::{Block, Cells, DimId, Kernel, OpKind, visit, visit_ops};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{CounterDim, Loc, PartitionId, Side, TensorKind};
+use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Side, TensorKind};
 use crate::proof::tile::plan_findings;
 use crate::rank::RankExpr;
 use crate::shape::Shape;
@@ -295,8 +295,9 @@ fn selections(body: &[Block], f: &mut impl FnMut(PartitionId, &Selection)) {
     }
 }
 
-/// What warps copy the columns of, by name, and how many columns there must be to show how: of whole rows two batches of boxes;
-/// of slabs two, of which the last one has a whole box, a part of one, and none of the others.
+/// What warps copy or count the columns of, by name, and how many columns there must be to show how: of whole rows two batches of
+/// boxes; of slabs two, of which the last one has a whole box, a part of one, and none of the others; of cells for the slabs of
+/// some rows two.
 fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
     fn copies<'k>(kernel: &'k Kernel, body: &[Block], found: &mut BTreeMap<&'k str, u32>) {
         for block in body {
@@ -335,7 +336,30 @@ fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
     for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
         copies(kernel, &role.body, &mut found);
     }
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } = &op.kind {
+                counts(kernel, cells, &mut found);
+            }
+        });
+    }
     found
+}
+
+/// The columns of slabs of which `cells` names those of some rows.
+fn counts<'k>(kernel: &'k Kernel, cells: &Cells, found: &mut BTreeMap<&'k str, u32>) {
+    let dims = &kernel.counters[cells.counter.index()].dims;
+    for each in cells.index.iter().zip(dims) {
+        if let (CellIndex::Along(..), CounterDim::Items(counted)) = each
+            && let partition = &kernel.partitions[counted.index()]
+            && let Some(slab) = partition.column_block
+        {
+            let dim = partition.dim(Side::Columns);
+            let known = found.entry(kernel.dims[usize::from(dim.0)].name.as_str());
+            let known = known.or_default();
+            *known = (*known).max(slab + few(kernel));
+        }
+    }
 }
 
 /// Columns of a copied piece that has two batches of boxes.

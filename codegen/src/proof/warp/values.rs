@@ -162,8 +162,12 @@ impl Simulator<'_> {
             return Some("does not have every other rank's part once");
         };
         let me = agent.who.rank;
-        let wanted = self.case.summed(acc, me).unwrap_or_default();
-        if sum.ranks == wanted && sum.own.is_none_or(|(_, of)| of == part) {
+        let (wanted, own) = self.case.summed(acc, me).unwrap_or_default();
+        let own_is_right = match sum.own {
+            None => !own,
+            Some((_, of)) => own && of == part,
+        };
+        if sum.ranks == wanted && own_is_right {
             return None;
         }
         let mut ranks = sum.ranks.clone();
