@@ -10,7 +10,7 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     rank: &'a Communicator,
-    /// Whether peers can know of it.
+    /// Whether peers can know of it, or a part of it may be in a graph.
     entered: Cell<bool>,
 }
 
@@ -30,13 +30,18 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// From here on it is refused no more: what fails ends the communicator.
+    pub fn enters(&self) {
+        self.entered.set(true);
+    }
+
     /// Writes it into the ledger that all ranks read, as [`Communicator::write`] does. From then on peers count on it. It may
     /// wait for a slow peer, so nothing enters the rank's stream meanwhile.
     ///
     /// # Errors
     /// As there.
     pub fn write(&self, entry: Entry) -> Result<Written, Error> {
-        self.entered.set(true);
+        self.enters();
         let launch = self.rank.write(entry)?;
         self.rank.launches()?;
         Ok(Written { launch, entry })

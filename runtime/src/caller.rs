@@ -10,6 +10,7 @@ use crate::recording::{Keeps, Recording};
 use crate::retire::{self, Kept};
 use cudarc::driver::CudaStream;
 use std::any::Any;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the program
@@ -137,7 +138,8 @@ impl Caller<'_> {
 
 /// Enqueues `work` in the rank's stream: after what is in the outside stream, and before what comes later there and in
 /// `theirs`. The rank's stream comes after `theirs` already. `passages` are the rank's own and those of ancestors that lend
-/// memory. The caller has the rank's turn. `work` enters the rank's stream itself, after the last wait of the host.
+/// memory. The caller has the rank's turn. `work` enters the rank's stream itself, after the last wait of the host. Where it
+/// fails, a part of it may be enqueued, so all of that is ordered, too.
 pub(crate) fn in_order(
     rank: &Arc<Communicator>,
     current: Current<'_>,
@@ -149,24 +151,26 @@ pub(crate) fn in_order(
     if let Some(stream) = outside {
         current.wait(rank.own_stream(), &current.order(stream)?)?;
     }
-    work()?;
-    let asked = outside.is_some() || !theirs.is_empty();
-    let done = rank
-        .own()
-        .latest()
-        .enqueued(current, rank.own_stream(), asked)?;
-    let known = done.known();
-    if let Some(event) = &known {
-        for stream in outside.into_iter().chain(theirs) {
-            current.wait(stream, event)?;
+    let worked = work();
+    let ordered = || {
+        let asked = outside.is_some() || !theirs.is_empty();
+        let latest = rank.own().latest();
+        let done = latest.enqueued(current, rank.own_stream(), asked)?;
+        let known = done.known();
+        if let Some(event) = &known {
+            for stream in outside.into_iter().chain(theirs) {
+                current.wait(stream, event)?;
+            }
         }
-    }
-    let launch = passage.launch;
-    for lender in lenders {
-        lender.ends(known.clone());
-    }
-    passage.ends(known);
-    Ok(Pending::new(rank, done, launch))
+        let launch = passage.launch;
+        for lender in lenders {
+            lender.ends(known.clone());
+        }
+        passage.ends(known);
+        Ok(Pending::new(rank, done, launch))
+    };
+    let ordered = ordered();
+    worked.and(ordered)
 }
 
 /// Records `work` in a stream that the program captures: at each replay it comes after what entered the rank's stream
@@ -200,12 +204,23 @@ pub(crate) fn captured(
         lane,
         turn,
         entry,
+        begun: Cell::new(false),
     };
-    work(&captured, &start)?;
-    current.record_in_replays(stream, &turn.replayed)?;
-    if let [last] = current.capture(stream)?.last() {
-        lane.captured(capture.id(), *last);
-    }
+    let worked = work(&captured, &start);
+    // Where the driver refused a part, replays have the rest, which comes before what enters later.
+    let recorded = worked.is_ok() || start.begun.get();
+    let ordered = || {
+        if !recorded {
+            return Ok(());
+        }
+        current.record_in_replays(stream, &turn.replayed)?;
+        if let [last] = current.capture(stream)?.last() {
+            lane.captured(capture.id(), *last);
+        }
+        Ok(())
+    };
+    let ordered = ordered();
+    worked.and(ordered)?;
     rank.goes_on();
     Ok(Pending::recorded(rank))
 }
@@ -219,6 +234,8 @@ struct Start<'a> {
     lane: &'a Lane,
     turn: &'a Turn,
     entry: Option<&'a Entry>,
+    /// Whether the graph may have something of it.
+    begun: Cell<bool>,
 }
 
 impl Begins for Start<'_> {
@@ -232,6 +249,7 @@ impl Begins for Start<'_> {
         {
             current.come_after(stream, before)?;
         }
+        self.begun.set(true);
         current.hold_replays(stream, &self.turn.entered)?;
         current.hold_replays(stream, &self.turn.replayed)?;
         match self.entry {

@@ -406,7 +406,7 @@ fn a_replay_that_differed_long_ago_is_a_mismatch_and_no_hang() {
         });
         for told in fine(told) {
             assert_eq!(told.kind(), "mismatch", "{told}");
-            let before = format!("the ranks differ before launch {}", MANY - 64);
+            let before = format!("the ranks differ at or before launch {}", MANY - 64);
             assert!(told.to_string().starts_with(&before), "{told}");
         }
         println!("  a replay that differed long ago: {}", world.told());

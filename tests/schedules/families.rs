@@ -71,9 +71,44 @@ fn candidates_of_two_launches_are_recorded_in_graphs() {
     done.map(drop).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A launch that is refused leaves its first stage undone, so the rank may correct it.
+/// The stage that waits for peers is the second, and they launch something else.
 #[test]
-fn a_refused_launch_enqueues_no_stage() {
+fn a_launch_whose_second_stage_is_refused_enqueues_no_stage() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        rank.time_launches(true);
+        let family = families::gemm_reduce_scatter();
+        let [op, other] =
+            [Some("gemm+reduce_scatter"), Some("gemm_rs")].map(|only| built(rank, &family, only));
+        let (op, other) = (op?, other?);
+        let mut tensors = Tensors::new(rank, &op, &family)?;
+        tensors.fill(rank, (0, MOST))?;
+        // Its host is there first.
+        if rank.rank() == 1 {
+            tensors.launch(rank, &other, MOST)?;
+        }
+        rank.barrier()?;
+        if rank.rank() == 0 {
+            let refused = tensors.launch(rank, &op, MOST).expect_err("it differs");
+            assert_eq!(refused.kind(), "mismatch", "{refused}");
+            rank.stream().synchronize()?;
+            let counts = rank.op_counts();
+            let products = counts.iter().filter(|of| of.schedule == "gemm");
+            let ran: Vec<[u64; 2]> = products.map(|of| [of.launches, of.timed]).collect();
+            assert!(
+                !ran.is_empty() && ran.iter().all(|ran| *ran == [0, 0]),
+                "{ran:?}"
+            );
+        }
+        Ok(())
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A launch that is refused for its tensors ends nothing, so the rank may correct it.
+#[test]
+fn a_launch_of_several_stages_that_is_refused_may_be_corrected() {
     let ranks = Communicator::emulated(2).expect("ranks");
     let done = Communicator::each(&ranks, |rank| {
         rank.reserve(16 << 20)?;
@@ -171,6 +206,68 @@ fn what_computes_something_else_is_no_candidate() {
     ];
     let twice = family().or_stages(stages);
     assert!(refused(twice, Dtype::Bf16).ends_with("several stages communicate"));
+    let stages = [
+        Stage::new(schedules::gemm()),
+        Stage::new(schedules::all_gather()),
+    ];
+    let backwards = family().or_stages(stages);
+    assert_eq!(
+        refused(backwards, Dtype::Bf16),
+        "gemm+all_gather instead of ag_gemm: `x` is read before it is gathered"
+    );
+    let stages = [
+        Stage::new(schedules::all_gather()),
+        Stage::new(schedules::gemm()).tensor("y", "g"),
+        Stage::new(schedules::gemm()).tensor("y", "h"),
+        Stage::new(schedules::gemm()),
+    ];
+    let both = family().or_stages(stages);
+    assert_eq!(
+        refused(both, Dtype::Bf16),
+        "all_gather+gemm+gemm+gemm instead of ag_gemm: stages hand over both `g` and `h`"
+    );
+}
+
+/// A reduce-scatter of the columns of the product's depth.
+fn of_other_columns() -> Family {
+    Family::new("scattered", schedules::gemm_rs()).or_stages([
+        Stage::new(schedules::gemm()).tensor("y", "g"),
+        Stage::new(schedules::reduce_scatter()),
+    ])
+}
+
+#[test]
+fn what_moves_other_columns_is_no_candidate() {
+    let family = of_other_columns();
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let builder = || ranks[0].family(&family).schedule("gemm+reduce_scatter");
+    let told = builder().first_options().up_to(64, 64, 32).workspace();
+    let told = told.expect_err("other columns");
+    assert_eq!(told.kind(), "usage");
+    assert_eq!(
+        told.to_string(),
+        "gemm+reduce_scatter instead of gemm_rs: `g` of reduce_scatter has 64 lines of 64 bytes, not 64 lines of 128 bytes, in a launch of M=64, N=64, K=32"
+    );
+}
+
+/// The largest launch has as many columns as its depth, so only another one tells.
+#[test]
+fn a_launch_in_which_a_stage_moves_other_columns_is_refused() {
+    let family = of_other_columns();
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(16 << 20)?;
+        let builder = rank.family(&family).schedule("gemm+reduce_scatter");
+        let op = builder.first_options().up_to(64, 64, 64).build()?;
+        let of = counterflow::op::Sizes::default().rows(64).depth(32);
+        let told = op.needs_at("y", of).expect_err("other columns").to_string();
+        assert!(
+            told.contains("`g` of reduce_scatter has 64 lines of 64 bytes"),
+            "{told}"
+        );
+        rank.barrier()
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// The reason is told, and no reason is needed where the caller names the candidate.
@@ -286,18 +383,55 @@ fn every_winner_of_a_family_that_ships_is_taken() {
     }
 }
 
-/// Rows that are the same for every number of rows need one candidate in all buckets.
+/// Rows that are the same for every number of rows need one candidate in all buckets, which have the reason of the largest.
 #[test]
 fn batch_invariant_families_have_one_candidate() {
-    let rank = &Communicator::emulated(1).expect("ranks")[0];
-    rank.reserve(64 << 20).expect("room");
-    let builder = rank
-        .op_for::<families::GemmReduceScatter>()
-        .batch_invariant();
-    let op = builder
-        .up_to(4096, 512, 512)
-        .buckets([16, 128])
-        .build()
-        .expect("an op");
-    assert_eq!(op.schedule_of(16), op.schedule_of(4096));
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(64 << 20)?;
+        let builder = rank.op_for::<families::GemmReduceScatter>();
+        let builder = builder.batch_invariant().up_to(4096, 512, 512);
+        let op = builder.buckets([16, 128]).build()?;
+        assert_eq!(op.schedule_of(16), op.schedule_of(4096));
+        assert!(
+            matches!(op.why(4096), Reason::Model { .. }),
+            "{}",
+            op.why(4096)
+        );
+        assert_ne!(op.variant_of(16), op.variant_of(4096), "buckets");
+        assert_eq!(op.why(16), op.why(4096));
+        rank.barrier()
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn rows_of_two_stages_have_the_same_bits_in_all_buckets() {
+    const ROWS: usize = 16;
+    let family = families::gemm_reduce_scatter();
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(64 << 20)?;
+        let builder = rank.family(&family).schedule("gemm+reduce_scatter");
+        let builder = builder.batch_invariant().up_to(4096, 512, 512);
+        let op = builder.buckets([ROWS as u32]).build()?;
+        assert_ne!(op.variant_of(ROWS), op.variant_of(ROWS + 8), "buckets");
+        assert_eq!(op.why(ROWS), Reason::Named);
+        let mut tensors = Tensors::new(rank, &op, &family)?;
+        let mut bits = Vec::new();
+        for rows in [ROWS, 2 * ROWS] {
+            tensors.fill(rank, (0, 4096))?;
+            tensors.launch(rank, &op, rows)?;
+            rank.synchronize()?;
+            let mut all = tensors.bits()?.swap_remove(0);
+            all.truncate(rows / 2 * 512);
+            bits.push(all);
+            rank.barrier()?;
+        }
+        Ok(bits)
+    });
+    let done = done.unwrap_or_else(|error| panic!("{error}"));
+    let [few, many] = [0, 1].map(|launch| [&done[0][launch][..], &done[1][launch][..]].concat());
+    assert!(few.iter().filter(|bits| **bits & 0x7fff != 0).count() > few.len() / 2);
+    assert!(few == many[..few.len()]);
 }

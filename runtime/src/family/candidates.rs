@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::tuned::{Key, choices};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
-use counterflow_codegen::program::{Program, RoleKind, Setting, TensorKind};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, TensorKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::collections::BTreeMap;
@@ -270,28 +271,26 @@ pub enum Source {
 /// ```
 ///
 /// # Errors
-/// [`Error::Usage`] if the stages do not make all that the first candidate makes of the same tensors.
+/// [`Error::Usage`] if the stages do not make all that the first candidate makes of the same tensors, if one reads what is
+/// gathered before it is, and if they hand over more than one tensor.
 pub fn sources(
     candidate: &Candidate,
     front: &Kernel,
     kernels: &[&Kernel],
 ) -> Result<Vec<Vec<Option<Source>>>, Error> {
-    let refuse = |what: String| {
-        Err(Error::Usage {
-            what: format!("{} instead of {}: {what}", candidate.name(), front.name),
-            legal: "candidates of a family take the same tensors, and options that all their stages have"
-                .into(),
-        })
-    };
+    let refuse = |what: String| Err(refused(&candidate.name(), front, &what));
     let given = |name: &str| {
         let mut buffers = front.buffers.iter();
         buffers.position(|buffer| !buffer.is_scratch() && buffer.name == name)
     };
     let mut same = vec![false; front.buffers.len()];
     let mut made: BTreeMap<&str, Dtype> = BTreeMap::new();
+    // What a stage reads before an earlier one gathered it.
+    let mut early = None;
     let mut all = Vec::new();
     for (stage, kernel) in candidate.stages.iter().zip(kernels) {
         let mut wires = Vec::new();
+        let (before, made_before) = (same.clone(), made.clone());
         for buffer in &kernel.buffers {
             let name = stage.name_of(&buffer.name);
             wires.push(match given(name) {
@@ -303,6 +302,9 @@ pub fn sources(
                     if !(alike || reads) || !alike_in_memory(theirs, buffer) {
                         return refuse(format!("another tensor `{name}`"));
                     }
+                    if reads && !before[at] {
+                        early.get_or_insert(name);
+                    }
                     same[at] |= alike;
                     Some(Source::Given(at))
                 }
@@ -310,7 +312,7 @@ pub fn sources(
                     made.insert(name, buffer.dtype);
                     Some(Source::Own)
                 }
-                None if made.get(name) == Some(&buffer.dtype) => Some(Source::Own),
+                None if made_before.get(name) == Some(&buffer.dtype) => Some(Source::Own),
                 None => return refuse(format!("a tensor `{name}` that nothing makes")),
             });
         }
@@ -320,11 +322,94 @@ pub fn sources(
     if let Some((buffer, _)) = tensors.find(|(buffer, same)| !buffer.is_scratch() && !**same) {
         return refuse(format!("no tensor `{}` of that kind", buffer.name));
     }
+    if let Some(name) = early {
+        return refuse(format!("`{name}` is read before it is gathered"));
+    }
+    if let (Some((one, _)), Some((other, _))) = (made.first_key_value(), made.last_key_value())
+        && one != other
+    {
+        return refuse(format!("stages hand over both `{one}` and `{other}`"));
+    }
     let communicates = |kernel: &&&Kernel| !kernel.counters.is_empty();
     if kernels.iter().filter(communicates).count() > 1 {
         return refuse("several stages communicate".into());
     }
     Ok(all)
+}
+
+fn refused(candidate: &str, front: &Kernel, what: &str) -> Error {
+    Error::Usage {
+        what: format!("{candidate} instead of {}: {what}", front.name),
+        legal:
+            "candidates of a family take the same tensors, and options that all their stages have"
+                .into(),
+    }
+}
+
+/// A stage in a launch.
+pub(crate) struct Wired<'a> {
+    pub kernel: &'a Kernel,
+    pub plan: &'a Plan,
+    /// As [`sources`] gives them.
+    pub sources: &'a [Option<Source>],
+}
+
+impl Wired<'_> {
+    /// Lines of a tensor on each rank, and bytes of one.
+    fn size(&self, at: usize) -> [u64; 2] {
+        let id = TensorId(at as u16);
+        [
+            self.plan.held_lines(self.kernel, id),
+            self.plan.pitch(self.kernel, id),
+        ]
+    }
+}
+
+/// Refuses stages that read or write other rows or columns of a launch's tensors than the first candidate, whose kernel and
+/// plan are `front`; or of what a stage before made.
+///
+/// # Errors
+/// [`Error::Usage`].
+pub(crate) fn fits<'a>(
+    candidate: &str,
+    front: (&Kernel, &Plan),
+    stages: impl IntoIterator<Item = Wired<'a>>,
+) -> Result<(), Error> {
+    let (kernel, plan) = front;
+    let front = Wired {
+        kernel,
+        plan,
+        sources: &[],
+    };
+    let mut made = None;
+    for stage in stages {
+        for (at, source) in stage.sources.iter().enumerate() {
+            let (buffer, own) = (&stage.kernel.buffers[at], stage.size(at));
+            let (wanted, padded) = match source {
+                None => continue,
+                Some(Source::Given(of)) => {
+                    // Memory that peers write has room for whole chunks of all ranks.
+                    let padded = kernel.buffers[*of].kind.is_gathered();
+                    (front.size(*of), padded && !buffer.kind.is_gathered())
+                }
+                Some(Source::Own) => (*made.get_or_insert(own), false),
+            };
+            let fewer = padded && own[0] <= wanted[0];
+            if own[1] != wanted[1] || !(own[0] == wanted[0] || fewer) {
+                let lines = |[lines, bytes]: [u64; 2]| format!("{lines} lines of {bytes} bytes");
+                let what = format!(
+                    "`{}` of {} has {}, not {}, in a launch of {}",
+                    buffer.name,
+                    stage.kernel.name,
+                    lines(own),
+                    lines(wanted),
+                    plan.shape
+                );
+                return Err(refused(candidate, kernel, &what));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether two tensors lie alike in memory.

@@ -1,6 +1,6 @@
 //! Which candidate of a family is built, and why.
 
-use super::candidates::{Candidate, Family, SCHEDULE, sources};
+use super::candidates::{Candidate, Family, SCHEDULE, Wired, fits, sources};
 use crate::error::Error;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
@@ -112,7 +112,7 @@ pub fn choose(
         sms: &|program| Ok(sms(program)),
         first_options: false,
         only: None,
-        bits: Bits::Any,
+        bits: &|_| Bits::Any,
     };
     let chosen = Chosen::of(&Proven::default(), &asked)?;
     let stages = chosen.stages.iter();
@@ -139,7 +139,8 @@ pub(crate) struct Asked<'a> {
     pub first_options: bool,
     /// The candidate that the caller names.
     pub only: Option<&'a str>,
-    pub bits: Bits,
+    /// Which bits a stage's results may have, by its place among those of its candidate.
+    pub bits: &'a dyn Fn(usize) -> Bits,
 }
 
 /// A candidate, proven.
@@ -250,16 +251,27 @@ impl Asked<'_> {
         why: Reason,
     ) -> Result<Chosen, Error> {
         let all = self.family.candidates();
-        let stages = self.stages(proven, &all[candidate], winner)?;
+        let stages = self.stages(proven, &all[candidate], winner, self.bits)?;
         let first = match candidate {
             0 => stages[0].clone(),
-            _ => self.stages(proven, &all[0], None)?.swap_remove(0),
+            // It is not launched.
+            _ => {
+                let first = self.stages(proven, &all[0], None, &|_| Bits::Any);
+                first?.swap_remove(0)
+            }
         };
         let kernels: Vec<&Kernel> = stages
             .iter()
             .map(|proof| &**proof.series.kernel())
             .collect();
-        sources(&all[candidate], first.series.kernel(), &kernels)?;
+        let wires = sources(&all[candidate], first.series.kernel(), &kernels)?;
+        let each = stages.iter().zip(&wires).map(|(proof, sources)| Wired {
+            kernel: proof.series.kernel(),
+            plan: &proof.largest,
+            sources,
+        });
+        let front = (&**first.series.kernel(), &*first.largest);
+        fits(&all[candidate].name(), front, each)?;
         let front = match &stages[..] {
             [own] => own.clone(),
             _ => first,
@@ -277,6 +289,7 @@ impl Asked<'_> {
         proven: &Proven,
         candidate: &Candidate,
         winner: Option<&Winner>,
+        bits: &dyn Fn(usize) -> Bits,
     ) -> Result<Vec<Arc<Proof>>, Error> {
         let several = candidate.stages().len() > 1;
         if several && !(self.shape.ld.is_empty() && self.shape.dims.is_empty()) {
@@ -295,8 +308,8 @@ impl Asked<'_> {
                 legal: "name the candidate that has it: `OpBuilder::schedule`".into(),
             });
         }
-        let stages = candidate.stages().iter();
-        let each = stages.map(|stage| {
+        let stages = candidate.stages().iter().enumerate();
+        let each = stages.map(|(at, stage)| {
             let variant = stage.variant(self.variant);
             let known = winner.map(|winner| {
                 let of = |m, n, k| stage.shape(&Shape::new(m, n, k));
@@ -322,7 +335,7 @@ impl Asked<'_> {
                 gpu: self.gpu,
                 sms: (self.sms)(stage.program())?,
                 first_options: self.first_options,
-                bits: self.bits.clone(),
+                bits: bits(at),
                 known,
             })
         });

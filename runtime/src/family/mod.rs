@@ -5,5 +5,6 @@ mod candidates;
 mod choose;
 
 pub use candidates::{Candidate, Family, SCHEDULE, Source, Stage, sources};
+pub(crate) use candidates::{Wired, fits};
 pub(crate) use choose::{Asked, Chosen};
 pub use choose::{Choice, Reason, choose};

@@ -256,7 +256,7 @@ impl End {
         } = *told;
         if earlier != 0 {
             return format!(
-                "the ranks differ before launch {place} on their GPUs, replays counted: ranks {peer} and {rank} replay other launches there, or in another order"
+                "the ranks differ at or before launch {place} on their GPUs, replays counted: ranks {peer} and {rank} replay other launches there, or in another order"
             );
         }
         let (theirs, ours) = (known(peer, seen), known(rank, wanted));

@@ -1,7 +1,6 @@
 //! How a launch is enqueued.
 
 use crate::attempt::Attempt;
-use crate::begins::Begins;
 use crate::driver::{Current, Stream};
 use crate::recording::Keeps;
 
@@ -20,8 +19,6 @@ pub(crate) struct How<'a> {
     pub priority: i32,
     /// For the graph that it becomes part of. What it needs beside the kernel is enqueued in the rank's stream now.
     pub keeps: Option<&'a dyn Keeps>,
-    /// What comes right before the kernel.
-    pub begins: Option<&'a dyn Begins>,
     /// Whether the stream records.
     pub records: bool,
 }

@@ -12,6 +12,7 @@ mod how;
 mod maps;
 mod place;
 mod prepared;
+mod ready;
 mod tables;
 mod tensors;
 mod which;
@@ -20,6 +21,7 @@ mod workspace;
 pub use crate::compares::compile_agree;
 pub use compile::{compile, compile_all};
 pub(crate) use how::How;
+pub(crate) use ready::Ready;
 pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
 pub(crate) use workspace::HeapBytes;
@@ -47,9 +49,8 @@ use counts::Copies;
 use encoded::Maps;
 use place::{copies, is_alone, place, scratch_of};
 use prepared::AllPrepared;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tables::Tables;
-use which::Which;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
 const MOST_NUMBERS: usize = 2048;
@@ -290,25 +291,17 @@ impl Loaded {
             early: self.early || !rank.has_lent(),
             priority: 0,
             keeps: None,
-            begins: None,
             // Nobody records a stream that nobody has.
             records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
-        let launched = self.launch_as(rank, how, plan, tensors);
+        let launch = || {
+            let mut ready = self.ready(rank, how, plan, tensors)?;
+            ready.write()?;
+            ready.enqueue(None)
+        };
+        let launched = launch();
         let waits = !how.records && self.waits(rank);
         attempt.told(waits, &self.pipeline.kernel.name, launched)
-    }
-
-    /// The same, as it says. The caller has the rank's turn, and saw that the communicator is alive.
-    pub(crate) fn launch_as(
-        &self,
-        rank: &Communicator,
-        how: How<'_>,
-        plan: &Checked<Plan>,
-        tensors: &Tensors,
-    ) -> Result<(), Error> {
-        self.is_of(rank)?;
-        self.enqueue(rank, how, plan, tensors)
     }
 
     /// Rejects another rank than it was loaded for: its counters and its scratch are that rank's. Each rank has a stream
@@ -325,99 +318,6 @@ impl Loaded {
             ),
             legal: "each rank launches what it loaded".into(),
         })
-    }
-
-    fn enqueue(
-        &self,
-        rank: &Communicator,
-        how: How<'_>,
-        plan: &Checked<Plan>,
-        tensors: &Tensors,
-    ) -> Result<(), Error> {
-        self.series.owns([plan]).map_err(Diagnostics::from)?;
-        self.fits(rank, plan)?;
-        if let Some((strange, place)) = tensors.strange(rank) {
-            return Err(Error::Usage {
-                what: format!("{} is in {place}", self.name(strange)),
-                legal: "allocate it with this communicator, in the order of its stream".into(),
-            });
-        }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State {
-            prepared,
-            maps,
-            tables,
-            copies,
-        } = &mut *state;
-        let capturing = how.records;
-        let (arrivals, everyone) =
-            tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
-        let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
-            self.admit(rank, plan)?;
-            let mut arguments = Arguments::new();
-            if let Code::Cuda { source, .. } = &self.code {
-                self.fill(
-                    source,
-                    (&mut arguments, maps),
-                    rank,
-                    plan,
-                    tensors,
-                    arrivals,
-                )?;
-            }
-            Ok((arguments, self.entry(rank, plan, tensors)))
-        })?;
-        if let Some(cells) = &self.placed.cells {
-            cells.ready(rank.rank())?;
-        }
-        self.scratch.ready(rank.rank())?;
-        tensors.ready(rank.rank())?;
-        if how.keeps.is_some() {
-            // Replays come after what was enqueued in the rank's stream for them.
-            drop(rank.own_stream().enter()?);
-        }
-        if self.copies {
-            self.check_copies(rank, how.records, plan, tensors, copies)?;
-        }
-        let emulated = match &self.code {
-            Code::Cuda { .. } => None,
-            Code::Emulated { .. } => Some(self.emulated(rank, plan, tensors)?),
-        };
-        // A captured launch is compared at each replay.
-        let entry = prepared.entry.filter(|_| !capturing);
-        // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
-        let written = entry.map(|entry| how.attempt.write(entry)).transpose()?;
-        // From here on the host waits for nobody.
-        let _entering = match capturing {
-            true => None,
-            false => rank.own_stream().enter()?,
-        };
-        let ctas = plan.grid.gemm + plan.grid.comm;
-        let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
-        let order = written.as_ref().map(|written| order(written.launch));
-        let _enqueueing = order.transpose()?;
-        if let Some(written) = &written {
-            how.attempt.compare(written)?;
-        }
-        let kernel = || match &self.code {
-            Code::Cuda { source, function } => {
-                let grid = self.grid(rank, plan, source.threads, &how);
-                self.start(how.stream, function, grid, &prepared.arguments)
-            }
-            Code::Emulated { .. } => {
-                let mut launch = emulated.iter();
-                launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
-            }
-        };
-        if let Some(begins) = how.begins {
-            begins.begin()?;
-        }
-        if !self.copies {
-            return kernel();
-        }
-        self.submit(rank, how, plan, tensors, copies, kernel)?;
-        copies.launched(everyone);
-        Ok(())
     }
 
     /// The same, with launches that may start early although the rank's stream was lent. The condition is that of

@@ -71,6 +71,14 @@ impl AllPrepared {
         Ok(prepared)
     }
 
+    /// The one that was asked for last.
+    ///
+    /// # Panics
+    /// If none was.
+    pub fn latest(&self) -> &Prepared {
+        &self.all[self.latest]
+    }
+
     /// Puts one in the place of the one that was not used for the longest time, once there are many.
     fn keep(&mut self, made: Prepared) -> usize {
         if self.all.len() < KEPT {

@@ -60,7 +60,7 @@ impl Tables {
         })
     }
 
-    /// The address of this rank's table for a plan, in stream order, and the arrivals on every rank.
+    /// The address of this rank's table for a plan, in stream order.
     ///
     /// # Errors
     /// [`Error::NotYet`] if a table would have to be copied while the rank's own stream is captured; what the driver
@@ -72,7 +72,7 @@ impl Tables {
         plan: &Plan,
         (cells, how): (&Cells, &How<'_>),
         capturing: bool,
-    ) -> Result<(Address, &[u32]), Error> {
+    ) -> Result<Address, Error> {
         let counters = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
         let scales = || counters().map(|counter| pipeline.scale(counter, plan));
         let same = |table: &Table| {
@@ -128,7 +128,13 @@ impl Tables {
             Some(graph) => graph.keep(table.read.clone()),
             None => table.captured |= capturing,
         }
-        Ok((self.address(at), &self.known[at].everyone))
+        Ok(self.address(at))
+    }
+
+    /// The arrivals on every rank, by the plan that was asked for last.
+    pub fn everyone(&self) -> &[u32] {
+        let latest = self.latest.as_ref();
+        latest.map_or(&[], |(_, at)| &self.known[*at].everyone)
     }
 
     /// The place for another table.

@@ -111,6 +111,14 @@ impl Planned {
         }
     }
 
+    /// How many counts of arrivals it keeps.
+    pub fn arrivals(&self) -> usize {
+        let apart = self.stages.iter();
+        let apart = apart.filter(|stage| !Arc::ptr_eq(stage, &self.plan));
+        let all = apart.chain([&self.plan]);
+        all.map(|plan| plan.arrivals.len()).sum()
+    }
+
     /// The same with stages of other kernels.
     pub fn with_stages(self, stages: impl IntoIterator<Item = Checked<Plan>>) -> Planned {
         let stages = stages.into_iter().map(Arc::new).collect();

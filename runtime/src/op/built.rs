@@ -6,7 +6,7 @@ use super::sizes::Sizes;
 use crate::communicator::Communicator;
 use crate::driver::Local;
 use crate::error::Error;
-use crate::family::{Reason, Source};
+use crate::family::{Reason, Source, Wired, fits};
 use crate::launch::{Loaded, Tensors};
 use crate::metrics::Counted;
 use crate::proof::Proof;
@@ -371,12 +371,19 @@ impl Inner {
         let planned = Arc::new(match &bucket.stages[..] {
             [_] => planned,
             stages => {
-                let stages = stages.iter().map(|stage| stage.plan(sizes));
-                planned.with_stages(stages.collect::<Result<Vec<_>, _>>()?)
+                let plans = stages.iter().map(|stage| stage.plan(sizes));
+                let plans = plans.collect::<Result<Vec<_>, _>>()?;
+                let each = stages.iter().zip(&plans).map(|(stage, plan)| Wired {
+                    kernel: stage.proof.series.kernel(),
+                    plan,
+                    sources: &stage.sources,
+                });
+                fits(bucket.name(), (bucket.kernel(), &planned.plan), each)?;
+                planned.with_stages(plans)
             }
         });
         let mut plans = lock();
-        let held: usize = plans.values().map(|known| known.plan.arrivals.len()).sum();
+        let held: usize = plans.values().map(|known| known.arrivals()).sum();
         if plans.len() >= PLANS || held > MOST_ARRIVALS {
             plans.clear();
         }

@@ -514,7 +514,7 @@ fn a_replay_that_differed_long_ago_is_a_mismatch() {
         assert_eq!(
             text,
             format!(
-                "the ranks differ before launch {first} on their GPUs, replays counted: ranks 0 and 1 replay other launches there, or in another order"
+                "the ranks differ at or before launch {first} on their GPUs, replays counted: ranks 0 and 1 replay other launches there, or in another order"
             )
         );
     }

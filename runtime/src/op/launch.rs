@@ -7,13 +7,16 @@ use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::begins::Begins;
 use crate::caller::{Caller, Captured, Place, captured, in_order};
+use crate::communicator::Communicator;
 use crate::driver::{Current, Stream, range};
 use crate::error::Error;
-use crate::launch::How;
+use crate::launch::{How, Ready, Tensors};
 use crate::metrics::{Clock, InGraph};
 use crate::pending::Pending;
 use crate::recording::Keeps;
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
+use counterflow_codegen::verify::Checked;
 use std::any::Any;
 use std::sync::Arc;
 use tracing::debug;
@@ -261,32 +264,39 @@ impl<'a> Launch<'a> {
             true => planned.bytes,
             false => 0,
         };
+        if records {
+            for stage in &bucket.stages {
+                stage.loaded.may_be_recorded()?;
+            }
+        }
+        let how = |stream, keeps, early| How {
+            attempt,
+            current,
+            stream,
+            early,
+            priority,
+            keeps,
+            records,
+        };
         if let Place::Recording(recording) = place {
             let stream = recording.records_in();
+            let launches = all_ready(rank, how(stream, Some(recording), false), &stages)?;
+            // Before anything is recorded that uses it.
+            kept().for_each(|thing| recording.keep(thing));
             let timed = rank.metrics().times();
-            for (stage, plan, tensors) in &stages {
+            for (launch, (stage, plan, tensors)) in launches.into_iter().zip(&stages) {
+                recording.keep(stage.loaded.clone());
                 let clock = timed
                     .then(|| Clock::new(current, own, stream))
                     .transpose()?;
-                let how = How {
-                    attempt,
-                    current,
-                    stream,
-                    early: false,
-                    priority,
-                    keeps: Some(recording),
-                    begins: clock.as_ref().map(|clock| clock as &dyn Begins),
-                    records: true,
-                };
-                stage.loaded.launch_as(rank, how, plan, tensors)?;
+                launch.enqueue(clock.as_ref().map(|clock| clock as &dyn Begins))?;
                 let times = clock.map(Clock::end).transpose()?;
                 let entry = stage.loaded.entry(rank, plan, tensors);
                 let ctas = plan.grid.gemm + plan.grid.comm;
-                let kernel: Arc<dyn Any + Send + Sync> = stage.loaded.clone();
                 let events = times
                     .clone()
                     .map(|times| times as Arc<dyn Any + Send + Sync>);
-                recording.add((entry, ctas), kept().chain([kernel]).chain(events));
+                recording.add((entry, ctas), events);
                 stage.counted.recorded();
                 recording.counts(InGraph {
                     counted: stage.counted.clone(),
@@ -298,53 +308,35 @@ impl<'a> Launch<'a> {
             return Ok(Pending::recorded(rank));
         }
         if let Place::Captured(stream) = place {
-            for (stage, ..) in &stages {
-                stage.loaded.may_be_recorded()?;
-            }
             let mut entries = stages.iter();
             let entry =
                 entries.find_map(|(stage, plan, tensors)| stage.loaded.entry(rank, plan, tensors));
             return captured(rank, current, stream, entry.as_ref(), |graph, begins| {
+                let how = How {
+                    keeps: Some(graph),
+                    ..how(stream, None, false)
+                };
+                let launches = all_ready(rank, how, &stages)?;
+                // Before anything is captured that uses it.
+                let kernels = stages.iter().map(|(stage, ..)| stage.loaded.clone());
+                let kernels = kernels.map(|kernel| kernel as Arc<dyn Any + Send + Sync>);
+                kept().chain(kernels).for_each(|thing| graph.keep(thing));
+                attempt.enters();
                 let mut begins = Some(begins);
-                for (stage, plan, tensors) in &stages {
-                    let how = How {
-                        attempt,
-                        current,
-                        stream,
-                        early: false,
-                        priority,
-                        keeps: Some(graph),
-                        begins: begins.take(),
-                        records: true,
-                    };
-                    stage.loaded.launch_as(rank, how, plan, tensors)?;
-                    graph.keep(stage.loaded.clone());
-                }
-                kept().for_each(|thing| graph.keep(thing));
-                Ok(())
+                let mut launches = launches.into_iter();
+                launches.try_for_each(|launch| launch.enqueue(begins.take()))
             });
         }
         let early = outside.is_none() && !foreign && (op.early || !rank.has_lent());
+        let launches = all_ready(rank, how(own, None, early), &stages)?;
         let lent = (passage, lenders);
         let done = in_order(rank, current, lent, outside, &theirs, || {
-            stages.iter().try_for_each(|(stage, plan, tensors)| {
-                let launch = |begins: Option<&dyn Begins>| {
-                    let how = How {
-                        attempt,
-                        current,
-                        stream: own,
-                        early,
-                        priority,
-                        keeps: None,
-                        begins,
-                        records: false,
-                    };
-                    stage.loaded.launch_as(rank, how, plan, tensors)
-                };
-                match rank.metrics().times() {
-                    true => stage.counted.timed(own, |start| launch(Some(start))),
-                    false => launch(None),
-                }
+            let mut launches = launches.into_iter().zip(&bucket.stages);
+            launches.try_for_each(|(launch, stage)| match rank.metrics().times() {
+                true => stage
+                    .counted
+                    .timed(own, |start| launch.enqueue(Some(start))),
+                false => launch.enqueue(None),
             })
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
@@ -366,6 +358,20 @@ impl<'a> Launch<'a> {
         );
         Ok(done)
     }
+}
+
+/// Makes the stages of a launch ready, one and all, before the first is enqueued. Peers know of it then.
+fn all_ready<'a>(
+    rank: &'a Communicator,
+    how: How<'a>,
+    stages: &'a [(&Stage, &Arc<Checked<Plan>>, Tensors)],
+) -> Result<Vec<Ready<'a>>, Error> {
+    let ready = |(stage, plan, tensors): &'a (&Stage, &Arc<Checked<Plan>>, Tensors)| {
+        stage.loaded.ready(rank, how, plan, tensors)
+    };
+    let mut launches = stages.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
+    launches.iter_mut().try_for_each(Ready::write)?;
+    Ok(launches)
 }
 
 /// A launch that has nothing to do: it takes its place in the caller's order, and among the launches that ranks compare. No

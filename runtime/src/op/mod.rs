@@ -14,6 +14,8 @@ mod ends;
 mod given;
 mod launch;
 mod sizes;
+#[cfg(test)]
+mod stages;
 mod step;
 mod typed;
 mod workspace;

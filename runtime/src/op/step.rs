@@ -241,17 +241,17 @@ impl<'a> Step<'a> {
         };
         if let Place::Captured(stream) = place {
             return captured(rank, current, stream, None, |graph, begins| {
-                begins.begin()?;
-                work(&running(stream))?;
+                // Before anything is captured that uses it.
                 let memory = opened.iter().filter_map(Open::kept);
                 memory.chain(kept).for_each(|thing| graph.keep(thing));
-                Ok(())
+                begins.begin()?;
+                work(&running(stream))
             });
         }
         if let Place::Recording(recording) = place {
-            work(&running(recording.records_in()))?;
             let memory = opened.iter().filter_map(Open::kept);
             memory.chain(kept).for_each(|thing| recording.keep(thing));
+            work(&running(recording.records_in()))?;
             return Ok(Pending::recorded(rank));
         }
         // The program's own code may do whatever takes long.

@@ -85,38 +85,35 @@ impl<S: Launcher> OpBuilder<'_, S> {
             legal: "say the largest launch: `up_to(m, n, k)`".into(),
         })?;
         let smaller = self.buckets.range(..largest.m).rev();
-        let bits = match self.batch_invariant {
-            true => Bits::Invariant,
-            false => Bits::Any,
-        };
-        let first = self.proven(largest.clone(), &bits, self.only.as_deref())?;
-        // Buckets have the class of the largest, whose choices count most; those of a family are of one candidate then.
-        let (bits, only) = match (self.batch_invariant, &first.chosen) {
-            (true, chosen) => {
-                let class = BitsClass::of(first.front.series.kernel())?;
-                (
-                    Bits::Of(class),
-                    chosen.as_ref().map(|(_, name, _)| &name[..]),
-                )
-            }
-            (false, _) => (Bits::Any, self.only.as_deref()),
-        };
-        let only = only.map(str::to_owned);
-        let mut found = vec![first];
-        for m in smaller {
-            let smaller = Shape {
-                m: *m,
-                ..largest.clone()
-            };
-            let proven = self.proven(smaller, &bits, only.as_deref())?;
-            if found.last().is_some_and(|next| !next.like(&proven)) {
-                found.push(proven);
-            }
+        let only = self.only.as_deref();
+        if !self.batch_invariant {
+            let any = |_| Bits::Any;
+            let first = self.proven(largest.clone(), &any, only)?;
+            let proven = |shape| self.proven(shape, &any, only);
+            return unlike(first, &largest, smaller, proven);
         }
-        Ok(found)
+        let first = self.proven(largest.clone(), &|_| Bits::Invariant, only)?;
+        // Buckets have the classes of the largest, whose choices count most; those of a family are of one candidate then.
+        let stages = first.stages.iter();
+        let classes = stages.map(|proof| BitsClass::of(proof.series.kernel()));
+        let classes = classes.collect::<Result<Vec<_>, _>>()?;
+        let bits = |stage: usize| Bits::Of(classes[stage].clone());
+        let chosen = first.chosen.clone();
+        let proven = |shape| {
+            let named = chosen.as_ref().map(|(_, name, _)| &name[..]);
+            let mut proven = self.proven(shape, &bits, named)?;
+            proven.chosen.clone_from(&chosen);
+            Ok(proven)
+        };
+        unlike(first, &largest, smaller, proven)
     }
 
-    fn proven(&self, shape: Shape, bits: &Bits, only: Option<&str>) -> Result<Proven, Error> {
+    fn proven(
+        &self,
+        shape: Shape,
+        bits: &dyn Fn(usize) -> Bits,
+        only: Option<&str>,
+    ) -> Result<Proven, Error> {
         let Some(family) = &self.family else {
             if let Some(only) = only {
                 return Err(Error::Usage {
@@ -131,7 +128,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 gpu: self.rank.gpu().name(),
                 sms: self.sms(&self.program)?,
                 first_options: self.first_options,
-                bits: bits.clone(),
+                bits: bits(0),
                 known: None,
             });
             return proof.map(Proven::alone);
@@ -146,7 +143,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             sms: &|program| self.sms(program),
             first_options: self.first_options,
             only,
-            bits: bits.clone(),
+            bits,
         };
         let Chosen {
             candidate,
@@ -245,4 +242,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
             chosen: bucket.chosen.map(|(_, name, why)| (name, why)),
         })
     }
+}
+
+/// The largest bucket, and those of `smaller` that are not launched like the next larger one.
+fn unlike<'m>(
+    first: Proven,
+    largest: &Shape,
+    smaller: impl Iterator<Item = &'m u32>,
+    proven: impl Fn(Shape) -> Result<Proven, Error>,
+) -> Result<Vec<Proven>, Error> {
+    let mut found = vec![first];
+    for m in smaller {
+        let proven = proven(Shape {
+            m: *m,
+            ..largest.clone()
+        })?;
+        if found.last().is_some_and(|next| !next.like(&proven)) {
+            found.push(proven);
+        }
+    }
+    Ok(found)
 }

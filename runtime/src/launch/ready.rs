@@ -1,0 +1,174 @@
+//! A launch in two steps: all that may refuse it, and then what enqueues it. Launches that belong together are all ready
+//! before the first is enqueued, so none of them is refused behind another.
+
+use super::code::Code;
+use super::which::Which;
+use super::{How, Loaded, State, Tensors};
+use crate::attempt::Written;
+use crate::begins::Begins;
+use crate::communicator::Communicator;
+use crate::cuda::Arguments;
+use crate::error::Error;
+use crate::group::Entry;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::interp::open;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::verify::Checked;
+use std::sync::{MutexGuard, PoisonError};
+
+/// A launch that was checked, with its parameters. Nothing of it is enqueued.
+pub(crate) struct Ready<'a> {
+    loaded: &'a Loaded,
+    rank: &'a Communicator,
+    how: How<'a>,
+    plan: &'a Plan,
+    tensors: &'a Tensors,
+    /// Its parameters, its table and its copies are the latest there.
+    state: MutexGuard<'a, State>,
+    /// For the ledger, if a peer waits for it.
+    entry: Option<Entry>,
+    written: Option<Written>,
+    /// On an emulated GPU.
+    emulated: Option<open::Launch>,
+}
+
+impl Loaded {
+    /// Checks and prepares a launch. The caller has the rank's turn, and saw that the communicator is alive.
+    ///
+    /// # Errors
+    /// As [`Loaded::launch`], but for what peers say.
+    pub(crate) fn ready<'a>(
+        &'a self,
+        rank: &'a Communicator,
+        how: How<'a>,
+        plan: &'a Checked<Plan>,
+        tensors: &'a Tensors,
+    ) -> Result<Ready<'a>, Error> {
+        self.is_of(rank)?;
+        self.series.owns([plan]).map_err(Diagnostics::from)?;
+        self.fits(rank, plan)?;
+        if let Some((strange, place)) = tensors.strange(rank) {
+            return Err(Error::Usage {
+                what: format!("{} is in {place}", self.name(strange)),
+                legal: "allocate it with this communicator, in the order of its stream".into(),
+            });
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State {
+            prepared,
+            maps,
+            tables,
+            copies,
+        } = &mut *state;
+        let capturing = how.records;
+        let arrivals = tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
+        let prepared = prepared.of((Which::of(plan), arrivals), tensors.places(), || {
+            self.admit(rank, plan)?;
+            let mut arguments = Arguments::new();
+            if let Code::Cuda { source, .. } = &self.code {
+                self.fill(
+                    source,
+                    (&mut arguments, maps),
+                    rank,
+                    plan,
+                    tensors,
+                    arrivals,
+                )?;
+            }
+            Ok((arguments, self.entry(rank, plan, tensors)))
+        })?;
+        // A captured launch is compared at each replay.
+        let entry = prepared.entry.filter(|_| !capturing);
+        if let Some(cells) = &self.placed.cells {
+            cells.ready(rank.rank())?;
+        }
+        self.scratch.ready(rank.rank())?;
+        tensors.ready(rank.rank())?;
+        if how.keeps.is_some() {
+            // Replays come after what was enqueued in the rank's stream for them.
+            drop(rank.own_stream().enter()?);
+        }
+        if self.copies {
+            self.check_copies(rank, how.records, plan, tensors, copies)?;
+        }
+        let emulated = match &self.code {
+            Code::Cuda { .. } => None,
+            Code::Emulated { .. } => Some(self.emulated(rank, plan, tensors)?),
+        };
+        Ok(Ready {
+            loaded: self,
+            rank,
+            how,
+            plan,
+            tensors,
+            state,
+            entry,
+            written: None,
+            emulated,
+        })
+    }
+}
+
+impl Ready<'_> {
+    /// Lets peers know of it. Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
+    /// From here on the host waits for nobody.
+    ///
+    /// # Errors
+    /// As [`Attempt::write`](crate::attempt::Attempt::write).
+    pub fn write(&mut self) -> Result<(), Error> {
+        let written = self.entry.map(|entry| self.how.attempt.write(entry));
+        self.written = written.transpose()?;
+        Ok(())
+    }
+
+    /// Enqueues it, behind what `begins`. Peers know of it by then.
+    ///
+    /// # Errors
+    /// What the driver refuses; what it had enqueued by then stays.
+    pub fn enqueue(mut self, begins: Option<&dyn Begins>) -> Result<(), Error> {
+        let Ready {
+            loaded,
+            rank,
+            how,
+            plan,
+            ..
+        } = self;
+        let State {
+            prepared,
+            tables,
+            copies,
+            ..
+        } = &mut *self.state;
+        let _entering = match how.records {
+            true => None,
+            false => rank.own_stream().enter()?,
+        };
+        let ctas = plan.grid.gemm + plan.grid.comm;
+        let order = |launch: u64| rank.order(how.current, launch..=launch, ctas);
+        let order = self.written.as_ref().map(|written| order(written.launch));
+        let _enqueueing = order.transpose()?;
+        if let Some(written) = &self.written {
+            how.attempt.compare(written)?;
+        }
+        let kernel = || match &loaded.code {
+            Code::Cuda { source, function } => {
+                let grid = loaded.grid(rank, plan, source.threads, &how);
+                let prepared = prepared.latest();
+                loaded.start(how.stream, function, grid, &prepared.arguments)
+            }
+            Code::Emulated { .. } => {
+                let mut launch = self.emulated.iter();
+                launch.try_for_each(|launch| how.stream.emulate(launch.clone()))
+            }
+        };
+        if let Some(begins) = begins {
+            begins.begin()?;
+        }
+        if !loaded.copies {
+            return kernel();
+        }
+        loaded.submit(rank, how, plan, self.tensors, copies, kernel)?;
+        copies.launched(tables.everyone());
+        Ok(())
+    }
+}
