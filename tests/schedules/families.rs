@@ -414,7 +414,7 @@ fn rows_of_two_stages_have_the_same_bits_in_all_buckets() {
         rank.reserve(64 << 20)?;
         let builder = rank.family(&family).schedule("gemm+reduce_scatter");
         let builder = builder.batch_invariant().up_to(4096, 512, 512);
-        let op = builder.buckets([ROWS as u32]).build()?;
+        let op = builder.buckets([ROWS]).build()?;
         assert_ne!(op.variant_of(ROWS), op.variant_of(ROWS + 8), "buckets");
         assert_eq!(op.why(ROWS), Reason::Named);
         let mut tensors = Tensors::new(rank, &op, &family)?;
