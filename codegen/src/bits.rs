@@ -16,7 +16,7 @@ use crate::block::BLOCK;
 use crate::checked::Checked;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
-use crate::program::{Home, Loc, Pick, StoreMode, TensorId, TensorKind};
+use crate::program::{Home, Loc, Pick, StoreMode, TensorId};
 use crate::rank::RankExpr;
 use crate::sm90::cta::Cta;
 use crate::variant::Variant;
@@ -356,8 +356,8 @@ fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
 }
 
 fn adds_over_ranks(kernel: &Kernel, dst: &Region) -> bool {
-    let kind = kernel.buffers[dst.buffer.index()].kind;
-    dst.home.is_remote() || matches!(kind, TensorKind::Scattered | TensorKind::Reduced)
+    let usage = kernel.buffers[dst.buffer.index()].usage;
+    dst.home.is_remote() || usage.is_sum()
 }
 
 fn computes(body: &[Op]) -> bool {

@@ -7,8 +7,8 @@
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{
-    AccDecl, Along, Amax, Home, Loc, Place, Planes, Program, Stmt, StmtKind, Tensor, TensorId,
-    TensorKind,
+    AccDecl, Along, Amax, AtEnd, Home, Loc, Numbers, Place, Planes, Program, Stmt, StmtKind,
+    Tensor, TensorId, Usage,
 };
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
@@ -33,7 +33,7 @@ pub(crate) fn with_scales_of_outputs<'p>(
         return Err(Diagnostic::new(Rule::Shape, program.at, message)
             .hint("an `Out` of the type of the first parameter, or no type for outputs"));
     };
-    let known = |tensor: &Tensor| tensor.kind.plane_of() == Some(*first);
+    let known = |tensor: &Tensor| tensor.usage.scales_of() == Some(*first);
     if !output.is_fp8() || program.tensors.iter().any(known) {
         return Ok(program);
     }
@@ -46,30 +46,22 @@ pub(crate) fn with_scales_of_outputs<'p>(
     };
     for of in outputs {
         let (name, at) = (&made.tensors[of.index()].name, made.tensors[of.index()].at);
-        let beside = |what: &str, kind: TensorKind| Tensor {
+        let beside = |what: &str, usage: Usage, numbers: Numbers| Tensor {
             name: format!("{name}.{what}"),
-            kind,
+            usage: usage.beside(of, numbers),
+            like: None,
             dtype: Dtype::F32,
             at,
         };
         let next = TensorId(made.tensors.len() as u16);
         if variant.output_scales.is_some() {
-            let plane = beside("scale", TensorKind::MadeScale { of });
+            let plane = beside("scale", Usage::OUT, Numbers::Computed);
             results.made.insert(of, next);
             made.tensors.push(plane);
             continue;
         }
-        let along = Along::All;
-        let gathered = false;
-        let scale = beside(
-            "scale",
-            TensorKind::Scale {
-                of,
-                along,
-                gathered,
-            },
-        );
-        let amax = beside("amax", TensorKind::Amax { of });
+        let scale = beside("scale", Usage::LOCAL, Numbers::Given(Along::All));
+        let amax = beside("amax", Usage::OUT, Numbers::Amax);
         results.scales.insert(of, (next, scale.name.clone()));
         made.tensors.push(scale);
         if variant.amax {
@@ -122,10 +114,10 @@ fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
 
 /// The outputs whose type the variant replaces.
 pub(crate) fn outputs(program: &Program) -> Vec<TensorId> {
+    let is_out = |tensor: &Tensor| tensor.usage.is_output() && tensor.usage.at_end == AtEnd::Own;
     let replaced = program.tensors.first().map(|first| first.dtype);
     let tensors = program.tensors.iter().enumerate();
-    let outputs = tensors
-        .filter(|(_, tensor)| tensor.kind == TensorKind::Out && Some(tensor.dtype) == replaced);
+    let outputs = tensors.filter(|(_, tensor)| is_out(tensor) && Some(tensor.dtype) == replaced);
     outputs.map(|(at, _)| TensorId(at as u16)).collect()
 }
 

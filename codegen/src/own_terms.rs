@@ -157,7 +157,7 @@ impl Sources {
     /// What every statement that fills a scratch tensor sends, if it is the same and each rank has a slot there: the ranks' turns.
     fn sent(&self, program: &Program, tensor: TensorId) -> Option<Value> {
         let mut sent: Option<Value> = None;
-        if program.tensors.get(tensor.index())?.kind.slots_by() != Slots::World {
+        if program.tensors.get(tensor.index())?.usage.placement.slots != Slots::World {
             return None;
         }
         for stmt in program.stmts() {

@@ -8,7 +8,7 @@
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{
-    Loc, Program, ScratchRows, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind,
+    HeldRows, Loc, Numbers, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId,
 };
 use crate::variant::Variant;
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
         return Ok(program);
     };
     let of = partial_sums(&program);
-    let known = |tensor: &Tensor| tensor.kind.plane_of().is_some_and(|it| of.contains(&it));
+    let known = |tensor: &Tensor| tensor.usage.scales_of().is_some_and(|it| of.contains(&it));
     if program.tensors.iter().any(known) {
         return Ok(program);
     }
@@ -52,24 +52,19 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
     let mut made = program.into_owned();
     let mut planes = BTreeMap::new();
     for of in of {
-        let Tensor { name, kind, at, .. } = &made.tensors[of.index()];
+        let Tensor {
+            name, usage, at, ..
+        } = &made.tensors[of.index()];
         let at = *at;
-        let TensorKind::Scratch { extent, slots, .. } = *kind else {
-            continue;
-        };
-        if extent == ScratchRows::Whole {
+        if usage.placement.rows == HeldRows::Whole {
             let message =
                 format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
             return Err(Diagnostic::new(Rule::Shape, at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
         }
         let plane = Tensor {
             name: format!("{name}.scale"),
-            kind: TensorKind::Scratch {
-                like: Some(of),
-                extent,
-                slots,
-                scales_of: Some(of),
-            },
+            usage: usage.beside(of, Numbers::Computed),
+            like: Some(of),
             dtype: Dtype::F32,
             at,
         };
@@ -99,7 +94,7 @@ pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
     found.dedup();
     let scratch = |of: &TensorId| {
         let tensor = program.tensors.get(of.index());
-        tensor.is_some_and(|tensor| matches!(tensor.kind, TensorKind::Scratch { .. }))
+        tensor.is_some_and(|tensor| tensor.usage.is_scratch())
     };
     found.into_iter().filter(scratch).collect()
 }

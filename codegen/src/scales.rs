@@ -11,7 +11,9 @@ use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::elements::{copied_with, elements, sent_between_ranks};
 use crate::outputs::load_before;
-use crate::program::{AccDecl, Along, Loc, Program, Stmt, StmtKind, Tensor, TensorId, TensorKind};
+use crate::program::{
+    AccDecl, Along, Loc, Numbers, Program, Stmt, StmtKind, Tensor, TensorId, Usage,
+};
 use crate::value::{AccId, Value};
 use crate::variant::{Scales, Variant};
 use std::borrow::Cow;
@@ -22,8 +24,7 @@ pub(crate) fn with_scales<'p>(
     program: &'p Program,
     variant: &Variant,
 ) -> Result<Cow<'p, Program>, Diagnostic> {
-    let known = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scale { .. });
-    if program.tensors.iter().any(known) {
+    if program.tensors.iter().any(|tensor| tensor.usage.is_scale()) {
         return Ok(Cow::Borrowed(program));
     }
     let Some(scales) = variant.scales else {
@@ -69,9 +70,7 @@ pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId>
         .iter()
         .enumerate()
         .filter_map(|(at, tensor)| {
-            let TensorKind::Scale { of, .. } = tensor.kind else {
-                return None;
-            };
+            let of = tensor.usage.given_scale_of()?;
             Some((TensorId(at as u16), of))
         });
     let alike = copied_with(program, operand);
@@ -157,7 +156,7 @@ impl Scaled<'_> {
         let tensors = &self.written.tensors;
         let alike = copied_with(self.written, operand);
         let inputs: Vec<usize> = (0..tensors.len())
-            .filter(|at| alike[*at] && tensors[*at].kind.is_input())
+            .filter(|at| alike[*at] && tensors[*at].usage.is_input())
             .collect();
         let name = &tensors[operand.index()].name;
         let [input] = inputs[..] else {
@@ -171,12 +170,12 @@ impl Scaled<'_> {
         };
         let of = TensorId(input as u16);
         self.is_of_this_rank(operand, of, along, dot)?;
-        let gathered = tensors[input].kind == TensorKind::Gathered && along != Along::All;
-        let kind = TensorKind::Scale {
-            of,
-            along,
-            gathered,
+        let gathered = tensors[input].usage.is_gathered() && along != Along::All;
+        let place = match gathered {
+            true => Usage::GATHERED,
+            false => Usage::LOCAL,
         };
+        let usage = place.beside(of, Numbers::Given(along));
         if gathered && of != operand {
             let message = format!(
                 "`{name}` is a copy of `{}`, whose scales travel with its rows",
@@ -185,9 +184,9 @@ impl Scaled<'_> {
             return Err(refused(dot, message)
                 .hint("multiply the gathered tensor itself, or take one scale for all of it"));
         }
-        let plane = |known: &Tensor| matches!(known.kind, TensorKind::Scale { of: other, .. } if other == of);
+        let plane = |known: &Tensor| known.usage.given_scale_of() == Some(of);
         let at = match self.tensors.iter().position(plane) {
-            Some(at) if self.tensors[at].kind != kind => {
+            Some(at) if self.tensors[at].usage != usage => {
                 let message =
                     format!("`{name}` is the first operand of a product and the second of one");
                 return Err(refused(dot, message).hint(
@@ -198,7 +197,8 @@ impl Scaled<'_> {
             None => {
                 self.tensors.push(Tensor {
                     name: format!("{}.scale", tensors[input].name),
-                    kind,
+                    usage,
+                    like: None,
                     dtype: Dtype::F32,
                     at: tensors[input].at,
                 });
@@ -217,7 +217,7 @@ impl Scaled<'_> {
         dot: Loc,
     ) -> Result<(), Diagnostic> {
         let tensors = &self.written.tensors;
-        let own = tensors[of.index()].kind == TensorKind::Local;
+        let own = tensors[of.index()].usage.is_fixed();
         if operand == of || !own {
             return Ok(());
         }

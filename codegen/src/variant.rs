@@ -3,7 +3,7 @@
 pub use crate::block::BLOCK;
 use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
-use crate::program::{Setting, TensorKind};
+use crate::program::{Setting, Usage};
 use crate::rule::Rule;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -309,8 +309,8 @@ impl Variant {
     }
 
     /// The rule by which stores make the scales of a plane of that kind.
-    pub(crate) fn rule_of(&self, plane: TensorKind) -> Option<Rule> {
-        match matches!(plane, TensorKind::Scratch { .. }) {
+    pub(crate) fn rule_of(&self, plane: Usage) -> Option<Rule> {
+        match plane.is_scratch() {
             true => self.partial_sums,
             false => self.output_scales,
         }

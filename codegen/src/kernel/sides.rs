@@ -2,7 +2,7 @@
 
 use super::{Axis, DimId, Kernel, Partition};
 use crate::block::BLOCK;
-use crate::program::{PartitionId, Side, TensorKind, Var};
+use crate::program::{PartitionId, Side, Var};
 use crate::tiling::Tile;
 
 impl Partition {
@@ -107,16 +107,17 @@ impl Kernel {
     /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for; and
     /// where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
-        let rows_of = |buffer: &&super::Buffer| buffer.columns == dim && !buffer.kind.is_repeated();
+        let rows_of =
+            |buffer: &&super::Buffer| buffer.columns == dim && !buffer.usage.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         let scales = self.buffers.iter().filter_map(|buffer| {
-            let of = &self.buffers[buffer.kind.plane_of()?.index()];
-            let (has, unit) = match buffer.kind {
-                TensorKind::MadeScale { .. } => (of.columns == dim, BLOCK),
-                // No box of TMA begins in a plane of scratch.
-                TensorKind::Scratch { .. } => return None,
-                kind => (of.rows == dim, kind.blocks()?.chunk_unit()),
+            // No box of TMA begins in a plane of scratch.
+            let usage = Some(buffer.usage).filter(|usage| !usage.is_scratch())?;
+            let of = &self.buffers[usage.scales_of()?.index()];
+            let (has, unit) = match usage.is_scale() {
+                true => (of.rows == dim, usage.blocks()?.chunk_unit()),
+                false => (of.columns == dim, BLOCK),
             };
             has.then_some(unit)
         });

@@ -169,8 +169,8 @@ impl Sim<'_> {
             }
             StepKind::OwnTerm { .. } => Did::Step,
             StepKind::Load { from, .. } => {
-                let kind = self.kernel.buffers[from.buffer.index()].kind;
-                let repeats = kind.is_same_in(Side::Rows) || kind.is_same_in(Side::Columns);
+                let usage = self.kernel.buffers[from.buffer.index()].usage;
+                let repeats = usage.is_same_in(Side::Rows) || usage.is_same_in(Side::Columns);
                 // The next tile finds it in the cache.
                 if repeats && from.home == rank && !self.touches(rank, from) {
                     return Did::Step;

@@ -34,7 +34,7 @@ impl Geometry {
 
 /// Elements side by side in a buffer whose chunks and rows are so long.
 fn adjacent(buffer: &Buffer, chunk: u32, columns: u32) -> u32 {
-    match (buffer.mn_major, buffer.kind.blocks()) {
+    match (buffer.mn_major, buffer.usage.blocks()) {
         (true, _) if buffer.is_scratch() => chunk.next_multiple_of(SCALES_LINE),
         (true, _) => chunk,
         (false, Some(_)) => columns.next_multiple_of(SCALES_LINE),

@@ -87,7 +87,7 @@ impl Walk<'_, '_> {
     /// Columns of a box of a tensor: a line of the widest swizzle, or what of K the scales beside one are for.
     fn box_columns(&self, tensor: TensorId) -> u32 {
         let buffer = &self.b.kernel.buffers[tensor.index()];
-        match buffer.kind.blocks() {
+        match buffer.usage.blocks() {
             Some(_) => BLOCK,
             None => STAGING_COLUMNS * 2 / buffer.dtype.bytes(),
         }

@@ -89,12 +89,12 @@ pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
     let OpKind::Copy { src, .. } = &op.kind else {
         return None;
     };
-    kernel.buffers[src.buffer.index()].kind.blocks()
+    kernel.buffers[src.buffer.index()].usage.blocks()
 }
 
 /// Whether an op copies the scales of rows.
 pub(super) fn moves_scales(kernel: &Kernel, op: &Op) -> bool {
-    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].kind.is_scale());
+    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].usage.is_scale());
     scale && moved_blocks(kernel, op).is_none()
 }
 

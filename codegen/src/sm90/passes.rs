@@ -266,5 +266,5 @@ fn acc(op: &Op) -> Option<AccId> {
 
 /// Whether a load is of a vector along the columns, or of a scale.
 fn is_vector(kernel: &Kernel, region: &Region) -> bool {
-    kernel.buffers[region.buffer.index()].kind.is_repeated()
+    kernel.buffers[region.buffer.index()].usage.is_repeated()
 }

@@ -50,7 +50,7 @@ impl Holds {
     pub(super) fn of(planned: &Planned<'_>) -> Holds {
         let (plan, y) = (&planned.plan, planned.built.roles.y);
         let buffer = &planned.built.kernel.buffers[y.index()];
-        match buffer.kind.at_end() {
+        match buffer.usage.at_end {
             AtEnd::Sum { .. } => Holds::Sum,
             AtEnd::Sent => Holds::Each {
                 slot: plan.geometry.chunk_rows(buffer.rows),
@@ -58,10 +58,8 @@ impl Holds {
             AtEnd::Nothing
             | AtEnd::Gathered
             | AtEnd::Computed
-            | AtEnd::Anything
-            | AtEnd::Accumulated
-            | AtEnd::Amax(_)
-            | AtEnd::Scales(_) => Holds::Own,
+            | AtEnd::Own
+            | AtEnd::Accumulated => Holds::Own,
         }
     }
 }

@@ -401,7 +401,7 @@ impl Running {
             }
             StepKind::Load { acc, from } => {
                 let mut tile = self.lines(from, from.home)?.read(memory)?;
-                tile.laid(kernel.buffers[from.buffer.index()].kind);
+                tile.laid(kernel.buffers[from.buffer.index()].usage);
                 accs[usize::from(acc.0)] = Some(tile);
             }
             StepKind::Store {
@@ -431,7 +431,7 @@ impl Running {
                     let plane = &kernel.buffers[made.buffer.index()];
                     let scales = rule.scale_lines(&mut values, columns);
                     let lines = self.lines(&made, made.home)?;
-                    lines.write(memory, &as_lines(plane.kind, scales, rows), false)?;
+                    lines.write(memory, &as_lines(plane.usage, scales, rows), false)?;
                     let end = self.launch.plan.geometry.size(plane.columns);
                     if !plane.is_scratch() && made.columns.end == end {
                         lines.clear_rest(memory)?;

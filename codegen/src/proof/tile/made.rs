@@ -6,7 +6,7 @@
 use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
-use crate::program::{Home, PartitionId, StoreMode, TensorId, TensorKind};
+use crate::program::{Home, PartitionId, StoreMode, TensorId};
 
 /// Finds statements that leave out, divide or use scales that a launch makes.
 pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
@@ -56,9 +56,12 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
         | OpKind::ForRanks { .. }
         | OpKind::If { .. } => return None,
     };
-    let is_made = |kind: TensorKind| !kind.is_scale() && kind.plane_of().is_some();
     let made = |tensor: &TensorId| {
-        is_made(kernel.buffers[tensor.index()].kind) || kernel.made_of(*tensor).is_some()
+        kernel.buffers[tensor.index()]
+            .usage
+            .computed_scale_of()
+            .is_some()
+            || kernel.made_of(*tensor).is_some()
     };
     let tensor = used.into_iter().find(made)?;
     let (what, hint) = match kernel.buffers[tensor.index()].is_scratch() {

@@ -26,7 +26,7 @@ impl Asked<'_> {
                 operand,
                 block,
                 side: [tile.rows, tile.columns][side],
-                travels: self.kernel.buffers[tensor.index()].kind.is_gathered(),
+                travels: self.kernel.buffers[tensor.index()].usage.is_gathered(),
             })
         });
         scales.collect()

@@ -41,7 +41,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
             }
             OpKind::Load { from, .. } => {
                 results.computed = true;
-                if kernel.buffers[from.buffer.index()].kind.is_repeated() {
+                if kernel.buffers[from.buffer.index()].usage.is_repeated() {
                     return;
                 }
                 results.inputs += 1;
@@ -96,8 +96,8 @@ fn vectors(kernel: &Kernel, body: &[Op]) -> Read {
     let mut read = Read::default();
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Load { from, .. } => {
-            let kind = kernel.buffers[from.buffer.index()].kind;
-            let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
+            let usage = kernel.buffers[from.buffer.index()].usage;
+            let [in_rows, in_columns] = Side::ALL.map(|side| usage.is_same_in(side));
             read.vectors[0] += u32::from(in_columns && !in_rows);
             read.vectors[1] += u32::from(in_rows && !in_columns);
             read.numbers += u32::from(in_rows && in_columns);
