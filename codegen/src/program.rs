@@ -10,8 +10,8 @@ mod stored;
 mod usage;
 mod visit;
 
-pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
+pub use crate::encoding::{Along, ScaleBlock, Scaling};
 use crate::given::Reference;
 use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
@@ -22,7 +22,7 @@ pub use side::Side;
 pub use slots::Slots;
 use std::panic::Location;
 pub use stored::StoreMode;
-pub use usage::{Along, AtEnd, AtStart, HeldRows, Numbers, Placement, Plane, TensorRole, Usage};
+pub use usage::{AtEnd, AtStart, HeldRows, Numbers, Placement, Plane, TensorRole, Usage};
 
 /// Where in the user's source something was written.
 pub type Loc = &'static Location<'static>;

@@ -5,8 +5,8 @@ mod empty;
 mod lines;
 mod sizes;
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;

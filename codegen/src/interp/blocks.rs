@@ -1,8 +1,8 @@
 //! Scales of blocks, as factors of the sums of 128 of K.
 
+use crate::encoded::scale_of;
 use crate::kernel::Kernel;
 use crate::program::{Program, ScaleBlock, Side, TensorId, Usage};
-use crate::scales::scale_of;
 use crate::shape::Extent;
 use crate::unroll::{Span, span_of};
 use ndarray::{Array2, ArrayView2};

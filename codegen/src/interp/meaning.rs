@@ -22,11 +22,9 @@ use super::known::{Known, apply};
 use super::outcome::Input;
 use super::product::product;
 use super::sizes::Sizes;
-use crate::outputs::with_scales_of_outputs;
+use crate::encoded::encoded;
 use crate::own_terms::with_own_terms;
-use crate::partial::with_scales_of_partial_sums;
 use crate::program::{Amax, Program, StoreMode, TensorId};
-use crate::scales::with_scales;
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
 use crate::variant::{BLOCK, Variant};
@@ -57,15 +55,11 @@ pub fn meaning(
     launch: usize,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
-    let scaled = with_scales(program, variant);
-    let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
-    let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
-    let scaled = scaled.map(|scaled| with_own_terms(scaled, variant));
-    let scaled = scaled.map_err(|mistake| NoReference {
+    let encoded = encoded(program, variant).map_err(|mistake| NoReference {
         of: program.name.clone(),
         why: mistake.message,
     })?;
-    let program = &*scaled;
+    let program = &*with_own_terms(encoded);
     let sizes = Sizes::new(program, variant, shape);
     let inputs = Inputs::new(program, &sizes, launch, inputs);
     let Written { tensors, .. } = evaluate(program, &sizes, &inputs)?;
@@ -276,7 +270,8 @@ impl Memory for Ranks<'_> {
                 scales,
             } => {
                 let mut known = self.value(agent, value, dst);
-                let rule = scales.and_then(|plane| self.sizes.rule_of(plane));
+                let rule =
+                    scales.and_then(|plane| self.program.tensors[plane.index()].usage.rule());
                 if let (Some(plane), Some(rule)) = (scales, rule) {
                     if self.program.tensors[plane.index()].usage.is_scratch() {
                         return self.write(dst, &made::decoded(&rule, &known));

@@ -1,13 +1,12 @@
 //! Sizes from the program alone: tensors, chunks and items.
 
 use crate::dtype::Dtype;
-use crate::elements::elements;
+use crate::encoded::elements;
 use crate::order::TileOrder;
 use crate::program::{
     Block, Choice, ItemOrder, PartitionId, Place, Program, Setting, Side, Stmt, StmtKind, TensorId,
     Usage, Var,
 };
-use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::variant::{BLOCK, Variant};
 use std::collections::HashMap;
@@ -68,7 +67,10 @@ impl<'p> Sizes<'p> {
             };
             let mut alike = (0..program.tensors.len()).flat_map(of_label);
             let vector = |(tensor, side): (usize, usize)| {
-                program.tensors[tensor].usage.is_one(Side::ALL[side])
+                program.tensors[tensor]
+                    .usage
+                    .read_along(Side::ALL[side])
+                    .is_none()
             };
             let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
             let first = columns.next().or_else(|| alike.clone().next());
@@ -110,14 +112,8 @@ impl<'p> Sizes<'p> {
         // launch makes scales is of blocks.
         let of_scales = |tensor: usize, side: usize| {
             let units = program.tensors.iter().filter_map(|scale| {
-                let label = |of: TensorId, own: usize| same.label(of.index(), own);
-                // No box of TMA begins in a plane of scratch.
-                let usage = Some(scale.usage).filter(|usage| !usage.is_scratch())?;
-                let of = usage.scales_of()?;
-                let (has, unit) = match usage.is_scale() {
-                    true => (label(of, ROWS), usage.blocks()?.chunk_unit()),
-                    false => (label(of, COLUMNS), BLOCK),
-                };
+                let (of, own, unit) = scale.usage.chunk_unit()?;
+                let has = same.label(of.index(), own as usize);
                 (has == same.label(tensor, side)).then_some(unit)
             });
             units.max().unwrap_or(1)
@@ -288,12 +284,6 @@ impl<'p> Sizes<'p> {
     /// Whether sums of FP8 products are promoted.
     pub fn promotes(&self) -> bool {
         self.variant.promotes()
-    }
-
-    /// The rule by which stores make the scales of a plane.
-    pub fn rule_of(&self, plane: TensorId) -> Option<Rule> {
-        self.variant
-            .rule_of(self.program.tensors[plane.index()].usage)
     }
 
     /// A tensor's element type in this variant.

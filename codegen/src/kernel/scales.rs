@@ -1,9 +1,9 @@
 //! Scales among a kernel's tensors.
 
 use super::Kernel;
-use crate::block::ScaleBlock;
+use crate::encoding::rule::Rule;
+use crate::encoding::{Encoding, ScaleBlock};
 use crate::program::{TensorId, Usage};
-use crate::rule::Rule;
 
 impl Kernel {
     /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
@@ -28,6 +28,18 @@ impl Kernel {
         Some(TensorId(at as u16))
     }
 
+    /// How a tensor's numbers are encoded.
+    pub fn encoding(&self, tensor: TensorId) -> Encoding {
+        let scale = self.beside(|usage| usage.scales_of() == Some(tensor));
+        Encoding {
+            element: self.buffers[tensor.index()].dtype,
+            scale: scale.and_then(|scale| self.buffers[scale.index()].usage.scaling()),
+            amax: self
+                .beside(|usage| usage.amax_of() == Some(tensor))
+                .is_some(),
+        }
+    }
+
     /// Whether its tiles are partial sums that travel with scales.
     pub(crate) fn sends_scales_of(&self, tensor: TensorId) -> bool {
         self.buffers[tensor.index()].is_scratch() && self.made_of(tensor).is_some()
@@ -35,7 +47,18 @@ impl Kernel {
 
     /// The rule by which stores make the scales of a plane.
     pub(crate) fn rule_of(&self, plane: TensorId) -> Option<Rule> {
-        self.variant.rule_of(self.buffers[plane.index()].usage)
+        self.buffers[plane.index()].usage.rule()
+    }
+
+    /// The rule by which stores compute scales, if they do: one for all.
+    pub(crate) fn rule(&self) -> Option<Rule> {
+        (self.buffers.iter()).find_map(|buffer| buffer.usage.rule())
+    }
+
+    /// The rule by which partial sums travel in FP8, if they do.
+    pub fn partial_sums(&self) -> Option<Rule> {
+        let mut scratch = self.buffers.iter().filter(|buffer| buffer.is_scratch());
+        scratch.find_map(|buffer| buffer.usage.rule())
     }
 
     /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.

@@ -1,7 +1,6 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
-use crate::block::BLOCK;
 use crate::program::{PartitionId, Side, Var};
 use crate::tiling::Tile;
 
@@ -112,14 +111,9 @@ impl Kernel {
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         let scales = self.buffers.iter().filter_map(|buffer| {
-            // No box of TMA begins in a plane of scratch.
-            let usage = Some(buffer.usage).filter(|usage| !usage.is_scratch())?;
-            let of = &self.buffers[usage.scales_of()?.index()];
-            let (has, unit) = match usage.is_scale() {
-                true => (of.rows == dim, usage.blocks()?.chunk_unit()),
-                false => (of.columns == dim, BLOCK),
-            };
-            has.then_some(unit)
+            let (of, side, unit) = buffer.usage.chunk_unit()?;
+            let of = &self.buffers[of.index()];
+            ([of.rows, of.columns][side as usize] == dim).then_some(unit)
         });
         units.chain(scales).max().unwrap_or(1)
     }

@@ -3,7 +3,7 @@
 use super::choices::Choices;
 use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
-use crate::elements::elements;
+use crate::encoded::elements;
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
     Block, CounterDim, Loc, Place, Program, ScaleBlock, Side, Slots, Stmt, StmtKind, Tensor,
@@ -391,7 +391,7 @@ fn name_dims(
                 DimId((dims.len() - 1) as u16)
             });
             let dim = &mut dims[usize::from(id.0)];
-            dim.unit |= tensor.usage.is_one(side);
+            dim.unit |= tensor.usage.read_along(side).is_none();
             if side == Side::Rows {
                 dim.chunked |= tensor.usage.chunked();
             }

@@ -4,9 +4,9 @@
 //! must receive the rows of a gathered tensor that it does not own. For a sum over ranks, every rank must send its part
 //! of each row that another rank keeps, and the same for an exchange. A sum that every rank keeps costs both.
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
@@ -201,7 +201,7 @@ impl Volume {
             let row = columns * u64::from(buffer.dtype.bytes());
             // Partial sums of FP8 have a scale for each 128 columns.
             let added = buffer.usage.is_sum();
-            let partial = kernel.variant.partial_sums.filter(|_| added);
+            let partial = kernel.partial_sums().filter(|_| added);
             let sent = partial.map(|rule| {
                 let scales = columns.div_ceil(u64::from(BLOCK)) * u64::from(Dtype::F32.bytes());
                 columns * u64::from(rule.to.dtype().bytes()) + scales

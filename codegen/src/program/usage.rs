@@ -2,7 +2,7 @@
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
-use crate::block::ScaleBlock;
+use crate::encoding::{Along, BLOCK, ScaleBlock, Scaling, rule::Rule};
 
 /// What a tensor is for.
 ///
@@ -103,29 +103,11 @@ pub struct Plane {
 /// What the numbers of a plane are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbers {
-    /// Scales that are given: an operand of products is multiplied by them, or an output before it is rounded.
-    Given(Along),
-    /// Scales of 1×128 that stores compute: for an output, or for partial sums in scratch.
-    Computed,
+    /// Its scales.
+    Scale(Scaling),
     /// The largest absolute value of what a rank computes of an output, before its scale: one number. What it holds before a
     /// launch counts.
     Amax,
-}
-
-/// Which elements of a product have a scale's number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Along {
-    /// All have the only one.
-    All,
-    /// Those of a row have one: a number for each row of the first operand.
-    Rows,
-    /// Those of a column have one: a number for each row of the second operand.
-    Columns,
-    /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
-    /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
-    /// rows and of K. Lines of the plane are padded to a multiple of 4. Where scales of 1×128 travel, each chunk is a plane of its
-    /// own, and in a [`Kernel`](crate::kernel::Kernel) the rows are the operand's, which lie side by side in memory.
-    Blocks(ScaleBlock),
 }
 
 const PRIVATE: Placement = Placement {
@@ -328,9 +310,18 @@ impl Usage {
         }
     }
 
-    /// Whether it has one row, or one column.
-    pub const fn is_one(self, own: Side) -> bool {
-        self.read_along(own).is_none()
+    /// A side of the tensor with these scales, and what its chunks are multiples of: the rows of given scales of blocks, and the
+    /// columns of computed ones. No box of TMA begins in a plane of scratch.
+    pub(crate) fn chunk_unit(self) -> Option<(TensorId, Side, u32)> {
+        let plane = self.plane.filter(|_| !self.is_scratch())?;
+        let (side, unit) = match plane.numbers {
+            Numbers::Scale(Scaling::Computed(_)) => (Side::Columns, BLOCK),
+            Numbers::Scale(scaling @ Scaling::Given(_)) => {
+                (Side::Rows, scaling.blocks()?.chunk_unit())
+            }
+            Numbers::Amax => return None,
+        };
+        Some((plane.of, side, unit))
     }
 
     /// Whether all elements of an item along that side have one number of it.
@@ -356,44 +347,51 @@ impl Usage {
 
     /// The tensor that it has the scales of: an operand, an output, or partial sums.
     pub const fn scales_of(self) -> Option<TensorId> {
-        match self.plane {
-            Some(Plane {
-                of,
-                numbers: Numbers::Given(_) | Numbers::Computed,
-            }) => Some(of),
-            Some(_) | None => None,
+        match (self.plane, self.scaling()) {
+            (Some(plane), Some(_)) => Some(plane.of),
+            (_, None) | (None, _) => None,
         }
     }
 
     /// The tensor by whose given scale products or results are multiplied.
     pub const fn given_scale_of(self) -> Option<TensorId> {
-        match self.plane {
-            Some(Plane {
-                of,
-                numbers: Numbers::Given(_),
-            }) => Some(of),
-            Some(_) | None => None,
+        match self.rule() {
+            None => self.scales_of(),
+            Some(_) => None,
         }
     }
 
     /// The tensor whose scales stores compute.
     pub const fn computed_scale_of(self) -> Option<TensorId> {
+        match self.rule() {
+            None => None,
+            Some(_) => self.scales_of(),
+        }
+    }
+
+    /// What scale it has the numbers of, if it has those of one.
+    pub const fn scaling(self) -> Option<Scaling> {
         match self.plane {
             Some(Plane {
-                of,
-                numbers: Numbers::Computed,
-            }) => Some(of),
+                numbers: Numbers::Scale(scaling),
+                ..
+            }) => Some(scaling),
             Some(_) | None => None,
+        }
+    }
+
+    /// The rule by which stores compute it, if they do.
+    pub const fn rule(self) -> Option<Rule> {
+        match self.scaling() {
+            Some(Scaling::Computed(rule)) => Some(rule),
+            Some(Scaling::Given(_)) | None => None,
         }
     }
 
     /// The output that it is the largest absolute value of.
     pub const fn amax_of(self) -> Option<TensorId> {
         match self.plane {
-            Some(Plane {
-                of,
-                numbers: Numbers::Amax,
-            }) => Some(of),
+            Some(plane) if matches!(plane.numbers, Numbers::Amax) => Some(plane.of),
             Some(_) | None => None,
         }
     }
@@ -439,26 +437,27 @@ impl Numbers {
     const fn read_along(self, own: Side) -> Option<Side> {
         match (self, own) {
             // No item reads it: it comes with a step of K.
-            (Numbers::Given(Along::Blocks(_)) | Numbers::Computed, own) => Some(own),
-            (Numbers::Given(Along::Rows), Side::Rows) => Some(Side::Rows),
-            (Numbers::Given(Along::Columns), Side::Rows) => Some(Side::Columns),
-            (Numbers::Given(Along::Rows | Along::Columns), Side::Columns)
-            | (Numbers::Given(Along::All) | Numbers::Amax, _) => None,
+            (Numbers::Scale(Scaling::Given(Along::Blocks(_)) | Scaling::Computed(_)), own) => {
+                Some(own)
+            }
+            (Numbers::Scale(Scaling::Given(Along::Rows)), Side::Rows) => Some(Side::Rows),
+            (Numbers::Scale(Scaling::Given(Along::Columns)), Side::Rows) => Some(Side::Columns),
+            (Numbers::Scale(Scaling::Given(Along::Rows | Along::Columns)), Side::Columns)
+            | (Numbers::Scale(Scaling::Given(Along::All)) | Numbers::Amax, _) => None,
         }
     }
 
     const fn blocks(self) -> Option<ScaleBlock> {
         match self {
-            Numbers::Given(Along::Blocks(block)) => Some(block),
-            Numbers::Computed => Some(ScaleBlock::Line),
-            Numbers::Given(Along::All | Along::Rows | Along::Columns) | Numbers::Amax => None,
+            Numbers::Scale(scaling) => scaling.blocks(),
+            Numbers::Amax => None,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Numbers::Given(_) => "Scale",
-            Numbers::Computed => "MadeScale",
+            Numbers::Scale(Scaling::Given(_)) => "Scale",
+            Numbers::Scale(Scaling::Computed(_)) => "MadeScale",
             Numbers::Amax => "Amax",
         }
     }

@@ -1,7 +1,7 @@
 //! What a rank has of a buffer in memory: how long its lines are, and how many chunks each slot has.
 
 use super::Geometry;
-use crate::block::SCALES_LINE;
+use crate::encoding::SCALES_LINE;
 use crate::kernel::Buffer;
 
 impl Geometry {

@@ -4,7 +4,7 @@ use super::cta::{spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Unroll};

@@ -1,6 +1,6 @@
 //! The ops of an item one after another, each with what is around it, and what roles that move data do with them.
 
-use crate::block::ScaleBlock;
+use crate::encoding::ScaleBlock;
 use crate::kernel::{Block, Kernel, Op, OpKind, Turn, visit_ops};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, Loc, Pick, Var};

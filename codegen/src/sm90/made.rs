@@ -4,7 +4,7 @@ use super::leaves::Leaf;
 use super::nodes::side;
 use super::rings::STAGES;
 use super::walk::Walk;
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, Side, TensorId, Var};
 use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, Test};

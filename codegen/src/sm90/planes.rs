@@ -3,7 +3,7 @@
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;
-use crate::block::ScaleBlock;
+use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};

@@ -1,7 +1,7 @@
 //! What products read of scales of blocks, and what stores write.
 
 use super::step::Span;
-use crate::block::{BLOCK, ScaleBlock};
+use crate::encoding::{BLOCK, ScaleBlock};
 use crate::kernel::Kernel;
 use crate::program::{Side, TensorId, Usage};
 use crate::shape::Extent;

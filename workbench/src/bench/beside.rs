@@ -2,7 +2,7 @@
 
 use super::room::{NUMBER, Room, What};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::program::{Numbers, TensorId};
+use counterflow_codegen::program::{Numbers, Scaling, TensorId};
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error};
 
@@ -43,8 +43,8 @@ impl Beside<TensorId> {
                 continue;
             };
             let place = match plane.numbers {
-                Numbers::Given(_) => &mut found.scale,
-                Numbers::Computed => &mut found.made,
+                Numbers::Scale(Scaling::Given(_)) => &mut found.scale,
+                Numbers::Scale(Scaling::Computed(_)) => &mut found.made,
                 Numbers::Amax => &mut found.amax,
             };
             *place = Some(tensor);

@@ -6,6 +6,7 @@
 
 use super::held::Held;
 use super::terms::{Operands, SumId, Term};
+use crate::encoded::scale_of;
 use crate::interp::blocks::Blocks;
 use crate::interp::expected::NoReference;
 use crate::interp::inputs::Inputs;
@@ -14,7 +15,6 @@ use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::product::product;
 use crate::interp::sizes::Sizes;
 use crate::program::{AtEnd, Program, Side, TensorId};
-use crate::scales::scale_of;
 use crate::shape::Extent;
 use crate::value::AccId;
 use crate::variant::BLOCK;

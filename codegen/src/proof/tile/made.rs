@@ -3,8 +3,8 @@
 //!
 //! That each is written once is coverage, as of other outputs: a store writes the scales of its item's blocks.
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
+use crate::encoding::BLOCK;
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
 use crate::program::{Home, PartitionId, StoreMode, TensorId};
 
@@ -35,11 +35,6 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
                 (
                     format!("`{name}` is added to, but its scales are of what is stored at once"),
                     "one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it",
-                )
-            } else if own.is_some_and(|plane| kernel.rule_of(plane).is_none()) {
-                (
-                    format!("no rule for the scales of `{name}`"),
-                    "a variant with the rule of these scales",
                 )
             } else {
                 return None;

@@ -5,8 +5,8 @@ use super::held::Made;
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4, FragmentStep};
 use super::trace;
-use crate::block::BLOCK;
 use crate::diag::Diagnostic;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::warp::Elements;
 

@@ -3,8 +3,8 @@
 use super::asked::Asked;
 use super::finding::refuse;
 use super::subtiles::{Sums, VALUES};
-use crate::block::BLOCK;
 use crate::diag::Diagnostic;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::tiling::Tiling;
 

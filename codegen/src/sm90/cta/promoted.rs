@@ -4,8 +4,8 @@
 use super::asked::Asked;
 use super::finding::refuse;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
-use crate::block::ScaleBlock;
 use crate::diag::Diagnostic;
+use crate::encoding::ScaleBlock;
 use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
 

@@ -2,8 +2,8 @@
 
 use super::super::step::{Area, Box4};
 use super::Flattener;
-use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};

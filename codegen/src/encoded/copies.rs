@@ -11,7 +11,7 @@ pub(super) fn are_named(program: &Program) -> bool {
 
 /// The program with a copy for each plane that travels, which follow each other. A copy of scales that do not is nothing, and
 /// so is a loop or a branch that has nothing else.
-pub(super) fn with_copies(mut program: Program) -> Result<Program, Diagnostic> {
+pub(super) fn with_planes(mut program: Program) -> Result<Program, Diagnostic> {
     let mut roles = std::mem::take(&mut program.roles);
     for role in &mut roles {
         role.body = copies(&program, std::mem::take(&mut role.body))?;

@@ -1,32 +1,27 @@
 //! Partial sums of tiles that travel in FP8: scratch of whose tiles a schedule takes a sum, with scales of 1×128 that each store
 //! makes of what it computed.
 //!
-//! As with scales of outputs, a schedule says nothing about them; its variant does, and what it becomes is an ordinary program: such
-//! scratch has a plane of scratch beside it, with as many slots. Who stores a tile writes both before it signals, and who adds one
-//! reads both behind its wait.
+//! Such scratch has a plane of scratch beside it, with as many slots. Who stores a tile writes both before it signals, and who adds
+//! one reads both behind its wait.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::dtype::Dtype;
+use crate::encoding::{Encoding, Scaling};
 use crate::program::{
     HeldRows, Loc, Numbers, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId,
 };
 use crate::variant::Variant;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A program with scales of the partial sums that the variant makes FP8. One that has them is as it is.
-pub(crate) fn with_scales_of_partial_sums<'p>(
-    program: Cow<'p, Program>,
+/// Asks for the scales of partial sums.
+pub(super) fn ask(
+    program: &Program,
     variant: &Variant,
-) -> Result<Cow<'p, Program>, Diagnostic> {
+    found: &mut [Encoding],
+) -> Result<(), Diagnostic> {
     let Some(rule) = variant.partial_sums else {
-        return Ok(program);
+        return Ok(());
     };
-    let of = partial_sums(&program);
-    let known = |tensor: &Tensor| tensor.usage.scales_of().is_some_and(|it| of.contains(&it));
-    if program.tensors.iter().any(known) {
-        return Ok(program);
-    }
+    let of = partial_sums(program);
     if of.is_empty() {
         let (name, to) = (&program.name, rule.to.dtype());
         let message = format!("partial sums of {to} for {name}, which adds up no tiles of scratch");
@@ -49,40 +44,41 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
             Diagnostic::new(Rule::Shape, program.at, message).hint("one of them in a launch")
         );
     }
-    let mut made = program.into_owned();
-    let mut planes = BTreeMap::new();
     for of in of {
         let Tensor {
             name, usage, at, ..
-        } = &made.tensors[of.index()];
-        let at = *at;
+        } = &program.tensors[of.index()];
         if usage.placement.rows == HeldRows::Whole {
             let message =
                 format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
-            return Err(Diagnostic::new(Rule::Shape, at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
+            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
         }
-        let plane = Tensor {
-            name: format!("{name}.scale"),
-            usage: usage.beside(of, Numbers::Computed),
-            like: Some(of),
-            dtype: Dtype::F32,
-            at,
-        };
-        planes.insert(of, TensorId(made.tensors.len() as u16));
-        made.tensors.push(plane);
+        found[of.index()].scale = Some(Scaling::Computed(rule));
     }
-    let lost = made.leaves_mut().find_map(|stmt| {
+    Ok(())
+}
+
+/// Lets stores of partial sums compute their scales.
+pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<(), Diagnostic> {
+    let mut planes = BTreeMap::new();
+    for (of, encoding) in (0..).map(TensorId).zip(encodings) {
+        let usage = program.tensors[of.index()].usage;
+        if let Some(scaling) = encoding.scale.filter(|_| usage.is_scratch()) {
+            planes.insert(of, program.beside(of, Numbers::Scale(scaling)));
+        }
+    }
+    let lost = program.leaves_mut().find_map(|stmt| {
         let (tensor, does) = stored(stmt, &planes)?;
         Some((tensor, does, stmt.at))
     });
-    match lost {
-        None => Ok(Cow::Owned(made)),
-        Some((tensor, does, at)) => Err(refused(&made.tensors[tensor.index()].name, does, at)),
-    }
+    let name = |tensor: TensorId| &program.tensors[tensor.index()].name;
+    lost.map_or(Ok(()), |(tensor, does, at)| {
+        Err(refused(name(tensor), does, at))
+    })
 }
 
 /// The scratch of whose tiles a program takes a sum.
-pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
+pub(super) fn partial_sums(program: &Program) -> Vec<TensorId> {
     let sums = program.stmts().filter_map(|stmt| {
         let StmtKind::Sum { from, .. } = &stmt.kind else {
             return None;
@@ -109,9 +105,9 @@ fn stored(
         StmtKind::Store {
             dst, mode, scales, ..
         } => {
-            *scales = planes.get(&dst.tensor).copied();
-            let adds = *mode == StoreMode::Add && scales.is_some();
-            adds.then_some((dst.tensor, "is added to"))
+            let plane = *planes.get(&dst.tensor)?;
+            *scales = Some(plane);
+            (*mode == StoreMode::Add).then_some((dst.tensor, "is added to"))
         }
         StmtKind::Copy { dst, src } => {
             let of = partial(dst.tensor).or(partial(src.tensor))?;
