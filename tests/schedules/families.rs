@@ -246,7 +246,7 @@ fn what_moves_other_columns_is_no_candidate() {
     assert_eq!(told.kind(), "usage");
     assert_eq!(
         told.to_string(),
-        "gemm+reduce_scatter instead of gemm_rs: `g` of reduce_scatter has 64 lines of 64 bytes, not 64 lines of 128 bytes, in a launch of M=64, N=64, K=32"
+        "gemm+reduce_scatter instead of gemm_rs: `g` of reduce_scatter has 64 lines of 64 bytes, not 64 lines of 128 bytes, in a launch of 64x64x32"
     );
 }
 
@@ -390,7 +390,7 @@ fn batch_invariant_families_have_one_candidate() {
     let done = Communicator::each(&ranks, |rank| {
         rank.reserve(64 << 20)?;
         let builder = rank.op_for::<families::GemmReduceScatter>();
-        let builder = builder.batch_invariant().up_to(4096, 512, 512);
+        let builder = builder.batch_invariant().up_to(4096, 2048, 1024);
         let op = builder.buckets([16, 128]).build()?;
         assert_eq!(op.schedule_of(16), op.schedule_of(4096));
         assert!(
