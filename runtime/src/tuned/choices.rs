@@ -54,7 +54,7 @@ pub fn combinations(
 }
 
 /// Whether ranks communicate.
-pub(super) fn moves(program: &Program) -> bool {
+pub(crate) fn moves(program: &Program) -> bool {
     program
         .tensors
         .iter()
