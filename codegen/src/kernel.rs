@@ -425,8 +425,6 @@ pub enum OpKind {
         value: ValueId,
         /// What is measured of it.
         amax: Option<Amax>,
-        /// Where the scales stand that are made of it; as of [`crate::program::StmtKind::Store`].
-        scales: Option<TensorId>,
     },
 }
 

@@ -11,6 +11,7 @@ mod usage;
 mod visit;
 
 use crate::dtype::Dtype;
+use crate::encoding::rule::Rule;
 pub use crate::encoding::{Along, ScaleBlock, Scaling};
 use crate::given::Reference;
 use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
@@ -71,6 +72,13 @@ impl Program {
             reference: Some(reference),
             ..self
         }
+    }
+
+    /// The scales that stores compute of a tensor, and their rule, if they do.
+    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<(TensorId, Rule)> {
+        let mut tensors = (0..).map(TensorId).zip(&self.tensors);
+        let is = |usage: Usage| usage.computed_scale_of() == Some(tensor);
+        tensors.find_map(|(id, it)| Some((id, it.usage.rule().filter(|_| is(it.usage))?)))
     }
 }
 
@@ -384,9 +392,6 @@ pub enum StmtKind {
         value: Value,
         /// What is measured of it.
         amax: Option<Amax>,
-        /// Where the scales stand that are made of it, a number for each 128 columns of a row, if they are: then what is stored is
-        /// multiplied before it is rounded.
-        scales: Option<TensorId>,
     },
 }
 

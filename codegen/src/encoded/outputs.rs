@@ -56,22 +56,17 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) {
     program.accs = numbered.accs;
 }
 
-/// Multiplies what an item stores, or lets it compute the scales.
+/// Multiplies what an item stores by given scales, and measures it.
 fn multiply(numbered: &mut Numbered, item: &mut Vec<Stmt>) {
     let mut loads = Loads::new();
     for stmt in item.iter_mut().flat_map(Stmt::leaves_mut) {
         let StmtKind::Store {
-            dst,
-            value,
-            amax,
-            scales,
-            ..
+            dst, value, amax, ..
         } = &mut stmt.kind
         else {
             continue;
         };
         let of = dst.tensor;
-        *scales = numbered.find(of, |it| matches!(it, Numbers::Scale(Scaling::Computed(_))));
         let given = numbered.find(of, |it| matches!(it, Numbers::Scale(Scaling::Given(_))));
         let Some(scale) = given else {
             continue;

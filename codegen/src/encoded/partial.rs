@@ -10,7 +10,6 @@ use crate::program::{
     HeldRows, Loc, Numbers, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId,
 };
 use crate::variant::Variant;
-use std::collections::BTreeMap;
 
 /// Asks for the scales of partial sums.
 pub(super) fn ask(
@@ -58,17 +57,18 @@ pub(super) fn ask(
     Ok(())
 }
 
-/// Lets stores of partial sums compute their scales.
+/// Gives partial sums their scales, which whoever stores them computes.
 pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<(), Diagnostic> {
-    let mut planes = BTreeMap::new();
+    let mut scaled = Vec::new();
     for (of, encoding) in (0..).map(TensorId).zip(encodings) {
         let usage = program.tensors[of.index()].usage;
         if let Some(scaling) = encoding.scale.filter(|_| usage.is_scratch()) {
-            planes.insert(of, program.beside(of, Numbers::Scale(scaling)));
+            program.beside(of, Numbers::Scale(scaling));
+            scaled.push(of);
         }
     }
-    let lost = program.leaves_mut().find_map(|stmt| {
-        let (tensor, does) = stored(stmt, &planes)?;
+    let lost = program.stmts().find_map(|stmt| {
+        let (tensor, does) = lost(stmt, &scaled)?;
         Some((tensor, does, stmt.at))
     });
     let name = |tensor: TensorId| &program.tensors[tensor.index()].name;
@@ -95,19 +95,13 @@ pub(super) fn partial_sums(program: &Program) -> Vec<TensorId> {
     found.into_iter().filter(scratch).collect()
 }
 
-/// Lets a store make its scales. Gives what a statement does that loses them.
-fn stored(
-    stmt: &mut Stmt,
-    planes: &BTreeMap<TensorId, TensorId>,
-) -> Option<(TensorId, &'static str)> {
-    let partial = |tensor: TensorId| planes.contains_key(&tensor).then_some(tensor);
-    match &mut stmt.kind {
-        StmtKind::Store {
-            dst, mode, scales, ..
-        } => {
-            let plane = *planes.get(&dst.tensor)?;
-            *scales = Some(plane);
-            (*mode == StoreMode::Add).then_some((dst.tensor, "is added to"))
+/// What a statement does that loses the scales of partial sums.
+fn lost(stmt: &Stmt, scaled: &[TensorId]) -> Option<(TensorId, &'static str)> {
+    let partial = |tensor: TensorId| scaled.contains(&tensor).then_some(tensor);
+    match &stmt.kind {
+        StmtKind::Store { dst, mode, .. } => {
+            let of = partial(dst.tensor)?;
+            (*mode == StoreMode::Add).then_some((of, "is added to"))
         }
         StmtKind::Copy { dst, src } => {
             let of = partial(dst.tensor).or(partial(src.tensor))?;

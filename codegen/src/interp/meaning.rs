@@ -267,12 +267,9 @@ impl Memory for Ranks<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let mut known = self.value(agent, value, dst);
-                let rule =
-                    scales.and_then(|plane| self.program.tensors[plane.index()].usage.rule());
-                if let (Some(plane), Some(rule)) = (scales, rule) {
+                if let Some((plane, rule)) = self.program.made_of(TensorId(dst.tensor as u16)) {
                     if self.program.tensors[plane.index()].usage.is_scratch() {
                         return self.write(dst, &made::decoded(&rule, &known));
                     }

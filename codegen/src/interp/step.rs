@@ -107,7 +107,7 @@ impl Emulator<'_> {
                     let there = self.touch(&who, &from, home, Mode::Read, &Tags::NOTHING)?;
                     acc.tags = acc.tags.plus(&there, 1);
                 }
-                let scales = setup.kernel.scales_of_partial(&from);
+                let scales = setup.kernel.scales_of_tile(&from);
                 if let Some(scales) = &scales {
                     self.touch(&who, scales, scales.home, Mode::Read, &Tags::NOTHING)?;
                 }

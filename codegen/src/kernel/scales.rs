@@ -29,6 +29,19 @@ impl Kernel {
     }
 
     /// How a tensor's numbers are encoded.
+    ///
+    /// ```
+    /// use counterflow_codegen::encoding::{Along, Encoding, Scales, Scaling};
+    /// use counterflow_codegen::{dtype::Dtype, lower::lower, program::TensorId, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let fp8 = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows);
+    /// let kernel = lower(&example::ag_gemm(), &fp8)?;
+    /// let (scale, x) = (Some(Scaling::Given(Along::Rows)), kernel.encoding(TensorId(0)));
+    /// assert_eq!(x, Encoding { element: Dtype::E4M3, scale, amax: false });
+    /// assert_eq!(kernel.partial_sums(), None); // nothing is added up on its way
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
     pub fn encoding(&self, tensor: TensorId) -> Encoding {
         let scale = self.beside(|usage| usage.scales_of() == Some(tensor));
         Encoding {

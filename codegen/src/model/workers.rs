@@ -164,7 +164,7 @@ impl Sim<'_> {
                 if self.mode == Mode::GemmAlone {
                     return Did::Step;
                 }
-                let scales = self.kernel.scales_of_partial(from);
+                let scales = self.kernel.scales_of_tile(from);
                 self.read(w, op, EventKind::Reduce, (from, scales))
             }
             StepKind::OwnTerm { .. } => Did::Step,

@@ -211,7 +211,6 @@ impl Printer<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
@@ -222,7 +221,8 @@ impl Printer<'_> {
                     let to = &self.program.tensors[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(&amax.of))
                 });
-                let made = scales.map_or(String::new(), |plane| {
+                let made = self.program.made_of(dst.tensor);
+                let made = made.map_or(String::new(), |(plane, _)| {
                     let plane = &self.program.tensors[plane.index()].name;
                     format!(" / {plane}; {plane} = scales of |{}|", text(value))
                 });

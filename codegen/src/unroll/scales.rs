@@ -35,8 +35,8 @@ impl Kernel {
         }
     }
 
-    /// What a sum reads of the scales of a tile, if it has some.
-    pub(crate) fn scales_of_partial(&self, tile: &Span) -> Option<Span> {
+    /// What a store of a tile writes of its scales, or a sum reads, if stores compute some.
+    pub(crate) fn scales_of_tile(&self, tile: &Span) -> Option<Span> {
         Some(self.scales_made(self.made_of(tile.buffer)?, tile))
     }
 }

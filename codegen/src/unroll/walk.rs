@@ -252,7 +252,6 @@ impl<'a> Walker<'a> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
                 let dst = self.span(op.id, dst, slot)?;
@@ -263,7 +262,7 @@ impl<'a> Walker<'a> {
                         mode: *mode,
                         value: *value,
                         amax: *amax,
-                        scales: scales.map(|plane| self.kernel.scales_made(plane, &dst)),
+                        scales: self.kernel.scales_of_tile(&dst),
                     },
                 );
             }

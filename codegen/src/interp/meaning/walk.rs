@@ -4,7 +4,7 @@ use crate::interp::sizes::{Item, Sizes};
 use crate::order::{ByClosure, RankOrder};
 use crate::program::{
     Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
-    StmtKind, StoreMode, TensorId, Usage, Var,
+    StmtKind, StoreMode, Usage, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -58,7 +58,6 @@ pub(in crate::interp) enum Act<'p> {
         mode: StoreMode,
         value: &'p Value,
         amax: Option<&'p Amax>,
-        scales: Option<TensorId>,
     },
 }
 
@@ -227,7 +226,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let dst = self.place(dst)?;
                 self.acts.push(Act::Store {
@@ -235,7 +233,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                     mode: *mode,
                     value,
                     amax: amax.as_ref(),
-                    scales: *scales,
                 });
             }
         }

@@ -382,7 +382,7 @@ impl Running {
                 let dtype = kernel.buffers[from.buffer.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-                if let (Some(scales), [codes]) = (kernel.scales_of_partial(from), &*parts) {
+                if let (Some(scales), [codes]) = (kernel.scales_of_tile(from), &*parts) {
                     let scales = self.lines(&scales, scales.home)?.read(memory)?;
                     tile.reduce_scaled(&codes.view(), &scales.view());
                     return Ok(());

@@ -21,25 +21,16 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
 fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
     let used: Vec<TensorId> = match &op.kind {
-        OpKind::Store {
-            dst, mode, scales, ..
-        } => {
+        OpKind::Store { dst, mode, .. } => {
+            let added = *mode == StoreMode::Add && kernel.made_of(dst.buffer).is_some();
             let name = name(dst.buffer);
-            let own = kernel.made_of(dst.buffer);
-            let (message, hint) = if own != *scales {
-                (
-                    format!("a store of `{name}` without its scales, or with others"),
-                    "every store of what has scales of its own makes them",
-                )
-            } else if own.is_some() && *mode == StoreMode::Add {
-                (
-                    format!("`{name}` is added to, but its scales are of what is stored at once"),
+            return added.then(|| {
+                let message =
+                    format!("`{name}` is added to, but its scales are of what is stored at once");
+                Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(
                     "one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it",
                 )
-            } else {
-                return None;
-            };
-            return Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint));
+            });
         }
         OpKind::Copy { dst, src } => vec![dst.buffer, src.buffer],
         OpKind::Dot { a, b, .. } => vec![a.buffer, b.buffer],
@@ -100,11 +91,8 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
 }
 
 fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
-    let tile = if let OpKind::Store {
-        dst,
-        scales: Some(_),
-        ..
-    } = &op.kind
+    let tile = if let OpKind::Store { dst, .. } = &op.kind
+        && kernel.made_of(dst.buffer).is_some()
     {
         dst
     } else if let OpKind::Reduce { from, .. } = &op.kind

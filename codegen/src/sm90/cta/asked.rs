@@ -80,12 +80,8 @@ impl Item {
                 item.tensors.push((tile.buffer, at));
             }
             let partial = |buffer: TensorId| kernel.sends_scales_of(buffer);
-            if let OpKind::Store {
-                dst,
-                value,
-                scales: Some(_),
-                ..
-            } = &op.kind
+            if let OpKind::Store { dst, value, .. } = &op.kind
+                && kernel.made_of(dst.buffer).is_some()
             {
                 let computed = !matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
                 match partial(dst.buffer) {

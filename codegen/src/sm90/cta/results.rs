@@ -25,15 +25,12 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     let mut each = |op: &Op| {
         let through = match &op.kind {
             OpKind::Store {
-                dst,
-                value,
-                amax,
-                scales,
-                ..
+                dst, value, amax, ..
             } => {
                 results.stores += 1;
                 results.measured |= amax.is_some();
-                results.made |= scales.is_some_and(|it| !kernel.buffers[it.index()].is_scratch());
+                let output = !kernel.buffers[dst.buffer.index()].is_scratch();
+                results.made |= output && kernel.made_of(dst.buffer).is_some();
                 results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
