@@ -45,13 +45,16 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod comm_overlap;
 mod layer_norm_linear;
 mod linear;
 mod norm;
 pub mod overlap;
 pub mod schedules;
+mod step;
 mod userbuffers;
 
+pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,

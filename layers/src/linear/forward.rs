@@ -1,8 +1,8 @@
 //! The forward pass.
 
-use super::step::Built;
 use super::{Linear, Parameters, Saved, fits};
 use crate::overlap::Parallel;
+use crate::step::Built;
 use counterflow::op::Launch;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Op, Tensor, UserBuffer};

@@ -4,9 +4,9 @@ mod backward;
 mod config;
 mod forward;
 mod plan;
-mod step;
 
 use crate::overlap::{Overlap, Parallel, Pass};
+use crate::step::{Built, Step, Wgrad};
 use crate::userbuffers::Userbuffers;
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
@@ -14,7 +14,6 @@ use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use plan::Plan;
 use std::sync::Arc;
-use step::{Built, Step, Wgrad};
 
 impl LinearConfig {
     /// The memory of the layer's ops at most, beside the buffers and tensors. [`Workspace::together`] is that of several layers.
@@ -67,6 +66,8 @@ pub struct Product {
     pub schedule: String,
     /// The variant of it that was built.
     pub variant: String,
+    /// What chose the schedule: settings, or of the method `auto` a table of winners or the model.
+    pub why: String,
     /// Whether communication of the layer runs in the same kernel.
     pub overlaps: bool,
 }
@@ -171,7 +172,8 @@ impl Linear {
             pass,
             schedule: built.schedule.clone(),
             variant: built.op.variant().to_string(),
-            overlaps,
+            why: built.why.clone(),
+            overlaps: overlaps && built.is_fused(),
         };
         let overlap = self.overlap;
         let fprop = built(

@@ -1,6 +1,7 @@
 //! Linear layers, with and without a norm, on emulated ranks, against an unsharded reference in f64.
 
 mod cases;
+mod comm_overlap;
 mod layer_norm_linear;
 mod norm;
 mod reference;
