@@ -43,24 +43,41 @@
 //! # ?;
 //! # Ok::<(), Error>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod attention;
 mod comm_overlap;
 mod layer_norm_linear;
+mod layer_norm_mlp;
 mod linear;
-mod norm;
 pub mod overlap;
+mod random;
 pub mod schedules;
+pub mod side;
 mod step;
+mod transformer_layer;
 mod userbuffers;
 
+pub use attention::{
+    CoreAttention, MultiheadAttention, MultiheadAttentionConfig, MultiheadAttentionGradients,
+    MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
+};
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
+pub use layer_norm_mlp::{
+    LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
+    LayerNormMlpSaved,
+};
 pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
-pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use random::{RngState, RngTracker};
+pub use side::twin::{Activation, Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use transformer_layer::{
+    TransformerLayer, TransformerLayerConfig, TransformerLayerGradients,
+    TransformerLayerParameters, TransformerLayerSaved,
+};
 pub use userbuffers::{BootstrapBackend, Initialize, QuantizationMode, Userbuffers};
 
 /// The page for who comes from TransformerEngine: its program is compiled and run.

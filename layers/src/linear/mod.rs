@@ -4,6 +4,7 @@ mod backward;
 mod config;
 mod forward;
 mod plan;
+mod source;
 
 use crate::overlap::{Overlap, Parallel, Pass};
 use crate::step::{Built, Step, Wgrad};
@@ -13,6 +14,7 @@ use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use plan::Plan;
+pub(crate) use source::{Place, Source};
 use std::sync::Arc;
 
 impl LinearConfig {
@@ -52,9 +54,26 @@ pub struct Gradients<'a> {
 #[derive(Debug)]
 pub struct Saved {
     rows: usize,
-    input: Tensor<bf16>,
+    /// `None`: a kernel writes it again.
+    input: Option<Tensor<bf16>>,
     /// The input of all ranks.
     gathered: Option<Tensor<bf16>>,
+}
+
+impl Saved {
+    /// Rows over all ranks.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn input(&self) -> Option<&Tensor<bf16>> {
+        self.input.as_ref()
+    }
+
+    /// Lets the memory of the input go: who calls the backward pass has it again by then.
+    pub(crate) fn forget_input(&mut self) {
+        self.input = None;
+    }
 }
 
 /// A product of a layer, and what does it.

@@ -8,6 +8,7 @@ mod reference;
 mod refused;
 mod right;
 mod settings;
+mod side;
 
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;
