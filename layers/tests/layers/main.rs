@@ -3,12 +3,15 @@
 mod cases;
 mod comm_overlap;
 mod layer_norm_linear;
+mod model;
 mod norm;
 mod reference;
 mod refused;
 mod right;
 mod settings;
 mod side;
+mod tape;
+mod whole;
 
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;

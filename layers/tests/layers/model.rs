@@ -5,8 +5,8 @@ use super::tape::{self, Tape, Vars};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::{
-    Activation, Gradients, LayerNormLinearGradients, LayerNormLinearParameters,
-    LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters, MultiheadAttentionConfig,
+    Activation, Gradients, LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlpConfig,
+    LayerNormMlpGradients, LayerNormMlpParameters, MultiheadAttentionConfig,
     MultiheadAttentionGradients, MultiheadAttentionParameters, Norm, Normalization, Parameters,
     Rope, TransformerLayerConfig,
 };
@@ -64,7 +64,11 @@ impl Sizes {
 
     /// Rows and columns of each weight, in the order of `NAMES`.
     fn shapes(&self) -> [[usize; 2]; 12] {
-        let (hidden, out, fc1) = (self.hidden, self.heads * self.depth, self.activation.inputs(self.ffn));
+        let (hidden, out, fc1) = (
+            self.hidden,
+            self.heads * self.depth,
+            self.activation.inputs(self.ffn),
+        );
         [
             [1, hidden],
             [1, hidden],
@@ -114,8 +118,18 @@ impl Sizes {
 }
 
 pub const NAMES: [&str; 12] = [
-    "γ of attention", "β of attention", "w of qkv", "b of qkv", "w of proj", "b of proj", "γ of the MLP", "β of the MLP", "w of fc1",
-    "b of fc1", "w of fc2", "b of fc2",
+    "γ of attention",
+    "β of attention",
+    "w of qkv",
+    "b of qkv",
+    "w of proj",
+    "b of proj",
+    "γ of the MLP",
+    "β of the MLP",
+    "w of fc1",
+    "b of fc1",
+    "w of fc2",
+    "b of fc2",
 ];
 
 /// Which part of the layer.
@@ -249,7 +263,11 @@ fn attention(tape: &mut Tape, sizes: &Sizes, held: &[Vars; 12], batch: usize, x:
     let part = |row: usize, head: usize| qkv.row(row)[head * depth..][..depth].to_vec();
     let mut of = Vec::new();
     for (row, head) in (0..qkv.rows()).flat_map(|row| (0..heads).map(move |head| (row, head))) {
-        let last = if sizes.causal { row / batch } else { qkv.rows() / batch - 1 };
+        let last = if sizes.causal {
+            row / batch
+        } else {
+            qkv.rows() / batch - 1
+        };
         let rows: Vec<usize> = (0..=last).map(|key| key * batch + row % batch).collect();
         let group = head / (heads / groups);
         let q = part(row, head);
@@ -262,9 +280,15 @@ fn attention(tape: &mut Tape, sizes: &Sizes, held: &[Vars; 12], batch: usize, x:
         let terms: Vec<_> = parts.iter().map(|part| (*part, 1.0)).collect();
         let all = tape.sum(&terms);
         let by = tape.map(all, tape::inverse);
-        let parts: Vec<_> = parts.into_iter().map(|part| tape.product(part, by)).collect();
+        let parts: Vec<_> = parts
+            .into_iter()
+            .map(|part| tape.product(part, by))
+            .collect();
         for at in 0..depth {
-            let values: Vec<_> = rows.iter().map(|key| part(*key, heads + groups + group)[at]).collect();
+            let values: Vec<_> = rows
+                .iter()
+                .map(|key| part(*key, heads + groups + group)[at])
+                .collect();
             of.push(tape.dot(&parts, &values));
         }
     }
@@ -275,16 +299,35 @@ fn attention(tape: &mut Tape, sizes: &Sizes, held: &[Vars; 12], batch: usize, x:
     tape.linear(&out, &held[4], bias(5))
 }
 
-/// Fails where an element is further off than so many roundings to bf16 make a number of the usual size. NaN is.
-pub fn close(what: &str, found: &[f64], wanted: &[f64], roundings: f64) {
+/// Fails where an element is further off than so many roundings to bf16 change it, or a number of the usual size in its row or column:
+/// terms that cancel in it are as large. NaN is. All together may be off by two roundings: errors of many elements have no direction.
+pub fn close(what: &str, found: &[f64], wanted: &[f64], columns: usize, roundings: f64) {
     assert_eq!(found.len(), wanted.len(), "{what}");
-    let squares: f64 = wanted.iter().map(|wanted| wanted * wanted).sum();
-    let usual = (squares / wanted.len().max(1) as f64).sqrt();
+    let usual = |of: &mut dyn Iterator<Item = f64>| {
+        let (sum, count) = of.fold((0.0, 0.0), |(sum, count), x| (sum + x * x, count + 1.0));
+        f64::sqrt(sum / count)
+    };
+    let of_rows = wanted
+        .chunks(columns)
+        .map(|row| usual(&mut row.iter().copied()));
+    let of_rows: Vec<f64> = of_rows.collect();
+    let column = |at| usual(&mut wanted.iter().skip(at).step_by(columns).copied());
+    let of_columns: Vec<f64> = (0..columns.min(wanted.len())).map(column).collect();
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
-        let bound = roundings * OF_BF16 * (usual + wanted.abs());
+        let usual = of_rows[at / columns].max(of_columns[at % columns]);
+        let bound = roundings * OF_BF16 * usual.max(wanted.abs());
         let near = (found - wanted).abs() <= bound;
         assert!(near, "{what}[{at}] is {found}, not {wanted} ± {bound}");
     }
+    let size = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>().sqrt();
+    let far = size(
+        &mut found
+            .iter()
+            .zip(wanted)
+            .map(|(found, wanted)| found - wanted),
+    );
+    let part = far / size(&mut wanted.iter().copied()).max(f64::MIN_POSITIVE);
+    assert!(part <= 2.0 * OF_BF16, "{what} is off by {part} of its size");
 }
 
 /// A rank's part of the weights, and its gradients.
@@ -295,7 +338,11 @@ pub struct Held {
     pub gradients: [Tensor<f32>; 12],
 }
 
-pub fn tensor(rank: &Communicator, shape: [usize; 2], values: &[bf16]) -> Result<Tensor<bf16>, Error> {
+pub fn tensor(
+    rank: &Communicator,
+    shape: [usize; 2],
+    values: &[bf16],
+) -> Result<Tensor<bf16>, Error> {
     let tensor = rank.zeros(shape)?;
     tensor.write(values)?;
     Ok(tensor)
@@ -365,7 +412,10 @@ impl Held {
         &mut self,
         frozen: [bool; 4],
     ) -> (
-        (MultiheadAttentionParameters<'_>, MultiheadAttentionGradients<'_>),
+        (
+            MultiheadAttentionParameters<'_>,
+            MultiheadAttentionGradients<'_>,
+        ),
         (LayerNormMlpParameters<'_>, LayerNormMlpGradients<'_>),
     ) {
         let (bias, beta) = (self.sizes.bias, self.sizes.has_beta());
@@ -377,7 +427,20 @@ impl Held {
             weight: &weights[at],
             bias: bias.then_some(&weights[at + 1]),
         };
-        let [g1, b1, qkv, of_qkv, proj, of_proj, g2, b2, fc1, of_fc1, fc2, of_fc2] = gradients;
+        let [
+            g1,
+            b1,
+            qkv,
+            of_qkv,
+            proj,
+            of_proj,
+            g2,
+            b2,
+            fc1,
+            of_fc1,
+            fc2,
+            of_fc2,
+        ] = gradients;
         let attention = MultiheadAttentionParameters {
             layer_norm_weight: Some(&weights[0]),
             layer_norm_bias: beta.then_some(&weights[1]),
@@ -424,6 +487,9 @@ impl Held {
 
 /// Some rows and columns of a matrix.
 fn part(whole: &[f64], all: usize, rows: &[usize], columns: &[usize]) -> Vec<f64> {
-    let of_row = |row: &usize| columns.iter().map(move |column| row * all + column);
-    rows.iter().flat_map(of_row).map(|at| whole[at]).collect()
+    let mut found = Vec::with_capacity(rows.len() * columns.len());
+    for row in rows {
+        found.extend(columns.iter().map(|column| whole[row * all + column]));
+    }
+    found
 }

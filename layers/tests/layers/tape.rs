@@ -100,7 +100,9 @@ impl Tape {
 
     pub fn add(&mut self, a: &Vars, b: &Vars) -> Vars {
         let pairs = a.of.iter().zip(&b.of);
-        let of = pairs.map(|(a, b)| self.sum(&[(*a, 1.0), (*b, 1.0)])).collect();
+        let of = pairs
+            .map(|(a, b)| self.sum(&[(*a, 1.0), (*b, 1.0)]))
+            .collect();
         Vars {
             of,
             columns: a.columns,
@@ -116,7 +118,9 @@ impl Tape {
             if beta.is_some() {
                 let terms: Vec<_> = centered.iter().map(|var| (*var, part)).collect();
                 let mean = self.sum(&terms);
-                let less = centered.iter().map(|var| self.sum(&[(*var, 1.0), (mean, -1.0)]));
+                let less = centered
+                    .iter()
+                    .map(|var| self.sum(&[(*var, 1.0), (mean, -1.0)]));
                 centered = less.collect();
             }
             let squares = self.dot(&centered, &centered);
