@@ -47,6 +47,7 @@
 
 mod attention;
 mod comm_overlap;
+mod gradient_sum;
 mod layer_norm_linear;
 mod layer_norm_mlp;
 mod linear;
@@ -63,6 +64,7 @@ pub use attention::{
     MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
 };
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
+pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,

@@ -15,7 +15,8 @@ use counterflow::{Layout, Program, Variant, launch};
 use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 8] = [
+const ALL: [(fn() -> Program, Layout); 9] = [
+    (ours::sum_gradients, Layout::Nt),
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
     (ours::ag_gemm_bias, Layout::Nt),

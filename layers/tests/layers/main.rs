@@ -11,6 +11,7 @@ mod right;
 mod settings;
 mod side;
 mod tape;
+mod training;
 mod whole;
 
 use counterflow::{Communicator, Error};

@@ -307,13 +307,13 @@ struct Found {
     of_norms: Vec<(usize, Vec<f64>)>,
 }
 
-/// Roundings that may add up in an element: half of those between an input and its gradient, which are 10 in an MLP, 14 with attention,
-/// and all of these in a layer.
+/// Roundings that may add up in an element. Between an input and its gradient there are 10 in an MLP, 14 with attention, where a softmax's
+/// gradient subtracts numbers that were rounded, and all of these in a layer.
 fn roundings(part: Part) -> f64 {
     match part {
         Part::Mlp => 5.0,
-        Part::Attention => 7.0,
-        Part::Layer => 12.0,
+        Part::Attention => 10.0,
+        Part::Layer => 14.0,
     }
 }
 
