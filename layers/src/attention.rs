@@ -160,8 +160,9 @@ impl MultiheadAttentionConfig {
     /// The memory of the layer's ops at most, as [`LinearConfig::workspace`].
     ///
     /// # Errors
-    /// As [`LinearConfig::workspace`].
+    /// As [`MultiheadAttention::new`], as far as nothing needs to be allocated.
     pub fn workspace(&self, userbuffers: &Userbuffers) -> Result<Workspace, Error> {
+        self.checks(userbuffers.rank().world())?;
         let [qkv, proj] = [self.qkv(), self.proj()].map(|linear| linear.workspace(userbuffers));
         Ok(Workspace::together([qkv?, proj?]))
     }

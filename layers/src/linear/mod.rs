@@ -79,6 +79,8 @@ impl Saved {
 /// A product of a layer, and what does it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Product {
+    /// The layer's name, if it has one.
+    pub layer: Option<String>,
     /// Which.
     pub pass: Pass,
     /// The schedule.
@@ -188,6 +190,7 @@ impl Linear {
     /// Its products, each with the schedule that does it: the proof of what is fused.
     pub fn products(&self) -> Vec<Product> {
         let built = |pass, built: &Built, overlaps| Product {
+            layer: self.config.ub_name.clone(),
             pass,
             schedule: built.schedule.clone(),
             variant: built.op.variant().to_string(),
