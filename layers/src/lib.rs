@@ -1,7 +1,9 @@
 //! Tensor-parallel layers whose communication is fused with their products, over the public API of [`counterflow`] alone.
 //!
 //! [`overlap`] says how each product of a layer overlaps its communication, as TransformerEngine's users know it. [`Userbuffers`]
-//! is what the layers of a group share. [`Linear`] is the first layer: forward and backward, without an autograd of its own.
+//! is what the layers of a group share. [`Linear`], [`LayerNormLinear`], [`LayerNormMlp`], [`MultiheadAttention`] and
+//! [`TransformerLayer`] are its layers: forward and backward, without an autograd of their own. [`side`] has the kernels between their
+//! products.
 //!
 //! ```
 //! use counterflow::{Communicator, Error, prelude::bf16};

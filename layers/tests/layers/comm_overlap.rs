@@ -83,10 +83,15 @@ fn products_of_gathered_rows() {
                 num_sm: Some(2),
                 ..Settings::default()
             },
+            Settings {
+                use_ce: Some(false),
+                aggregate: Some(true),
+                ..Settings::default()
+            },
         ];
         let done = each(world, |rank| {
             rank.reserve(32 << 20)?;
-            let one = &settings[world as usize % 2];
+            let one = &settings[world as usize - 1];
             gathers(rank, one, false)?;
             gathers(rank, one, true)
         });

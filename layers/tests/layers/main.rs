@@ -5,6 +5,7 @@ mod comm_overlap;
 mod layer_norm_linear;
 mod model;
 mod norm;
+mod peers;
 mod reference;
 mod refused;
 mod right;

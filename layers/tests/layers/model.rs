@@ -406,6 +406,14 @@ impl Held {
         }
     }
 
+    /// A product's weight and bias, and where their gradients are added.
+    pub fn pair(&mut self, at: usize) -> ([&Tensor<bf16>; 2], [&mut Tensor<f32>; 2]) {
+        let [weight, bias] = &mut self.gradients[at..at + 2] else {
+            unreachable!("two of twelve");
+        };
+        ([&self.weights[at], &self.weights[at + 1]], [weight, bias])
+    }
+
     /// Both parts' gradients at once; of frozen weights there is none.
     #[allow(clippy::type_complexity, reason = "two things that are used at once")]
     pub fn split(
