@@ -19,7 +19,7 @@ mod value;
 mod words;
 mod wrap;
 
-pub use params::{FieldAt, Param, WATCH_BYTES};
+pub use params::{EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
 
 use crate::checked::Checked;
 use crate::kernel::DimId;
@@ -51,6 +51,7 @@ pub fn prelude() -> String {
         include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/multicast.cuh"),
         SCALE,
         include_str!("prelude/made.cuh"),
         include_str!("prelude/promotion.cuh"),
@@ -77,6 +78,7 @@ pub fn prelude() -> String {
 ///             let last: Option<&FieldAt> = fields.last();
 ///             println!("{bytes} bytes, the last field is {:?}", last.map(|field| &field.name));
 ///         }
+///         Param::EveryCopy { map, .. } => println!("{map:?}, on every rank at once"),
 ///         Param::Watch => println!("{} bytes", cuda::WATCH_BYTES),
 ///     }
 /// }
@@ -123,6 +125,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         role: "",
         run_by: RunBy::Groups,
         group: false,
+        all_lanes: false,
         tiling: 0,
         more_loops: false,
         releases: false,
@@ -163,6 +166,8 @@ struct Text<'a> {
     run_by: RunBy,
     /// Whether warpgroups do, not one thread.
     group: bool,
+    /// Whether all lanes of its warp run what is being printed, of which one does some.
+    all_lanes: bool,
     /// The tiling of the loop over items that is being printed.
     tiling: usize,
     /// Whether its scheduler has more loops over items after what is being printed.

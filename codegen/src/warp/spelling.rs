@@ -113,6 +113,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::Line(tensor) => format!("{}_line", field_name(pipeline, Field::Vector(tensor))),
         Field::Order(order) => pipeline.order_table(order).name.clone(),
         Field::Heap => "heap".into(),
+        Field::HeapEverywhere => "heap_everywhere".into(),
         Field::Stride => "stride".into(),
         Field::Counters => "offset".into(),
         Field::Arrivals => "arrivals".into(),

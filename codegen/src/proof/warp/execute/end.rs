@@ -10,7 +10,7 @@ impl Simulator<'_> {
         if self.is_host(index) {
             return Ok(());
         }
-        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
+        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() || agent.lanes.at_work() {
             trace::leaves_early(self, index)
         } else if agent.pending.is_some() {
             trace::held_back(self, index, &[])
