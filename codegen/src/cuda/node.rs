@@ -44,7 +44,10 @@ impl Text<'_> {
                 continue;
             }
             let alone = match self.all_lanes {
-                true => nodes[at..].iter().take_while(|node| by_one_lane(node)).count(),
+                true => nodes[at..]
+                    .iter()
+                    .take_while(|node| by_one_lane(node))
+                    .count(),
                 false => 0,
             };
             if alone > 0 {
@@ -526,7 +529,9 @@ impl Text<'_> {
 
     /// Column, row and chunk.
     fn place(&self, at: &At) -> String {
-        [&at.column, &at.row, &at.chunk].map(|expr| self.expr(expr)).join(", ")
+        [&at.column, &at.row, &at.chunk]
+            .map(|expr| self.expr(expr))
+            .join(", ")
     }
 
     /// What a box goes by, or its sibling for the partial chunk.

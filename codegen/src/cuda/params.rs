@@ -56,7 +56,9 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
     let mut params = Vec::new();
     for (index, map) in pipeline.maps.iter().enumerate() {
         let id = MapId(index as u16);
-        let both = [false, true].into_iter().filter(|partial| !partial || map.partial_chunk);
+        let both = [false, true]
+            .into_iter()
+            .filter(|partial| !partial || map.partial_chunk);
         let (by_tma, everywhere) = pipeline.reaches(id);
         if by_tma {
             params.extend(both.clone().map(|partial_chunk| Param::Map {

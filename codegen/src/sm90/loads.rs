@@ -295,7 +295,9 @@ impl Walk<'_, '_> {
             (_, Home::Everywhere) => None,
             (_, home) if home.is_remote() => Some((
                 "a sum of slots in another rank's memory".into(),
-                format!("copy them to this rank first: it adds its own slots, `{name}[others()][t].sum()`"),
+                format!(
+                    "copy them to this rank first: it adds its own slots, `{name}[others()][t].sum()`"
+                ),
             )),
             (Some(Pick::One(_)) | None, _) => Some((
                 "a sum of one slot".into(),

@@ -192,7 +192,10 @@ impl Pipeline {
     pub fn reaches(&self, id: MapId) -> (bool, bool) {
         let (mut by_tma, mut everywhere) = (false, false);
         self.visit(|node| {
-            if let Node::Load { map, partial_boxes, .. } = node {
+            if let Node::Load {
+                map, partial_boxes, ..
+            } = node
+            {
                 by_tma |= partial_boxes.as_ref().is_some_and(|boxes| boxes.map == id);
                 by_tma |= *map == id && !node.is_everywhere();
             }

@@ -89,7 +89,9 @@ fn a_gathered_tile_that_a_peer_does_not_get() {
     let mut done = 0;
     pipeline.lists(&mut |list| {
         let before = list.len();
-        list.retain(|node| !matches!(node, Node::Store { at, .. } if at.whose != Expr::me().into()));
+        list.retain(
+            |node| !matches!(node, Node::Store { at, .. } if at.whose != Expr::me().into()),
+        );
         done += before - list.len();
     });
     assert_eq!(done, 1);

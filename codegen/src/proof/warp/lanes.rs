@@ -42,11 +42,15 @@ impl Lanes {
     }
 
     pub fn fence_shared(&mut self) {
-        self.shared.iter_mut().for_each(|(_, fenced)| *fenced = true);
+        self.shared
+            .iter_mut()
+            .for_each(|(_, fenced)| *fenced = true);
     }
 
     pub fn fence_alias(&mut self) {
-        self.global.iter_mut().for_each(|(_, fenced)| *fenced = true);
+        self.global
+            .iter_mut()
+            .for_each(|(_, fenced)| *fenced = true);
     }
 }
 

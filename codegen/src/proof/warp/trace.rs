@@ -126,7 +126,8 @@ impl Simulator<'_> {
             ),
             Kind::SumEverywhere { area, from } => format!(
                 "sums {}, on every rank, into {}",
-                from.first().map_or(String::new(), |from| self.box_name(from)),
+                from.first()
+                    .map_or(String::new(), |from| self.box_name(from)),
                 self.area_name(step, area)
             ),
             Kind::Commit => "closes a group of stores".into(),
@@ -186,7 +187,8 @@ pub(super) fn shared_race(
         simulator,
         &earlier,
         index,
-        fence.then_some("`fence_async_shared` after ordinary accesses, before the slot is released"),
+        fence
+            .then_some("`fence_async_shared` after ordinary accesses, before the slot is released"),
     )
 }
 
@@ -206,6 +208,21 @@ pub(super) fn global_race(
         }
     });
     race(simulator, &earlier, index, fix)
+}
+
+/// Accesses of every rank's memory that nobody was told of.
+pub(super) fn lanes_at_work(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    let who = simulator.who(simulator.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its lanes access every rank's memory"),
+    )
+    .note(
+        None,
+        "no fence between the memory's addresses, or no meeting of the lanes, comes after them",
+    )
+    .hint("`fence_alias`, then `__syncwarp`, after what all lanes do")
 }
 
 /// A lane may not have seen what its warp's first lane waited for.
@@ -228,12 +245,7 @@ fn earlier(simulator: &Simulator<'_>, before: Touch<Box4>) -> String {
     format!("{} {deed}", simulator.who(before.who))
 }
 
-fn race(
-    simulator: &Simulator<'_>,
-    earlier: &str,
-    index: usize,
-    fence: Option<&str>,
-) -> Diagnostic {
+fn race(simulator: &Simulator<'_>, earlier: &str, index: usize, fence: Option<&str>) -> Diagnostic {
     let found =
         Diagnostic::new(Rule::Race, None, simulator.now(index)).note(None, earlier.to_string());
     if let Some(fix) = fence {

@@ -10,8 +10,10 @@ impl Simulator<'_> {
         if self.is_host(index) {
             return Ok(());
         }
-        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() || agent.lanes.at_work() {
+        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
             trace::leaves_early(self, index)
+        } else if agent.lanes.at_work() {
+            trace::lanes_at_work(self, index)
         } else if agent.pending.is_some() {
             trace::held_back(self, index, &[])
         } else if !agent.awaited {

@@ -153,9 +153,11 @@ impl Flattener<'_> {
 
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
         let kind = self.case.pipeline.kernel.buffers[map.tensor.index()].kind;
-        let [column, row, chunk] =
-            [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
-        let rank = at.whose.rank().map_or(self.env.rank, |rank| self.value(rank));
+        let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
+        let rank = at
+            .whose
+            .rank()
+            .map_or(self.env.rank, |rank| self.value(rank));
         let row = row.wrapping_add(below);
         let home = match map.view {
             View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
