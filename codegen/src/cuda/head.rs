@@ -2,7 +2,7 @@
 
 use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
-use super::{PRELUDE, Param, Text, params};
+use super::{MULTICAST_PRELUDE, PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side, TensorKind};
 use crate::tiling::Major;
@@ -21,6 +21,9 @@ impl Text<'_> {
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
         self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
+        if kernel.needs_multicast() {
+            self.line(format!("#include \"{MULTICAST_PRELUDE}\""));
+        }
         self.line("");
         self.constants();
         self.plan(params);

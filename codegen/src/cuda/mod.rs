@@ -51,7 +51,6 @@ pub fn prelude() -> String {
         include_str!("prelude/planes.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
-        include_str!("prelude/multicast.cuh"),
         SCALE,
         include_str!("prelude/made.cuh"),
         include_str!("prelude/promotion.cuh"),
@@ -59,6 +58,21 @@ pub fn prelude() -> String {
         include_str!("prelude/math.cuh"),
     ];
     files.join("\n")
+}
+
+/// The name under which a text that reaches every rank's memory at once includes [`MULTICAST`], behind the prelude.
+pub const MULTICAST_PRELUDE: &str = "multicast.cuh";
+
+/// Device functions of such a text alone, with `multimem` instructions: no other text has any.
+pub const MULTICAST: &str = include_str!("prelude/multicast.cuh");
+
+/// What a kernel's text includes, by name.
+pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
+    let mut headers = vec![(PRELUDE, prelude())];
+    if source.text.contains(MULTICAST_PRELUDE) {
+        headers.push((MULTICAST_PRELUDE, MULTICAST.into()));
+    }
+    headers
 }
 
 /// A kernel's text and what the host must know to launch it.
