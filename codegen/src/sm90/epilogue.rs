@@ -417,14 +417,17 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What an own term is made of is
-    /// read first: stored tiles, and vectors.
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What own terms are made of is
+    /// read first: stored tiles before all sums, as [`Self::load_operands`] brings them, and vectors.
     fn read_sums(
         &self,
         pass: &Pass<'_>,
         (stored, vectors): (&mut Vec<Node>, &mut Vec<(AccId, Node)>),
     ) -> Vec<Node> {
         let mut nodes = Vec::new();
+        if self.own_terms_read_tiles(pass) {
+            nodes.append(stored);
+        }
         let sums = pass.sums.iter().zip(&pass.own_terms);
         for ((_, leaf), own) in sums.filter(|_| pass.apart) {
             let OpKind::Reduce { acc, from, .. } = &leaf.op.kind else {

@@ -65,7 +65,7 @@ pub struct Needs {
 
 impl Needs {
     /// What a plan needs of that tensor on each rank.
-    pub(super) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
+    pub(crate) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
         let buffer = &kernel.buffers[tensor.index()];
         let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());
         Needs {

@@ -54,6 +54,6 @@ pub fn combinations(
 }
 
 /// Whether ranks communicate.
-pub(super) fn moves(program: &Program) -> bool {
+pub(crate) fn moves(program: &Program) -> bool {
     program.tensors.iter().any(|tensor| tensor.kind.symmetric())
 }
