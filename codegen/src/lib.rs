@@ -44,6 +44,7 @@ pub mod kernel;
 pub mod lower;
 mod machine;
 pub mod model;
+mod multicast;
 pub mod order;
 mod own_terms;
 pub mod plan;

@@ -96,7 +96,7 @@ fn column() -> Vec<Case> {
         case("a ring", ring, USUAL, bias),
         case("two rings", rings, USUAL, bias),
         case("larger steps", "fc1_fprop: {aggregate: 1}", USUAL, |_| {}),
-        case("pushes", "fc1_fprop: {method: auto}", USUAL, bias),
+        case("a family", "fc1_fprop: {method: auto}", USUAL, bias),
     ]
 }
 

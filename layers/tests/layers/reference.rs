@@ -87,7 +87,7 @@ impl Wanted {
     }
 
     /// The same, plus a number for each column.
-    fn plus(mut self, bias: &[f64]) -> Wanted {
+    pub fn plus(mut self, bias: &[f64]) -> Wanted {
         for (value, bias) in self.values.values.iter_mut().zip(bias.iter().cycle()) {
             *value += bias;
         }

@@ -1,12 +1,19 @@
 //! Linear layers, with and without a norm, on emulated ranks, against an unsharded reference in f64.
 
 mod cases;
+mod comm_overlap;
 mod layer_norm_linear;
+mod model;
 mod norm;
+mod peers;
 mod reference;
 mod refused;
 mod right;
 mod settings;
+mod side;
+mod tape;
+mod training;
+mod whole;
 
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;

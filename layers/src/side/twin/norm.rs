@@ -1,5 +1,6 @@
-//! Normalisation of rows, on the host: the rule that a kernel will have to equal.
+//! Normalisation of rows.
 
+use super::numbers::{narrow, sum};
 use counterflow::prelude::bf16;
 
 /// How rows are normalised.
@@ -11,8 +12,8 @@ pub enum Normalization {
     RmsNorm,
 }
 
-/// A normalisation with its numbers. Arithmetic is f32: sums over a row are those of 32 lanes, each of every 32nd column, added in
-/// pairs. What comes out is rounded once.
+/// A normalisation with its numbers. Arithmetic is f32, and what comes out is rounded once. Sums over a row are those of 256 threads,
+/// each of every 256th eight of columns, added in pairs.
 ///
 /// ```
 /// use counterflow::prelude::bf16;
@@ -50,22 +51,8 @@ pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 /// Where the gradients of γ and β are added.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
-/// The sum in a fixed order: of lanes, then of pairs of lanes.
-fn sum(values: impl Iterator<Item = f32>) -> f32 {
-    const LANES: usize = 32;
-    let mut lanes = [0f32; LANES];
-    for (at, value) in values.enumerate() {
-        lanes[at % LANES] += value;
-    }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for at in 0..half {
-            lanes[at] += lanes[at + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
-}
+/// Rows whose terms of a gradient are added up before they are added to it.
+pub(in crate::side) const SLAB: usize = 32;
 
 impl Norm {
     /// With ε = 1e-5, and γ as it is.
@@ -99,12 +86,12 @@ impl Norm {
         for (at, y) in y.iter_mut().enumerate() {
             let scaled = (x[at].to_f32() - mean) * rstd * self.gamma(gamma[at]);
             let beta = beta.map_or(0.0, |beta| beta[at].to_f32());
-            *y = bf16::from_f32(scaled + beta);
+            *y = narrow(scaled + beta);
         }
         Statistics { mean, rstd }
     }
 
-    /// The gradient of a row, of the gradient of what came out; adds those of γ and β.
+    /// The gradient of a row, of the gradient of what came out. What `residual` has is added before it is rounded.
     ///
     /// # Panics
     /// As [`Norm::forward`].
@@ -113,13 +100,12 @@ impl Norm {
         x: &[bf16],
         dy: &[bf16],
         (gamma, of): (&[bf16], Statistics),
+        residual: Option<&[bf16]>,
         dx: &mut [bf16],
-        (of_gamma, of_beta): AffineGradients<'_>,
     ) {
         let columns = x.len();
         assert!(dy.len() == columns && gamma.len() == columns && columns > 0);
-        assert!(dx.len() == columns && of_gamma.len() == columns);
-        assert!(of_beta.as_ref().is_none_or(|beta| beta.len() == columns));
+        assert!(dx.len() == columns && residual.is_none_or(|more| more.len() == columns));
         let normed = |at: usize| (x[at].to_f32() - of.mean) * of.rstd;
         let scaled = |at: usize| dy[at].to_f32() * self.gamma(gamma[at]);
         let mean = match self.kind {
@@ -128,13 +114,38 @@ impl Norm {
         };
         let along = sum((0..columns).map(|at| scaled(at) * normed(at))) / columns as f32;
         for at in 0..columns {
-            let value = of.rstd * (scaled(at) - mean - normed(at) * along);
-            dx[at] = bf16::from_f32(value);
-            of_gamma[at] += dy[at].to_f32() * normed(at);
+            let own = of.rstd * (scaled(at) - mean - normed(at) * along);
+            dx[at] = narrow(residual.map_or(own, |more| own + more[at].to_f32()));
         }
-        if let Some(of_beta) = of_beta {
-            for (beta, dy) in of_beta.iter_mut().zip(dy) {
-                *beta += dy.to_f32();
+    }
+
+    /// Adds the gradients of γ and β over rows: those of 32 rows are added up first, in order.
+    ///
+    /// # Panics
+    /// As [`Norm::forward`].
+    pub fn gradients(
+        x: &[bf16],
+        dy: &[bf16],
+        of: &[Statistics],
+        (of_gamma, mut of_beta): AffineGradients<'_>,
+    ) {
+        let columns = of_gamma.len();
+        assert!(x.len() == of.len() * columns && dy.len() == x.len());
+        assert!(of_beta.as_ref().is_none_or(|beta| beta.len() == columns));
+        for first in (0..of.len()).step_by(SLAB) {
+            let rows = first..of.len().min(first + SLAB);
+            for column in 0..columns {
+                let (mut gamma, mut beta) = (0f32, 0f32);
+                for row in rows.clone() {
+                    let at = row * columns + column;
+                    let normed = (x[at].to_f32() - of[row].mean) * of[row].rstd;
+                    gamma += dy[at].to_f32() * normed;
+                    beta += dy[at].to_f32();
+                }
+                of_gamma[column] += gamma;
+                if let Some(of_beta) = &mut of_beta {
+                    of_beta[column] += beta;
+                }
             }
         }
     }

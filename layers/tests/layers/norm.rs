@@ -68,13 +68,10 @@ fn a_row_and_its_gradients() {
             let mut dx = vec![bf16::NAN; columns];
             let (mut dgamma, mut dbeta) = (vec![0.5f32; columns], vec![0.5f32; columns]);
             let gradients = (&mut dgamma[..], has_beta.then_some(&mut dbeta[..]));
-            norm.backward(
-                &narrow(&x),
-                &narrow(&dy),
-                (&narrow(&gamma), statistics),
-                &mut dx,
-                gradients,
-            );
+            let (x_row, dy_row) = (narrow(&x), narrow(&dy));
+            let of = (&narrow(&gamma)[..], statistics);
+            norm.backward(&x_row, &dy_row, of, None, &mut dx);
+            Norm::gradients(&x_row, &dy_row, &[statistics], gradients);
             // The derivative of Σ dy · y along one number of a vector.
             let along = |vector: usize, at: usize| {
                 const STEP: f64 = 1e-5;
