@@ -335,7 +335,7 @@ fn files_are_short() {
 }
 
 /// The enums that every consumer must match in full.
-const IR: [&str; 14] = [
+const IR: [&str; 16] = [
     "StepKind::",
     "OpKind::",
     "Block::",
@@ -345,7 +345,9 @@ const IR: [&str; 14] = [
     "Pick::",
     "Home::",
     "CellIndex::",
-    "TensorKind::",
+    "TensorRole::",
+    "AtEnd::",
+    "Numbers::",
     "StoreMode::",
     "CounterDim::",
     "Node::",
