@@ -45,6 +45,7 @@ pub mod kernel;
 pub mod lower;
 mod machine;
 pub mod model;
+mod multicast;
 pub mod order;
 mod outputs;
 mod own_terms;

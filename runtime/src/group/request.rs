@@ -5,6 +5,7 @@ use super::heap::Allocation;
 use super::orders::{self, Orders};
 use super::pool::{Needs, Placed, Scratch};
 use super::refusal::Refusal;
+use crate::multicast::Multicast;
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// Memory of another library for it, which this rank lends.
     Adopt(Wanted, Loan),
+    /// That of the heap.
+    Multicast(Multicast),
     /// To build a schedule with orders by closure.
     Orders(Orders),
     /// A number and memory for a kernel that every rank loads.
@@ -62,6 +65,7 @@ impl Request {
             Request::Split { color, key } => Some((*color, *key)),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
@@ -76,6 +80,7 @@ impl Request {
             Request::Orders(orders) => Some(orders),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Load(_)
@@ -90,6 +95,7 @@ impl Request {
             Request::Adopt(_, loan) => Some(loan),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Orders(_)
             | Request::Load(_)
@@ -158,6 +164,7 @@ impl fmt::Display for Request {
             Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
             Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
+            Request::Multicast(wanted) => write!(f, "asks for multicast: {wanted:?}"),
             Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
             Request::Adopt(wanted, _) => write!(f, "adopts {wanted}"),
             Request::Orders(orders) => write!(f, "{orders}"),
