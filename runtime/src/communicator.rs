@@ -312,7 +312,9 @@ impl Communicator {
     pub(crate) fn place(&self, needs: Needs) -> Result<Arc<Placed>, Error> {
         match self.meet(&Request::Load(needs))? {
             Granted::Kernel(placed) => Ok(placed),
-            other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_) | Granted::Told(_)) => {
+                Err(misled(&other))
+            }
         }
     }
 
@@ -321,6 +323,17 @@ impl Communicator {
         match Orders::of(program) {
             Some(orders) => self.meet(&Request::Orders(orders)).map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Tells the other ranks that text, which has no zero in it, and gives what each rank tells. Collective.
+    pub(crate) fn shares(&self, text: &str) -> Result<Arc<[String]>, Error> {
+        match self.meet(&Request::Share(text.into()))? {
+            Granted::Told(all) => Ok(all),
+            other @ (Granted::Done
+            | Granted::Kernel(_)
+            | Granted::Memory(_)
+            | Granted::Split(_)) => Err(misled(&other)),
         }
     }
 

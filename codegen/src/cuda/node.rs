@@ -456,7 +456,7 @@ impl Text<'_> {
     fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
         let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
         let name = &map.name;
-        if !map.clips(kernel.buffers[map.tensor.index()].kind, stored) {
+        if !map.clips(kernel.buffers[map.tensor.index()].usage, stored) {
             return name.clone();
         }
         let chunk = self.factor(map.chunk_at(at));

@@ -211,7 +211,7 @@ fn partial(kernel: &Kernel, buffer: TensorId) -> bool {
     let sums = kernel
         .buffers
         .iter()
-        .any(|buffer| matches!(buffer.kind.at_end(), AtEnd::Sum { .. }));
+        .any(|buffer| matches!(buffer.usage.at_end, AtEnd::Sum { .. }));
     sums && kernel.buffers[buffer.index()].is_scratch()
 }
 
@@ -289,7 +289,7 @@ fn all_reduce(kernel: &Kernel, plan: &Plan) -> Option<[f64; 3]> {
     let summed = kernel
         .buffers
         .iter()
-        .filter(|buffer| buffer.kind.at_end() == (AtEnd::Sum { everywhere: true }));
+        .filter(|buffer| buffer.usage.at_end == (AtEnd::Sum { everywhere: true }));
     let bytes = summed.map(|buffer| {
         let elements = u64::from(plan.geometry.size(buffer.rows))
             * u64::from(plan.geometry.size(buffer.columns));

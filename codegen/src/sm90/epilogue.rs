@@ -332,7 +332,9 @@ impl Walk<'_, '_> {
                 takes.extend(self.measure(leaf, *of, var));
             }
             self.apply(elements, &mut part, (&mut tiles, &mut vectors));
-            let scaled = stores.iter().any(|leaf| plane(leaf).is_some());
+            let scaled = stores
+                .iter()
+                .any(|leaf| plane(self.b.kernel, leaf).is_some());
             if scaled {
                 self.make_scales(elements, var, &mut part);
             }
@@ -410,14 +412,17 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What an own term is made of is
-    /// read first: stored tiles, and vectors.
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of the others' terms. What own terms are made of is
+    /// read first: stored tiles before all sums, as [`Self::load_operands`] brings them, and vectors.
     fn read_sums(
         &self,
         pass: &Pass<'_>,
         (stored, vectors): (&mut Vec<Node>, &mut Vec<(AccId, Node)>),
     ) -> Vec<Node> {
         let mut nodes = Vec::new();
+        if self.own_terms_read_tiles(pass) {
+            nodes.append(stored);
+        }
         let sums = pass.sums.iter().zip(&pass.own_terms);
         for ((_, leaf), own) in sums.filter(|_| pass.apart) {
             let OpKind::Reduce { acc, from, .. } = &leaf.op.kind else {
@@ -556,7 +561,7 @@ pub(super) fn groups<'s, 'a>(walk: &Walk<'_, '_>, pass: &'s Pass<'a>) -> Vec<Gro
         // Scales are made of a subtile once for all of its stores, of which each then makes some.
         let stored = |at: usize| {
             let leaf = &pass.stores[at];
-            (walk.stored(leaf), plane(leaf).is_some())
+            (walk.stored(leaf), plane(walk.b.kernel, leaf).is_some())
         };
         if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
             groups.push((of(from), &pass.stores[from..at], &pass.measured[from..at]));
