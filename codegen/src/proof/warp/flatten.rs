@@ -6,6 +6,7 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, FragmentStep, Kind, Step};
 use crate::diag::Diagnostic;
+use crate::program::Loc;
 use crate::warp::{BLOCK_ROWS, Expr, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
@@ -30,6 +31,8 @@ pub(super) struct Flattener<'a> {
     scheduler: Option<&'a Scheduler>,
     /// Arrivals at its order barrier that its next wait needs.
     order: u32,
+    /// The statement that the nodes are of, by the last note.
+    at: Option<Loc>,
     item: Option<(u32, u32)>,
     /// The tiling of the loop over items.
     pub(super) tiling: usize,
@@ -56,6 +59,7 @@ pub(super) fn flatten<'a>(
         run_by: warp.run_by,
         scheduler: None,
         order: runner,
+        at: None,
         item: None,
         tiling: 0,
         steps: Vec::new(),
@@ -88,7 +92,8 @@ pub(super) fn flatten<'a>(
             other => flat.node(other),
         }
     }
-    match flat.env.fault(warp.name) {
+    let role = &case.pipeline.kernel.roles[case.roles.gemm];
+    match flat.env.fault(warp.name, role.at) {
         Some(found) => Err(Box::new(found)),
         None => Ok(flat.steps),
     }
@@ -99,6 +104,7 @@ impl<'a> Flattener<'a> {
         self.steps.push(Step {
             node,
             kind,
+            at: self.at,
             item: self.item,
             tiling: self.tiling,
             role: self.scheduler.map_or(self.case.roles.gemm, |of| of.role),
@@ -106,7 +112,9 @@ impl<'a> Flattener<'a> {
     }
 
     fn list(&mut self, nodes: &'a [Node]) {
+        let at = self.at;
         nodes.iter().for_each(|node| self.node(node));
+        self.at = at;
     }
 
     pub(super) fn value(&self, expr: &Expr) -> u32 {
@@ -125,7 +133,8 @@ impl<'a> Flattener<'a> {
                     self.push(node, Kind::Fragment(FragmentStep::StartProducts));
                 }
             }
-            Node::Note(_) | Node::MmaFence | Node::SyncWarp | Node::LastCta { .. } => {}
+            Node::Note(note) => self.at = note.loc,
+            Node::MmaFence | Node::SyncWarp | Node::LastCta { .. } => {}
             Node::Let { name, value } => {
                 let value = self.value(value);
                 self.set(name, value);

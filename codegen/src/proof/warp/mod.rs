@@ -80,7 +80,9 @@ pub(crate) use outdated::outdated;
 /// What is wrong with it, or why it could not be run.
 pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
     if pipeline.dependent_launch && !dependent_launch::possible(&pipeline.kernel) {
-        return Err(Refused::Wrong(trace::dependent_launch().into()));
+        return Err(Refused::Wrong(
+            trace::dependent_launch(&pipeline.kernel).into(),
+        ));
     }
     let launches = launches::launches(pipeline)?;
     let further = combinations::further(pipeline, &launches)?;

@@ -3,6 +3,8 @@
 use super::simulator::{CALLER, Simulator, Touch, Who};
 use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
+use crate::kernel::Kernel;
+use crate::program::Loc;
 use crate::warp::{Node, Side, View};
 
 impl Simulator<'_> {
@@ -18,6 +20,28 @@ impl Simulator<'_> {
         };
         let role = warp.name;
         format!("{role} of block {} on rank {}{again}", who.block, who.rank)
+    }
+
+    /// Where the schedule asks for a step: its statement, or its role.
+    pub(super) fn place(&self, step: &Step<'_>) -> Loc {
+        let role = &self.case.pipeline.kernel.roles[step.role];
+        step.at.unwrap_or(role.at)
+    }
+
+    /// Where the schedule asks for what an agent does now.
+    fn here(&self, agent: usize) -> Loc {
+        let agent = &self.agents[agent];
+        self.place(&agent.steps[agent.at.min(agent.steps.len() - 1)])
+    }
+
+    /// Where the schedule first writes a tensor.
+    pub(super) fn writes(&self, tensor: usize) -> Loc {
+        let steps = self.agents.iter().flat_map(|agent| agent.steps);
+        let mut writes = steps.filter(|step| {
+            matches!(&step.kind, Kind::Store { to, .. } | Kind::HostCopy { to, .. } if to.tensor.index() == tensor)
+        });
+        let role = &self.case.pipeline.kernel.roles[self.case.roles.gemm];
+        writes.next().map_or(role.at, |step| self.place(step))
     }
 
     pub(super) fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
@@ -159,6 +183,11 @@ impl Simulator<'_> {
     }
 }
 
+/// A finding about what an agent does now.
+fn found(simulator: &Simulator<'_>, index: usize, rule: Rule) -> Diagnostic {
+    Diagnostic::new(rule, simulator.here(index), simulator.now(index))
+}
+
 pub(super) fn shared_race(
     simulator: &Simulator<'_>,
     before: Touch<Area>,
@@ -214,8 +243,7 @@ fn race(
     fence: bool,
     fix: &str,
 ) -> Diagnostic {
-    let found =
-        Diagnostic::new(Rule::Race, None, simulator.now(index)).note(None, earlier.to_string());
+    let found = found(simulator, index, Rule::Race).note(None, earlier);
     if fence {
         found
             .note(
@@ -242,7 +270,7 @@ pub(super) fn twice(
         simulator.who(before.who),
         simulator.deed(simulator.step_of(before.step))
     );
-    Diagnostic::new(Rule::Coverage, None, simulator.now(index))
+    found(simulator, index, Rule::Coverage)
         .note(None, earlier)
         .note(
             None,
@@ -269,7 +297,7 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         | View::SharedSlotChunks => at.chunk,
         View::SharedSlots | View::SharedChunk => at.rank,
     };
-    Diagnostic::new(Rule::Bounds, None, simulator.now(index))
+    found(simulator, index, Rule::Bounds)
         .note(
             None,
             format!(
@@ -280,7 +308,7 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
 }
 
 pub(super) fn before_the_wait(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             "this is a dependent launch, and nothing says that earlier launches are complete",
@@ -292,7 +320,7 @@ pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while earlier launches may still run"),
     )
     .note(
@@ -302,10 +330,10 @@ pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize
     .hint("every warp awaits earlier launches")
 }
 
-pub(super) fn dependent_launch() -> Diagnostic {
+pub(super) fn dependent_launch(kernel: &Kernel) -> Diagnostic {
     Diagnostic::new(
         Rule::Progress,
-        None,
+        kernel.roles.first().map(|role| role.at),
         "a kernel that communicates starts before the previous launch has ended",
     )
     .hint("only kernels without counters, copies and CTAs that move data are dependent launches")
@@ -315,7 +343,7 @@ pub(super) fn leaves_early(simulator: &Simulator<'_>, index: usize) -> Diagnosti
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while its stores may still read shared memory"),
     )
     .hint("wait for all groups of stores before the end")
@@ -325,7 +353,7 @@ pub(super) fn leaves_its_cluster(simulator: &Simulator<'_>, index: usize) -> Dia
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while another CTA of its cluster may still write its shared memory"),
     )
     .hint("wait for the whole cluster at the end")
@@ -339,7 +367,7 @@ pub(super) fn under_way(
     let [who, other] = [index, step.0].map(|agent| simulator.who(simulator.agents[agent].who));
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while its cluster's shared memory may still change"),
     )
     .note(None, format!("{other} {}", simulator.deed(simulator.step_of(step))))
@@ -358,7 +386,8 @@ pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usiz
         simulator.who(agent.who),
         simulator.cell_name(cell)
     );
-    let mut found = Diagnostic::new(Rule::Progress, None, message).note(None, simulator.now(index));
+    let mut found = Diagnostic::new(Rule::Progress, simulator.here(index), message)
+        .note(None, simulator.now(index));
     let here = waiting.iter().find(|other| {
         simulator.agents[**other].who.rank == agent.who.rank
             && simulator.agents[**other].who.block == agent.who.block
@@ -374,7 +403,7 @@ pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usiz
 }
 
 pub(super) fn no_bytes(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+    found(simulator, index, Rule::Progress)
         .note(
             None,
             "no bytes complete on this barrier: a phase of it ends with arrivals alone",
@@ -383,7 +412,7 @@ pub(super) fn no_bytes(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
 }
 
 pub(super) fn a_phase_behind(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             "nothing says that the previous phase is complete, and an earlier one has the same parity",
@@ -399,8 +428,9 @@ pub(super) fn overtaken(
     by: usize,
 ) -> Diagnostic {
     let who = simulator.who(simulator.agents[late].who);
-    let deed = simulator.deed(simulator.step_of((late, step)));
-    Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"))
+    let step = simulator.step_of((late, step));
+    let message = format!("{who} {}", simulator.deed(step));
+    Diagnostic::new(Rule::Progress, simulator.place(step), message)
         .note(None, simulator.now(by))
         .note(
             None,
@@ -411,7 +441,7 @@ pub(super) fn overtaken(
 
 /// A wait for a phase that was over before, with the next one.
 pub(super) fn too_late(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+    found(simulator, index, Rule::Progress)
         .note(
             None,
             "the next phase is complete, too: the parity says that the awaited one is not",
@@ -426,7 +456,7 @@ pub(super) fn stuck(simulator: &Simulator<'_>) -> Diagnostic {
     let first = blocked.first().copied().unwrap_or(0);
     let mut found = Diagnostic::new(
         Rule::Progress,
-        None,
+        simulator.here(first),
         format!("{}, for ever", simulator.now(first)),
     );
     for agent in blocked.iter().take(5) {
@@ -451,13 +481,13 @@ pub(super) fn accumulating(simulator: &Simulator<'_>, index: usize, product: usi
     let agent = &simulator.agents[index];
     let tiling = agent.steps[agent.at].tiling;
     let name = simulator.case.pipeline.accumulators(tiling, product);
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, format!("multiplies into `{name}` are under way"))
         .hint("`wgmma_wait` for all groups of an item before its accumulators are named")
 }
 
 pub(super) fn wrong(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
-    Diagnostic::new(Rule::Coverage, None, simulator.now(index)).note(None, what)
+    found(simulator, index, Rule::Coverage).note(None, what)
 }
 
 pub(super) fn uncovered(
@@ -475,7 +505,7 @@ pub(super) fn uncovered(
         let (did, all) = (written + added, wanted.0 + wanted.1);
         format!("{did} of {all} {what} are written")
     };
-    Diagnostic::new(Rule::Coverage, None, message)
+    Diagnostic::new(Rule::Coverage, simulator.writes(tensor), message)
 }
 
 /// An access of a rank's memory that its launch does not wait for.
@@ -497,7 +527,8 @@ pub(super) fn unfinished(simulator: &Simulator<'_>, touch: &Touch<Box4>, rank: u
         )
     };
     let message = format!("a launch ends on rank {rank} before {open}");
-    Diagnostic::new(Rule::Reuse, None, message)
+    let at = simulator.place(simulator.step_of(touch.step));
+    Diagnostic::new(Rule::Reuse, at, message)
         .note(None, deed)
         .hint(hint)
 }
@@ -517,7 +548,7 @@ pub(super) fn out_of_order(
         true => least.to_string(),
         false => format!("{least} to {most}"),
     };
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, which)
         .note(
             None,
@@ -543,13 +574,13 @@ pub(super) fn before_its_wait(
             "wait in the order of the statements, in this thread or in one that it waits for",
         ),
     };
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, what)
         .hint(hint)
 }
 
 pub(super) fn announced_early(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             format!("it does not come after {what}, which stands before the signal in its item"),
