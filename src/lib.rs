@@ -23,6 +23,7 @@ pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,
     Tensor, UserBuffer, cuda, dlpack, driver, error, family, jit, metrics, op, rendezvous, tuned,
+    tuning,
 };
 
 #[cfg(feature = "quantise")]

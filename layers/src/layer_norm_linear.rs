@@ -1,8 +1,9 @@
 //! A normalisation before a column-parallel layer.
 
-use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Saved, fits};
-use crate::norm::{Norm, Normalization, Statistics};
+use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Place, Saved, Source, fits};
 use crate::overlap::Parallel;
+use crate::side::NormKernels;
+use crate::side::twin::{Norm, Normalization};
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
@@ -39,18 +40,18 @@ pub struct LayerNormLinearGradients<'a> {
     pub linear: Gradients<'a>,
 }
 
-/// What a forward pass leaves for the backward pass, with handles of the input and of its normalised rows.
+/// What a forward pass leaves for the backward pass, with a handle of the input. Normalised rows are not kept: the backward pass makes
+/// them again.
 #[derive(Debug)]
 pub struct LayerNormLinearSaved {
     input: Tensor<bf16>,
-    statistics: Vec<Statistics>,
+    /// Two numbers for each row.
+    statistics: Tensor<f32>,
     linear: Saved,
 }
 
-/// `y = all_gather(norm(x)) · wᵀ + b`: each rank normalises its rows, then as [`Linear`].
-///
-/// On emulated ranks alone: the normalisation runs on the host, in the order of the rank's stream, and each pass waits for what the
-/// stream had before.
+/// `y = all_gather(norm(x)) · wᵀ + b`: each rank normalises its rows, straight into the buffer that they are gathered in, then as
+/// [`Linear`].
 ///
 /// ```
 /// use counterflow::{Communicator, prelude::bf16};
@@ -83,16 +84,42 @@ pub struct LayerNormLinearSaved {
 /// ```
 #[derive(Debug)]
 pub struct LayerNormLinear {
-    norm: Norm,
+    norm: NormKernels,
     linear: Linear,
+}
+
+/// Normalised rows, which a kernel writes where they are wanted.
+struct Normed<'a> {
+    norm: &'a NormKernels,
+    x: &'a Tensor<bf16>,
+    statistics: &'a Tensor<f32>,
+    parameters: LayerNormLinearParameters<'a>,
+}
+
+impl Source for Normed<'_> {
+    fn put(&self, to: Place<'_>) -> Result<(), Error> {
+        let LayerNormLinearParameters {
+            layer_norm_weight: gamma,
+            layer_norm_bias: beta,
+            ..
+        } = self.parameters;
+        let mut statistics = self.statistics.clone();
+        let affine = (gamma, beta);
+        let x = self.x;
+        self.norm.forward(x.shape(), x, affine, to, &mut statistics)
+    }
+
+    fn tensor(&self) -> Option<&Tensor<bf16>> {
+        None
+    }
 }
 
 impl LayerNormLinear {
     /// Builds the layer's ops. Collective: every rank makes the same.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a row-parallel layer, whose input no rank has whole rows of; [`Error::NotYet`] on GPUs; as
-    /// [`Linear::new`].
+    /// [`Error::Usage`] for a row-parallel layer, whose input no rank has whole rows of; [`Error::Toolkit`] on a GPU without a compiler;
+    /// as [`Linear::new`].
     pub fn new(
         userbuffers: &Userbuffers,
         config: &LayerNormLinearConfig,
@@ -103,14 +130,8 @@ impl LayerNormLinear {
                 legal: "use `Linear`: no rank has whole rows of such a layer's input".into(),
             });
         }
-        if !userbuffers.rank().gpu().is_emulated() {
-            return Err(Error::NotYet {
-                what: "a normalisation on GPUs".into(),
-                help: "normalise by a kernel of yours, then call `Linear`".into(),
-            });
-        }
         Ok(LayerNormLinear {
-            norm: config.norm,
+            norm: NormKernels::load(userbuffers.rank(), config.norm)?,
             linear: Linear::new(userbuffers, &config.linear)?,
         })
     }
@@ -120,14 +141,10 @@ impl LayerNormLinear {
         &self.linear
     }
 
-    fn columns(&self) -> usize {
-        self.linear.config().in_features
-    }
-
     fn checks(&self, parameters: &LayerNormLinearParameters<'_>) -> Result<(), Error> {
-        let row = [1, self.columns()];
+        let row = [1, self.linear.config().in_features];
         fits("γ", parameters.layer_norm_weight.shape(), row)?;
-        match (parameters.layer_norm_bias, self.norm.kind) {
+        match (parameters.layer_norm_bias, self.norm.norm().kind) {
             (Some(beta), Normalization::LayerNorm) => fits("β", beta.shape(), row),
             (None, Normalization::RmsNorm) => Ok(()),
             (given, kind) => {
@@ -143,7 +160,7 @@ impl LayerNormLinear {
     /// As [`Linear::forward`], of rows that are normalised first.
     ///
     /// # Errors
-    /// As [`Linear::forward`]; why the communicator ended, if it has.
+    /// As [`Linear::forward`].
     pub fn forward(
         &self,
         rows: usize,
@@ -153,18 +170,16 @@ impl LayerNormLinear {
     ) -> Result<LayerNormLinearSaved, Error> {
         self.checks(parameters)?;
         fits("x", x.shape(), self.linear.input_shape(rows))?;
-        let gamma = parameters.layer_norm_weight.read()?;
-        let beta = parameters.layer_norm_bias.map(Tensor::read).transpose()?;
-        let affine = (&gamma[..], beta.as_deref());
-        let given = x.read()?;
-        let mut normed = vec![bf16::ZERO; given.len()];
-        let each = given.chunks_exact(self.columns());
-        let each = each.zip(normed.chunks_exact_mut(self.columns()));
-        let statistics = each.map(|(x, y)| self.norm.forward(x, affine, y)).collect();
-        let input = self.linear.rank().zeros(x.shape())?;
-        input.write(&normed)?;
+        let statistics = self.norm.statistics(x.shape()[0])?;
+        let normed = Normed {
+            norm: &self.norm,
+            x,
+            statistics: &statistics,
+            parameters: *parameters,
+        };
+        let linear = &parameters.linear;
         Ok(LayerNormLinearSaved {
-            linear: self.linear.forward(rows, &input, &parameters.linear, y)?,
+            linear: self.linear.forward_of(rows, &normed, linear, y)?,
             input: x.clone(),
             statistics,
         })
@@ -173,7 +188,7 @@ impl LayerNormLinear {
     /// As [`Linear::backward`], with the gradients of the normalisation.
     ///
     /// # Errors
-    /// As [`Linear::backward`]; why the communicator ended, if it has.
+    /// As [`Linear::backward`].
     pub fn backward(
         &self,
         saved: LayerNormLinearSaved,
@@ -182,37 +197,42 @@ impl LayerNormLinear {
         dx: &mut Tensor<bf16>,
         gradients: LayerNormLinearGradients<'_>,
     ) -> Result<(), Error> {
+        self.backward_plus(saved, parameters, (dy, None), dx, gradients)
+    }
+
+    /// The same, where `residual` is added to the gradient of the input.
+    pub(crate) fn backward_plus(
+        &self,
+        saved: LayerNormLinearSaved,
+        parameters: &LayerNormLinearParameters<'_>,
+        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        dx: &mut Tensor<bf16>,
+        gradients: LayerNormLinearGradients<'_>,
+    ) -> Result<(), Error> {
         self.checks(parameters)?;
-        let row = [1, self.columns()];
+        let row = [1, self.linear.config().in_features];
         let (of_gamma, of_beta) = (gradients.layer_norm_weight, gradients.layer_norm_bias);
         fits("the gradient of γ", of_gamma.shape(), row)?;
         if let Some(of_beta) = &of_beta {
             fits("the gradient of β", of_beta.shape(), row)?;
         }
+        let x = &saved.input;
+        fits("dx", dx.shape(), x.shape())?;
+        let mut of_normed = self.linear.rank().zeros(x.shape())?;
+        let normed = Normed {
+            norm: &self.norm,
+            x,
+            statistics: &saved.statistics,
+            parameters: *parameters,
+        };
         let linear = &parameters.linear;
+        let (of_linear, to) = (gradients.linear, &mut of_normed);
         self.linear
-            .backward(saved.linear, linear, dy, dx, gradients.linear)?;
-        let (x, of_normed) = (saved.input.read()?, dx.read()?);
-        let gamma = parameters.layer_norm_weight.read()?;
-        let mut gammas = of_gamma.read()?;
-        let mut betas = of_beta.as_ref().map(|beta| beta.read()).transpose()?;
-        let mut all = vec![bf16::ZERO; x.len()];
-        let columns = self.columns();
-        for (at, statistics) in saved.statistics.into_iter().enumerate() {
-            let row = at * columns..(at + 1) * columns;
-            self.norm.backward(
-                &x[row.clone()],
-                &of_normed[row.clone()],
-                (&gamma, statistics),
-                &mut all[row],
-                (&mut gammas, betas.as_deref_mut()),
-            );
-        }
-        dx.write(&all)?;
-        of_gamma.write(&gammas)?;
-        match of_beta.zip(betas) {
-            Some((beta, values)) => beta.write(&values),
-            None => Ok(()),
-        }
+            .backward_of(&saved.linear, &normed, linear, dy, to, of_linear)?;
+        let (shape, of) = (x.shape(), &saved.statistics);
+        let both = [x, &of_normed];
+        self.norm.gradients(shape, both, of, of_gamma, of_beta)?;
+        let gamma = (parameters.layer_norm_weight, of);
+        self.norm.backward(shape, both, gamma, residual, dx)
     }
 }

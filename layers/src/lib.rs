@@ -1,7 +1,9 @@
 //! Tensor-parallel layers whose communication is fused with their products, over the public API of [`counterflow`] alone.
 //!
 //! [`overlap`] says how each product of a layer overlaps its communication, as TransformerEngine's users know it. [`Userbuffers`]
-//! is what the layers of a group share. [`Linear`] is the first layer: forward and backward, without an autograd of its own.
+//! is what the layers of a group share. [`Linear`], [`LayerNormLinear`], [`LayerNormMlp`], [`MultiheadAttention`] and
+//! [`TransformerLayer`] are its layers: forward and backward, without an autograd of their own. [`side`] has the kernels between their
+//! products.
 //!
 //! ```
 //! use counterflow::{Communicator, Error, prelude::bf16};
@@ -43,21 +45,43 @@
 //! # ?;
 //! # Ok::<(), Error>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+mod attention;
+mod comm_overlap;
+mod gradient_sum;
 mod layer_norm_linear;
+mod layer_norm_mlp;
 mod linear;
-mod norm;
 pub mod overlap;
+mod random;
 pub mod schedules;
+pub mod side;
+mod step;
+mod transformer_layer;
 mod userbuffers;
 
+pub use attention::{
+    CoreAttention, MultiheadAttention, MultiheadAttentionConfig, MultiheadAttentionGradients,
+    MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
+};
+pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
+pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
 };
+pub use layer_norm_mlp::{
+    LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
+    LayerNormMlpSaved,
+};
 pub use linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved};
-pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use random::{RngState, RngTracker};
+pub use side::twin::{Activation, Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use transformer_layer::{
+    TransformerLayer, TransformerLayerConfig, TransformerLayerGradients,
+    TransformerLayerParameters, TransformerLayerSaved,
+};
 pub use userbuffers::{BootstrapBackend, Initialize, QuantizationMode, Userbuffers};
 
 /// The page for who comes from TransformerEngine: its program is compiled and run.

@@ -1,5 +1,5 @@
 //! What the layers' own schedules become for Hopper: no spill, no slow code, and as many instructions of each sort as the tiles
-//! ask for. Choices are the first options.
+//! ask for. Choices are the first options. And the side kernels, which keep what they have in registers.
 
 // The common file is that of the runtime's tests, whose names the facade has, too.
 extern crate counterflow as counterflow_runtime;
@@ -10,12 +10,13 @@ mod nvidia;
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::{sm90, verify};
-use counterflow::jit::sass_checks;
+use counterflow::jit::{Source, Target, sass_checks};
 use counterflow::{Layout, Program, Variant, launch};
-use counterflow_layers::schedules as ours;
+use counterflow_layers::{Norm, Normalization, schedules as ours, side};
 
 /// Each schedule, with the layout in which a layer has it.
-const ALL: [(fn() -> Program, Layout); 8] = [
+const ALL: [(fn() -> Program, Layout); 9] = [
+    (ours::sum_gradients, Layout::Nt),
     (ours::reduce_scatter_bias, Layout::Nt),
     (ours::gemm_bias, Layout::Nt),
     (ours::ag_gemm_bias, Layout::Nt),
@@ -56,5 +57,42 @@ fn the_schedules_of_layers_compile_well() {
             &expected::instructions(&pipeline),
         ));
         assert!(found.is_empty(), "{name}: {found:#?}");
+    }
+}
+
+#[test]
+fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let layer = Norm::new(Normalization::LayerNorm);
+    let texts = [
+        ("layer norm", side::norm_text(&layer), 4),
+        (
+            "RMS norm",
+            side::norm_text(&Norm {
+                zero_centered_gamma: true,
+                ..Norm::new(Normalization::RmsNorm)
+            }),
+            4,
+        ),
+        ("elements", side::elements_text(), 7),
+        ("rope", side::rope_text(), 1),
+        ("attention", side::attention_text(), 3),
+        ("loss", side::loss_text(), 1),
+    ];
+    for (name, text, kernels) in texts {
+        let source = Source::new("side", &text).with(&side::HEADERS);
+        let compiled = compiler.compile(&source, Target::Sm90a);
+        let compiled = compiled.unwrap_or_else(|error| {
+            panic!("{name}: {error}\n{}", error.help().unwrap_or_default())
+        });
+        assert_eq!(compiled.facts.len(), kernels, "{name}");
+        for kernel in &compiled.facts {
+            println!("{}: {} registers", kernel.name, kernel.registers);
+            assert_eq!(kernel.frame, 0, "{}: {}", kernel.name, compiled.log);
+            // Two CTAs of 256 threads on an SM.
+            assert!(kernel.registers <= 128, "{}", kernel.name);
+        }
     }
 }

@@ -311,7 +311,9 @@ impl Communicator {
     pub(crate) fn place(&self, needs: Needs) -> Result<Arc<Placed>, Error> {
         match self.meet(&Request::Load(needs))? {
             Granted::Kernel(placed) => Ok(placed),
-            other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Memory(_) | Granted::Split(_) | Granted::Told(_)) => {
+                Err(misled(&other))
+            }
         }
     }
 
@@ -320,6 +322,17 @@ impl Communicator {
         match Orders::of(program) {
             Some(orders) => self.meet(&Request::Orders(orders)).map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Tells the other ranks that text, which has no zero in it, and gives what each rank tells. Collective.
+    pub(crate) fn shares(&self, text: &str) -> Result<Arc<[String]>, Error> {
+        match self.meet(&Request::Share(text.into()))? {
+            Granted::Told(all) => Ok(all),
+            other @ (Granted::Done
+            | Granted::Kernel(_)
+            | Granted::Memory(_)
+            | Granted::Split(_)) => Err(misled(&other)),
         }
     }
 
@@ -479,6 +492,11 @@ impl Communicator {
     /// Where slot 0 of the heap starts.
     pub(crate) fn heap(&self) -> Address {
         self.group.address(0, 0)
+    }
+
+    /// The multicast address of where each rank's slot of the heap starts, if it has one.
+    pub(crate) const fn heap_everywhere(&self) -> Option<Address> {
+        None
     }
 
     /// The stream of this rank's copies.

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// How the name of a file begins and ends that is not in its place yet.
 const BESIDE: [&str; 2] = [".counterflow-", ".new"];
@@ -45,6 +46,36 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = unlinkat(CWD, &beside, AtFlags::empty());
     }
     written
+}
+
+/// Keeps every other program from the file of that name that asks for the same, until this is dropped. The lock is a file beside it,
+/// since the file itself is replaced.
+///
+/// # Errors
+/// As [`write`]; [`io::ErrorKind::TimedOut`] where another program has it for seconds.
+pub(crate) fn alone(path: &Path) -> io::Result<File> {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let folder = trust::made(trust::parent(path))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = folder.join(format!("{name}.lock"));
+    let file = openat(CWD, &lock, flags, Mode::RUSR | Mode::WUSR)?;
+    let end = Instant::now() + LIMIT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file.into()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let held = format!("another program holds {}", lock.display());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+            }
+            // A file system without locks: the last writer wins.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(file.into()),
+            Err(why) => return Err(why.into()),
+        }
+    }
 }
 
 fn beside() -> String {

@@ -53,6 +53,7 @@ pub mod tensor;
 mod this_thread;
 mod trust;
 pub mod tuned;
+pub mod tuning;
 mod undo;
 pub mod user_buffer;
 

@@ -77,7 +77,7 @@ pub(crate) enum Bits {
 
 impl Bits {
     /// Refuses a kernel whose rows have other bits.
-    fn admits(&self, kernel: &Checked<Kernel>) -> Result<(), Error> {
+    pub(crate) fn admits(&self, kernel: &Checked<Kernel>) -> Result<(), Error> {
         match self {
             Bits::Any => Ok(()),
             Bits::Invariant => Ok(BitsClass::of(kernel).map(drop)?),
@@ -117,6 +117,11 @@ impl Proven {
 }
 
 impl Proof {
+    /// The model's time of the largest launch, in seconds.
+    pub(crate) fn predicted(&self, machine: &Machine) -> f64 {
+        tuned::predicted(self.series.kernel(), &self.largest, machine)
+    }
+
     fn of(asked: &Asked<'_>) -> Result<Proof, Error> {
         let Asked {
             program,

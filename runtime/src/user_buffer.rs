@@ -97,7 +97,9 @@ impl Communicator {
                     (self.own().clone(), self.ends().clone()),
                 ))
             }
-            other @ (Granted::Done | Granted::Kernel(_) | Granted::Split(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Kernel(_) | Granted::Split(_) | Granted::Told(_)) => {
+                Err(misled(&other))
+            }
         }
     }
 }

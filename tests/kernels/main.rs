@@ -21,6 +21,9 @@ mod handed;
 mod handed_over;
 mod kinds;
 mod made;
+mod multicast;
+#[path = "../../codegen/tests/fixtures/multicast.rs"]
+mod multicast_of;
 #[path = "../common/newcomers.rs"]
 mod newcomers;
 #[path = "../common/outsiders.rs"]

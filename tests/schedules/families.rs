@@ -5,10 +5,11 @@ use crate::candidates::{K, MOST, N, Tensors, after, built};
 use crate::parallel::in_parallel;
 use crate::wide::wide;
 use counterflow::family::{self, Choice, Family, Reason, SCHEDULE, Stage};
-use counterflow::metrics::OpCounts;
+use counterflow::metrics::{OpCounts, Why};
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::tuned::{Tuned, Winner};
+use counterflow::tuning::Tuning;
 use counterflow::{Communicator, Dtype, Error, Shape, Variant, families, schedules};
 
 #[test]
@@ -55,7 +56,7 @@ fn candidates_of_two_launches_are_recorded_in_graphs() {
         let graph = rank.capture(|recording| {
             let mut launch = op.on(recording);
             for (name, needs, held) in &mut tensors.0 {
-                launch = launch.tensor(name, held.given(!needs.kind.is_input()));
+                launch = launch.tensor(name, held.given(!needs.usage.is_input()));
             }
             launch.launch().map(drop)
         })?;
@@ -246,7 +247,7 @@ fn what_moves_other_columns_is_no_candidate() {
     assert_eq!(told.kind(), "usage");
     assert_eq!(
         told.to_string(),
-        "gemm+reduce_scatter instead of gemm_rs: `g` of reduce_scatter has 64 lines of 64 bytes, not 64 lines of 128 bytes, in a launch of M=64, N=64, K=32"
+        "gemm+reduce_scatter instead of gemm_rs: `g` of reduce_scatter has 64 lines of 64 bytes, not 64 lines of 128 bytes, in a launch of 64x64x32"
     );
 }
 
@@ -390,7 +391,7 @@ fn batch_invariant_families_have_one_candidate() {
     let done = Communicator::each(&ranks, |rank| {
         rank.reserve(64 << 20)?;
         let builder = rank.op_for::<families::GemmReduceScatter>();
-        let builder = builder.batch_invariant().up_to(4096, 512, 512);
+        let builder = builder.batch_invariant().up_to(4096, 2048, 1024);
         let op = builder.buckets([16, 128]).build()?;
         assert_eq!(op.schedule_of(16), op.schedule_of(4096));
         assert!(
@@ -434,4 +435,41 @@ fn rows_of_two_stages_have_the_same_bits_in_all_buckets() {
     let [few, many] = [0, 1].map(|launch| [&done[0][launch][..], &done[1][launch][..]].concat());
     assert!(few.iter().filter(|bits| **bits & 0x7fff != 0).count() > few.len() / 2);
     assert!(few == many[..few.len()]);
+}
+
+/// Emulated ranks have no speed worth knowing, but all that a measurement does.
+#[test]
+fn families_are_measured_bucket_by_bucket() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(32 << 20)?;
+        let builder = rank.op_for::<families::GemmReduceScatter>();
+        let builder = builder.tuning(Tuning::Quick).up_to(256, 128, 64);
+        let op = builder.buckets([64]).build()?;
+        for rows in [64, 256] {
+            let Reason::Measured { at, microseconds } = op.why(rows) else {
+                panic!("{}", op.why(rows));
+            };
+            assert!(at[0] as usize >= rows && microseconds > 0.0);
+        }
+        rank.barrier()?;
+        Ok([64, 256].map(|rows| (op.schedule_of(rows).to_owned(), op.variant_of(rows).clone())))
+    });
+    let done = done.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(done[0], done[1]);
+}
+
+/// No peer waits for a product's kernel, so a rank measures alone.
+#[test]
+fn a_rank_measures_a_product_by_itself() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, |rank| {
+        if rank.rank() == 0 {
+            let builder = rank.op_of::<schedules::GemmOp>().tuning(Tuning::Quick);
+            builder.up_to(64, 64, 64).build()?;
+            assert_eq!(rank.op_counts()[0].why, Why::Measured);
+        }
+        rank.barrier()
+    });
+    done.map(drop).unwrap_or_else(|error| panic!("{error}"));
 }

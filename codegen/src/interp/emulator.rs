@@ -119,6 +119,11 @@ impl<'a> Emulator<'a> {
         }
     }
 
+    /// Draws the orders in which the switch adds from a seed.
+    pub fn switch_adds_by(&mut self, seed: u64) {
+        self.data.draw_from(seed);
+    }
+
     pub fn rank_of(&self, turn: Turn) -> usize {
         match self.workers.get(turn) {
             Some(worker) => worker.agent / self.setup.roles,
@@ -344,7 +349,7 @@ impl<'a> Emulator<'a> {
         if self.data.wanted() {
             for (index, buffer) in self.setup.kernel.buffers.iter().enumerate() {
                 let id = crate::program::TensorId(index as u16);
-                match buffer.kind.is_left_behind() {
+                match buffer.usage.is_left_behind() {
                     false => {}
                     true => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);

@@ -3,7 +3,7 @@
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;
-use crate::block::ScaleBlock;
+use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};
@@ -27,8 +27,8 @@ impl Walk<'_, '_> {
         };
         let copy = Node::CopyScales {
             tensor: src.buffer,
-            from: self.home(&src.home),
-            to: self.home(&dst.home),
+            from: self.home_of_scales(&src.home),
+            to: self.home_of_scales(&dst.home),
             row: first,
             rows: Expr::Min(Box::new(piece), Box::new(all - start)),
         };
@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
     pub(super) fn box_of_blocks(&mut self, var: Var, region: &Region) -> (MapId, At) {
         let map = self.map(region.buffer, self.rows_of_blocks(region.buffer), BATCH);
         let each = self.b.kernel.buffers[region.buffer.index()]
-            .kind
+            .usage
             .rows_each();
         let (row, chunk) = match self.item(var) {
             Some((partition, chunk, row, _)) => {
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
                 each => row / Expr::symbol("SCALE_BLOCK", each),
             },
             chunk: chunk.unwrap_or(0.into()),
-            rank: self.home(&region.home),
+            whose: self.home_of_scales(&region.home).into(),
         };
         (map, at)
     }
@@ -75,7 +75,7 @@ impl Walk<'_, '_> {
     }
 
     fn rows_of_blocks(&self, scale: TensorId) -> u32 {
-        self.box_rows() / self.b.kernel.buffers[scale.index()].kind.rows_each()
+        self.box_rows() / self.b.kernel.buffers[scale.index()].usage.rows_each()
     }
 
     /// Refuses pieces that no box of their scales begins with.

@@ -209,7 +209,7 @@ fn broken(name: &str, scales: Scales, break_it: impl Fn(&Pipeline, &mut Vec<Node
 /// Whether a map is of scales that travel.
 fn travels(pipeline: &Pipeline, map: MapId) -> bool {
     let tensor = pipeline.maps[usize::from(map.0)].tensor;
-    let kind = pipeline.kernel.buffers[tensor.index()].kind;
+    let kind = pipeline.kernel.buffers[tensor.index()].usage;
     kind.is_scale() && kind.is_gathered()
 }
 
@@ -281,7 +281,7 @@ fn kernels_that_lose_scales_of_blocks() {
     let to_nobody = |pipeline: &Pipeline, list: &mut Vec<Node>| {
         for node in list {
             if let Some(at) = carried(pipeline, node, true) {
-                at.rank = Expr::me();
+                at.whose = Expr::me().into();
             }
         }
     };

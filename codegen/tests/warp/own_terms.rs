@@ -74,6 +74,45 @@ fn sums_over_the_others_have_their_own_terms() {
     }
 }
 
+/// Two sums of an item, of which the second one's own term is a stored tile: the loader brings that before all sums.
+#[test]
+fn a_sum_whose_own_term_is_a_tile_follows_one_whose_own_term_is_the_product() {
+    let mut s = ScheduleBuilder::new("two_sums");
+    let (x, w, c) = (s.local("x", Bf16), s.local("w", Bf16), s.local("c", Bf16));
+    let (y, z) = (s.scattered("y", Bf16), s.scattered("z", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let partial = s.symmetric("partial", Bf16, y, world());
+    let moved = s.symmetric("moved", Bf16, y, world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let product = s.dot(x.at(t), w.at(t));
+                let tile = s.load(c.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), product);
+                s.store(moved.on(&owner).at(me()).at(t), tile);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let tile = s.load(c.at(t));
+            s.wait(landed.at(others()).at(t));
+            let (sum, tiles) = (
+                s.sum(partial.at(others()).at(t)),
+                s.sum(moved.at(others()).at(t)),
+            );
+            s.store(y.at(t), product + sum);
+            s.store(z.at(t), tile + tiles);
+        });
+    });
+    let program = s.finish();
+    assert_eq!(own_terms(&built(&program, &Variant::new(4))).len(), 2);
+    right(&program);
+}
+
 /// Nothing is rounded on its way, and nothing beside it.
 #[test]
 fn partial_sums_in_f32_have_kernels() {

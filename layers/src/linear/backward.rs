@@ -1,7 +1,7 @@
 //! The backward pass.
 
 use super::forward::take;
-use super::{Gradients, Linear, Parameters, Saved, fits};
+use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
@@ -40,26 +40,42 @@ impl Linear {
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
+        let Some(input) = saved.input.clone() else {
+            return Err(Error::Usage {
+                what: "what another kind of layer has saved".into(),
+                legal: "give what this layer's forward pass gave back".into(),
+            });
+        };
+        let wanted = self.input_shape(saved.rows);
+        fits("the saved input", input.shape(), wanted)?;
+        self.backward_of(&saved, &input, parameters, dy, dx, gradients)
+    }
+
+    /// The same of an input that a kernel may write again where it is wanted.
+    pub(crate) fn backward_of(
+        &self,
+        saved: &Saved,
+        source: &dyn Source,
+        parameters: &Parameters<'_>,
+        dy: &Tensor<bf16>,
+        dx: &mut Tensor<bf16>,
+        gradients: Gradients<'_>,
+    ) -> Result<(), Error> {
         let rows = saved.rows;
         self.checks(rows, parameters)?;
         fits("dy", dy.shape(), self.output_shape(rows))?;
         fits("dx", dx.shape(), self.input_shape(rows))?;
-        fits(
-            "the saved input",
-            saved.input.shape(),
-            self.input_shape(rows),
-        )?;
         self.checks_gradients(&gradients)?;
         if rows == 0 {
             return Ok(());
         }
         let _turn = self.userbuffers.turn();
         if self.rank().world() == 1 {
-            return self.alone(&saved, parameters, dy, dx, gradients);
+            return self.alone((rows, source), parameters, dy, dx, gradients);
         }
         match self.config.parallel {
-            Parallel::Column => self.of_column(&saved, parameters, dy, dx, gradients),
-            Parallel::Row => self.of_row(&saved, parameters, dy, dx, gradients),
+            Parallel::Column => self.of_column((saved, source), parameters, dy, dx, gradients),
+            Parallel::Row => self.of_row((rows, source), parameters, dy, dx, gradients),
         }
     }
 
@@ -90,7 +106,7 @@ impl Linear {
     /// One rank has all.
     fn alone(
         &self,
-        saved: &Saved,
+        (rows, source): (usize, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
@@ -98,23 +114,18 @@ impl Linear {
     ) -> Result<(), Error> {
         let launch = self.dgrad.op.on(&**self.rank());
         let launch = launch.tensor("x", dy).tensor("w", parameters.weight);
-        launch.tensor("y", dx).rows(saved.rows).launch()?;
+        launch.tensor("y", dx).rows(rows).launch()?;
         if let Some(weight) = gradients.weight {
-            self.weight(
-                saved.rows,
-                Rows::Own(dy),
-                Rows::Own(&saved.input),
-                weight,
-                None,
-            )?;
+            let x = self.whole(rows, source)?;
+            self.weight(rows, Rows::Own(dy), Rows::Own(&x), weight, None)?;
         }
-        self.bias(saved.rows, Rows::Own(dy), gradients.bias)
+        self.bias(rows, Rows::Own(dy), gradients.bias)
     }
 
     /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`.
     fn of_column(
         &self,
-        saved: &Saved,
+        (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
@@ -126,7 +137,8 @@ impl Linear {
         let mut partial = partial.map(|partial| partial.rows(0..rows)).transpose()?;
         // The input of all ranks, unless it was kept or nothing needs it.
         let again = !self.config.frozen && saved.gathered.is_none();
-        let all = again.then(|| self.put(rows, &saved.input)).transpose()?;
+        let again = again.then(|| self.put(rows, self.sides[1], source));
+        let all = again.transpose()?;
         if let Some(all) = &all
             && !self.overlap.bulk_dgrad
         {
@@ -147,10 +159,10 @@ impl Linear {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, &mut own));
             let again = all.as_ref().map(Rows::All);
-            let x = again.or(saved.gathered.as_ref().map(Rows::Own));
             // Of one that is not frozen, either is there.
-            let x = x.unwrap_or(Rows::Own(&saved.input));
-            self.weight(rows, Rows::Own(dy), x, weight, beside)?;
+            if let Some(x) = again.or(saved.gathered.as_ref().map(Rows::Own)) {
+                self.weight(rows, Rows::Own(dy), x, weight, beside)?;
+            }
         }
         if let Some(partial) = &partial
             && !self.overlap.bulk_wgrad
@@ -164,14 +176,13 @@ impl Linear {
     /// `dx = all_gather(dy) · w` and `dw += all_gather(dy)ᵀ · x`.
     fn of_row(
         &self,
-        saved: &Saved,
+        (rows, source): (usize, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
-        let rows = saved.rows;
-        let all = self.put(rows, dy)?;
+        let all = self.put(rows, self.sides[0], dy)?;
         if !self.overlap.dgrad_ag {
             self.gather(&all, rows)?;
         }
@@ -179,7 +190,8 @@ impl Linear {
         let launch = launch.tensor("x", &all).tensor("w", parameters.weight);
         launch.tensor("y", dx).rows(rows).launch()?;
         if let Some(weight) = gradients.weight {
-            self.weight(rows, Rows::All(&all), Rows::Own(&saved.input), weight, None)?;
+            let x = self.whole(rows, source)?;
+            self.weight(rows, Rows::All(&all), Rows::Own(&x), weight, None)?;
         }
         self.bias(rows, Rows::All(&all), gradients.bias)
     }

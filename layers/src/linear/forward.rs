@@ -1,8 +1,8 @@
 //! The forward pass.
 
-use super::step::Built;
-use super::{Linear, Parameters, Saved, fits};
+use super::{Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
+use crate::step::Built;
 use counterflow::op::Launch;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Op, Tensor, UserBuffer};
@@ -25,10 +25,22 @@ impl Linear {
     ) -> Result<Saved, Error> {
         self.checks(rows, parameters)?;
         fits("x", x.shape(), self.input_shape(rows))?;
+        self.forward_of(rows, x, parameters, y)
+    }
+
+    /// The same of rows that a kernel may write where they are wanted.
+    pub(crate) fn forward_of(
+        &self,
+        rows: usize,
+        source: &dyn Source,
+        parameters: &Parameters<'_>,
+        y: &mut Tensor<bf16>,
+    ) -> Result<Saved, Error> {
+        self.checks(rows, parameters)?;
         fits("y", y.shape(), self.output_shape(rows))?;
         let mut saved = Saved {
             rows,
-            input: x.clone(),
+            input: source.tensor().cloned(),
             gathered: None,
         };
         if rows == 0 {
@@ -38,7 +50,7 @@ impl Linear {
         let alone = self.rank().world() == 1;
         match self.config.parallel {
             Parallel::Column if !alone => {
-                let all = self.put(rows, x)?;
+                let all = self.put(rows, self.sides[1], source)?;
                 if !self.overlap.fprop_ag {
                     self.gather(&all, rows)?;
                 }
@@ -54,6 +66,7 @@ impl Linear {
                 }
             }
             Parallel::Row if !alone => {
+                let x = &self.whole(rows, source)?;
                 let mut own = self.landing(rows)?;
                 match &self.partial {
                     None => {
@@ -72,6 +85,7 @@ impl Linear {
                 take(&own, y)?;
             }
             Parallel::Column | Parallel::Row => {
+                let x = &self.whole(rows, source)?;
                 let launch = self.product(parameters, self.config.bias);
                 launch.tensor("x", x).tensor("y", y).rows(rows).launch()?;
             }
@@ -87,17 +101,6 @@ impl Linear {
             Some(bias) => launch.tensor("bias", bias),
             None => launch,
         }
-    }
-
-    /// Puts this rank's rows into the buffer that rows are gathered in.
-    pub(super) fn put(&self, rows: usize, own: &Tensor<bf16>) -> Result<UserBuffer<bf16>, Error> {
-        let rank = self.rank();
-        let whole = self.each(rows) * rank.world() as usize;
-        let all = self.userbuffers.gathered([whole, own.shape()[1]])?;
-        if !own.is_empty() {
-            all.rows(rank.chunk(rank.rank(), rows))?.copy_from(own)?;
-        }
-        Ok(all)
     }
 
     /// Gathers them, where no product does.

@@ -4,17 +4,18 @@ mod backward;
 mod config;
 mod forward;
 mod plan;
-mod step;
+mod source;
 
 use crate::overlap::{Overlap, Parallel, Pass};
+use crate::step::{Built, Step, Wgrad};
 use crate::userbuffers::Userbuffers;
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use plan::Plan;
+pub(crate) use source::{Place, Source};
 use std::sync::Arc;
-use step::{Built, Step, Wgrad};
 
 impl LinearConfig {
     /// The memory of the layer's ops at most, beside the buffers and tensors. [`Workspace::together`] is that of several layers.
@@ -53,20 +54,41 @@ pub struct Gradients<'a> {
 #[derive(Debug)]
 pub struct Saved {
     rows: usize,
-    input: Tensor<bf16>,
+    /// `None`: a kernel writes it again.
+    input: Option<Tensor<bf16>>,
     /// The input of all ranks.
     gathered: Option<Tensor<bf16>>,
+}
+
+impl Saved {
+    /// Rows over all ranks.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn input(&self) -> Option<&Tensor<bf16>> {
+        self.input.as_ref()
+    }
+
+    /// Lets the memory of the input go: who calls the backward pass has it again by then.
+    pub(crate) fn forget_input(&mut self) {
+        self.input = None;
+    }
 }
 
 /// A product of a layer, and what does it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Product {
+    /// The layer's name, if it has one.
+    pub layer: Option<String>,
     /// Which.
     pub pass: Pass,
     /// The schedule.
     pub schedule: String,
     /// The variant of it that was built.
     pub variant: String,
+    /// What chose the schedule: settings, or of the method `auto` a table of winners or the model.
+    pub why: String,
     /// Whether communication of the layer runs in the same kernel.
     pub overlaps: bool,
 }
@@ -168,10 +190,12 @@ impl Linear {
     /// Its products, each with the schedule that does it: the proof of what is fused.
     pub fn products(&self) -> Vec<Product> {
         let built = |pass, built: &Built, overlaps| Product {
+            layer: self.config.ub_name.clone(),
             pass,
             schedule: built.schedule.clone(),
             variant: built.op.variant().to_string(),
-            overlaps,
+            why: built.why.clone(),
+            overlaps: overlaps && built.is_fused(),
         };
         let overlap = self.overlap;
         let fprop = built(

@@ -1,9 +1,9 @@
 //! Which ops a layer needs.
 
 use super::config::LinearConfig;
-use super::step::{MOVED, Step, shape, size};
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
+use crate::step::{MOVED, Step, Work, shape, size};
 use crate::userbuffers::Userbuffers;
 use counterflow::{Error, Layout, Program, schedules};
 
@@ -152,29 +152,27 @@ impl Of<'_> {
         self.world == 1
     }
 
-    /// A step whose schedule and choices the settings of a product make, where a rank's rows have so many columns.
-    fn by_settings(&self, product: usize, columns: usize) -> Option<(Schedule, Settled)> {
+    /// The schedule and choices that the settings of a product make.
+    fn by_settings(&self, product: usize) -> Option<(Schedule, Settled)> {
         let gemm = &self.named.as_ref()?[product];
-        let bytes = self.rows.div_ceil(self.world) * columns * 2;
-        let schedule = gemm.schedule(bytes as u64);
-        Some((schedule, gemm.choices(schedule)))
+        Some((gemm.schedule(), gemm.choices()))
     }
 
     fn fprop(&self) -> Step {
         let [out, depth] = self.sides;
         let overlaps = self.overlap.fprop_ag || self.overlap.fprop_rs;
-        let fused = overlaps.then(|| self.by_settings(0, depth)).flatten();
+        let fused = overlaps.then(|| self.by_settings(0)).flatten();
         // A sum by itself adds the bias.
         let later = self.config.parallel == Parallel::Row && !self.alone() && fused.is_none();
         let bias = self.config.bias && !later;
-        let (program, choices) = match fused {
-            Some((schedule, choices)) if bias => (biased(schedule), choices),
-            Some((schedule, choices)) => (schedule.program(), choices),
-            None if bias => (ours::gemm_bias(), Vec::new()),
-            None => (schedules::gemm(), Vec::new()),
+        let (work, choices) = match fused {
+            Some((schedule, choices)) if bias => (schedule.biased(), choices),
+            Some((schedule, choices)) => (schedule.work(), choices),
+            None if bias => (ours::gemm_bias().into(), Vec::new()),
+            None => (schedules::gemm().into(), Vec::new()),
         };
         Step {
-            program,
+            work,
             layout: Layout::Nt,
             shape: shape(self.rows, out, depth),
             choices,
@@ -190,14 +188,14 @@ impl Of<'_> {
             ..
         } = self.overlap;
         let overlaps = dgrad_ag || dgrad_rs || bulk_dgrad;
-        let fused = overlaps.then(|| self.by_settings(1, depth)).flatten();
-        let (program, choices) = match fused {
-            Some((schedule, choices)) => (schedule.program(), choices),
-            None => (schedules::gemm(), Vec::new()),
+        let fused = overlaps.then(|| self.by_settings(1)).flatten();
+        let (work, choices) = match fused {
+            Some((schedule, choices)) => (schedule.work(), choices),
+            None => (schedules::gemm().into(), Vec::new()),
         };
         let product = shape(self.rows, columns, depth);
         Step {
-            program,
+            work,
             layout: Layout::Nn,
             shape: match bulk_dgrad {
                 true => product.dim("z.columns", size(columns)),
@@ -210,14 +208,14 @@ impl Of<'_> {
     fn wgrad(&self) -> Step {
         let [out, columns] = self.sides;
         let bulk = self.overlap.bulk_wgrad;
-        let fused = bulk.then(|| self.by_settings(2, columns)).flatten();
-        let (program, choices) = match fused {
-            Some((schedule, choices)) => (schedule.program(), choices),
-            None => (schedules::wgrad(), Vec::new()),
+        let fused = bulk.then(|| self.by_settings(2)).flatten();
+        let (work, choices) = match fused {
+            Some((schedule, choices)) => (schedule.work(), choices),
+            None => (schedules::wgrad().into(), Vec::new()),
         };
         let product = shape(out, columns, self.rows);
         Step {
-            program,
+            work,
             layout: Layout::Tn,
             shape: match bulk {
                 true => product
@@ -263,7 +261,7 @@ impl Of<'_> {
 
     fn bias(&self) -> Step {
         Step {
-            program: schedules::wgrad(),
+            work: schedules::wgrad().into(),
             layout: Layout::Tn,
             shape: shape(ONES, self.sides[0], self.rows),
             choices: Vec::new(),
@@ -272,7 +270,7 @@ impl Of<'_> {
 
     fn moves(&self, program: Program, columns: usize) -> Step {
         Step {
-            program,
+            work: Work::Schedule(program),
             layout: Layout::Nt,
             shape: shape(self.rows, columns, columns),
             choices: Vec::new(),
@@ -282,16 +280,3 @@ impl Of<'_> {
 
 /// Choices by name.
 type Settled = Vec<(&'static str, counterflow::Setting)>;
-
-/// The same with a bias.
-fn biased(schedule: Schedule) -> Program {
-    match schedule {
-        Schedule::AgGemm => ours::ag_gemm_bias(),
-        Schedule::AgGemmPull => ours::ag_gemm_pull_bias(),
-        Schedule::AgGemmRing => ours::ag_gemm_ring_bias(),
-        Schedule::AgGemmDoubleRing => ours::ag_gemm_double_ring_bias(),
-        Schedule::GemmRs => ours::gemm_rs_bias(),
-        // No output has these.
-        Schedule::Bulk | Schedule::WgradRs | Schedule::Kept => schedule.program(),
-    }
-}

@@ -2,8 +2,10 @@
 
 use super::name::{GemmName, Pass};
 use super::settings::{Comm, Method, Parallel, Settings};
-use counterflow::Setting;
-use counterflow::{Error, Program, schedules};
+use crate::schedules as ours;
+use crate::step::Work;
+use counterflow::family::{Family, Stage};
+use counterflow::{Error, Program, Setting, families, schedules};
 
 /// A product with what was said of it and TransformerEngine's defaults for the rest.
 ///
@@ -122,7 +124,7 @@ fn refused<T>(what: String, legal: impl Into<String>) -> Result<T, Error> {
 }
 
 impl Gemm {
-    pub(super) fn new(
+    pub(crate) fn new(
         name: &GemmName,
         parallel: Parallel,
         given: &Settings,
@@ -161,8 +163,7 @@ impl Gemm {
             );
         }
         let aggregate = given.aggregate.unwrap_or(false);
-        let steps = matches!(method, Method::RingExchange | Method::Auto);
-        if aggregate && (scatters || !steps) {
+        if aggregate && (scatters || method != Method::RingExchange) {
             return refused(
                 format!("{name} cannot aggregate: it is {comm} with the method {method}"),
                 "leave out `aggregate`: it makes the steps of a gather by ring_exchange larger",
@@ -188,15 +189,14 @@ impl Gemm {
         })
     }
 
-    /// The schedule that does it, where a rank's rows have so many bytes.
+    /// The schedule that does it.
     ///
     /// A gather by `ring_exchange` is [`AgGemmPull`](Schedule::AgGemmPull) if copy engines may move it (`use_ce`, the default);
     /// otherwise [`AgGemmRing`](Schedule::AgGemmRing), or with `aggregate` [`AgGemmDoubleRing`](Schedule::AgGemmDoubleRing), in
     /// half as many steps. TransformerEngine's reduce-scatters by `ring_exchange` and `pipeline` both send partial sums
-    /// straight to their owner, which adds them in f32: [`GemmRs`](Schedule::GemmRs) does, tile by tile.
-    pub fn schedule(&self, chunk_bytes: u64) -> Schedule {
-        // Below it a copy engine's fixed cost shows.
-        const LARGE: u64 = 4 << 20;
+    /// straight to their owner, which adds them in f32: [`GemmRs`](Schedule::GemmRs) does, tile by tile. With `auto` a family
+    /// chooses: the fastest known schedule for the sizes, which may be one that is not fused.
+    pub fn schedule(&self) -> Schedule {
         match (self.comm, self.method) {
             (Comm::AllGather, Method::Bulk) => Schedule::Bulk,
             (Comm::AllGather, Method::External) => Schedule::Kept,
@@ -208,24 +208,20 @@ impl Gemm {
                     (false, true) => Schedule::AgGemmDoubleRing,
                 }
             }
-            (Comm::AllGather, Method::Auto) => match chunk_bytes >= LARGE {
-                true => Schedule::AgGemmPull,
-                false => Schedule::AgGemm,
-            },
-            (
-                Comm::ReduceScatter,
-                Method::RingExchange | Method::Pipeline | Method::External | Method::Auto,
-            ) => Schedule::GemmRs,
+            (Comm::AllGather, Method::Auto) => Schedule::AllGatherGemm,
+            (Comm::ReduceScatter, Method::Auto) => Schedule::GemmReduceScatter,
+            (Comm::ReduceScatter, Method::RingExchange | Method::Pipeline | Method::External) => {
+                Schedule::GemmRs
+            }
         }
     }
 
     /// The choices of that schedule which the settings make, by name.
-    pub fn choices(&self, schedule: Schedule) -> Vec<(&'static str, Setting)> {
+    pub fn choices(&self) -> Vec<(&'static str, Setting)> {
         /// Rows of a step that was made larger: twice the first option.
         const LARGER: u32 = 2048;
-        match schedule {
-            Schedule::AgGemm
-            | Schedule::AgGemmRing
+        match self.schedule() {
+            Schedule::AgGemmRing
             | Schedule::AgGemmDoubleRing
             | Schedule::Bulk
             | Schedule::WgradRs => {
@@ -233,24 +229,28 @@ impl Gemm {
                 ctas.into_iter().collect()
             }
             Schedule::AgGemmPull if self.aggregate => vec![("pieces", LARGER.into())],
-            Schedule::AgGemmPull | Schedule::GemmRs | Schedule::Kept => Vec::new(),
+            Schedule::AgGemmPull
+            | Schedule::GemmRs
+            | Schedule::Kept
+            | Schedule::AllGatherGemm
+            | Schedule::GemmReduceScatter => Vec::new(),
         }
     }
 
     /// The keys that were given and have nothing to act on, each with the reason.
-    pub(super) fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
+    pub(crate) fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
         const ONE: &str = "communication and product are one kernel";
         const TILES: &str = "tiles are sent one by one, as they are computed";
         const STREAM: &str = "communication and product are one kernel, with the priority of the stream it is launched on";
         let given = &self.given;
-        let schedule = self.schedule(0);
-        let scatters = schedule == Schedule::GemmRs;
+        let schedule = self.schedule();
+        let scatters = self.comm == Comm::ReduceScatter && self.method != Method::Bulk;
         let no_ctas = match schedule {
             Schedule::GemmRs => Some("tiles go straight to their owner: no SM only communicates"),
             Schedule::AgGemmPull => Some("copy engines move chunks: set `use_ce` to 0 for SMs"),
             Schedule::Kept => Some("the product before has gathered it"),
-            Schedule::AgGemm
-            | Schedule::AgGemmRing
+            Schedule::AllGatherGemm | Schedule::GemmReduceScatter => Some("auto chooses it"),
+            Schedule::AgGemmRing
             | Schedule::AgGemmDoubleRing
             | Schedule::Bulk
             | Schedule::WgradRs => None,
@@ -268,14 +268,18 @@ impl Gemm {
             ("cga_size", given.cga_size.map(|_| ONE)),
             ("set_sm_margin", given.set_sm_margin.map(|_| ONE)),
             ("num_splits", given.num_splits.map(|_| splits)),
+            ("num_max_streams", given.num_max_streams.map(|_| ONE)),
             (
                 "atomic_gemm",
                 (given.atomic_gemm == Some(false)).then_some("it is always on"),
             ),
             (
                 "use_ce",
-                (given.use_ce == Some(true) && !gathers_by_steps)
-                    .then_some("the kernel itself moves the data, or the size decides"),
+                match given.use_ce {
+                    Some(_) if self.method == Method::Auto => Some("auto chooses it"),
+                    Some(true) if !gathers_by_steps => Some("the kernel itself moves the data"),
+                    Some(_) | None => None,
+                },
             ),
             (
                 "fp8_buf",
@@ -293,11 +297,9 @@ impl Gemm {
     }
 }
 
-/// A schedule of a product and its communication.
+/// A schedule of a product and its communication, or a family of such.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Schedule {
-    /// Each rank pushes its rows to its peers.
-    AgGemm,
     /// Copy engines fetch the peers' rows.
     AgGemmPull,
     /// Rows go around a ring.
@@ -312,13 +314,16 @@ pub enum Schedule {
     WgradRs,
     /// None: the product before has left the gathered rows in their buffer.
     Kept,
+    /// The fastest known schedule of a gather and the product of what was gathered, fused or not.
+    AllGatherGemm,
+    /// The fastest known schedule of a product and the sum of its result over ranks, fused or not.
+    GemmReduceScatter,
 }
 
 impl Schedule {
-    /// The name of its program.
+    /// The name of its program, or of its family.
     pub const fn name(self) -> &'static str {
         match self {
-            Schedule::AgGemm => "ag_gemm",
             Schedule::AgGemmPull => "ag_gemm_pull",
             Schedule::AgGemmRing => "ag_gemm_ring",
             Schedule::AgGemmDoubleRing => "ag_gemm_double_ring",
@@ -326,20 +331,59 @@ impl Schedule {
             Schedule::Bulk => "bulk",
             Schedule::WgradRs => "wgrad_rs",
             Schedule::Kept => "wgrad",
+            Schedule::AllGatherGemm => "all_gather_gemm",
+            Schedule::GemmReduceScatter => "gemm_reduce_scatter",
         }
     }
 
-    /// Its program.
+    /// Its program. Of a family: that of its first candidate, which says which tensors there are.
     pub fn program(self) -> Program {
-        match self {
-            Schedule::AgGemm => schedules::ag_gemm(),
+        match self.work() {
+            Work::Schedule(program) => program,
+            Work::Family(family) => family.first().clone(),
+        }
+    }
+
+    pub(crate) fn work(self) -> Work {
+        Work::Schedule(match self {
             Schedule::AgGemmPull => schedules::ag_gemm_pull(),
             Schedule::AgGemmRing => schedules::ag_gemm_ring(),
             Schedule::AgGemmDoubleRing => schedules::ag_gemm_double_ring(),
             Schedule::GemmRs => schedules::gemm_rs(),
             Schedule::Bulk => schedules::bulk(),
-            Schedule::WgradRs => crate::schedules::wgrad_rs(),
+            Schedule::WgradRs => ours::wgrad_rs(),
             Schedule::Kept => schedules::wgrad(),
-        }
+            Schedule::AllGatherGemm => return Work::Family(families::all_gather_gemm()),
+            Schedule::GemmReduceScatter => return Work::Family(families::gemm_reduce_scatter()),
+        })
+    }
+
+    /// The same with a bias, where a layer's output can have the schedule.
+    pub(crate) fn biased(self) -> Work {
+        Work::Schedule(match self {
+            Schedule::AgGemmPull => ours::ag_gemm_pull_bias(),
+            Schedule::AgGemmRing => ours::ag_gemm_ring_bias(),
+            Schedule::AgGemmDoubleRing => ours::ag_gemm_double_ring_bias(),
+            Schedule::GemmRs => ours::gemm_rs_bias(),
+            Schedule::AllGatherGemm => {
+                let apart = [
+                    Stage::new(schedules::all_gather()),
+                    Stage::new(ours::gemm_bias()),
+                ];
+                let family = Family::new("all_gather_gemm_bias", ours::ag_gemm_bias());
+                let family = family.or(ours::ag_gemm_pull_bias()).or_stages(apart);
+                return Work::Family(family);
+            }
+            Schedule::GemmReduceScatter => {
+                let apart = [
+                    Stage::new(schedules::gemm()).tensor("y", "g"),
+                    Stage::new(ours::reduce_scatter_bias()).of_result(),
+                ];
+                let family = Family::new("gemm_reduce_scatter_bias", ours::gemm_rs_bias());
+                return Work::Family(family.or_stages(apart));
+            }
+            // No output has these.
+            Schedule::Bulk | Schedule::WgradRs | Schedule::Kept => return self.work(),
+        })
     }
 }

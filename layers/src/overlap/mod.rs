@@ -8,7 +8,7 @@
 //!
 //! let config = Config::from_yaml("proj_fprop: {method: pipeline, num_sm: 24, cga_size: 2}")?;
 //! let proj = config.gemm("proj_fprop", Parallel::Row)?;
-//! assert_eq!((proj.method, proj.schedule(0).name()), (Method::Pipeline, "gemm_rs"));
+//! assert_eq!((proj.method, proj.schedule().name()), (Method::Pipeline, "gemm_rs"));
 //! for notice in config.notices() {
 //!     println!("{notice}"); // proj_fprop.cga_size is without effect: ..
 //! }
@@ -23,12 +23,12 @@
 //!
 //! | setting | what it does here |
 //! |---|---|
-//! | `method`, `use_ce`, `aggregate` | choose the schedule: [`Gemm::schedule`] says which |
+//! | `method`, `use_ce`, `aggregate` | choose the schedule, or with `auto` the family that does: [`Gemm::schedule`] says which |
 //! | `num_sm` | CTAs that communicate, where a schedule has such: `ag_gemm_ring`, `ag_gemm_double_ring`, `bulk`, `wgrad_rs` |
 //! | `is_reduce_scatter` | must be what the product does |
 //! | `atomic_gemm` | always on, for every type: tiles wait for, and add to, counters |
 //! | `fp8_buf` | without FP8: no effect, as in TransformerEngine |
-//! | `num_splits`, `cga_size`, `set_sm_margin`, `comm_priority`, `gemm_priority`, `pipeline_rs_overlap_first_gemm` | no effect; [`Config::notices`] says why |
+//! | `num_splits`, `num_max_streams`, `cga_size`, `set_sm_margin`, `comm_priority`, `gemm_priority`, `pipeline_rs_overlap_first_gemm` | no effect; [`Config::notices`] says why |
 
 mod config;
 mod document;

@@ -8,13 +8,14 @@ use counterflow::Error;
 use std::collections::BTreeMap;
 
 /// The keys of a product, as files have them.
-pub(super) const KEYS: [&str; 13] = [
+pub(super) const KEYS: [&str; 14] = [
     "method",
     "is_reduce_scatter",
     "num_sm",
     "cga_size",
     "set_sm_margin",
     "num_splits",
+    "num_max_streams",
     "aggregate",
     "atomic_gemm",
     "use_ce",
@@ -144,6 +145,7 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> Result<(), String> 
         "cga_size" => settings.cga_size = Some(count(value)?),
         "set_sm_margin" => settings.set_sm_margin = Some(switch(value)?),
         "num_splits" => settings.num_splits = Some(count(value)?),
+        "num_max_streams" => settings.num_max_streams = Some(count(value)?),
         "aggregate" => settings.aggregate = Some(switch(value)?),
         "atomic_gemm" => settings.atomic_gemm = Some(switch(value)?),
         "use_ce" => settings.use_ce = Some(switch(value)?),

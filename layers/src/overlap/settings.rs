@@ -49,7 +49,7 @@ pub enum Method {
     Bulk,
     /// A gather under the product before it.
     External,
-    /// The schedule that suits the size. TransformerEngine has no such method.
+    /// The fastest known schedule for the sizes, fused or not. TransformerEngine has no such method.
     Auto,
 }
 
@@ -104,6 +104,8 @@ pub struct Settings {
     pub set_sm_margin: Option<bool>,
     /// Parts of a pipelined product: at least 1.
     pub num_splits: Option<u32>,
+    /// Streams of products at most.
+    pub num_max_streams: Option<u32>,
     /// Whether chunks move in fewer, larger steps.
     pub aggregate: Option<bool>,
     /// Whether one product waits for chunks by counters, instead of one product for each chunk.

@@ -179,10 +179,10 @@ fn what_has_nothing_to_act_on_is_told() {
     );
     assert_eq!(starts("fc2_fprop.num_splits"), 1);
     assert_eq!(starts("proj_dgrad.aggregate"), 0, "it acts");
-    let every = "qkv_fprop: {cga_size: 1, set_sm_margin: 1, num_splits: 2, num_sm: 2, atomic_gemm: 0, fp8_buf: 1, comm_priority: 0, gemm_priority: 0}\nproj_fprop: {use_ce: 1, pipeline_rs_overlap_first_gemm: 1}\n";
+    let every = "qkv_fprop: {cga_size: 1, set_sm_margin: 1, num_splits: 2, num_max_streams: 3, num_sm: 2, atomic_gemm: 0, fp8_buf: 1, comm_priority: 0, gemm_priority: 0}\nproj_fprop: {use_ce: 1, pipeline_rs_overlap_first_gemm: 1}\n";
     let told = Config::from_yaml(every).expect("settings").notices();
     let keys: Vec<&str> = told.iter().map(|notice| notice.key).collect();
-    let wanted = "use_ce pipeline_rs_overlap_first_gemm num_sm cga_size set_sm_margin num_splits atomic_gemm fp8_buf comm_priority gemm_priority";
+    let wanted = "use_ce pipeline_rs_overlap_first_gemm num_sm cga_size set_sm_margin num_splits num_max_streams atomic_gemm fp8_buf comm_priority gemm_priority";
     assert_eq!(keys.join(" "), wanted);
 }
 

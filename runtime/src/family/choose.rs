@@ -112,6 +112,7 @@ pub fn choose(
         sms: &|program| Ok(sms(program)),
         first_options: false,
         only: None,
+        known: None,
         bits: &|_| Bits::Any,
     };
     let chosen = Chosen::of(&Proven::default(), &asked)?;
@@ -139,6 +140,8 @@ pub(crate) struct Asked<'a> {
     pub first_options: bool,
     /// The candidate that the caller names.
     pub only: Option<&'a str>,
+    /// A winner that counts before those of tables.
+    pub known: Option<&'a Winner>,
     /// Which bits a stage's results may have, by its place among those of its candidate.
     pub bits: &'a dyn Fn(usize) -> Bits,
 }
@@ -157,6 +160,17 @@ impl Chosen {
     /// The choice, by tables and the model.
     pub fn of(proven: &Proven, asked: &Asked<'_>) -> Result<Chosen, Error> {
         let all = asked.allowed()?;
+        if let Some(winner) = asked.known {
+            let named = winner.choices.get(SCHEDULE);
+            let mut each = all.iter();
+            let at = each.find(|at| named == Some(&asked.family.candidates()[**at].name()));
+            let at = *at.ok_or_else(|| asked.none())?;
+            let why = Reason::Measured {
+                at: [winner.m, winner.n, winner.k],
+                microseconds: winner.microseconds,
+            };
+            return asked.proven(proven, at, Some(winner), why);
+        }
         if let [only] = all[..] {
             return asked.proven(proven, only, None, Reason::Named);
         }
@@ -351,8 +365,7 @@ impl Asked<'_> {
                 sms: (self.sms)(stage.program())?,
                 ..Machine::of(self.gpu)
             };
-            let kernel = proof.series.kernel();
-            Ok(tuned::predicted(kernel, &proof.largest, &machine))
+            Ok(proof.predicted(&machine))
         });
         each.sum()
     }

@@ -58,7 +58,7 @@ use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use peers::Peers;
 use pool::{Pool, credit_bytes};
-use request::{differing_orders, refused};
+use request::{differing_orders, refused, shared};
 use rings::Rings;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -457,6 +457,9 @@ impl Group {
             if let Some(refusal) = refused(texts.iter().map(AsRef::as_ref)) {
                 return Err(refusal.into());
             }
+            if let Some(told) = shared(texts.iter().map(AsRef::as_ref)) {
+                return Ok(Granted::Told(told));
+            }
             if texts.iter().any(|other| *other != mine) {
                 if let Some(refusal) = differing_orders(texts.iter().map(AsRef::as_ref)) {
                     return Err(refusal.into());
@@ -503,6 +506,13 @@ impl Group {
         if let Some(split) = split {
             return self.parts_of(&split);
         }
+        let told: Option<Arc<[String]>> = asked
+            .iter()
+            .map(|asked| asked.told().map(str::to_owned))
+            .collect();
+        if let Some(told) = told {
+            return Ok(Granted::Told(told));
+        }
         let refusal = asked.iter().zip(0..).find_map(|(asked, rank)| match asked {
             Request::Refuse(why) => Some(why.clone().of(rank)),
             Request::Meet
@@ -510,6 +520,7 @@ impl Group {
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
+            | Request::Share(_)
             | Request::Load(_)
             | Request::Split { .. } => None,
         });
@@ -530,7 +541,7 @@ impl Group {
         let request = &asked[0];
         match request {
             Request::Meet | Request::Orders(_) => Ok(Granted::Done),
-            Request::Split { .. } | Request::Refuse(_) => {
+            Request::Split { .. } | Request::Refuse(_) | Request::Share(_) => {
                 Err(differing([request.to_string()].into_iter()))
             }
             Request::Load(needs) => {

@@ -34,7 +34,19 @@ pub(super) fn differing_orders<'a>(said: impl Iterator<Item = &'a str>) -> Optio
     orders::differing(&all.iter().collect::<Vec<_>>())
 }
 
-/// What a rank asks for. All must ask the same.
+/// What a rank says first that tells the others something.
+const SHARED: &str = "shares ";
+
+/// What ranks tell each other, if all of these are that.
+pub(super) fn shared<'a>(said: impl Iterator<Item = &'a str>) -> Option<Arc<[String]>> {
+    let each = said.map(|said| {
+        let (told, _) = said.strip_prefix(SHARED)?.split_once('\0')?;
+        Some(told.to_owned())
+    });
+    each.collect()
+}
+
+/// What a rank asks for. All must ask the same, but for what they [share](Request::Share).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Meet,
@@ -44,6 +56,8 @@ pub(crate) enum Request {
     Adopt(Wanted, Loan),
     /// To build a schedule with orders by closure.
     Orders(Orders),
+    /// What this rank tells the others, without a zero in it.
+    Share(Arc<str>),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
     /// What others do, this rank cannot: why.
@@ -65,8 +79,24 @@ impl Request {
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
+            | Request::Share(_)
             | Request::Load(_)
             | Request::Refuse(_) => None,
+        }
+    }
+
+    /// What this rank tells the others.
+    pub fn told(&self) -> Option<&str> {
+        match self {
+            Request::Share(told) => Some(told),
+            Request::Meet
+            | Request::Reserve(_)
+            | Request::Allocate(_)
+            | Request::Adopt(..)
+            | Request::Orders(_)
+            | Request::Load(_)
+            | Request::Refuse(_)
+            | Request::Split { .. } => None,
         }
     }
 
@@ -78,6 +108,7 @@ impl Request {
             | Request::Reserve(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
+            | Request::Share(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,
@@ -92,6 +123,7 @@ impl Request {
             | Request::Reserve(_)
             | Request::Allocate(_)
             | Request::Orders(_)
+            | Request::Share(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,
@@ -113,6 +145,7 @@ impl Request {
                     serde_json::to_string(orders).unwrap_or_default()
                 )
             }
+            Request::Share(told) => format!("{SHARED}{told}"),
             other => format!("{other:?}"),
         };
         format!("{all}\0{self}")
@@ -149,6 +182,8 @@ pub(crate) enum Granted {
     Memory(Arc<Allocation>),
     /// A split, by its number.
     Split(u64),
+    /// What each rank tells the others.
+    Told(Arc<[String]>),
 }
 
 impl fmt::Display for Request {
@@ -161,6 +196,7 @@ impl fmt::Display for Request {
             Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
             Request::Adopt(wanted, _) => write!(f, "adopts {wanted}"),
             Request::Orders(orders) => write!(f, "{orders}"),
+            Request::Share(_) => write!(f, "measures candidates"),
             Request::Load(needs) => {
                 let Needs {
                     kernel,

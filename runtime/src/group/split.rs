@@ -37,7 +37,7 @@ impl Group {
         let granted = self.meet(rank, &request)?;
         let part = match &granted {
             Granted::Split(number) => lock(&self.parts).remove(&(*number, rank)),
-            Granted::Done | Granted::Kernel(_) | Granted::Memory(_) => None,
+            Granted::Done | Granted::Kernel(_) | Granted::Memory(_) | Granted::Told(_) => None,
         };
         part.ok_or_else(|| Error::Mismatch {
             what: format!("a split gave {granted:?}"),

@@ -36,7 +36,7 @@ pub(super) fn copies(kernel: &Kernel) -> bool {
 }
 
 /// Whether a kernel has nothing that ranks must agree on: each loads and launches it by itself.
-pub(super) fn is_alone(kernel: &Kernel) -> bool {
+pub(crate) fn is_alone(kernel: &Kernel) -> bool {
     kernel.counters.is_empty() && scratch_of(kernel).next().is_none() && !copies(kernel)
 }
 

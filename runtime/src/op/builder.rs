@@ -1,5 +1,6 @@
 //! What an op is built of.
 
+mod measure;
 mod proofs;
 mod types;
 
@@ -12,6 +13,7 @@ use crate::driver::range;
 use crate::error::Error;
 use crate::family::Family;
 use crate::jit::Compiler;
+use crate::tuning::Tuning;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
@@ -55,6 +57,8 @@ pub struct OpBuilder<'a, S = ByName> {
     left: u32,
     first_options: bool,
     batch_invariant: bool,
+    /// None: what the environment says.
+    tuning: Option<Tuning>,
     /// What is built instead of `program`, the first of its schedules.
     family: Option<Family>,
     /// The candidate that the caller names.
@@ -161,6 +165,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             left: 0,
             first_options: false,
             batch_invariant: false,
+            tuning: None,
             family: None,
             only: None,
             launcher: PhantomData,
@@ -276,6 +281,27 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// How much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
+    /// (`off`, `quick`, `full`). If neither says anything, nothing is.
+    ///
+    /// Candidates have memory of their own for the tensors of a launch, which [`Workspace::tuning`] tells and which is free again
+    /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. All ranks take what
+    /// rank 0 knows or measured with them, which is kept in the user's table: the next program that builds the op measures
+    /// nothing. No other kernel may be waiting for another rank on these GPUs meanwhile.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::GemmOp, tuning::Tuning};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let builder = rank.op_of::<GemmOp>().tuning(Tuning::Off).up_to(64, 64, 64);
+    /// assert_eq!(builder.workspace()?.tuning, Default::default());
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = Some(tuning);
+        self
+    }
+
     /// The compiler. If it is not called: this machine's, with the user's cache. Emulated GPUs need none.
     ///
     /// ```no_run
@@ -348,7 +374,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// # Errors
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
-        Ok(self.memory(&self.proofs()?))
+        self.memory_to_build()
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
@@ -372,7 +398,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         for program in programs {
             self.rank.agrees_on_orders(program)?;
         }
-        let proofs = self.proofs().map_err(|error| match error {
+        let proofs = self.proofs(&|bucket, found| self.measured(bucket, found));
+        let proofs = proofs.map_err(|error| match error {
             // What is wrong with a schedule, all ranks find; with the file of winners, perhaps one of them.
             Error::File { .. } => self.rank.refuses(error),
             error => error,

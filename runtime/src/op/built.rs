@@ -120,23 +120,32 @@ impl Stage {
         opened: &[(TensorId, Open<'_>)],
         between: Option<&Arc<Local<u8>>>,
     ) -> Tensors {
-        let mut tensors = Tensors::new();
-        for (source, index) in self.sources.iter().zip(0..) {
-            match source {
-                Some(Source::Given(at)) => {
-                    let given = opened.iter().find(|(id, _)| id.index() == *at);
-                    given.into_iter().for_each(|(_, open)| {
-                        open.bind(TensorId(index), &mut tensors);
-                    });
-                }
-                Some(Source::Own) => between.into_iter().for_each(|memory| {
-                    tensors.own(TensorId(index), memory, u64::MAX);
-                }),
-                None => {}
-            }
-        }
-        tensors
+        let given = |at: usize, id: TensorId, tensors: &mut Tensors| {
+            let given = opened.iter().find(|(id, _)| id.index() == at);
+            given
+                .into_iter()
+                .for_each(|(_, open)| open.bind(id, tensors));
+        };
+        tensors_of(&self.sources, given, between)
     }
+}
+
+/// A stage's tensors: `given` binds the one of the launch that has that place, `between` is the op's own memory.
+pub(super) fn tensors_of(
+    sources: &[Option<Source>],
+    given: impl Fn(usize, TensorId, &mut Tensors),
+    between: Option<&Arc<Local<u8>>>,
+) -> Tensors {
+    let mut tensors = Tensors::new();
+    for (source, index) in sources.iter().zip(0..) {
+        let id = TensorId(index);
+        match (source, between) {
+            (Some(Source::Given(at)), _) => given(*at, id, &mut tensors),
+            (Some(Source::Own), Some(memory)) => tensors.own(id, memory, u64::MAX),
+            (Some(Source::Own), None) | (None, _) => {}
+        }
+    }
+    tensors
 }
 
 impl Bucket {

@@ -30,4 +30,4 @@ pub use launch::Launch;
 pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
 pub use typed::{Computes, Launcher, Schedule};
-pub use workspace::Workspace;
+pub use workspace::{TuningMemory, Workspace};

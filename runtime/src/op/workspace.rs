@@ -20,8 +20,39 @@ pub struct Workspace {
     pub heap: u64,
     /// Bytes of the GPU's memory elsewhere: tables of arrivals.
     pub own: u64,
+    /// What [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and frees before it
+    /// returns. Where it is not there, nothing is measured.
+    pub tuning: TuningMemory,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],
+}
+
+/// Memory for measurements of candidates: [`OpBuilder::tuning`](crate::OpBuilder::tuning).
+///
+/// ```
+/// # use counterflow::{Communicator, op::TuningMemory, schedules::AgGemmOp, tuning::Tuning};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<AgGemmOp>().tuning(Tuning::Quick).up_to(64, 64, 64);
+/// let TuningMemory { heap, own } = op.workspace()?.tuning;
+/// assert!(heap >= 64 * 64 * 2 && own >= 2 * 64 * 64 * 2); // `x`, and `w` and `y`
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TuningMemory {
+    /// Bytes of the symmetric heap: tensors that peers address, and the candidates' scratch and counters.
+    pub heap: u64,
+    /// Bytes of the GPU's memory elsewhere.
+    pub own: u64,
+}
+
+impl TuningMemory {
+    /// Enough for either.
+    pub(super) fn or(self, other: TuningMemory) -> TuningMemory {
+        TuningMemory {
+            heap: self.heap.max(other.heap),
+            own: self.own.max(other.own),
+        }
+    }
 }
 
 impl Workspace {
@@ -46,7 +77,9 @@ impl Workspace {
     #[must_use]
     pub fn together(ops: impl IntoIterator<Item = Workspace>) -> Workspace {
         let (mut apart, mut own, mut shared) = (0, 0, [0; PLACES]);
+        let mut tuning = TuningMemory::default();
         for op in ops {
+            tuning = tuning.or(op.tuning);
             apart += op.heap - op.shared.iter().sum::<u64>();
             own += op.own;
             for (most, bytes) in shared.iter_mut().zip(op.shared) {
@@ -56,6 +89,7 @@ impl Workspace {
         Workspace {
             heap: apart + shared.iter().sum::<u64>(),
             own,
+            tuning,
             shared,
         }
     }
@@ -89,6 +123,7 @@ impl Workspace {
         Workspace {
             heap: own + shared.iter().sum::<u64>(),
             own: Loaded::own_bytes(&proof.series),
+            tuning: TuningMemory::default(),
             shared,
         }
     }

@@ -54,6 +54,9 @@ pub fn combinations(
 }
 
 /// Whether ranks communicate.
-pub(super) fn moves(program: &Program) -> bool {
-    program.tensors.iter().any(|tensor| tensor.kind.symmetric())
+pub(crate) fn moves(program: &Program) -> bool {
+    program
+        .tensors
+        .iter()
+        .any(|tensor| tensor.usage.placement.symmetric)
 }

@@ -8,6 +8,7 @@ mod choose;
 mod rank;
 mod table;
 
+pub(crate) use choices::moves;
 pub use choices::{choices, combinations};
 pub(crate) use choose::select_of;
 pub use choose::{Choice, select};

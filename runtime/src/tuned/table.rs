@@ -154,7 +154,7 @@ impl Key {
         let elements = program.elements(variant);
         let dtype = elements.first().map_or("", |dtype| dtype.name());
         let mut tensors = program.tensors.iter().zip(&elements);
-        let output = tensors.find(|(tensor, _)| tensor.kind.is_output());
+        let output = tensors.find(|(tensor, _)| tensor.usage.is_output());
         let output = output.map(|(_, dtype)| dtype.name());
         Key {
             gpu: gpu.into(),
@@ -285,6 +285,27 @@ impl Tuned {
                 source,
             }),
         }
+    }
+
+    /// Adds a winner to the user's file, if there is a place for it. Programs that do so at once lose none of theirs.
+    ///
+    /// # Errors
+    /// [`Error::File`] as [`Tuned::read`] and [`Tuned::write`], or if another program holds the file for seconds.
+    pub(crate) fn keep(winner: &Winner) -> Result<(), Error> {
+        let Some(path) = Tuned::place() else {
+            return Ok(());
+        };
+        Tuned::keep_at(&path, winner)
+    }
+
+    fn keep_at(path: &Path, winner: &Winner) -> Result<(), Error> {
+        let _alone = draft::alone(path).map_err(|source| Error::File {
+            path: path.into(),
+            source,
+        })?;
+        let mut tuned = Tuned::read(path)?;
+        tuned.put(winner.clone());
+        tuned.write(path)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
@@ -508,6 +529,25 @@ mod tests {
         assert_eq!(Tuned::read(&path).expect_err("no such file").kind(), "file");
         let _ = std::fs::remove_dir_all(&dir);
         assert!(Tuned::read(&path).expect("none").is_empty());
+    }
+
+    #[test]
+    fn programs_that_keep_winners_at_once_lose_none() {
+        let dir = std::env::temp_dir().join(format!("counterflow-kept-{}", std::process::id()));
+        let path = dir.join("tuned.toml");
+        std::thread::scope(|scope| {
+            for who in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    for m in 0..8 {
+                        let own = winner(1024 * who + m, 4096, "128x128");
+                        Tuned::keep_at(path, &own).expect("kept");
+                    }
+                });
+            }
+        });
+        assert_eq!(Tuned::read(&path).expect("read").len(), 32);
+        std::fs::remove_dir_all(&dir).expect("gone");
     }
 
     #[test]

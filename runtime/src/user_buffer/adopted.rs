@@ -64,7 +64,9 @@ impl Communicator {
                 let named = (name, shape);
                 Ok(UserBuffer::new(allocation, named, len, self.rank(), owners))
             }
-            other @ (Granted::Done | Granted::Kernel(_) | Granted::Split(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Kernel(_) | Granted::Split(_) | Granted::Told(_)) => {
+                Err(misled(&other))
+            }
         }
     }
 }

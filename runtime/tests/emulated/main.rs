@@ -20,6 +20,7 @@ mod rounds;
 mod schedules;
 mod shown;
 mod sizes;
+mod tuning;
 mod within;
 
 use counterflow_codegen::lower::lower;

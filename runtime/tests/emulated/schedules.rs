@@ -102,3 +102,34 @@ pub fn scatter(name: &str) -> Program {
     });
     s.finish()
 }
+
+/// y = all_gather(x) · wᵀ with choices: three tiles, two ways to share them, three numbers of CTAs that send.
+pub fn gather_of_choices() -> Program {
+    let mut s = ScheduleBuilder::new("gather_of_choices");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let pieces = s.pieces("pieces", x, 256);
+    let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128), (128, 64)]));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(tune([4, 8, 16]), |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    let options = GemmOptions {
+        ping_pong: Some(tune([false, true])),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+    });
+    s.finish()
+}

@@ -3,7 +3,6 @@
 use super::case::Case;
 use super::step::{Box4, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::program::Placement;
 use crate::unroll::{self, Span, StepKind};
 use crate::warp::{Node, View};
 
@@ -92,9 +91,9 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let before = u32::from(span.slot) * slot_rows;
     let held = geometry.held(buffer, home).start;
     let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);
-    let (view, chunk) = match buffer.kind.placement() {
-        Placement::Scratch { .. } | Placement::Slots => (View::SharedSlots, u32::from(span.slot)),
-        Placement::Own | Placement::AllShards | Placement::Shard => (View::Flat, 0),
+    let (view, chunk) = match buffer.usage.has_slots() {
+        true => (View::SharedSlots, u32::from(span.slot)),
+        false => (View::Flat, 0),
     };
     Box4 {
         plan,

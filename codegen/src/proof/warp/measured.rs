@@ -4,7 +4,7 @@ use super::simulator::{Simulator, Verdict};
 use super::step::Box4;
 use super::trace;
 use crate::diag::{Diagnostic, Rule};
-use crate::program::{TensorId, TensorKind};
+use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{CONSUMERS, Elements, View};
 
@@ -23,8 +23,8 @@ impl Simulator<'_> {
         if !self.is_what_is_measured(tensor, fragment, elements) {
             return wrong("the schedule measures another value");
         }
-        let kind = self.case.pipeline.kernel.buffers[tensor.index()].kind;
-        let TensorKind::Amax { of } = kind else {
+        let buffer = &self.case.pipeline.kernel.buffers[tensor.index()];
+        let Some(of) = buffer.usage.amax_of() else {
             return wrong("it is no amax");
         };
         self.taken(index, (tensor, of), (part, elements), (rows, columns))

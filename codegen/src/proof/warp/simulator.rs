@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::held::{Content, Fragment, TileProduct};
+use super::lanes::Lanes;
 use super::programs::Programs;
 use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
@@ -49,6 +50,8 @@ pub(super) struct Agent<'a> {
     pub past: Bits,
     /// Its own ordinary accesses of shared memory.
     pub own: Bits,
+    /// What the lanes of its warp do each for themselves.
+    pub lanes: Lanes,
     /// What is in its registers.
     pub fragment: Fragment,
     pub synced: bool,
@@ -169,6 +172,7 @@ impl<'a> Agent<'a> {
             cta,
             past: Bits::default(),
             own: Bits::default(),
+            lanes: Lanes::default(),
             fragment: Fragment {
                 products: vec![TileProduct::default(); products],
                 ..Fragment::default()
@@ -223,10 +227,10 @@ impl<'a> Simulator<'a> {
     /// Before anything was done.
     pub fn new(case: &'a Case<'a>, programs: &'a Programs<'a>) -> Self {
         // Scratch is always looked at: what no store writes must not be read. So are outputs, and what other ranks reach.
-        let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
+        let reached = |buffer: &Buffer| buffer.usage.placement.symmetric && !undone(Fix::WarpOrder);
         let buffers = case.pipeline.kernel.buffers.iter();
         let mut watched: Vec<bool> = buffers
-            .map(|buffer| buffer.is_scratch() || buffer.kind.is_output() || reached(buffer))
+            .map(|buffer| buffer.is_scratch() || buffer.usage.is_output() || reached(buffer))
             .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {

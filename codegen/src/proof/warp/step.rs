@@ -56,6 +56,16 @@ pub(super) enum Kind {
         area: Area,
         to: Box4,
     },
+    /// By all lanes of a warp: a store to the same place on every rank.
+    StoreEverywhere {
+        area: Area,
+        to: Vec<Box4>,
+    },
+    /// By all lanes of a warp: the sum of the same place on every rank, by the switch.
+    SumEverywhere {
+        area: Area,
+        from: Vec<Box4>,
+    },
     Commit,
     AwaitRead {
         pending: usize,
@@ -82,6 +92,9 @@ pub(super) enum Kind {
     Fragment(FragmentStep),
     FenceShared,
     FenceGlobal,
+    FenceAlias,
+    /// All lanes of a warp that makes accesses by all of them are here.
+    SyncWarp,
     CounterWait {
         cell: u32,
         lag: u32,
@@ -130,6 +143,8 @@ impl Kind {
             Kind::Fragment(step) => step.is_global(),
             Kind::Load { .. }
             | Kind::Store { .. }
+            | Kind::StoreEverywhere { .. }
+            | Kind::SumEverywhere { .. }
             | Kind::HostCopy { .. }
             | Kind::CopyScales { .. }
             | Kind::CounterWait { .. }
@@ -149,6 +164,8 @@ impl Kind {
             | Kind::MmaWait { .. }
             | Kind::FenceShared
             | Kind::FenceGlobal
+            | Kind::FenceAlias
+            | Kind::SyncWarp
             | Kind::Defer { .. }
             | Kind::AwaitLaunches
             | Kind::Sync { .. } => false,

@@ -1,23 +1,36 @@
 //! What a builder proves, bucket by bucket, and loads.
 
-use super::super::built::{Bucket, Stage};
+use super::super::built::{Bucket as Built, Stage};
 use super::super::typed::Launcher;
 use super::super::workspace::Workspace;
 use super::OpBuilder;
 use crate::driver::Local;
 use crate::error::Error;
 use crate::family::{self, Chosen, Reason, Source, sources};
-use crate::launch::Loaded;
+use crate::launch::{Loaded, is_alone};
+use crate::metrics::Why;
 use crate::proof::{Asked, Bits, Proof};
-use crate::tuned::Tuned;
+use crate::tuned::{Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind, TensorId};
 use counterflow_codegen::shape::Shape;
 use std::sync::Arc;
 use tracing::info;
 
+/// What a bucket is to be.
+#[derive(Clone, Copy)]
+pub(super) struct Bucket<'a> {
+    pub shape: &'a Shape,
+    /// Which bits results may have, by the stage.
+    pub bits: &'a dyn Fn(usize) -> Bits,
+    /// The only candidate of a family that it may be.
+    pub only: Option<&'a str>,
+}
+
 /// A bucket, proven.
+#[derive(Clone)]
 pub(super) struct Proven {
     /// Its kernel has the tensors that launches are given.
     pub front: Arc<Proof>,
@@ -26,8 +39,11 @@ pub(super) struct Proven {
     /// Of an op of a family: which candidate, its name, and why.
     chosen: Option<(usize, String, Reason)>,
     /// Of each stage, where its tensors come from, and whether it moves rows of the result.
-    wires: Vec<(Vec<Option<Source>>, bool)>,
+    pub wires: Vec<(Vec<Option<Source>>, bool)>,
 }
+
+/// Tells the winner of a measurement where a choice without one is not to be taken.
+pub(super) type Measure<'m> = dyn Fn(Bucket<'_>, &Proven) -> Result<Option<Winner>, Error> + 'm;
 
 impl Proven {
     /// A schedule's own op.
@@ -43,8 +59,40 @@ impl Proven {
         }
     }
 
+    /// Which of the family's candidates it is.
+    pub fn candidate(&self) -> Option<usize> {
+        self.chosen.as_ref().map(|(candidate, ..)| *candidate)
+    }
+
+    /// Whether the model chose it, or a part of it.
+    pub fn is_predicted(&self) -> bool {
+        match &self.chosen {
+            Some((_, _, Reason::Measured { .. })) => false,
+            Some((_, _, Reason::Model { .. })) => true,
+            Some((_, _, Reason::Named | Reason::FirstOptions)) | None => {
+                self.stages.iter().any(|proof| proof.why == Why::Model)
+            }
+        }
+    }
+
+    /// Whether each rank builds it by itself.
+    pub fn is_alone(&self) -> bool {
+        let mut kernels = self.stages.iter().map(|proof| proof.series.kernel());
+        self.chosen.is_none() && kernels.all(|kernel| is_alone(kernel))
+    }
+
+    /// The model's time of its largest launch, in seconds.
+    pub fn predicted(
+        &self,
+        machine: &dyn Fn(&Program) -> Result<Machine, Error>,
+    ) -> Result<f64, Error> {
+        let each = self.stages.iter();
+        let each = each.map(|proof| Ok(proof.predicted(&machine(&proof.series.kernel().program)?)));
+        each.sum()
+    }
+
     /// Whether both are launched alike.
-    fn like(&self, other: &Proven) -> bool {
+    pub fn like(&self, other: &Proven) -> bool {
         let named = |one: &Proven| one.chosen.as_ref().map(|(candidate, ..)| *candidate);
         let variants = self.stages.iter().zip(&other.stages);
         named(self) == named(other) && variants.into_iter().all(|(a, b)| a.variant == b.variant)
@@ -67,7 +115,7 @@ impl Proven {
 
 impl<S: Launcher> OpBuilder<'_, S> {
     /// The SMs of a launch of that schedule.
-    fn sms(&self, program: &Program) -> Result<u32, Error> {
+    pub(super) fn sms(&self, program: &Program) -> Result<u32, Error> {
         let mut roles = program.roles.iter();
         let copied = roles.any(|role| matches!(role.kind, RoleKind::CopyEngine));
         let share = self.rank.share(copied);
@@ -78,41 +126,58 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// Of each bucket whose choices are not those of the next, the most rows first.
-    pub(super) fn proofs(&self) -> Result<Vec<Proven>, Error> {
+    /// Of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other choices.
+    pub(super) fn proofs(&self, measure: &Measure<'_>) -> Result<Vec<Proven>, Error> {
         let largest = self.shape.clone().ok_or_else(|| Error::Usage {
             what: format!("{} built for no shape", self.program.name),
             legal: "say the largest launch: `up_to(m, n, k)`".into(),
         })?;
         let smaller = self.buckets.range(..largest.m).rev();
         let only = self.only.as_deref();
+        let chosen = |bucket: Bucket<'_>| {
+            let found = self.proven(bucket, None)?;
+            match measure(bucket, &found)? {
+                Some(winner) => self.proven(bucket, Some(&winner)),
+                None => Ok(found),
+            }
+        };
+        let first = |bits| {
+            chosen(Bucket {
+                shape: &largest,
+                bits,
+                only,
+            })
+        };
         if !self.batch_invariant {
-            let any = |_| Bits::Any;
-            let first = self.proven(largest.clone(), &any, only)?;
-            let proven = |shape| self.proven(shape, &any, only);
-            return unlike(first, &largest, smaller, proven);
+            let bits = &|_| Bits::Any;
+            let proven = |shape: &Shape| chosen(Bucket { shape, bits, only });
+            return unlike(first(bits)?, &largest, smaller, proven);
         }
-        let first = self.proven(largest.clone(), &|_| Bits::Invariant, only)?;
+        let first = first(&|_| Bits::Invariant)?;
         // Buckets have the classes of the largest, whose choices count most; those of a family are of one candidate then.
         let stages = first.stages.iter();
         let classes = stages.map(|proof| BitsClass::of(proof.series.kernel()));
         let classes = classes.collect::<Result<Vec<_>, _>>()?;
         let bits = |stage: usize| Bits::Of(classes[stage].clone());
-        let chosen = first.chosen.clone();
-        let proven = |shape| {
-            let named = chosen.as_ref().map(|(_, name, _)| &name[..]);
-            let mut proven = self.proven(shape, &bits, named)?;
-            proven.chosen.clone_from(&chosen);
+        let of_first = first.chosen.clone();
+        let proven = |shape: &Shape| {
+            let only = of_first.as_ref().map(|(_, name, _)| &name[..]);
+            let mut proven = chosen(Bucket {
+                shape,
+                bits: &bits,
+                only,
+            })?;
+            proven.chosen.clone_from(&of_first);
             Ok(proven)
         };
         unlike(first, &largest, smaller, proven)
     }
 
-    fn proven(
+    /// A bucket's choice: that winner, or else what tables and the model say.
+    pub(super) fn proven(
         &self,
-        shape: Shape,
-        bits: &dyn Fn(usize) -> Bits,
-        only: Option<&str>,
+        Bucket { shape, bits, only }: Bucket<'_>,
+        known: Option<&Winner>,
     ) -> Result<Proven, Error> {
         let Some(family) = &self.family else {
             if let Some(only) = only {
@@ -124,12 +189,12 @@ impl<S: Launcher> OpBuilder<'_, S> {
             let proof = self.rank.proven().of(&Asked {
                 program: &self.program,
                 variant: self.variant.clone(),
-                shape,
+                shape: shape.clone(),
                 gpu: self.rank.gpu().name(),
                 sms: self.sms(&self.program)?,
                 first_options: self.first_options,
                 bits: bits(0),
-                known: None,
+                known: known.cloned(),
             });
             return proof.map(Proven::alone);
         };
@@ -138,11 +203,12 @@ impl<S: Launcher> OpBuilder<'_, S> {
             tables: &tables,
             family,
             variant: &self.variant,
-            shape: &shape,
+            shape,
             gpu: self.rank.gpu().name(),
             sms: &|program| self.sms(program),
             first_options: self.first_options,
             only,
+            known,
             bits,
         };
         let Chosen {
@@ -176,24 +242,27 @@ impl<S: Launcher> OpBuilder<'_, S> {
 
     /// Memory for what stages hand over, if there is any.
     pub(super) fn between(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
+        // Its peers would wait for it.
+        let made = self.between_alone(all);
+        made.map_err(|error| self.rank.refuses(error))
+    }
+
+    /// The same, of which peers hear nothing.
+    pub(super) fn between_alone(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
         let bytes = all.iter().map(Proven::between).max().unwrap_or(0);
         if bytes == 0 {
             return Ok(None);
         }
-        let made = || {
-            // The driver may let the stream wait for memory that another stream frees.
-            let _turn = self.rank.own().settled()?;
-            Local::zeros(self.rank.own_stream(), bytes as usize)
-        };
-        // Its peers would wait for it.
-        let made = made().map_err(|error| self.rank.refuses(error))?;
+        // The driver may let the stream wait for memory that another stream frees.
+        let _turn = self.rank.own().settled()?;
+        let made = Local::zeros(self.rank.own_stream(), bytes as usize)?;
         Ok(Some(Arc::new(made)))
     }
 
-    /// Compiles or takes from the cache, and loads. `rows` are the most rows of each bucket: all ranks have the same.
-    pub(super) fn load(&self, bucket: Proven, rows: &str) -> Result<Bucket, Error> {
+    /// Loads the kernels of a bucket's stages. `rows` are the most rows of each bucket, which all ranks have alike.
+    pub(super) fn loaded(&self, bucket: &Proven, rows: &str) -> Result<Vec<Loaded>, Error> {
         let several = bucket.stages.len() > 1;
-        let load = |(proof, (sources, of_result)): (Arc<Proof>, (Vec<Option<Source>>, bool))| {
+        let load = |proof: &Arc<Proof>| {
             let kernel = proof.series.kernel();
             let loaded = || {
                 let (pipeline, series) = (&proof.pipeline, &proof.series);
@@ -202,10 +271,19 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 Ok(loaded)
             };
             // A kernel that no peer waits for is loaded by each rank alone, and the next stage is not.
-            let loaded = loaded().map_err(|error| match several && kernel.counters.is_empty() {
+            loaded().map_err(|error| match several && kernel.counters.is_empty() {
                 true => self.rank.refuses(error),
                 false => error,
-            })?;
+            })
+        };
+        bucket.stages.iter().map(load).collect()
+    }
+
+    /// Compiles or takes from the cache, and loads. `rows` are the most rows of each bucket: all ranks have the same.
+    pub(super) fn load(&self, bucket: Proven, rows: &str) -> Result<Built, Error> {
+        let loaded = self.loaded(&bucket, rows)?;
+        let stage = |((proof, (sources, of_result)), loaded): (Wired, Loaded)| {
+            let kernel = proof.series.kernel();
             let counted = self.rank.metrics().built(kernel, proof.why);
             info!(
                 rank = self.rank.rank(),
@@ -217,13 +295,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 heap_bytes = Workspace::of(&proof).heap,
                 "op built"
             );
-            Ok::<_, Error>(Stage {
+            Stage {
                 loaded: Arc::new(loaded),
                 counted,
                 sources,
                 of_result,
                 proof,
-            })
+            }
         };
         if let (Some(family), Some((_, name, why))) = (&self.family, &bucket.chosen) {
             info!(
@@ -236,24 +314,27 @@ impl<S: Launcher> OpBuilder<'_, S> {
             );
         }
         let stages = bucket.stages.into_iter().zip(bucket.wires);
-        Ok(Bucket {
+        Ok(Built {
             proof: bucket.front,
-            stages: stages.map(load).collect::<Result<_, _>>()?,
+            stages: stages.zip(loaded).map(stage).collect(),
             chosen: bucket.chosen.map(|(_, name, why)| (name, why)),
         })
     }
 }
+
+/// A stage's proof, where its tensors come from, and whether it moves rows of the result.
+type Wired = (Arc<Proof>, (Vec<Option<Source>>, bool));
 
 /// The largest bucket, and those of `smaller` that are not launched like the next larger one.
 fn unlike<'m>(
     first: Proven,
     largest: &Shape,
     smaller: impl Iterator<Item = &'m u32>,
-    proven: impl Fn(Shape) -> Result<Proven, Error>,
+    proven: impl Fn(&Shape) -> Result<Proven, Error>,
 ) -> Result<Vec<Proven>, Error> {
     let mut found = vec![first];
     for m in smaller {
-        let proven = proven(Shape {
+        let proven = proven(&Shape {
             m: *m,
             ..largest.clone()
         })?;

@@ -2,8 +2,8 @@
 
 use super::super::step::{Area, Box4};
 use super::Flattener;
-use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
@@ -78,7 +78,7 @@ impl Flattener<'_> {
         count: u32,
     ) -> Option<Box4> {
         let gathered = self.case.pipeline.kernel.buffers[tensor.index()]
-            .kind
+            .usage
             .is_gathered();
         let rows = (first.min(end), (first + count).min(end));
         gathered.then(|| {
@@ -138,10 +138,26 @@ impl Flattener<'_> {
         self.clipped(map, at, 0, true)
     }
 
+    /// The same on every rank.
+    pub(super) fn everywhere(&self, id: MapId, at: &At, stored: bool) -> Vec<Box4> {
+        let map = self.case.pipeline.map(id);
+        let on = |rank: u32| {
+            let at = At {
+                whose: Expr::Const(rank).into(),
+                ..at.clone()
+            };
+            self.clipped(map, &at, 0, stored)
+        };
+        (0..self.case.world).map(on).collect()
+    }
+
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
-        let kind = self.case.pipeline.kernel.buffers[map.tensor.index()].kind;
-        let [column, row, chunk, rank] =
-            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
+        let usage = self.case.pipeline.kernel.buffers[map.tensor.index()].usage;
+        let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
+        let rank = at
+            .whose
+            .rank()
+            .map_or(self.env.rank, |rank| self.value(rank));
         let row = row.wrapping_add(below);
         let home = match map.view {
             View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
@@ -156,7 +172,7 @@ impl Flattener<'_> {
         let by_columns = map.view == View::ColumnChunks;
         let divided = if by_columns { &mut columns } else { &mut rows };
         // Of a chunk without rows the map ends where a full one does.
-        if map.clips(kind, stored) && plane.allowed > 0 {
+        if map.clips(usage, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
         let rows = (row.min(rows), (row + map.box_rows).min(rows));
@@ -170,7 +186,7 @@ impl Flattener<'_> {
             rows,
             columns,
             origin: (row, column),
-            spills: (map.ends_with_chunks(kind, stored) && end > plane.allowed)
+            spills: (map.ends_with_chunks(usage, stored) && end > plane.allowed)
                 .then_some(plane.allowed),
             view: map.view,
             lines: (0, 0),

@@ -1,0 +1,30 @@
+//! What a kernel does with the memory of every rank at once.
+
+use crate::kernel::{Kernel, OpKind, visit};
+use crate::program::Home;
+
+impl Kernel {
+    /// Whether its GPUs must have a multicast address for the heap: some CTA of it stores to every rank's memory, adds it up, or
+    /// signals there. Copies by a copy engine go to one rank after another, and need none.
+    pub fn needs_multicast(&self) -> bool {
+        let mut found = false;
+        let roles = self.roles.iter().filter(|role| !role.kind.sequential());
+        for role in roles {
+            visit(&role.body, &mut |op| {
+                found |= match &op.kind {
+                    OpKind::Copy { dst, .. } | OpKind::Store { dst, .. } => {
+                        dst.home == Home::Everywhere
+                    }
+                    OpKind::Reduce { from, .. } => from.home == Home::Everywhere,
+                    OpKind::Signal { cells, .. } => cells.home == Home::Everywhere,
+                    OpKind::Wait { .. }
+                    | OpKind::Dot { .. }
+                    | OpKind::Load { .. }
+                    | OpKind::ForRanks { .. }
+                    | OpKind::If { .. } => false,
+                };
+            });
+        }
+        found
+    }
+}

@@ -1,0 +1,292 @@
+//! A normalisation, then two products with an activation between them.
+
+use crate::layer_norm_linear::{
+    LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
+    LayerNormLinearSaved,
+};
+use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved, fits};
+use crate::overlap::Flags;
+use crate::side::ElementKernels;
+use crate::side::twin::{Activation, Norm};
+use crate::userbuffers::Userbuffers;
+use counterflow::op::Workspace;
+use counterflow::prelude::bf16;
+use counterflow::{Error, Tensor};
+
+/// What a [`LayerNormMlp`] is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LayerNormMlpConfig {
+    /// Columns of input and output.
+    pub hidden: usize,
+    /// Columns between the products, over all ranks: a multiple of 8 times the ranks.
+    pub ffn_hidden: usize,
+    /// The normalisation of the input's rows.
+    pub norm: Norm,
+    /// What stands between the products. SwiGLU doubles the output features of the first.
+    pub activation: Activation,
+    /// Whether both products add a bias.
+    pub bias: bool,
+    /// Which weights get no gradient: that of fc1, that of fc2.
+    pub frozen: [bool; 2],
+    /// Whether the gathered input of fc1 is kept for the backward pass, instead of gathered again.
+    pub keep_gathered: bool,
+    /// Whether the backward pass makes the activation's output again, instead of keeping it.
+    pub recompute_activation: bool,
+    /// What is overlapped, in both products.
+    pub flags: Flags,
+    /// The names by which the configuration has the products.
+    pub ub_names: [String; 2],
+}
+
+impl LayerNormMlpConfig {
+    /// TransformerEngine's defaults: GELU, no flags, `fc1` and `fc2`; without a bias.
+    pub fn new(hidden: usize, ffn_hidden: usize, norm: Norm) -> LayerNormMlpConfig {
+        LayerNormMlpConfig {
+            hidden,
+            ffn_hidden,
+            norm,
+            activation: Activation::Gelu,
+            bias: false,
+            frozen: [false; 2],
+            keep_gathered: false,
+            recompute_activation: false,
+            flags: Flags::default(),
+            ub_names: ["fc1".into(), "fc2".into()],
+        }
+    }
+
+    fn fc1(&self) -> LinearConfig {
+        LinearConfig {
+            bias: self.bias,
+            frozen: self.frozen[0],
+            keep_gathered: self.keep_gathered,
+            flags: self.flags,
+            ub_name: Some(self.ub_names[0].clone()),
+            ..LinearConfig::column(self.hidden, self.activation.inputs(self.ffn_hidden))
+        }
+    }
+
+    fn fc2(&self) -> LinearConfig {
+        LinearConfig {
+            bias: self.bias,
+            frozen: self.frozen[1],
+            flags: self.flags,
+            ub_name: Some(self.ub_names[1].clone()),
+            ..LinearConfig::row(self.ffn_hidden, self.hidden)
+        }
+    }
+
+    /// The memory of the layer's ops at most, as [`LinearConfig::workspace`].
+    ///
+    /// # Errors
+    /// As [`LinearConfig::workspace`].
+    pub fn workspace(&self, userbuffers: &Userbuffers) -> Result<Workspace, Error> {
+        let each = [self.fc1(), self.fc2()].map(|linear| linear.workspace(userbuffers));
+        let [fc1, fc2] = each;
+        Ok(Workspace::together([fc1?, fc2?]))
+    }
+}
+
+/// The weights of a [`LayerNormMlp`] on one rank, which the caller owns.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormMlpParameters<'a> {
+    /// Those of the normalisation and of the first product. With SwiGLU the rank's rows of the weight are those of the gate, then those
+    /// of what it gates.
+    pub fc1: LayerNormLinearParameters<'a>,
+    /// Those of the second product.
+    pub fc2: Parameters<'a>,
+}
+
+/// Where gradients are added, as in [`LayerNormLinearGradients`].
+#[derive(Debug)]
+pub struct LayerNormMlpGradients<'a> {
+    /// Of the normalisation and of the first product.
+    pub fc1: LayerNormLinearGradients<'a>,
+    /// Of the second product.
+    pub fc2: Gradients<'a>,
+}
+
+/// What a forward pass leaves for the backward pass.
+#[derive(Debug)]
+pub struct LayerNormMlpSaved {
+    fc1: LayerNormLinearSaved,
+    /// What the activation was given.
+    before: Tensor<bf16>,
+    fc2: Saved,
+}
+
+/// `y = reduce_scatter(activation(all_gather(norm(x)) · w1ᵀ + b1) · w2ᵀ) + b2`: TransformerEngine's `LayerNormMLP`. Between layers each
+/// rank has its chunk of the rows.
+///
+/// ```
+/// use counterflow::{Communicator, prelude::bf16};
+/// use counterflow_layers::*;
+/// use std::sync::Arc;
+///
+/// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
+/// rank.reserve(8 << 20)?;
+/// let userbuffers = Userbuffers::initialize(&rank, &Initialize::new([16, 32], 1))?;
+/// let config = LayerNormMlpConfig { activation: Activation::SwiGlu, ..LayerNormMlpConfig::new(32, 64, Norm::new(Normalization::RmsNorm)) };
+/// let mlp = LayerNormMlp::new(&userbuffers, &config)?;
+/// let [fc1, fc2] = mlp.linears();
+/// let (gamma, w1, w2) = (rank.zeros::<bf16>([1, 32])?, rank.zeros(fc1.weight_shape())?, rank.zeros(fc2.weight_shape())?);
+/// let parameters = LayerNormMlpParameters {
+///     fc1: LayerNormLinearParameters {
+///         layer_norm_weight: &gamma,
+///         layer_norm_bias: None,
+///         linear: Parameters { weight: &w1, bias: None },
+///     },
+///     fc2: Parameters { weight: &w2, bias: None },
+/// };
+/// let (x, mut y) = (rank.zeros(mlp.shape(7))?, rank.zeros(mlp.shape(7))?);
+/// let saved = mlp.forward(7, &x, &parameters, &mut y)?;
+///
+/// let (mut of_gamma, mut of_w1) = (rank.zeros::<f32>([1, 32])?, rank.zeros::<f32>(fc1.weight_shape())?);
+/// let (mut of_w2, mut dx) = (rank.zeros::<f32>(fc2.weight_shape())?, rank.zeros(x.shape())?);
+/// let gradients = LayerNormMlpGradients {
+///     fc1: LayerNormLinearGradients {
+///         layer_norm_weight: &mut of_gamma,
+///         layer_norm_bias: None,
+///         linear: Gradients { weight: Some(&mut of_w1), bias: None },
+///     },
+///     fc2: Gradients { weight: Some(&mut of_w2), bias: None },
+/// };
+/// mlp.backward(saved, &parameters, &y, &mut dx, gradients)?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LayerNormMlp {
+    fc1: LayerNormLinear,
+    fc2: Linear,
+    elements: ElementKernels,
+    config: LayerNormMlpConfig,
+}
+
+impl LayerNormMlp {
+    /// Builds the layer's ops. Collective: every rank makes the same.
+    ///
+    /// # Errors
+    /// As [`LayerNormLinear::new`] and [`Linear::new`].
+    pub fn new(
+        userbuffers: &Userbuffers,
+        config: &LayerNormMlpConfig,
+    ) -> Result<LayerNormMlp, Error> {
+        let fc1 = LayerNormLinearConfig {
+            norm: config.norm,
+            linear: config.fc1(),
+        };
+        Ok(LayerNormMlp {
+            fc1: LayerNormLinear::new(userbuffers, &fc1)?,
+            fc2: Linear::new(userbuffers, &config.fc2())?,
+            elements: ElementKernels::load(userbuffers.rank())?,
+            config: config.clone(),
+        })
+    }
+
+    /// What the layer is.
+    pub fn config(&self) -> &LayerNormMlpConfig {
+        &self.config
+    }
+
+    /// Its products' layers, which know the shapes of their weights.
+    pub fn linears(&self) -> [&Linear; 2] {
+        [self.fc1.linear(), &self.fc2]
+    }
+
+    /// Its products, fc1's and then fc2's.
+    pub fn products(&self) -> Vec<Product> {
+        let each = self.linears().map(Linear::products);
+        each.into_iter().flatten().collect()
+    }
+
+    /// The shape of this rank's input and output in a call of so many rows over all ranks.
+    pub fn shape(&self, rows: usize) -> [usize; 2] {
+        self.fc1.linear().input_shape(rows)
+    }
+
+    /// Rows and columns of the activation's output.
+    fn between(&self, rows: usize) -> [usize; 2] {
+        self.fc2.input_shape(rows)
+    }
+
+    fn activated(&self, rows: usize, before: &Tensor<bf16>) -> Result<Tensor<bf16>, Error> {
+        let shape = self.between(rows);
+        let mut after = self.fc2.rank().zeros(shape)?;
+        let activation = self.config.activation;
+        self.elements
+            .activation(activation, shape, before, &mut after)?;
+        Ok(after)
+    }
+
+    /// Enqueues `y` of this rank's chunk of so many rows.
+    ///
+    /// # Errors
+    /// As [`LayerNormLinear::forward`] and [`Linear::forward`].
+    pub fn forward(
+        &self,
+        rows: usize,
+        x: &Tensor<bf16>,
+        parameters: &LayerNormMlpParameters<'_>,
+        y: &mut Tensor<bf16>,
+    ) -> Result<LayerNormMlpSaved, Error> {
+        fits("y", y.shape(), self.shape(rows))?;
+        let mut before = self
+            .fc2
+            .rank()
+            .zeros(self.fc1.linear().output_shape(rows))?;
+        let fc1 = self.fc1.forward(rows, x, &parameters.fc1, &mut before)?;
+        let after = self.activated(rows, &before)?;
+        let mut fc2 = self.fc2.forward(rows, &after, &parameters.fc2, y)?;
+        if self.config.recompute_activation || self.config.frozen[1] {
+            fc2.forget_input();
+        }
+        Ok(LayerNormMlpSaved { fc1, before, fc2 })
+    }
+
+    /// Enqueues the gradient of the input into `dx`, and adds those of the weights to what the caller has.
+    ///
+    /// # Errors
+    /// As [`LayerNormLinear::backward`] and [`Linear::backward`].
+    pub fn backward(
+        &self,
+        saved: LayerNormMlpSaved,
+        parameters: &LayerNormMlpParameters<'_>,
+        dy: &Tensor<bf16>,
+        dx: &mut Tensor<bf16>,
+        gradients: LayerNormMlpGradients<'_>,
+    ) -> Result<(), Error> {
+        self.backward_plus(saved, parameters, (dy, None), dx, gradients)
+    }
+
+    /// The same, where `residual` is added to the gradient of the input.
+    pub(crate) fn backward_plus(
+        &self,
+        saved: LayerNormMlpSaved,
+        parameters: &LayerNormMlpParameters<'_>,
+        (dy, residual): (&Tensor<bf16>, Option<&Tensor<bf16>>),
+        dx: &mut Tensor<bf16>,
+        gradients: LayerNormMlpGradients<'_>,
+    ) -> Result<(), Error> {
+        let LayerNormMlpSaved { fc1, before, fc2 } = saved;
+        let rows = fc2.rows();
+        let rank = self.fc2.rank();
+        let after = match fc2.input() {
+            Some(after) => after.clone(),
+            // Nothing reads what a frozen weight is multiplied by.
+            None if self.config.frozen[1] => rank.zeros([0, self.between(rows)[1]])?,
+            None => self.activated(rows, &before)?,
+        };
+        let mut of_after = rank.zeros(self.between(rows))?;
+        let to = &mut of_after;
+        self.fc2
+            .backward_of(&fc2, &after, &parameters.fc2, dy, to, gradients.fc2)?;
+        let mut of_before = rank.zeros(before.shape())?;
+        let both = [&before, &of_after];
+        let (activation, shape) = (self.config.activation, self.between(rows));
+        self.elements
+            .activation_backward(activation, shape, both, &mut of_before)?;
+        let of_fc1 = (&of_before, residual);
+        self.fc1
+            .backward_plus(fc1, &parameters.fc1, of_fc1, dx, gradients.fc1)
+    }
+}

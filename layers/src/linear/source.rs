@@ -1,0 +1,73 @@
+//! Where a rank's rows of an input come from.
+
+use super::Linear;
+use counterflow::op::Argument;
+use counterflow::prelude::bf16;
+use counterflow::{Error, Tensor, UserBuffer};
+
+/// Where rows are wanted.
+pub(crate) enum Place<'a> {
+    /// This rank's part of the buffer that rows are gathered in.
+    Buffer(&'a mut UserBuffer<bf16>),
+    Tensor(&'a mut Tensor<bf16>),
+}
+
+impl<'a> From<Place<'a>> for Argument<'a> {
+    fn from(place: Place<'a>) -> Argument<'a> {
+        match place {
+            Place::Buffer(buffer) => buffer.into(),
+            Place::Tensor(tensor) => tensor.into(),
+        }
+    }
+}
+
+/// A rank's rows of an input: a tensor, or what a kernel writes straight to where they are wanted.
+pub(crate) trait Source {
+    /// Writes them.
+    fn put(&self, to: Place<'_>) -> Result<(), Error>;
+
+    /// The tensor that has them, if there is one.
+    fn tensor(&self) -> Option<&Tensor<bf16>>;
+}
+
+impl Source for Tensor<bf16> {
+    fn put(&self, to: Place<'_>) -> Result<(), Error> {
+        match to {
+            Place::Buffer(buffer) => buffer.copy_from(self),
+            Place::Tensor(tensor) => tensor.copy_from(self),
+        }
+    }
+
+    fn tensor(&self) -> Option<&Tensor<bf16>> {
+        Some(self)
+    }
+}
+
+impl Linear {
+    /// Puts this rank's rows into the buffer that rows are gathered in.
+    pub(super) fn put(
+        &self,
+        rows: usize,
+        columns: usize,
+        source: &dyn Source,
+    ) -> Result<UserBuffer<bf16>, Error> {
+        let rank = self.rank();
+        let whole = self.each(rows) * rank.world() as usize;
+        let all = self.userbuffers.gathered([whole, columns])?;
+        let own = rank.chunk(rank.rank(), rows);
+        if !own.is_empty() {
+            source.put(Place::Buffer(&mut all.rows(own)?))?;
+        }
+        Ok(all)
+    }
+
+    /// The rows as a tensor.
+    pub(super) fn whole(&self, rows: usize, source: &dyn Source) -> Result<Tensor<bf16>, Error> {
+        if let Some(tensor) = source.tensor() {
+            return Ok(tensor.clone());
+        }
+        let mut made = self.rank().zeros(self.input_shape(rows))?;
+        source.put(Place::Tensor(&mut made))?;
+        Ok(made)
+    }
+}

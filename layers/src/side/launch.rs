@@ -1,0 +1,186 @@
+//! A side kernel on a rank: compiled, loaded, enqueued. Emulated ranks run the twin instead.
+#![allow(unsafe_code)]
+
+use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
+use counterflow::driver::Address;
+use counterflow::jit::{Compiler, Source, Target};
+use counterflow::op::{Argument, Element, Part, Running, Step};
+use counterflow::{Communicator, Error, Pending};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Threads of every CTA.
+pub(super) const THREADS: usize = 256;
+
+/// Texts that kernels include.
+pub const HEADERS: [(&str, &str); 7] = [
+    ("numbers.cuh", include_str!("kernels/numbers.cuh")),
+    ("philox.cuh", include_str!("kernels/philox.cuh")),
+    ("norm.cuh", include_str!("kernels/norm.cuh")),
+    ("elements.cuh", include_str!("kernels/elements.cuh")),
+    ("rope.cuh", include_str!("kernels/rope.cuh")),
+    ("attention.cuh", include_str!("kernels/attention.cuh")),
+    ("loss.cuh", include_str!("kernels/loss.cuh")),
+];
+
+/// The kernels of one text on a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Kernels {
+    rank: Arc<Communicator>,
+    /// None: the rank is emulated.
+    functions: Option<Arc<BTreeMap<&'static str, Function>>>,
+}
+
+impl Kernels {
+    /// Compiles a text, or takes it from the cache, and loads it.
+    pub fn load(
+        rank: &Arc<Communicator>,
+        text: &str,
+        names: &[&'static str],
+    ) -> Result<Kernels, Error> {
+        let load = || {
+            let source = Source::new("side", text).with(&HEADERS);
+            let compiled = Compiler::find()?.compile(&source, Target::Sm90a)?;
+            let module = Module::load(rank.gpu().cuda()?, &compiled)?;
+            let each = names
+                .iter()
+                .map(|name| Ok((*name, module.function(name, 0)?)));
+            Ok::<_, Error>(Arc::new(each.collect::<Result<_, Error>>()?))
+        };
+        let functions = match rank.gpu().is_emulated() {
+            true => None,
+            false => Some(load()?),
+        };
+        Ok(Kernels {
+            rank: rank.clone(),
+            functions,
+        })
+    }
+
+    pub fn rank(&self) -> &Arc<Communicator> {
+        &self.rank
+    }
+
+    /// A launch in the order of the rank's own.
+    pub fn call(&self, kernel: &'static str) -> Call<'_> {
+        Call {
+            kernels: self,
+            kernel,
+            step: self.rank.step(&*self.rank),
+            items: Vec::new(),
+        }
+    }
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Debug)]
+enum Item {
+    /// A part of the step, or nothing.
+    Memory(Option<usize>),
+    Bytes(Vec<u8>),
+}
+
+/// A launch that is being put together: parameters in the kernel's order.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    kernels: &'a Kernels,
+    kernel: &'static str,
+    step: Step<'a>,
+    items: Vec<Item>,
+}
+
+impl<'a> Call<'a> {
+    /// So many elements that are read. The parts' numbers count from 0, in the order of these calls.
+    pub fn read<T: Element>(
+        self,
+        name: &'static str,
+        elements: usize,
+        memory: impl Into<Argument<'a>>,
+    ) -> Self {
+        self.part(Part::of::<T>(elements).read(name), memory)
+    }
+
+    /// So many elements that are written.
+    pub fn written<T: Element>(
+        self,
+        name: &'static str,
+        elements: usize,
+        memory: impl Into<Argument<'a>>,
+    ) -> Self {
+        self.part(Part::of::<T>(elements).written(name), memory)
+    }
+
+    fn part(mut self, part: Part, memory: impl Into<Argument<'a>>) -> Self {
+        let number = self.step.add(part, memory);
+        self.items.push(Item::Memory(Some(number)));
+        self
+    }
+
+    /// Memory that this launch does not have.
+    pub fn absent(mut self) -> Self {
+        self.items.push(Item::Memory(None));
+        self
+    }
+
+    pub fn number(self, number: usize) -> Self {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.bytes(&number.to_le_bytes())
+    }
+
+    pub fn wide(self, number: usize) -> Self {
+        self.bytes(&(number as u64).to_le_bytes())
+    }
+
+    /// Anything, as it lies in memory.
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.items.push(Item::Bytes(bytes.to_vec()));
+        self
+    }
+
+    /// Enqueues it with a thread for each item, or a CTA for each where items are of 256 threads. On an emulated rank the twin is
+    /// done when this returns.
+    ///
+    /// # Safety
+    /// The kernel takes these parameters, uses so many elements of each part at most, and writes only those that are written.
+    pub unsafe fn launch(
+        self,
+        threads: usize,
+        twin: impl FnOnce(&Running<'_>) -> Result<(), Error>,
+    ) -> Result<Option<Pending>, Error> {
+        let Call {
+            kernels,
+            kernel,
+            step,
+            items,
+        } = self;
+        let ctas = threads.div_ceil(THREADS);
+        let ctas = u32::try_from(ctas).ok().filter(|ctas| *ctas < 1 << 31);
+        let ctas = ctas.ok_or_else(|| Error::Usage {
+            what: format!("{kernel} of {threads} threads"),
+            legal: "launch it for parts of the rows".into(),
+        })?;
+        if ctas == 0 {
+            return Ok(None);
+        }
+        let work = |running: &Running<'_>| {
+            let Some(functions) = &kernels.functions else {
+                return twin(running);
+            };
+            let mut arguments = Arguments::new();
+            for item in &items {
+                match item {
+                    Item::Memory(part) => {
+                        let address = part.map(|part| running.address(part));
+                        arguments.address(address.unwrap_or(Address::default()));
+                    }
+                    Item::Bytes(bytes) => arguments.bytes(bytes),
+                }
+            }
+            let grid = LaunchConfig::of(ctas, THREADS as u32);
+            // SAFETY: the caller's promise; the step keeps the memory until the kernel has ended.
+            unsafe { functions[kernel].launch(running.stream().cuda()?, grid, &arguments) }
+        };
+        // SAFETY: the kernel uses what the parts have: the caller's promise.
+        unsafe { step.launch(work) }.map(Some)
+    }
+}

@@ -1,0 +1,78 @@
+//! Cross-entropy on a rank.
+#![allow(unsafe_code)]
+
+use super::launch::{Kernels, THREADS};
+use super::norm::eights;
+use super::twin;
+use counterflow::op::Running;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Tensor};
+use std::sync::Arc;
+
+/// The kernel of cross-entropy: CUDA.
+pub fn loss_text() -> String {
+    "#include \"loss.cuh\"\n".into()
+}
+
+/// Cross-entropy on a rank that has all classes.
+///
+/// ```
+/// use counterflow::{Communicator, prelude::bf16};
+/// use counterflow_layers::side::LossKernels;
+/// use std::sync::Arc;
+///
+/// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
+/// let loss = LossKernels::load(&rank)?;
+/// let (logits, targets) = (rank.zeros::<bf16>([2, 8])?, rank.zeros::<u32>([2])?);
+/// let (mut losses, mut gradient) = (rank.zeros::<f32>([2])?, rank.zeros::<bf16>([2, 8])?);
+/// loss.cross_entropy(&logits, &targets, 0.5, &mut losses, &mut gradient)?; // of the mean of two rows
+/// assert!(losses.read()?.iter().all(|loss| (loss - 8f32.ln()).abs() < 1e-6));
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LossKernels(Kernels);
+
+impl LossKernels {
+    /// Compiles and loads them.
+    ///
+    /// # Errors
+    /// [`Error::Toolkit`] without a compiler; what the driver refuses.
+    pub fn load(rank: &Arc<Communicator>) -> Result<LossKernels, Error> {
+        Kernels::load(rank, &loss_text(), &["cross_entropy"]).map(LossKernels)
+    }
+
+    /// The loss of each row of logits, and its gradient times `scale`. A target of [`twin::IGNORED`] has neither; one that is no class
+    /// makes both NaN.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for columns that are no multiple of 8, and what [`Step::launch`](counterflow::op::Step::launch) refuses.
+    pub fn cross_entropy(
+        &self,
+        logits: &Tensor<bf16>,
+        targets: &Tensor<u32>,
+        scale: f32,
+        losses: &mut Tensor<f32>,
+        gradient: &mut Tensor<bf16>,
+    ) -> Result<(), Error> {
+        let [rows, columns] = logits.shape();
+        eights(columns)?;
+        let call = self.0.call("cross_entropy");
+        let call = call.read::<bf16>("logits", rows * columns, logits);
+        let call = call.read::<u32>("targets", rows, targets);
+        let call = call.written::<f32>("losses", rows, losses);
+        let call = call.written::<bf16>("the gradient", rows * columns, gradient);
+        let call = call.number(columns).bytes(&scale.to_le_bytes());
+        let twin = |running: &Running<'_>| {
+            let x: Vec<bf16> = running.read(0, rows * columns)?;
+            let targets: Vec<u32> = running.read(1, rows)?;
+            let mut dx = vec![bf16::ZERO; x.len()];
+            let each = x.chunks_exact(columns).zip(dx.chunks_exact_mut(columns));
+            let each = each.zip(targets);
+            let losses = each.map(|((x, dx), target)| twin::cross_entropy(x, target, scale, dx));
+            running.write(2, &losses.collect::<Vec<f32>>())?;
+            running.write(3, &dx)
+        };
+        // SAFETY: a CTA for each row, which stays inside of it; the parameters are the kernel's.
+        unsafe { call.launch(rows * THREADS, twin).map(drop) }
+    }
+}

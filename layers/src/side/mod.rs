@@ -1,0 +1,21 @@
+//! Side kernels: what a layer does between its products. Norms, activations, sums with dropout, rotary positions, attention and
+//! cross-entropy, each with its gradient.
+//!
+//! Each is CUDA text (`kernels/*.cuh`), which the JIT compiles and caches, and a [`twin`] in plain Rust, which emulated ranks run: both
+//! have the same bits. Launches are in the order of the rank's own ([`Communicator::stream`](counterflow::Communicator::stream)), take
+//! tensors and user buffers, and wait for nobody. A row has a multiple of 8 elements.
+
+mod attention;
+mod elements;
+mod launch;
+mod loss;
+mod norm;
+mod rope;
+pub mod twin;
+
+pub use attention::{AttentionKernels, attention_text};
+pub use elements::{ElementKernels, elements_text};
+pub use launch::HEADERS;
+pub use loss::{LossKernels, loss_text};
+pub use norm::{NormKernels, norm_text};
+pub use rope::{RopeKernels, rope_text};

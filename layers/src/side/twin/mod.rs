@@ -1,0 +1,16 @@
+//! The kernels' twin: plain Rust with the same bits, which emulated ranks run and tests compare with.
+
+mod attention;
+mod elements;
+mod loss;
+mod norm;
+mod numbers;
+mod random;
+
+pub use attention::{AttentionShape, attention, attention_backward};
+pub use elements::{Activation, dropout, dropout_add, rope};
+pub use loss::{IGNORED, cross_entropy};
+pub(super) use norm::SLAB;
+pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
+pub use numbers::{exp, ln};
+pub use random::{Mask, philox};

@@ -1,0 +1,152 @@
+//! Normalisation of rows.
+
+use super::numbers::{narrow, sum};
+use counterflow::prelude::bf16;
+
+/// How rows are normalised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Normalization {
+    /// `(x - mean) / √(variance + ε) · γ + β`
+    LayerNorm,
+    /// `x / √(mean of x² + ε) · γ`
+    RmsNorm,
+}
+
+/// A normalisation with its numbers. Arithmetic is f32, and what comes out is rounded once. Sums over a row are those of 256 threads,
+/// each of every 256th eight of columns, added in pairs.
+///
+/// ```
+/// use counterflow::prelude::bf16;
+/// use counterflow_layers::{Norm, Normalization};
+///
+/// let norm = Norm::new(Normalization::RmsNorm);
+/// let (x, ones) = ([3.0, -4.0].map(bf16::from_f32), [bf16::ONE; 2]);
+/// let mut y = [bf16::ZERO; 2];
+/// let scale = norm.forward(&x, (&ones, None), &mut y);
+/// assert!((scale.rstd - 0.4f32.sqrt() / 5f32.sqrt()).abs() < 1e-6, "{scale:?}"); // 1 / √12.5
+/// assert_eq!(y, [3.0 * scale.rstd, -4.0 * scale.rstd].map(bf16::from_f32));
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Norm {
+    /// The formula.
+    pub kind: Normalization,
+    /// ε, which keeps rows of zeros finite.
+    pub eps: f32,
+    /// Whether γ is stored as its distance from 1.
+    pub zero_centered_gamma: bool,
+}
+
+/// What a forward pass of a row leaves for the backward pass.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Statistics {
+    /// The mean; 0 for RMSNorm.
+    pub mean: f32,
+    /// One over the root of the variance, or of the mean square.
+    pub rstd: f32,
+}
+
+/// γ and β. RMSNorm has no β.
+pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
+
+/// Where the gradients of γ and β are added.
+pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
+
+/// Rows whose terms of a gradient are added up before they are added to it.
+pub(in crate::side) const SLAB: usize = 32;
+
+impl Norm {
+    /// With ε = 1e-5, and γ as it is.
+    pub fn new(kind: Normalization) -> Norm {
+        Norm {
+            kind,
+            eps: 1e-5,
+            zero_centered_gamma: false,
+        }
+    }
+
+    fn gamma(&self, stored: bf16) -> f32 {
+        let one = if self.zero_centered_gamma { 1.0 } else { 0.0 };
+        stored.to_f32() + one
+    }
+
+    /// Normalises a row.
+    ///
+    /// # Panics
+    /// If slices have other lengths than the row.
+    pub fn forward(&self, x: &[bf16], (gamma, beta): Affine<'_>, y: &mut [bf16]) -> Statistics {
+        let columns = x.len();
+        assert!(gamma.len() == columns && y.len() == columns && columns > 0);
+        assert!(beta.is_none_or(|beta| beta.len() == columns));
+        let mean = match self.kind {
+            Normalization::LayerNorm => sum(x.iter().map(|x| x.to_f32())) / columns as f32,
+            Normalization::RmsNorm => 0.0,
+        };
+        let squares = x.iter().map(|x| (x.to_f32() - mean) * (x.to_f32() - mean));
+        let rstd = 1.0 / (sum(squares) / columns as f32 + self.eps).sqrt();
+        for (at, y) in y.iter_mut().enumerate() {
+            let scaled = (x[at].to_f32() - mean) * rstd * self.gamma(gamma[at]);
+            let beta = beta.map_or(0.0, |beta| beta[at].to_f32());
+            *y = narrow(scaled + beta);
+        }
+        Statistics { mean, rstd }
+    }
+
+    /// The gradient of a row, of the gradient of what came out. What `residual` has is added before it is rounded.
+    ///
+    /// # Panics
+    /// As [`Norm::forward`].
+    pub fn backward(
+        &self,
+        x: &[bf16],
+        dy: &[bf16],
+        (gamma, of): (&[bf16], Statistics),
+        residual: Option<&[bf16]>,
+        dx: &mut [bf16],
+    ) {
+        let columns = x.len();
+        assert!(dy.len() == columns && gamma.len() == columns && columns > 0);
+        assert!(dx.len() == columns && residual.is_none_or(|more| more.len() == columns));
+        let normed = |at: usize| (x[at].to_f32() - of.mean) * of.rstd;
+        let scaled = |at: usize| dy[at].to_f32() * self.gamma(gamma[at]);
+        let mean = match self.kind {
+            Normalization::LayerNorm => sum((0..columns).map(scaled)) / columns as f32,
+            Normalization::RmsNorm => 0.0,
+        };
+        let along = sum((0..columns).map(|at| scaled(at) * normed(at))) / columns as f32;
+        for at in 0..columns {
+            let own = of.rstd * (scaled(at) - mean - normed(at) * along);
+            dx[at] = narrow(residual.map_or(own, |more| own + more[at].to_f32()));
+        }
+    }
+
+    /// Adds the gradients of γ and β over rows: those of 32 rows are added up first, in order.
+    ///
+    /// # Panics
+    /// As [`Norm::forward`].
+    pub fn gradients(
+        x: &[bf16],
+        dy: &[bf16],
+        of: &[Statistics],
+        (of_gamma, mut of_beta): AffineGradients<'_>,
+    ) {
+        let columns = of_gamma.len();
+        assert!(x.len() == of.len() * columns && dy.len() == x.len());
+        assert!(of_beta.as_ref().is_none_or(|beta| beta.len() == columns));
+        for first in (0..of.len()).step_by(SLAB) {
+            let rows = first..of.len().min(first + SLAB);
+            for column in 0..columns {
+                let (mut gamma, mut beta) = (0f32, 0f32);
+                for row in rows.clone() {
+                    let at = row * columns + column;
+                    let normed = (x[at].to_f32() - of[row].mean) * of[row].rstd;
+                    gamma += dy[at].to_f32() * normed;
+                    beta += dy[at].to_f32();
+                }
+                of_gamma[column] += gamma;
+                if let Some(of_beta) = &mut of_beta {
+                    of_beta[column] += beta;
+                }
+            }
+        }
+    }
+}

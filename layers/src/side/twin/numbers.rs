@@ -1,0 +1,122 @@
+//! Arithmetic that kernels and twin share, step by step: `kernels/numbers.cuh` has the same.
+
+use counterflow::prelude::bf16;
+
+/// Threads of a CTA, whose sums have a fixed order.
+pub(super) const THREADS: usize = 256;
+
+/// ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
+const LN_2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
+/// eʳ = 1 + r + r² · (these, lowest first) for |r| ≤ ln 2 / 2: the polynomial with the least largest error, 3.1e-9 of eʳ.
+const EXP: [f32; 5] = [
+    0.499_999_93,
+    0.166_665_2,
+    0.041_668_4,
+    0.008_368_851,
+    0.001_381_431_6,
+];
+/// ln (1 + m) = m − m² / 2 + m³ · (these, lowest first) for √½ ≤ 1 + m ≤ √2: likewise, 5.9e-9 of m.
+const LN: [f32; 8] = [
+    0.333_333_17,
+    -0.250_008_1,
+    0.200_022_87,
+    -0.166_245_57,
+    0.141_811_8,
+    -0.131_287_1,
+    0.128_817_26,
+    -0.078_598_42,
+];
+
+/// e to the power of `x`, within two units of the last place: 0 below e⁻⁸⁷, infinity above e⁸⁸.
+///
+/// ```
+/// use counterflow_layers::side::twin::exp;
+///
+/// assert_eq!((exp(0.0), exp(-100.0), exp(100.0)), (1.0, 0.0, f32::INFINITY));
+/// assert!((exp(1.0) - std::f32::consts::E).abs() < 1e-6 && exp(f32::NAN).is_nan());
+/// ```
+pub fn exp(x: f32) -> f32 {
+    if x < -87.0 {
+        return 0.0;
+    }
+    if x > 88.0 {
+        return f32::INFINITY;
+    }
+    let n = (x * std::f32::consts::LOG2_E + 0.5).floor();
+    let r = x - n * LN_2[0] - n * LN_2[1];
+    let mut q = EXP[4];
+    for c in EXP[..4].iter().rev() {
+        q = q * r + c;
+    }
+    let y = r * r * q + r + 1.0;
+    y * f32::from_bits(((n as i32 + 127) as u32) << 23)
+}
+
+/// The natural logarithm of a normal number above 0; infinity is kept, and anything else is NaN.
+///
+/// ```
+/// use counterflow_layers::side::twin::ln;
+///
+/// assert_eq!((ln(1.0), ln(f32::INFINITY)), (0.0, f32::INFINITY));
+/// assert!((ln(10.0) - std::f32::consts::LN_10).abs() < 1e-6 && ln(-1.0).is_nan());
+/// ```
+pub fn ln(x: f32) -> f32 {
+    // NaN compares with nothing.
+    let is_above = x > 0.0;
+    if !is_above || x > f32::MAX {
+        return if is_above { x } else { f32::NAN };
+    }
+    // x = 2ᵉ (1 + m), where 1 + m is between √½ and √2.
+    let root = std::f32::consts::FRAC_1_SQRT_2.to_bits();
+    let e = (x.to_bits() as i32 - root as i32) >> 23;
+    let m = f32::from_bits((x.to_bits() as i32 - (e << 23)) as u32) - 1.0;
+    let mut p = LN[7];
+    for c in LN[..7].iter().rev() {
+        p = p * m + c;
+    }
+    let (y, e) = (m * m * (m * p - 0.5), e as f32);
+    e * LN_2[1] + y + m + e * LN_2[0]
+}
+
+/// 1 / (1 + e⁻ˣ).
+pub(super) fn logistic(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The larger one; NaN if either is.
+pub(super) fn larger(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// Adds up lanes in pairs, half of them apart, until one is left.
+pub(super) fn pairs(lanes: &mut [f32]) -> f32 {
+    let mut apart = lanes.len() / 2;
+    while apart > 0 {
+        for at in 0..apart {
+            lanes[at] += lanes[at + apart];
+        }
+        apart /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of a row's numbers as a CTA adds them: each thread every 256th eight, in order; lanes of a warp in pairs; then warps.
+pub(super) fn sum(of: impl Iterator<Item = f32>) -> f32 {
+    let mut threads = [0f32; THREADS];
+    for (at, value) in of.enumerate() {
+        threads[at / 8 % THREADS] += value;
+    }
+    let mut warps = [0f32; THREADS / 32];
+    for (warp, lanes) in warps.iter_mut().zip(threads.chunks_exact_mut(32)) {
+        *warp = pairs(lanes);
+    }
+    pairs(&mut warps)
+}
+
+pub(super) fn wide(x: bf16) -> f32 {
+    x.to_f32()
+}
+
+pub(super) fn narrow(x: f32) -> bf16 {
+    bf16::from_f32(x)
+}

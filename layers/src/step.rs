@@ -1,0 +1,167 @@
+//! An op that a layer launches, before it is built.
+
+use counterflow::Setting;
+use counterflow::family::Family;
+use counterflow::op::Workspace;
+use counterflow::{Communicator, Error, Layout, Op, OpBuilder, Program, Shape};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a step does: one schedule, or the fastest one of a family.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Schedule(Program),
+    Family(Family),
+}
+
+impl From<Program> for Work {
+    fn from(program: Program) -> Work {
+        Work::Schedule(program)
+    }
+}
+
+/// A schedule with its layout, its largest launch and the choices that settings make.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub work: Work,
+    pub layout: Layout,
+    pub shape: Shape,
+    pub choices: Vec<(&'static str, Setting)>,
+}
+
+/// The rows of what moves beside a weight's gradient.
+pub(crate) const MOVED: &str = "g.rows";
+
+/// The shape of a product. A size that does not fit is refused as too large when the op is built.
+pub(crate) fn shape(m: usize, n: usize, k: usize) -> Shape {
+    Shape::new(size(m), size(n), size(k))
+}
+
+pub(crate) fn size(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+impl Step {
+    fn builder<'a>(&'a self, rank: &'a Communicator) -> OpBuilder<'a> {
+        let builder = match &self.work {
+            Work::Schedule(program) => rank.op(program),
+            Work::Family(family) => rank.family(family),
+        };
+        let choices = self.choices.iter();
+        let builder = choices.fold(builder.layout(self.layout), |builder, (name, setting)| {
+            builder.set(name, *setting)
+        });
+        builder.shape(self.shape.clone())
+    }
+
+    pub fn workspace(&self, rank: &Communicator) -> Result<Workspace, Error> {
+        self.builder(rank).workspace()
+    }
+
+    pub fn build(&self, rank: &Communicator) -> Result<Built, Error> {
+        let op = self.builder(rank).build()?;
+        let most = self.shape.m as usize;
+        let schedule = match &self.work {
+            Work::Schedule(program) => program.name.clone(),
+            Work::Family(_) => op.schedule_of(most).to_owned(),
+        };
+        let why = match &self.work {
+            Work::Schedule(_) => "its settings".to_owned(),
+            Work::Family(_) => op.why(most).to_string(),
+        };
+        Ok(Built { op, schedule, why })
+    }
+
+    /// With other rows to sum over, and of what moves beside that.
+    pub fn of_rows(&self, rows: usize) -> Step {
+        let mut step = self.clone();
+        step.shape.k = size(rows);
+        step.shape.dims.insert(MOVED.into(), size(rows));
+        step
+    }
+}
+
+/// An op, with the name of its schedule and what chose that.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub op: Op,
+    pub schedule: String,
+    pub why: String,
+}
+
+impl Built {
+    /// Whether it is one kernel. The stages of a family's candidate are joined by `+`.
+    pub fn is_fused(&self) -> bool {
+        !self.schedule.contains('+')
+    }
+}
+
+/// Ops by what they were built for: the latest few, the latest one last.
+#[derive(Debug)]
+pub(crate) struct Latest<K>(Mutex<Vec<(K, Arc<Built>)>>);
+
+impl<K: PartialEq + Clone> Latest<K> {
+    pub fn new(built: impl IntoIterator<Item = (K, Arc<Built>)>) -> Self {
+        Latest(Mutex::new(built.into_iter().collect()))
+    }
+
+    /// The op for a key; if there is none, it is built. Collective: all ranks ask in the same order.
+    pub fn of(
+        &self,
+        key: &K,
+        build: impl FnOnce() -> Result<Built, Error>,
+    ) -> Result<Arc<Built>, Error> {
+        const KEPT: usize = 8;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match all.iter().position(|(of, _)| of == key) {
+            Some(at) => all.remove(at),
+            None => (key.clone(), Arc::new(build()?)),
+        };
+        if all.len() == KEPT {
+            all.remove(0);
+        }
+        all.push(found.clone());
+        Ok(found.1)
+    }
+
+    /// The latest one that was asked for.
+    pub fn last(&self) -> Option<Arc<Built>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.last().map(|(_, built)| built.clone())
+    }
+}
+
+/// The op of a weight's gradient. Its depth is the rows of a call.
+#[derive(Debug)]
+pub(crate) enum Wgrad {
+    /// Nothing moves beside it, and launches state their depth.
+    Alone(Arc<Built>),
+    /// What moves beside it has the rows of a call, too, and an op is built for a number of those.
+    Beside(Box<Step>, Latest<usize>),
+}
+
+impl Wgrad {
+    /// Built for the most rows now, so that its memory is there.
+    pub fn new(rank: &Communicator, step: &Step, most: usize) -> Result<Wgrad, Error> {
+        let built = Arc::new(step.build(rank)?);
+        Ok(match step.shape.dims.contains_key(MOVED) {
+            false => Wgrad::Alone(built),
+            true => Wgrad::Beside(Box::new(step.clone()), Latest::new([(most, built)])),
+        })
+    }
+
+    /// Collective where something moves: all ranks call layers with the same rows, in the same order.
+    pub fn of(&self, rank: &Communicator, rows: usize) -> Result<Arc<Built>, Error> {
+        match self {
+            Wgrad::Alone(built) => Ok(built.clone()),
+            Wgrad::Beside(step, all) => all.of(&rows, || step.of_rows(rows).build(rank)),
+        }
+    }
+
+    /// The latest that was built.
+    pub fn latest(&self) -> Option<Arc<Built>> {
+        match self {
+            Wgrad::Alone(built) => Some(built.clone()),
+            Wgrad::Beside(_, all) => all.last(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The example that users know from TransformerEngine, on emulated ranks.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// What `cargo test` builds.
+fn example() -> PathBuf {
+    let mut path = std::env::current_exe().expect("this program");
+    path.pop();
+    path.pop();
+    path.push("examples/layer");
+    let help =
+        "`cargo build -p counterflow-layers --example layer` builds it, and so does `cargo test`";
+    assert!(path.exists(), "{help}");
+    path
+}
+
+fn run(arguments: &str) -> Output {
+    let mut command = Command::new(example());
+    command.args(arguments.split_whitespace());
+    command.env("CUDA_VISIBLE_DEVICES", "");
+    command.output().expect("started")
+}
+
+fn text(of: &[u8]) -> String {
+    String::from_utf8_lossy(of).into_owned()
+}
+
+/// Each batch is another one, so the loss falls in the mean of two.
+fn falls(losses: &[f64]) -> bool {
+    let (first, last) = (&losses[..2], &losses[losses.len() - 2..]);
+    last.iter().sum::<f64>() < 0.95 * first.iter().sum::<f64>()
+}
+
+/// The losses that it prints.
+fn losses(of: &str) -> Vec<f64> {
+    let lines = of.lines().filter_map(|line| line.split("|-- loss ").nth(1));
+    lines.map(|loss| loss.parse().expect("a number")).collect()
+}
+
+#[test]
+fn the_loss_falls_with_and_without_overlap() {
+    let small = "--ranks 2 --iters 6 --seq-length 16 --hidden 32 --num-heads 4 --head-dim 8";
+    for layer in ["TransformerLayer", "LayerNormMLP"] {
+        let arguments = format!("{small} --layer-type {layer}");
+        let [on, off] = ["", "--no-comm-overlap"].map(|more| {
+            let done = run(&format!("{arguments} {more}"));
+            assert!(done.status.success(), "{}", text(&done.stderr));
+            text(&done.stdout)
+        });
+        let fell = losses(&on);
+        assert_eq!(fell.len(), 6, "{on}");
+        assert!(falls(&fell), "{fell:?}");
+        assert_eq!(fell, losses(&off), "the same numbers");
+        let steps = [
+            "Generate random input batch",
+            "Forward pass",
+            "Compute loss",
+            "Backward pass",
+            "Optimizer step",
+        ];
+        for step in steps {
+            assert!(
+                on.contains(&format!("[rank0:node0] |-- {step}")),
+                "{step}: {on}"
+            );
+        }
+        assert!(on.contains("Created tensor-parallel group: [0, 1]"), "{on}");
+        assert!(
+            on.contains("fused") && !off.contains(", fused"),
+            "{on}\n{off}"
+        );
+    }
+}
+
+#[test]
+fn two_replicas_learn_together() {
+    let done = run(
+        "--ranks 4 --num-replicas 2 --iters 6 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type MultiheadAttention",
+    );
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    for group in [
+        "tensor-parallel group: [0, 1]",
+        "tensor-parallel group: [2, 3]",
+        "data-parallel group: [0, 2]",
+        "data-parallel group: [1, 3]",
+    ] {
+        assert!(said.contains(group), "{group}: {said}");
+    }
+    let fell = losses(&said);
+    assert_eq!(fell.len(), 6, "{said}");
+    assert!(falls(&fell), "{fell:?}");
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let table = [
+        ("--fp8", "--fp8"),
+        ("--layer-type GroupedLinear", "GroupedLinear"),
+        ("--ranks 3 --num-replicas 2", "3 ranks in 2 replicas"),
+        ("--config no/such/file.yaml", "no/such/file.yaml"),
+        ("--num-heads 3", "3 heads"),
+    ];
+    for (arguments, wanted) in table {
+        let done = run(&format!(
+            "--iters 1 --seq-length 4 --hidden 32 --head-dim 8 {arguments}"
+        ));
+        assert!(!done.status.success(), "{arguments}");
+        let said = text(&done.stderr);
+        assert!(said.contains(wanted), "{arguments}: {said}");
+    }
+}

@@ -1,0 +1,314 @@
+//! The classes that C++ code knows: each operation against an unsharded reference in f64, and what is refused.
+
+use super::each;
+use super::reference::{Matrix, Wanted};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Layout, Tensor};
+use counterflow_layers::overlap::{Comm, Method, Settings};
+use counterflow_layers::{CommOverlap, CommOverlapP2P, Destination, Operand};
+use std::sync::Arc;
+
+const MOST: usize = 24;
+/// Columns of the buffer, and of what its product makes.
+const SIDES: [usize; 2] = [48, 96];
+
+fn tensor(rank: &Communicator, shape: [usize; 2], values: &[bf16]) -> Result<Tensor<bf16>, Error> {
+    let tensor = rank.zeros(shape)?;
+    tensor.write(values)?;
+    Ok(tensor)
+}
+
+fn wide<T: Copy + Into<f64>>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|value| (*value).into()).collect()
+}
+
+/// a · bᵀ, where both have the depth as columns.
+fn product(a: &Matrix, b: &Matrix, parts: usize, bias: Option<&Matrix>) -> Wanted {
+    let at =
+        |matrix: &Matrix, row: usize, column: usize| matrix.values[row * matrix.columns + column];
+    let sizes = [a.rows(), b.rows(), a.columns];
+    let wanted = Wanted::product(sizes, parts, |m, k| at(a, m, k), |k, n| at(b, n, k));
+    let bias = bias.map_or(vec![0.0; b.rows()], |bias| bias.values.clone());
+    wanted.plus(&bias).rounded()
+}
+
+fn turned(of: &Matrix) -> Matrix {
+    let (rows, columns) = (of.rows(), of.columns);
+    let at = |at: usize| of.values[at % rows * columns + at / rows];
+    Matrix {
+        columns: rows,
+        values: (0..rows * columns).map(at).collect(),
+    }
+}
+
+fn gathers(rank: &Arc<Communicator>, settings: &Settings, nn: bool) -> Result<(), Error> {
+    let overlap = CommOverlapP2P::new(rank, [MOST, SIDES[0]], Comm::AllGather, settings)?;
+    for (seed, rows) in [(1, MOST), (2, 7), (3, 1)] {
+        let x = Matrix::random(rows, SIDES[0], 1.0, seed);
+        let w = Matrix::random(SIDES[1], SIDES[0], 0.5, 10 + u64::from(rank.rank()));
+        let bias = Matrix::random(1, SIDES[1], 2.0, 20);
+        let chunk = rank.chunk(rank.rank(), rows);
+        let own = x.part(chunk.clone(), 0..SIDES[0]);
+        overlap.copy_into_buffer(rows, &tensor(rank, [chunk.len(), SIDES[0]], &own)?, true)?;
+        let stored = if nn { turned(&w) } else { w.clone() };
+        let shape = [stored.rows(), stored.columns];
+        let weight = tensor(rank, shape, &stored.part(0..shape[0], 0..shape[1]))?;
+        let of_bias = tensor(rank, [1, SIDES[1]], &bias.part(0..1, 0..SIDES[1]))?;
+        let operand = Operand {
+            tensor: &weight,
+            bias: (!nn).then_some(&of_bias),
+            layout: if nn { Layout::Nn } else { Layout::Nt },
+        };
+        let (mut y, mut copy) = (rank.zeros([rows, SIDES[1]])?, rank.zeros([rows, SIDES[0]])?);
+        match seed {
+            1 => overlap.split_overlap_ag(rows, operand, &mut y, Some(&mut copy))?,
+            _ => overlap.atomic_gemm_overlap_ag(rows, operand, &mut y, Some(&mut copy))?,
+        }
+        let wanted = product(&x, &w, 1, (!nn).then_some(&bias));
+        wanted.check("y", 0..rows, 0..SIDES[1], &wide(&y.read()?));
+        assert_eq!(copy.read()?, x.part(0..rows, 0..SIDES[0]), "all rows");
+        let part = overlap.get_buffer(rows, SIDES[0], true)?;
+        assert_eq!(part.read()?, own);
+    }
+    Ok(())
+}
+
+#[test]
+fn products_of_gathered_rows() {
+    for world in [1, 2, 3] {
+        let settings = [
+            Settings::default(),
+            Settings {
+                use_ce: Some(false),
+                num_sm: Some(2),
+                ..Settings::default()
+            },
+            Settings {
+                use_ce: Some(false),
+                aggregate: Some(true),
+                ..Settings::default()
+            },
+        ];
+        let done = each(world, |rank| {
+            rank.reserve(32 << 20)?;
+            let one = &settings[world as usize - 1];
+            gathers(rank, one, false)?;
+            gathers(rank, one, true)
+        });
+        done.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
+}
+
+#[test]
+fn products_that_are_summed() {
+    for world in [1, 2, 3] {
+        let done = each(world, |rank| {
+            rank.reserve(32 << 20)?;
+            let settings = Settings::default();
+            let shape = [MOST, SIDES[1]];
+            let p2p = CommOverlapP2P::new(rank, shape, Comm::ReduceScatter, &settings)?;
+            let pipelined = CommOverlap::new(rank, shape, &settings)?;
+            let depth = SIDES[0] / world as usize;
+            let own = depth * rank.rank() as usize..depth * (rank.rank() as usize + 1);
+            for (seed, rows) in [(1, MOST), (2, 5)] {
+                let x = Matrix::random(rows, SIDES[0], 1.0, seed);
+                let w = Matrix::random(SIDES[1], SIDES[0], 0.5, 10);
+                let bias = Matrix::random(1, SIDES[1], 2.0, 20);
+                let chunk = rank.chunk(rank.rank(), rows);
+                let x_own = tensor(rank, [rows, depth], &x.part(0..rows, own.clone()))?;
+                let w_own = w.part(0..SIDES[1], own.clone());
+                let w_own = tensor(rank, [SIDES[1], depth], &w_own)?;
+                let of_bias = tensor(rank, [1, SIDES[1]], &bias.part(0..1, 0..SIDES[1]))?;
+                let operand = Operand {
+                    tensor: &w_own,
+                    bias: Some(&of_bias),
+                    layout: Layout::Nt,
+                };
+                let wanted = product(&x, &w, world as usize, Some(&bias));
+                let mut bits = Vec::new();
+                for way in 0..4 {
+                    let mut y = rank.zeros([chunk.len(), SIDES[1]])?;
+                    match way {
+                        0 => p2p.split_overlap_rs(rows, &x_own, operand, &mut y)?,
+                        1 => p2p.atomic_gemm_overlap_rs(rows, &x_own, operand, &mut y)?,
+                        2 => pipelined.split_overlap_rs(rows, &x_own, operand, &mut y)?,
+                        _ => pipelined.atomic_gemm_overlap_rs(rows, &x_own, operand, &mut y)?,
+                    }
+                    wanted.check("y", chunk.clone(), 0..SIDES[1], &wide(&y.read()?));
+                    bits.push(y.read()?);
+                }
+                assert!(bits.iter().all(|one| one == &bits[0]), "other bits");
+            }
+            Ok(())
+        });
+        done.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
+}
+
+#[test]
+fn communication_beside_a_product() {
+    for world in [1, 3] {
+        let done = each(world, |rank| {
+            rank.reserve(32 << 20)?;
+            let settings = Settings {
+                num_sm: Some(2),
+                ..Settings::default()
+            };
+            let overlap = CommOverlap::new(rank, [MOST, SIDES[0]], &settings)?;
+            for (seed, rows) in [(1, MOST), (2, 5)] {
+                let (m, k) = (16, 32);
+                let a = Matrix::random(m, k, 1.0, seed);
+                let b = Matrix::random(SIDES[0], k, 1.0, seed + 5);
+                let a_own = tensor(rank, [m, k], &a.part(0..m, 0..k))?;
+                let b_own = tensor(rank, [SIDES[0], k], &b.part(0..SIDES[0], 0..k))?;
+                let wanted = product(&a, &b, 1, None);
+                let term = |of: u32| Matrix::random(rows, SIDES[0], 1.0, 30 + u64::from(of));
+                let chunk = rank.chunk(rank.rank(), rows);
+                let all = term(100);
+
+                let own = all.part(chunk.clone(), 0..SIDES[0]);
+                overlap.copy_into_buffer(
+                    rows,
+                    &tensor(rank, [chunk.len(), SIDES[0]], &own)?,
+                    true,
+                )?;
+                let mut d = rank.zeros([m, SIDES[0]])?;
+                let into = Destination::Written(&mut d);
+                let operands = [&a_own, &b_own];
+                overlap.bulk_overlap(rows, operands, Layout::Nt, into, Comm::AllGather, None)?;
+                wanted.check("d", 0..m, 0..SIDES[0], &wide(&d.read()?));
+                let buffer = overlap.get_buffer(rows, SIDES[0], false)?.read()?;
+                assert_eq!(buffer, all.part(0..rows, 0..SIDES[0]), "gathered");
+
+                let sum = |of: usize| (0..world).map(|rank| term(rank).values[of]).sum();
+                let mut sums = Wanted::exactly(0.0, [rows, SIDES[0]]);
+                sums.values.values = (0..rows * SIDES[0]).map(sum).collect();
+                // Terms of bf16 are added in f32, which takes a few of them exactly.
+                let sums = sums.rounded();
+                for added in [false, true] {
+                    let own = term(rank.rank()).part(0..rows, 0..SIDES[0]);
+                    overlap.copy_into_buffer(
+                        rows,
+                        &tensor(rank, [rows, SIDES[0]], &own)?,
+                        false,
+                    )?;
+                    let mut r = rank.zeros([chunk.len(), SIDES[0]])?;
+                    let comm = Comm::ReduceScatter;
+                    if added {
+                        let (a, b) = (turned(&a), turned(&b));
+                        let a_own = tensor(rank, [k, m], &a.part(0..k, 0..m))?;
+                        let b_own = tensor(rank, [k, SIDES[0]], &b.part(0..k, 0..SIDES[0]))?;
+                        let mut d = rank.zeros::<f32>([m, SIDES[0]])?;
+                        d.write(&vec![0.5; d.len()])?;
+                        let into = Destination::AddedTo(&mut d);
+                        let operands = [&a_own, &b_own];
+                        overlap.bulk_overlap(
+                            rows,
+                            operands,
+                            Layout::Tn,
+                            into,
+                            comm,
+                            Some(&mut r),
+                        )?;
+                        let mut more = Wanted::exactly(0.5, [m, SIDES[0]]);
+                        more.add(&wanted);
+                        more.check("d", 0..m, 0..SIDES[0], &wide(&d.read()?));
+                    } else {
+                        let mut d = rank.zeros([m, SIDES[0]])?;
+                        let into = Destination::Written(&mut d);
+                        let operands = [&a_own, &b_own];
+                        overlap.bulk_overlap(
+                            rows,
+                            operands,
+                            Layout::Nt,
+                            into,
+                            comm,
+                            Some(&mut r),
+                        )?;
+                        wanted.check("d", 0..m, 0..SIDES[0], &wide(&d.read()?));
+                    }
+                    sums.check("r", chunk.clone(), 0..SIDES[0], &wide(&r.read()?));
+                }
+            }
+            Ok(())
+        });
+        done.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
+}
+
+#[test]
+fn what_a_class_cannot_do_is_refused() {
+    let told = |result: Result<(), Error>| {
+        let error = result.expect_err("refused");
+        format!("{error}: {}", error.help().unwrap_or_default())
+    };
+    let all = each(1, |rank| {
+        rank.reserve(16 << 20)?;
+        let plain = Settings::default();
+        let with = Settings::method(Method::Bulk);
+        let error = told(CommOverlap::new(rank, [8, 16], &with).map(drop));
+        assert!(
+            error.starts_with("the method bulk of a communicator: "),
+            "{error}"
+        );
+        let with = Settings {
+            aggregate: Some(true),
+            ..plain.clone()
+        };
+        let made = CommOverlapP2P::new(rank, [8, 16], Comm::ReduceScatter, &with);
+        let error = told(made.map(drop));
+        assert!(error.contains("cannot aggregate"), "{error}");
+        CommOverlapP2P::new(rank, [8, 16], Comm::AllGather, &with)?;
+
+        let sums = CommOverlapP2P::new(rank, [8, 16], Comm::ReduceScatter, &plain)?;
+        let (w, mut y) = (rank.zeros([16, 16])?, rank.zeros([8, 16])?);
+        let w = Operand {
+            tensor: &w,
+            bias: None,
+            layout: Layout::Nt,
+        };
+        let error = told(sums.split_overlap_ag(8, w, &mut y, None));
+        let wanted =
+            "an all-gather by a communicator of a reduce-scatter: make one of an all-gather";
+        assert_eq!(error, wanted);
+        let x = rank.zeros([9, 16])?;
+        let error = told(sums.split_overlap_rs(9, &x, w, &mut y));
+        assert_eq!(error, "9 rows, with a buffer for 8: give 1 to 8");
+        let tn = Operand {
+            layout: Layout::Tn,
+            ..w
+        };
+        let error = told(sums.split_overlap_rs(8, &y.clone(), tn, &mut y));
+        assert!(error.starts_with("a weight in layout"), "{error}");
+
+        let bulk = CommOverlap::new(rank, [8, 16], &plain)?;
+        let (a, b) = (rank.zeros([8, 8])?, rank.zeros([16, 8])?);
+        let mut r = rank.zeros([8, 16])?;
+        let mut call = |comm, output: Option<&mut Tensor<bf16>>| {
+            let d = Destination::Written(&mut y);
+            told(bulk.bulk_overlap(8, [&a, &b], Layout::Nt, d, comm, output))
+        };
+        let error = call(Comm::AllGather, Some(&mut r));
+        assert!(
+            error.starts_with("a gather with an output of its own"),
+            "{error}"
+        );
+        let error = call(Comm::ReduceScatter, None);
+        assert!(
+            error.starts_with("a sum over ranks without its output"),
+            "{error}"
+        );
+        let mut f32s = rank.zeros::<f32>([8, 16])?;
+        let into = Destination::AddedTo(&mut f32s);
+        let error = told(bulk.bulk_overlap(8, [&a, &b], Layout::Nt, into, Comm::AllGather, None));
+        assert!(
+            error.starts_with("a result that is added to, or "),
+            "{error}"
+        );
+        let into = Destination::Written(&mut r);
+        let error = told(bulk.bulk_overlap(8, [&a, &a], Layout::Nt, into, Comm::AllGather, None));
+        assert!(error.starts_with("d is 8 x 16"), "{error}");
+        Ok(())
+    });
+    all.expect("refusals end nothing");
+}

@@ -1,0 +1,54 @@
+//! Linear layers, with and without a norm, on emulated ranks, against an unsharded reference in f64.
+
+mod cases;
+mod comm_overlap;
+mod layer_norm_linear;
+mod model;
+mod norm;
+mod peers;
+mod reference;
+mod refused;
+mod right;
+mod settings;
+mod side;
+mod tape;
+mod training;
+mod whole;
+
+use counterflow::{Communicator, Error};
+use counterflow_layers::overlap::Config;
+use counterflow_layers::{Initialize, Userbuffers};
+use std::sync::Arc;
+
+/// Runs it on that many emulated ranks, a thread each. A rank that fails ends the others' waits.
+fn each<T: Send>(
+    world: u32,
+    run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let ranks = Communicator::emulated(world)?;
+    let ranks: Vec<_> = ranks.into_iter().map(Arc::new).collect();
+    let run = |rank: &Arc<Communicator>| run(rank).inspect_err(|error| rank.abort(error));
+    std::thread::scope(|scope| {
+        let run = &run;
+        let spawn = |rank| scope.spawn(move || run(rank));
+        let threads: Vec<_> = ranks.iter().map(spawn).collect();
+        let ended = threads.into_iter();
+        ended
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    })
+}
+
+/// Buffers for so many rows and columns, with a heap that has room for some layers.
+fn userbuffers(
+    rank: &Arc<Communicator>,
+    shape: [usize; 2],
+    config: &str,
+) -> Result<Userbuffers, Error> {
+    let arguments = Initialize {
+        ub_cfgs: vec![Config::from_yaml(config)?],
+        ..Initialize::new(shape, rank.world())
+    };
+    rank.reserve(arguments.heap_bytes() + (32 << 20))?;
+    Userbuffers::initialize(rank, &arguments)
+}

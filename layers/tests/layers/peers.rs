@@ -1,0 +1,333 @@
+//! The case matrix of TransformerEngine's test of overlapped products, as data: what exists here has the same bits as without overlap,
+//! which no tolerance is stricter than, and is not zero; what does not exist is refused.
+//!
+//! Their sizes are 2048 rows of 1536 columns, 32 heads of 48 numbers and weights of N(0, 0.023); these are smaller, and so are worlds.
+
+use super::model::{Held, Sizes, tensor, weights};
+use super::reference::Matrix;
+use super::{each, userbuffers};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error};
+use counterflow_layers::overlap::{Comm, ModuleFlags, Parallel};
+use counterflow_layers::{
+    Activation, CommOverlap, CommOverlapP2P, Gradients, Initialize, LayerNormLinear,
+    LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp,
+    Linear, LinearConfig, MultiheadAttention, Norm, Normalization, Parameters, QuantizationMode,
+    RngTracker, TransformerLayer, TransformerLayerGradients, TransformerLayerParameters,
+    Userbuffers,
+};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Quantisation {
+    None,
+    Fp8,
+    Delayed,
+    Current,
+    Mxfp8,
+}
+
+/// A case of the group of layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Layer {
+    LinearRow,
+    LinearColumn,
+    LayerNormLinear,
+    LayerNormMlp,
+    MultiheadAttention,
+    TransformerLayers(usize),
+}
+
+/// How the gradient of a column-parallel layer's input communicates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dgrad {
+    Bulk,
+    ReduceScatter,
+}
+
+const LAYERS: [(Layer, &[Dgrad]); 7] = [
+    (Layer::LinearRow, &[Dgrad::Bulk]),
+    (Layer::LinearColumn, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
+    (Layer::LayerNormLinear, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
+    (Layer::LayerNormMlp, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
+    (
+        Layer::MultiheadAttention,
+        &[Dgrad::Bulk, Dgrad::ReduceScatter],
+    ),
+    (
+        Layer::TransformerLayers(1),
+        &[Dgrad::Bulk, Dgrad::ReduceScatter],
+    ),
+    (
+        Layer::TransformerLayers(2),
+        &[Dgrad::Bulk, Dgrad::ReduceScatter],
+    ),
+];
+
+const LAYER_QUANTISATIONS: [Quantisation; 4] = [
+    Quantisation::None,
+    Quantisation::Delayed,
+    Quantisation::Current,
+    Quantisation::Mxfp8,
+];
+
+/// Products alone: gathered, with larger steps or not; summed, by ranks or in parts; and beside communication.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gemm {
+    SplitAg { aggregate: bool },
+    SplitRs { p2p: bool },
+    Bulk(Comm),
+}
+
+const GEMMS: [(Gemm, &[Quantisation]); 6] = {
+    use Quantisation::{Fp8, Mxfp8, None};
+    [
+        (Gemm::SplitAg { aggregate: false }, &[None, Fp8, Mxfp8]),
+        (Gemm::SplitAg { aggregate: true }, &[None, Fp8, Mxfp8]),
+        (Gemm::SplitRs { p2p: false }, &[None, Fp8, Mxfp8]),
+        (Gemm::SplitRs { p2p: true }, &[None, Fp8, Mxfp8]),
+        (Gemm::Bulk(Comm::AllGather), &[None]),
+        (Gemm::Bulk(Comm::ReduceScatter), &[None, Fp8]),
+    ]
+};
+
+const ROWS: usize = 16;
+const BATCH: usize = 2;
+const SIZES: Sizes = Sizes {
+    hidden: 48,
+    ffn: 96,
+    heads: 12,
+    groups: 12,
+    depth: 8,
+    kind: Normalization::LayerNorm,
+    activation: Activation::Gelu,
+    bias: true,
+    causal: true,
+    rope: false,
+};
+
+fn flags(dgrad: Dgrad, on: bool) -> ModuleFlags {
+    ModuleFlags {
+        ub_tp_comm_overlap: on,
+        ub_overlap_rs_dgrad: dgrad == Dgrad::ReduceScatter,
+        ..ModuleFlags::default()
+    }
+}
+
+/// The bits of outputs and gradients of a layer on a rank.
+fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Result<Vec<u32>, Error> {
+    let config = match flags.ub_overlap_rs_dgrad {
+        true => "qkv_dgrad: {method: ring_exchange}\nfc1_dgrad: {method: pipeline}",
+        false => "",
+    };
+    let buffers = userbuffers(rank, [ROWS, SIZES.hidden], config)?;
+    let mut whole = SIZES.layer();
+    let of = flags.flags();
+    (whole.flags, whole.attention.flags, whole.mlp.flags) = (flags, of, of);
+    let rng = Arc::new(RngTracker::new(1234, rank.rank()));
+    let mut held = Held::new(rank, &SIZES, &weights(&SIZES, 42))?;
+    let random = |shape: [usize; 2], seed: u64| {
+        let [rows, columns] = shape;
+        let seed = seed + 10 * u64::from(rank.rank());
+        let values = Matrix::random(rows, columns, 1.0, seed).part(0..rows, 0..columns);
+        tensor(rank, shape, &values)
+    };
+    let mut bits = Vec::new();
+    let mut keep = |values: Vec<bf16>| {
+        assert!(values.iter().any(|value| value.to_f32() != 0.0), "zeros");
+        bits.extend(values.into_iter().map(|value| u32::from(value.to_bits())));
+    };
+    let linear = |parallel| {
+        let (name, base) = match parallel {
+            Parallel::Row => ("fc2", LinearConfig::row(SIZES.ffn, SIZES.hidden)),
+            Parallel::Column => ("fc1", LinearConfig::column(SIZES.hidden, SIZES.ffn)),
+        };
+        LinearConfig {
+            flags: of,
+            ub_name: Some(name.into()),
+            bias: true,
+            ..base
+        }
+    };
+    match layer {
+        Layer::LinearRow | Layer::LinearColumn => {
+            let parallel = match layer {
+                Layer::LinearRow => Parallel::Row,
+                _ => Parallel::Column,
+            };
+            let layer = Linear::new(&buffers, &linear(parallel))?;
+            let at = if parallel == Parallel::Row { 10 } else { 8 };
+            let (x, dy) = (
+                random(layer.input_shape(ROWS), 1)?,
+                random(layer.output_shape(ROWS), 2)?,
+            );
+            let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
+            let ([weight, bias], [of_weight, of_bias]) = held.pair(at);
+            let parameters = Parameters {
+                weight,
+                bias: Some(bias),
+            };
+            let saved = layer.forward(ROWS, &x, &parameters, &mut y)?;
+            let gradients = Gradients {
+                weight: Some(of_weight),
+                bias: Some(of_bias),
+            };
+            layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+            keep(y.read()?);
+            keep(dx.read()?);
+        }
+        Layer::LayerNormLinear => {
+            let config = LayerNormLinearConfig {
+                norm: Norm::new(Normalization::LayerNorm),
+                linear: linear(Parallel::Column),
+            };
+            let layer = LayerNormLinear::new(&buffers, &config)?;
+            let shapes = layer.linear();
+            let (x, dy) = (
+                random(shapes.input_shape(ROWS), 1)?,
+                random(shapes.output_shape(ROWS), 2)?,
+            );
+            let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
+            let ((_, _), (parameters, gradients)) = held.split([false; 4]);
+            let parameters: LayerNormLinearParameters<'_> = parameters.fc1;
+            let gradients: LayerNormLinearGradients<'_> = gradients.fc1;
+            let saved = layer.forward(ROWS, &x, &parameters, &mut y)?;
+            layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+            keep(y.read()?);
+            keep(dx.read()?);
+        }
+        Layer::LayerNormMlp => {
+            let layer = LayerNormMlp::new(&buffers, &whole.mlp)?;
+            let (x, dy) = (random(layer.shape(ROWS), 1)?, random(layer.shape(ROWS), 2)?);
+            let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
+            let (_, (parameters, gradients)) = held.split([false; 4]);
+            let saved = layer.forward(ROWS, &x, &parameters, &mut y)?;
+            layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+            keep(y.read()?);
+            keep(dx.read()?);
+        }
+        Layer::MultiheadAttention => {
+            let layer = MultiheadAttention::new(&buffers, &whole.attention, &rng)?;
+            let (x, dy) = (random(layer.shape(ROWS), 1)?, random(layer.shape(ROWS), 2)?);
+            let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
+            let ((parameters, gradients), _) = held.split([false; 4]);
+            let saved = layer.forward([ROWS, BATCH], &x, &parameters, &mut y)?;
+            layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+            keep(y.read()?);
+            keep(dx.read()?);
+        }
+        Layer::TransformerLayers(count) => {
+            let made = (0..count).map(|_| TransformerLayer::new(&buffers, &whole, &rng));
+            let layers: Vec<TransformerLayer> = made.collect::<Result<_, Error>>()?;
+            let mut x = random(layers[0].shape(ROWS), 1)?;
+            let mut saved = Vec::new();
+            for layer in &layers {
+                let mut y = rank.zeros(x.shape())?;
+                let (attention, mlp) = (held.attention(), held.mlp());
+                let parameters = TransformerLayerParameters { attention, mlp };
+                saved.push(layer.forward([ROWS, BATCH], &x, &parameters, &mut y)?);
+                keep(y.read()?);
+                x = y;
+            }
+            let mut dy = random(x.shape(), 2)?;
+            for (layer, saved) in layers.iter().zip(saved).rev() {
+                let mut dx = rank.zeros(dy.shape())?;
+                let ((attention, of_attention), (mlp, of_mlp)) = held.split([false; 4]);
+                let parameters = TransformerLayerParameters { attention, mlp };
+                let gradients = TransformerLayerGradients {
+                    attention: of_attention,
+                    mlp: of_mlp,
+                };
+                layer.backward(saved, &parameters, &dy, &mut dx, gradients)?;
+                keep(dx.read()?);
+                dy = dx;
+            }
+        }
+    }
+    for gradient in &held.gradients {
+        bits.extend(gradient.read()?.into_iter().map(f32::to_bits));
+    }
+    Ok(bits)
+}
+
+#[test]
+fn layers_have_the_bits_of_layers_without_overlap() {
+    let wide = std::env::var_os("WIDE").is_some();
+    let mut ran = 0;
+    for (layer, dgrads) in LAYERS {
+        for dgrad in dgrads {
+            for quantisation in LAYER_QUANTISATIONS {
+                if quantisation != Quantisation::None {
+                    refused(quantisation);
+                    continue;
+                }
+                // Every second one in one world; all of them in each with WIDE=1.
+                let worlds = match (wide, ran % 2) {
+                    (true, _) => vec![2, 3, 4],
+                    (false, 0) => vec![2 + ran / 2 % 2],
+                    (false, _) => Vec::new(),
+                };
+                for world in worlds {
+                    let [on, off] = [true, false].map(|on| {
+                        let found = each(world, |rank| of_layer(rank, layer, flags(*dgrad, on)));
+                        found.unwrap_or_else(|error| panic!("{layer:?}, {dgrad:?}: {error}"))
+                    });
+                    assert!(on == off, "{layer:?}, {dgrad:?}, {world} ranks: other bits");
+                }
+                ran += 1;
+            }
+        }
+    }
+    assert_eq!(ran, 13, "cases that exist");
+}
+
+/// Layers whose products are FP8 are not there, whatever the recipe.
+fn refused(quantisation: Quantisation) {
+    let ranks = Communicator::emulated(1).expect("a rank");
+    let rank = Arc::new(ranks.into_iter().next().expect("one"));
+    rank.reserve(2 << 20).expect("a heap");
+    let arguments = Initialize {
+        quantization_modes: vec![QuantizationMode::Fp8],
+        ..Initialize::new([ROWS, SIZES.hidden], 1)
+    };
+    let told = Userbuffers::initialize(&rank, &arguments).map(drop);
+    assert_eq!(told.expect_err("FP8").kind(), "not_yet", "{quantisation:?}");
+}
+
+/// What each rank has of both ways is in `comm_overlap`; here is that every case of the matrix can be asked for.
+#[test]
+fn products_alone_are_there_or_refused() {
+    use counterflow_layers::overlap::Settings;
+    let mut ran = 0;
+    for (gemm, quantisations) in GEMMS {
+        for quantisation in quantisations {
+            if *quantisation != Quantisation::None {
+                refused(*quantisation);
+                continue;
+            }
+            let done = each(2, |rank| {
+                rank.reserve(16 << 20)?;
+                let shape = [ROWS, SIZES.hidden];
+                let plain = Settings::default();
+                match gemm {
+                    Gemm::SplitAg { aggregate } => {
+                        let settings = Settings {
+                            aggregate: Some(aggregate),
+                            ..plain
+                        };
+                        CommOverlapP2P::new(rank, shape, Comm::AllGather, &settings).map(drop)
+                    }
+                    Gemm::SplitRs { p2p: true } => {
+                        CommOverlapP2P::new(rank, shape, Comm::ReduceScatter, &plain).map(drop)
+                    }
+                    Gemm::SplitRs { p2p: false } | Gemm::Bulk(_) => {
+                        CommOverlap::new(rank, shape, &plain).map(drop)
+                    }
+                }
+            });
+            done.unwrap_or_else(|error| panic!("{gemm:?}: {error}"));
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 6, "cases that exist");
+}

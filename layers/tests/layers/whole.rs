@@ -1,0 +1,496 @@
+//! Whole layers on emulated ranks against an unsharded model in f64: outputs, and every gradient.
+
+use super::model::{Exact, Held, NAMES, Part, Sizes, Weights, close, exactly, tensor, weights};
+use super::reference::Matrix;
+use super::{each, userbuffers};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Tensor};
+use counterflow_layers::overlap::ModuleFlags;
+use counterflow_layers::{
+    Activation, LayerNormMlp, LayerNormMlpSaved, MultiheadAttention, MultiheadAttentionSaved,
+    Normalization, Product, RngTracker, TransformerLayer, TransformerLayerConfig,
+    TransformerLayerSaved,
+};
+use std::sync::Arc;
+
+/// Rows of each call, of two sequences: most, fewer than ranks, some.
+const ROWS: [usize; 3] = [22, 2, 10];
+const BATCH: usize = 2;
+/// What gradients are before the first call.
+const BEFORE: f32 = 0.25;
+
+struct Case {
+    name: &'static str,
+    part: Part,
+    sizes: Sizes,
+    config: &'static str,
+    flags: ModuleFlags,
+    change: fn(&mut TransformerLayerConfig),
+}
+
+const ON: ModuleFlags = ModuleFlags {
+    ub_tp_comm_overlap: true,
+    ub_overlap_ag: true,
+    ub_overlap_rs: true,
+    ub_overlap_rs_dgrad: false,
+    ub_bulk_dgrad: true,
+    ub_bulk_wgrad: true,
+};
+
+const OFF: ModuleFlags = ModuleFlags {
+    ub_tp_comm_overlap: false,
+    ..ON
+};
+
+const RS_DGRAD: ModuleFlags = ModuleFlags {
+    ub_overlap_rs_dgrad: true,
+    ..ON
+};
+
+/// What `RS_DGRAD` needs.
+const PIPELINED: &str = "qkv_dgrad: {method: pipeline}\nfc1_dgrad: {method: ring_exchange}";
+
+fn sizes(world: usize) -> Sizes {
+    Sizes {
+        hidden: 48,
+        ffn: 96,
+        heads: 2 * world,
+        groups: world,
+        depth: 16,
+        kind: Normalization::LayerNorm,
+        activation: Activation::Gelu,
+        bias: true,
+        causal: true,
+        rope: true,
+    }
+}
+
+fn cases(world: usize) -> Vec<Case> {
+    let gelu = sizes(world);
+    let swiglu = Sizes {
+        kind: Normalization::RmsNorm,
+        activation: Activation::SwiGlu,
+        bias: false,
+        ..gelu
+    };
+    let plain = Sizes {
+        causal: false,
+        rope: false,
+        groups: 2 * world,
+        ..gelu
+    };
+    let case = |name, part, sizes, (config, flags), change| Case {
+        name,
+        part,
+        sizes,
+        config,
+        flags,
+        change,
+    };
+    let same: fn(&mut TransformerLayerConfig) = |_| {};
+    vec![
+        case("gelu, bulk", Part::Mlp, gelu, ("", ON), same),
+        case(
+            "swiglu, rs of dgrad",
+            Part::Mlp,
+            swiglu,
+            (PIPELINED, RS_DGRAD),
+            same,
+        ),
+        case(
+            "swiglu, frozen fc1, recomputed",
+            Part::Mlp,
+            swiglu,
+            ("", ON),
+            |layer| {
+                layer.mlp.frozen = [true, false];
+                layer.mlp.recompute_activation = true;
+            },
+        ),
+        case(
+            "gelu, frozen fc2, kept",
+            Part::Mlp,
+            gelu,
+            ("", ON),
+            |layer| {
+                layer.mlp.frozen = [false, true];
+                layer.mlp.keep_gathered = true;
+            },
+        ),
+        case(
+            "swiglu with biases, nothing overlapped",
+            Part::Mlp,
+            Sizes {
+                bias: true,
+                ..swiglu
+            },
+            ("", OFF),
+            same,
+        ),
+        case(
+            "auto",
+            Part::Mlp,
+            gelu,
+            (
+                "fc1_fprop: {method: auto}\nfc2_fprop: {method: auto}\nfc2_dgrad: {method: auto}",
+                ON,
+            ),
+            same,
+        ),
+        case(
+            "causal, grouped, bulk",
+            Part::Attention,
+            gelu,
+            ("", ON),
+            same,
+        ),
+        case(
+            "all keys, rs of dgrad",
+            Part::Attention,
+            plain,
+            (PIPELINED, RS_DGRAD),
+            same,
+        ),
+        case(
+            "no bias, frozen qkv",
+            Part::Attention,
+            swiglu,
+            ("", ON),
+            |layer| layer.attention.frozen = [true, false],
+        ),
+        case(
+            "nothing overlapped",
+            Part::Attention,
+            gelu,
+            ("", OFF),
+            |layer| layer.attention.frozen = [false, true],
+        ),
+        case("gelu, bulk", Part::Layer, gelu, ("", ON), same),
+        case(
+            "swiglu, rs of dgrad",
+            Part::Layer,
+            swiglu,
+            (PIPELINED, RS_DGRAD),
+            same,
+        ),
+        case("nothing overlapped", Part::Layer, swiglu, ("", OFF), same),
+        case(
+            "rings",
+            Part::Layer,
+            gelu,
+            (
+                "qkv_fprop: {use_ce: 0, num_sm: 2}\nfc1_fprop: {use_ce: 0, aggregate: 1}",
+                ON,
+            ),
+            same,
+        ),
+    ]
+}
+
+enum Built {
+    Attention(Box<MultiheadAttention>),
+    Mlp(Box<LayerNormMlp>),
+    Layer(Box<TransformerLayer>),
+}
+
+enum Saved {
+    Attention(MultiheadAttentionSaved),
+    Mlp(LayerNormMlpSaved),
+    Layer(Box<TransformerLayerSaved>),
+}
+
+impl Built {
+    fn new(rank: &Arc<Communicator>, case: &Case) -> Result<Built, Error> {
+        let mut config = case.sizes.layer();
+        config.flags = case.flags;
+        let flags = case.flags.flags();
+        (config.attention.flags, config.mlp.flags) = (flags, flags);
+        (case.change)(&mut config);
+        let buffers = userbuffers(rank, [ROWS[0], case.sizes.hidden], case.config)?;
+        let rng = Arc::new(RngTracker::new(1, rank.rank()));
+        Ok(match case.part {
+            Part::Attention => {
+                let layer = MultiheadAttention::new(&buffers, &config.attention, &rng)?;
+                Built::Attention(Box::new(layer))
+            }
+            Part::Mlp => Built::Mlp(Box::new(LayerNormMlp::new(&buffers, &config.mlp)?)),
+            Part::Layer => Built::Layer(Box::new(TransformerLayer::new(&buffers, &config, &rng)?)),
+        })
+    }
+
+    fn shape(&self, rows: usize) -> [usize; 2] {
+        match self {
+            Built::Attention(layer) => layer.shape(rows),
+            Built::Mlp(layer) => layer.shape(rows),
+            Built::Layer(layer) => layer.shape(rows),
+        }
+    }
+
+    fn products(&self) -> Vec<Product> {
+        match self {
+            Built::Attention(layer) => layer.products(),
+            Built::Mlp(layer) => layer.products(),
+            Built::Layer(layer) => layer.products(),
+        }
+    }
+
+    fn frozen(&self) -> [bool; 4] {
+        let of_mlp = |layer: &LayerNormMlp| layer.config().frozen;
+        let (attention, mlp) = match self {
+            Built::Attention(layer) => (layer.config().frozen, [false; 2]),
+            Built::Mlp(layer) => ([false; 2], of_mlp(layer)),
+            Built::Layer(layer) => (layer.attention().config().frozen, of_mlp(layer.mlp())),
+        };
+        [attention[0], attention[1], mlp[0], mlp[1]]
+    }
+
+    fn forward(
+        &self,
+        rows: usize,
+        x: &Tensor<bf16>,
+        held: &Held,
+        y: &mut Tensor<bf16>,
+    ) -> Result<Saved, Error> {
+        let (attention, mlp) = (held.attention(), held.mlp());
+        Ok(match self {
+            Built::Attention(layer) => {
+                Saved::Attention(layer.forward([rows, BATCH], x, &attention, y)?)
+            }
+            Built::Mlp(layer) => Saved::Mlp(layer.forward(rows, x, &mlp, y)?),
+            Built::Layer(layer) => {
+                let both = counterflow_layers::TransformerLayerParameters { attention, mlp };
+                Saved::Layer(Box::new(layer.forward([rows, BATCH], x, &both, y)?))
+            }
+        })
+    }
+
+    fn backward(
+        &self,
+        saved: Saved,
+        held: &mut Held,
+        dy: &Tensor<bf16>,
+        dx: &mut Tensor<bf16>,
+    ) -> Result<(), Error> {
+        let frozen = self.frozen();
+        let ((attention, of_attention), (mlp, of_mlp)) = held.split(frozen);
+        match (self, saved) {
+            (Built::Attention(layer), Saved::Attention(saved)) => {
+                layer.backward(saved, &attention, dy, dx, of_attention)
+            }
+            (Built::Mlp(layer), Saved::Mlp(saved)) => layer.backward(saved, &mlp, dy, dx, of_mlp),
+            (Built::Layer(layer), Saved::Layer(saved)) => {
+                let parameters = counterflow_layers::TransformerLayerParameters { attention, mlp };
+                let gradients = counterflow_layers::TransformerLayerGradients {
+                    attention: of_attention,
+                    mlp: of_mlp,
+                };
+                layer.backward(*saved, &parameters, dy, dx, gradients)
+            }
+            (Built::Attention(_) | Built::Mlp(_) | Built::Layer(_), _) => unreachable!("its own"),
+        }
+    }
+}
+
+struct Round {
+    x: Matrix,
+    dy: Matrix,
+    exact: Exact,
+}
+
+fn wide<T: Copy + Into<f64>>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|value| (*value).into()).collect()
+}
+
+/// What a rank found: the bits of all, and the gradients that are sums over ranks.
+struct Found {
+    bits: Vec<u64>,
+    of_norms: Vec<(usize, Vec<f64>)>,
+}
+
+/// Roundings that may add up in an element. Between an input and its gradient there are 10 in an MLP, 14 with attention, where a softmax's
+/// gradient subtracts numbers that were rounded, and all of these in a layer.
+fn roundings(part: Part) -> f64 {
+    match part {
+        Part::Mlp => 5.0,
+        Part::Attention => 10.0,
+        Part::Layer => 14.0,
+    }
+}
+
+fn run(
+    rank: &Arc<Communicator>,
+    case: &Case,
+    whole: &Weights,
+    rounds: &[Round],
+) -> Result<Found, Error> {
+    let (me, world, hidden) = (rank.rank(), rank.world(), case.sizes.hidden);
+    let layer = Built::new(rank, case)?;
+    let overlaps = layer.products().iter().filter(|one| one.overlaps).count();
+    let wanted = case.flags.ub_tp_comm_overlap && world > 1;
+    // Of what `auto` does, any number may be fused.
+    let auto = case.config.contains("auto");
+    assert!(
+        auto || (overlaps > 0) == wanted,
+        "{}: {overlaps} overlap",
+        case.name
+    );
+    let mut held = Held::new(rank, &case.sizes, whole)?;
+    for gradient in &held.gradients {
+        gradient.write(&vec![BEFORE; gradient.len()])?;
+    }
+    let name = |what: &str| {
+        format!(
+            "{:?}, {}, rank {me} of {world}: {what}",
+            case.part, case.name
+        )
+    };
+    let most = roundings(case.part);
+    let mut bits = Vec::new();
+    let mut saved = Vec::new();
+    for round in rounds {
+        let rows = round.x.rows();
+        let chunk = rank.chunk(me, rows);
+        let x = tensor(
+            rank,
+            layer.shape(rows),
+            &round.x.part(chunk.clone(), 0..hidden),
+        )?;
+        let mut y = rank.zeros(layer.shape(rows))?;
+        y.fill(0xff)?; // NaN
+        saved.push(layer.forward(rows, &x, &held, &mut y)?);
+        let found = wide(&y.read()?);
+        let own = chunk.start * hidden..chunk.end * hidden;
+        close(
+            &name(&format!("y of {rows}")),
+            &found,
+            &round.exact.y[own],
+            hidden,
+            most,
+        );
+        bits.extend(found.iter().map(|value| value.to_bits()));
+    }
+    for (round, saved) in rounds.iter().zip(saved).rev() {
+        let rows = round.x.rows();
+        let chunk = rank.chunk(me, rows);
+        let dy = tensor(
+            rank,
+            layer.shape(rows),
+            &round.dy.part(chunk.clone(), 0..hidden),
+        )?;
+        let mut dx = rank.zeros(layer.shape(rows))?;
+        dx.fill(0xff)?;
+        layer.backward(saved, &mut held, &dy, &mut dx)?;
+        let found = wide(&dx.read()?);
+        let own = chunk.start * hidden..chunk.end * hidden;
+        close(
+            &name(&format!("dx of {rows}")),
+            &found,
+            &round.exact.dx[own],
+            hidden,
+            most,
+        );
+        bits.extend(found.iter().map(|value| value.to_bits()));
+    }
+    let frozen = layer.frozen();
+    let mut of_norms = Vec::new();
+    for (at, what) in NAMES.iter().enumerate() {
+        let found = wide(&held.gradients[at].read()?);
+        bits.extend(found.iter().map(|value| value.to_bits()));
+        let is_frozen = [2, 4, 8, 10]
+            .iter()
+            .zip(frozen)
+            .any(|(weight, frozen)| frozen && *weight == at);
+        if !case.part.has(&case.sizes, at) || is_frozen {
+            assert!(
+                found.iter().all(|value| *value == f64::from(BEFORE)),
+                "{what} is written"
+            );
+            continue;
+        }
+        let added: Vec<f64> = found
+            .iter()
+            .map(|value| value - f64::from(BEFORE))
+            .collect();
+        if [0, 1, 6, 7].contains(&at) {
+            of_norms.push((at, added));
+            continue;
+        }
+        let mut all = vec![0.0; held.part(at, &rounds[0].exact.gradients[at]).len()];
+        for round in rounds {
+            let own = held.part(at, &round.exact.gradients[at]);
+            all.iter_mut().zip(own).for_each(|(all, own)| *all += own);
+        }
+        let [_, columns] = held.gradients[at].shape();
+        close(&name(what), &added, &all, columns, most);
+    }
+    Ok(Found { bits, of_norms })
+}
+
+/// A case in that many ranks. Gives the bits of each.
+fn done(case: &Case, world: usize) -> Vec<Vec<u64>> {
+    let whole = weights(&case.sizes, 100);
+    let rounds = ROWS.iter().zip(1..).map(|(rows, seed)| {
+        let x = Matrix::random(*rows, case.sizes.hidden, 2.0, 10 * seed);
+        let dy = Matrix::random(*rows, case.sizes.hidden, 1.0, 10 * seed + 1);
+        let exact = exactly(&case.sizes, case.part, &whole, BATCH, &x, &dy);
+        Round { x, dy, exact }
+    });
+    let rounds: Vec<Round> = rounds.collect();
+    let found = each(world as u32, |rank| run(rank, case, &whole, &rounds));
+    let found = found.unwrap_or_else(|error| panic!("{}, {world} ranks: {error}", case.name));
+    for (which, (at, first)) in found[0].of_norms.iter().enumerate() {
+        let mut sum = vec![0.0; first.len()];
+        for rank in &found {
+            let own = &rank.of_norms[which].1;
+            sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        }
+        let mut all = vec![0.0; first.len()];
+        for round in &rounds {
+            let more = &round.exact.gradients[*at];
+            all.iter_mut()
+                .zip(more)
+                .for_each(|(all, more)| *all += more);
+        }
+        let name = format!("{}, {world} ranks: {}", case.name, NAMES[*at]);
+        close(&name, &sum, &all, sum.len(), roundings(case.part));
+    }
+    found.into_iter().map(|found| found.bits).collect()
+}
+
+/// Every case of a part in every world with `WIDE=1`; else one case in each world, another in each. Three ranks have the same bits when
+/// all is done once more.
+fn all(part: Part) {
+    let wide = std::env::var_os("WIDE").is_some();
+    for world in 1..=4 {
+        let cases: Vec<Case> = cases(world)
+            .into_iter()
+            .filter(|case| case.part == part)
+            .collect();
+        let count = cases.len();
+        for (at, case) in cases.iter().enumerate() {
+            if !wide && at != world % count {
+                continue;
+            }
+            let bits = done(case, world);
+            assert!(bits.iter().all(|bits| bits.len() > 1000));
+            if world == 3 {
+                assert!(bits == done(case, world), "{}: other bits", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_mlp() {
+    all(Part::Mlp);
+}
+
+#[test]
+fn multihead_attention() {
+    all(Part::Attention);
+}
+
+#[test]
+fn transformer_layer() {
+    all(Part::Layer);
+}

@@ -1,0 +1,112 @@
+//! Measured choice: where no winner is known nearby, building an op times a few candidates on the GPUs at hand.
+//!
+//! The candidates differ in what the model is least sure of: tiles, how warpgroups share them, and schedules of a family. All
+//! ranks measure the same ones at the same time, and the time of the slowest rank counts. What wins is kept in the user's table
+//! of winners, so it is measured once.
+
+mod contenders;
+mod times;
+
+pub(crate) use contenders::{Contender, contenders};
+pub(crate) use times::{Times, fastest, slowest};
+
+use crate::error::Error;
+use std::fmt;
+
+/// The environment variable that says how much is measured.
+const VARIABLE: &str = "COUNTERFLOW_TUNE";
+
+/// How much [`OpBuilder::build`](crate::OpBuilder::build) measures where no winner is known nearby.
+///
+/// ```
+/// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
+///
+/// Communicator::each(&Communicator::emulated(2)?, |rank| {
+///     rank.reserve(8 << 20)?;
+///     let builder = rank.op_of::<AgGemmOp>().tuning(Tuning::Off).up_to(64, 64, 32);
+///     println!("{}", builder.build()?.variant()); // the model's choice
+///     Ok(())
+/// })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tuning {
+    /// Nothing: the model chooses, and the same in every run.
+    Off,
+    /// The model's best of up to 8 kinds, for 150 ms of GPU time an op and bucket. Compiling comes on top.
+    Quick,
+    /// Up to 32 candidates, for 2 s.
+    Full,
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tuning::Off => "off",
+            Tuning::Quick => "quick",
+            Tuning::Full => "full",
+        })
+    }
+}
+
+impl Tuning {
+    /// What the environment variable `COUNTERFLOW_TUNE` says, if it is set.
+    ///
+    /// ```
+    /// use counterflow::tuning::Tuning;
+    ///
+    /// let tuning = Tuning::from_env()?.unwrap_or(Tuning::Off); // what an op does that is told nothing
+    /// println!("{tuning}");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for another word than `off`, `quick` and `full`.
+    pub fn from_env() -> Result<Option<Tuning>, Error> {
+        let said = std::env::var_os(VARIABLE).filter(|said| !said.is_empty());
+        let said = said.map(|said| said.to_string_lossy().into_owned());
+        said.map(|said| Tuning::named(&said)).transpose()
+    }
+
+    fn named(said: &str) -> Result<Tuning, Error> {
+        let mut all = [Tuning::Off, Tuning::Quick, Tuning::Full].into_iter();
+        let named = all.find(|tuning| tuning.to_string() == said);
+        named.ok_or_else(|| Error::Usage {
+            what: format!("{VARIABLE}={said}"),
+            legal: "off, quick or full".into(),
+        })
+    }
+
+    /// The most candidates.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Tuning::Off => 0,
+            Tuning::Quick => 8,
+            Tuning::Full => 32,
+        }
+    }
+
+    /// Seconds of GPU time.
+    pub(crate) fn budget(self) -> f64 {
+        match self {
+            Tuning::Off => 0.0,
+            Tuning::Quick => 0.15,
+            Tuning::Full => 2.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_variable() {
+        for tuning in [Tuning::Off, Tuning::Quick, Tuning::Full] {
+            assert_eq!(Tuning::named(&tuning.to_string()).expect("a word"), tuning);
+        }
+        let error = Tuning::named("fast").expect_err("no such word");
+        assert_eq!(error.to_string(), "COUNTERFLOW_TUNE=fast");
+        assert_eq!(error.help(), Some("off, quick or full"));
+    }
+}

@@ -1,0 +1,82 @@
+//! What was measured, and what wins.
+
+use serde::{Deserialize, Serialize};
+
+/// How much faster another candidate must be than the model's favourite: two runs differ by as much.
+const CLEARLY: f64 = 0.99;
+
+/// Times of one candidate's launches, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Times {
+    pub p10: f64,
+    pub median: f64,
+    pub p90: f64,
+}
+
+impl Times {
+    /// None of no samples.
+    pub fn of(mut samples: Vec<f64>) -> Option<Times> {
+        samples.sort_by(f64::total_cmp);
+        let last = samples.len().checked_sub(1)?;
+        let at = |part: f64| samples[(part * last as f64).round() as usize];
+        Some(Times {
+            p10: at(0.1),
+            median: at(0.5),
+            p90: at(0.9),
+        })
+    }
+}
+
+/// The slowest rank's times of each candidate, by the times of each rank.
+pub(crate) fn slowest(ranks: &[Vec<Times>]) -> Vec<Times> {
+    let candidates = ranks.iter().map(Vec::len).min().unwrap_or(0);
+    let slowest = (0..candidates).filter_map(|candidate| {
+        let each = ranks.iter().map(|rank| rank[candidate]);
+        each.max_by(|a, b| a.median.total_cmp(&b.median))
+    });
+    slowest.collect()
+}
+
+/// Which of the candidates wins. The first one is the model's favourite, and stays unless another is clearly faster.
+pub(crate) fn fastest(times: &[Times]) -> usize {
+    let each = times.iter().enumerate();
+    let best = each.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+    let clearly = best.filter(|(_, best)| best.median < CLEARLY * times[0].median);
+    clearly.map_or(0, |(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(median: f64) -> Times {
+        Times {
+            p10: median - 1.0,
+            median,
+            p90: median + 1.0,
+        }
+    }
+
+    #[test]
+    fn the_slowest_rank_counts_and_the_favourite_stays_unless_another_is_clearly_faster() {
+        let ranks = [[100.0, 80.0, 99.5], [90.0, 120.0, 99.5]];
+        let ranks = ranks.map(|rank| rank.map(times).to_vec());
+        let slowest = slowest(&ranks);
+        assert_eq!(slowest, [100.0, 120.0, 99.5].map(times));
+        assert_eq!(fastest(&slowest), 0);
+        assert_eq!(fastest(&[100.0, 98.0, 97.0].map(times)), 2);
+        assert_eq!(fastest(&[times(5.0)]), 0);
+    }
+
+    #[test]
+    fn times_are_the_middle_and_the_tenths() {
+        let samples = (0..=10).rev().map(f64::from).collect();
+        let wanted = Times {
+            p10: 1.0,
+            median: 5.0,
+            p90: 9.0,
+        };
+        assert_eq!(Times::of(samples), Some(wanted));
+        assert_eq!(Times::of(Vec::new()), None);
+    }
+}

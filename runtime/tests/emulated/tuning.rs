@@ -1,0 +1,103 @@
+//! Candidates that are measured where no winner is known, on emulated ranks: their times are the emulator's.
+
+use crate::schedules::{gather_of_choices, product};
+use counterflow_runtime::metrics::Why;
+use counterflow_runtime::op::TuningMemory;
+use counterflow_runtime::tuning::Tuning;
+use counterflow_runtime::{Communicator, Error};
+
+const SIZE: [usize; 3] = [256, 256, 128];
+/// What the communicator itself has of its heap.
+const COMMUNICATOR: u64 = (1 << 20) + (32 << 10);
+
+/// What each rank does, in a world of two.
+fn each<T: Send>(part: impl Fn(&Communicator) -> Result<T, Error> + Sync) -> Vec<T> {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let done = Communicator::each(&ranks, part);
+    done.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Why a rank's ops have their choices.
+fn whys(rank: &Communicator) -> Vec<Why> {
+    rank.op_counts().iter().map(|op| op.why).collect()
+}
+
+#[test]
+fn all_ranks_take_the_winner_of_a_measurement() {
+    let [m, n, k] = SIZE;
+    let done = each(|rank| {
+        let program = gather_of_choices();
+        let builder = rank.op(&program).tuning(Tuning::Quick).up_to(m, n, k);
+        let memory = builder.workspace()?;
+        rank.reserve(COMMUNICATOR + memory.heap + memory.tuning.heap)?;
+        let op = builder.build()?;
+        assert_eq!(
+            whys(rank),
+            [Why::Measured],
+            "one op is counted, and no candidate"
+        );
+        let used = rank.heap_use().used;
+        assert!(used <= memory.heap, "{used} of {memory:?}");
+        rank.barrier()?;
+        Ok(op.variant().clone())
+    });
+    assert_eq!(done[0], done[1]);
+}
+
+#[test]
+fn nothing_is_measured_without_room_or_where_it_is_off() {
+    let [m, n, k] = SIZE;
+    each(|rank| {
+        let program = gather_of_choices();
+        let builder = || rank.op(&program).up_to(m, n, k);
+        let off = builder().tuning(Tuning::Off).workspace()?;
+        assert_eq!(
+            off,
+            builder().workspace()?,
+            "emulated GPUs are off by default"
+        );
+        assert_eq!(off.tuning, TuningMemory::default());
+        rank.reserve(COMMUNICATOR + off.heap)?;
+        let measured = builder().tuning(Tuning::Quick).build()?;
+        assert_eq!(whys(rank), [Why::Model]);
+        drop(measured);
+        builder().tuning(Tuning::Off).build()?;
+        assert_eq!(whys(rank), [Why::Model]);
+        rank.barrier()
+    });
+}
+
+#[test]
+fn what_leaves_nothing_open_is_not_measured() {
+    each(|rank| {
+        let program = gather_of_choices();
+        let alone = product((128, 128));
+        // It has one variant, so there is nothing to measure.
+        rank.op(&alone)
+            .tuning(Tuning::Full)
+            .up_to(64, 64, 64)
+            .build()?;
+        assert_eq!(whys(rank), [Why::OnlyOne]);
+        let first = rank.op(&program).first_options().tuning(Tuning::Full);
+        rank.reserve(8 << 20)?;
+        first.up_to(64, 64, 64).build()?;
+        assert!(whys(rank).contains(&Why::FirstOptions));
+        rank.barrier()
+    });
+}
+
+#[test]
+fn ranks_that_do_not_all_measure_are_told() {
+    let ranks = Communicator::emulated(2).expect("ranks");
+    let [m, n, k] = SIZE;
+    let done = Communicator::each(&ranks, |rank| {
+        rank.reserve(8 << 20)?;
+        let program = gather_of_choices();
+        let tuning = [Tuning::Quick, Tuning::Off][rank.rank() as usize];
+        rank.op(&program).tuning(tuning).up_to(m, n, k).build()?;
+        Ok(())
+    });
+    let error = done.expect_err("they differ");
+    assert_eq!(error.kind(), "mismatch");
+    assert!(error.to_string().contains("measures candidates"), "{error}");
+}
