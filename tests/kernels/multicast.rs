@@ -6,9 +6,7 @@ use counterflow::{Dtype, Program, Variant, schedules};
 
 fn cases(of: impl IntoIterator<Item = Sizes>) -> Vec<(Program, Variant)> {
     let programs = of.into_iter().flat_map(all);
-    programs
-        .map(|program| (program, Variant::new(4)))
-        .collect()
+    programs.map(|program| (program, Variant::new(4))).collect()
 }
 
 #[test]

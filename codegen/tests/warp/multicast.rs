@@ -62,7 +62,9 @@ fn random_ones_have_right_warps() {
         match warps(&case.kernel) {
             Warps::Right(_) => right += 1,
             Warps::Refused(found) => refused.push(rule(&found.first().message)),
-            Warps::Wrong(found) => panic!("case {}: {found}\n{:#?}", case.number, case.case.program),
+            Warps::Wrong(found) => {
+                panic!("case {}: {found}\n{:#?}", case.number, case.case.program)
+            }
         }
     }
     assert!(right * 5 >= cases * 4, "{right} of {cases}: {refused:?}");
