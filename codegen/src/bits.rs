@@ -12,11 +12,11 @@
 //!
 //! Tiles, clusters, stages, groups, ping-pong and the CTAs that move data decide none of it.
 
-use crate::block::BLOCK;
 use crate::checked::Checked;
 use crate::diag::{Diagnostic, Rule};
+use crate::encoding::BLOCK;
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
-use crate::program::{Home, Loc, Pick, StoreMode, TensorId, TensorKind};
+use crate::program::{Home, Loc, Pick, StoreMode, TensorId};
 use crate::rank::RankExpr;
 use crate::sm90::cta::Cta;
 use crate::variant::Variant;
@@ -230,24 +230,22 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
                             format!("the switch adds up `{}` in an order of its own", name(from)),
                             "a sum by the rank that owns the rows: `partial[others()][t].sum()`",
                         ),
-                        (_, Some(Pick::Others)) if own.is_none() => {
-                            match kernel.variant.partial_sums {
-                                Some(rule) => (
-                                    format!(
-                                        "partial sums travel in {}, and this rank's own term does not",
-                                        rule.to.dtype()
-                                    ),
-                                    "partial sums of the schedule's type",
+                        (_, Some(Pick::Others)) if own.is_none() => match kernel.partial_sums() {
+                            Some(rule) => (
+                                format!(
+                                    "partial sums travel in {}, and this rank's own term does not",
+                                    rule.to.dtype()
                                 ),
-                                None => (
-                                    format!(
-                                        "what is added to the sum of `{}` is not what the others send there",
-                                        name(from)
-                                    ),
-                                    "add what is sent: `dot(x[t], w[t]) + partial[others()][t].sum()`, where peers store `dot(x[t], w[t])`",
+                                "partial sums of the schedule's type",
+                            ),
+                            None => (
+                                format!(
+                                    "what is added to the sum of `{}` is not what the others send there",
+                                    name(from)
                                 ),
-                            }
-                        }
+                                "add what is sent: `dot(x[t], w[t]) + partial[others()][t].sum()`, where peers store `dot(x[t], w[t])`",
+                            ),
+                        },
                         (_, Some(Pick::One(_)) | None) if sent.contains(&from.buffer) => {
                             one_by_one(name(from))
                         }
@@ -356,8 +354,8 @@ fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
 }
 
 fn adds_over_ranks(kernel: &Kernel, dst: &Region) -> bool {
-    let kind = kernel.buffers[dst.buffer.index()].kind;
-    dst.home.is_remote() || matches!(kind, TensorKind::Scattered | TensorKind::Reduced)
+    let usage = kernel.buffers[dst.buffer.index()].usage;
+    dst.home.is_remote() || usage.is_sum()
 }
 
 fn computes(body: &[Op]) -> bool {

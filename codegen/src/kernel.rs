@@ -21,7 +21,7 @@ use crate::dtype::Dtype;
 use crate::order::{RankOrder, Selection, TileOrder};
 use crate::program::{
     CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, StoreMode, TensorId,
-    TensorKind, Var,
+    Usage, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -113,7 +113,7 @@ pub struct Buffer {
     /// Its name.
     pub name: String,
     /// What it is for.
-    pub kind: TensorKind,
+    pub usage: Usage,
     /// Its element type.
     pub dtype: Dtype,
     /// Its rows.
@@ -127,12 +127,12 @@ pub struct Buffer {
 impl Buffer {
     /// Whether each rank holds only the rows of its own chunk.
     pub fn chunk_only(&self) -> bool {
-        self.kind.is_own_chunk()
+        self.usage.is_own_chunk()
     }
 
     /// Whether it is scratch, whose last readers matter across launches.
     pub fn is_scratch(&self) -> bool {
-        matches!(self.kind, TensorKind::Scratch { .. })
+        self.usage.is_scratch()
     }
 }
 
@@ -425,8 +425,6 @@ pub enum OpKind {
         value: ValueId,
         /// What is measured of it.
         amax: Option<Amax>,
-        /// Where the scales stand that are made of it; as of [`crate::program::StmtKind::Store`].
-        scales: Option<TensorId>,
     },
 }
 

@@ -30,14 +30,13 @@
 #![forbid(unsafe_code)]
 
 pub mod bits;
-mod block;
-pub mod bounds;
 pub mod builder;
 mod checked;
 pub mod cuda;
 pub mod diag;
 pub mod dtype;
-mod elements;
+mod encoded;
+pub mod encoding;
 pub mod given;
 pub mod host;
 pub mod interp;
@@ -47,16 +46,12 @@ mod machine;
 pub mod model;
 mod multicast;
 pub mod order;
-mod outputs;
 mod own_terms;
-mod partial;
 pub mod plan;
 mod print;
 pub mod program;
 mod proof;
 pub mod rank;
-pub mod rule;
-mod scales;
 pub mod shape;
 pub mod sm90;
 pub mod target;
@@ -68,3 +63,5 @@ pub mod value;
 pub mod variant;
 pub mod verify;
 pub mod warp;
+
+pub use encoding::{bounds, rule};

@@ -9,18 +9,20 @@
 //! every copy there. What else is added (a bias, a residual) stays in f32 and comes after the sum. Where the summands do not
 //! spell what is sent, nothing is rounded, and the variant is not batch-invariant ([`crate::bits`]).
 
-use crate::program::{Home, Pick, Place, Program, Slots, Stmt, StmtKind, StoreMode, TensorId};
+use crate::program::{
+    Home, Pick, Place, Program, Slots, Stmt, StmtKind, StoreMode, Tensor, TensorId,
+};
 use crate::value::{AccId, Value};
-use crate::variant::Variant;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// A program whose sums over the others have their own terms. One that has them is as it is.
 ///
 /// Partial sums of FP8 have scales that their senders make: no rank makes those of its own term.
-pub(crate) fn with_own_terms<'p>(program: Cow<'p, Program>, variant: &Variant) -> Cow<'p, Program> {
+pub(crate) fn with_own_terms<'p>(program: Cow<'p, Program>) -> Cow<'p, Program> {
     let over_others = |stmt: &Stmt| of_others(stmt).is_some();
-    if variant.partial_sums.is_some() || !program.stmts().any(over_others) {
+    let rounded = |of: &Tensor| of.usage.is_scratch() && of.usage.rule().is_some();
+    if program.tensors.iter().any(rounded) || !program.stmts().any(over_others) {
         return program;
     }
     let sources = Sources::of(&program);
@@ -157,7 +159,7 @@ impl Sources {
     /// What every statement that fills a scratch tensor sends, if it is the same and each rank has a slot there: the ranks' turns.
     fn sent(&self, program: &Program, tensor: TensorId) -> Option<Value> {
         let mut sent: Option<Value> = None;
-        if program.tensors.get(tensor.index())?.kind.slots_by() != Slots::World {
+        if program.tensors.get(tensor.index())?.usage.placement.slots != Slots::World {
             return None;
         }
         for stmt in program.stmts() {

@@ -3,51 +3,30 @@
 //! A program is SPMD: every rank runs the same text. Nothing is resolved yet: choices are open, dimensions are not
 //! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
-mod attributes;
-mod kinds;
+mod ids;
 mod side;
 mod slots;
 mod stored;
+mod usage;
 mod visit;
 
-pub use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
+use crate::encoding::rule::Rule;
+pub use crate::encoding::{Along, ScaleBlock, Scaling};
 use crate::given::Reference;
 use crate::order::{ByClosure, RankOrder, Selection, TileOrder};
 pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
-pub use attributes::{AtEnd, AtStart, Placement};
+pub use ids::{CounterId, PartitionId, TensorId};
 pub use side::Side;
 pub use slots::Slots;
 use std::panic::Location;
 pub use stored::StoreMode;
+pub use usage::{AtEnd, AtStart, HeldRows, Numbers, Placement, Plane, TensorRole, Usage};
 
 /// Where in the user's source something was written.
 pub type Loc = &'static Location<'static>;
-
-macro_rules! id {
-    ($(#[$doc:meta] $name:ident),* $(,)?) => {$(
-        #[$doc]
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-        pub struct $name(pub u16);
-
-        impl $name {
-            /// Its index in the table it belongs to.
-            pub const fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-    )*};
-}
-id! {
-    /// A tensor: a parameter or scratch.
-    TensorId,
-    /// A partition of a tensor into items.
-    PartitionId,
-    /// A set of counters.
-    CounterId,
-}
 
 /// A schedule as written.
 ///
@@ -94,6 +73,13 @@ impl Program {
             ..self
         }
     }
+
+    /// The scales that stores compute of a tensor, and their rule, if they do.
+    pub(crate) fn made_of(&self, tensor: TensorId) -> Option<(TensorId, Rule)> {
+        let mut tensors = (0..).map(TensorId).zip(&self.tensors);
+        let is = |usage: Usage| usage.computed_scale_of() == Some(tensor);
+        tensors.find_map(|(id, it)| Some((id, it.usage.rule().filter(|_| is(it.usage))?)))
+    }
 }
 
 /// A tensor: `rows` by `columns`, row-chunked over ranks or whole on each.
@@ -102,86 +88,13 @@ pub struct Tensor {
     /// The parameter's or the binding's name.
     pub name: String,
     /// What it is for.
-    pub kind: TensorKind,
+    pub usage: Usage,
+    /// The tensor whose rows and columns scratch has; `None`: those of what is stored in it.
+    pub like: Option<TensorId>,
     /// Its element type.
     pub dtype: Dtype,
     /// Where it was declared.
     pub at: Loc,
-}
-
-/// What a tensor is for: who holds which rows at the start, and what must be there at the end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TensorKind {
-    /// Input in row chunks: rank `r` holds chunk `r`. Every rank must hold all of it at the end.
-    Gathered,
-    /// Output in row chunks: rank `r` computes chunk `r`. Every rank must hold all of it at the end.
-    GatheredOutput,
-    /// Input, whole on each rank and different on each. Never written.
-    Local,
-    /// Input vector along the columns (a bias), whole on each rank. Never written.
-    Vector,
-    /// Input: what a tensor's elements are multiplied by wherever it is an operand of a product: one number, or one for each
-    /// row of that tensor. No schedule declares it: [`Variant::scales`](crate::variant::Variant::scales) does.
-    Scale {
-        /// The tensor that it is a plane of.
-        of: TensorId,
-        /// Which elements of a product have one number.
-        along: Along,
-        /// Whether it is gathered with its tensor: in the same chunks, by the same copies. Else it is whole on each rank, and
-        /// never written.
-        gathered: bool,
-    },
-    /// Output, whole on each rank and different on each.
-    Out,
-    /// Output that a launch adds to, whole on each rank and different on each. Its old contents count.
-    Accumulated,
-    /// Output: the largest absolute value of what a rank computes of another output, before its scale: one number. What it
-    /// holds before a launch counts. No schedule declares it: [`Variant::amax`](crate::variant::Variant::amax) does.
-    Amax {
-        /// The output that it is of.
-        of: TensorId,
-    },
-    /// Output: scales of the 1×128 blocks of another output, made of what a rank computes of it, in the layout of a
-    /// [`TensorKind::Scale`] of an operand with [`ScaleBlock::Line`]. No schedule declares it:
-    /// [`Variant::output_scales`](crate::variant::Variant::output_scales) does.
-    MadeScale {
-        /// The output that it is of.
-        of: TensorId,
-    },
-    /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
-    Scattered,
-    /// Output: the sum over ranks, whole on every rank.
-    Reduced,
-    /// Output in a slot for each rank: rank `r` keeps row chunk `r` of what every rank computes, rank `s`'s in slot `s`.
-    Exchanged,
-    /// Scratch in symmetric memory, shaped like `like`, `slots` times.
-    Scratch {
-        /// The tensor whose rows and columns it has; `None`: those of what is stored in it.
-        like: Option<TensorId>,
-        /// Which rows of it each rank holds.
-        extent: ScratchRows,
-        /// How many copies.
-        slots: Slots,
-        /// The scratch of whose 1×128 blocks it has the scales, f32 beside each slot, if it is such a plane. No schedule declares
-        /// one: [`Variant::partial_sums`](crate::variant::Variant::partial_sums) does.
-        scales_of: Option<TensorId>,
-    },
-}
-
-/// Which elements of a product have a scale's number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Along {
-    /// All have the only one.
-    All,
-    /// Those of a row have one: a number for each row of the first operand.
-    Rows,
-    /// Those of a column have one: a number for each row of the second operand.
-    Columns,
-    /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
-    /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
-    /// rows and of K. Lines of the plane are padded to a multiple of 4. Where scales of 1×128 travel, each chunk is a plane of its
-    /// own, and in a [`Kernel`](crate::kernel::Kernel) the rows are the operand's, which lie side by side in memory.
-    Blocks(ScaleBlock),
 }
 
 /// Which planes of a tensor a place is of. Only copies tell them apart.
@@ -204,15 +117,6 @@ impl Planes {
             Planes::Scales => Some("scales"),
         }
     }
-}
-
-/// Which rows a scratch tensor has on each rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ScratchRows {
-    /// The row chunk the rank owns.
-    Chunk,
-    /// All rows.
-    Whole,
 }
 
 /// A partition of a tensor's rows and columns into items. Items never straddle a row chunk.
@@ -488,9 +392,6 @@ pub enum StmtKind {
         value: Value,
         /// What is measured of it.
         amax: Option<Amax>,
-        /// Where the scales stand that are made of it, a number for each 128 columns of a row, if they are: then what is stored is
-        /// multiplied before it is rounded.
-        scales: Option<TensorId>,
     },
 }
 

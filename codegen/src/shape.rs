@@ -5,8 +5,8 @@ mod empty;
 mod lines;
 mod sizes;
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
@@ -291,7 +291,7 @@ impl Geometry {
                     .hint(format!("give at least {contiguous}")),
                 );
             }
-            if ld > contiguous && buffer.kind.is_scale() {
+            if ld > contiguous && buffer.usage.is_scale() {
                 found.push(
                     shape_error(format!(
                         "the leading dimension of {} is {ld}, but its numbers lie side by side",
@@ -302,7 +302,7 @@ impl Geometry {
             }
             let unit = 16 / buffer.dtype.bytes();
             // A vector or a scale is one row: no aligned row follows.
-            if ld % unit != 0 && !buffer.kind.is_repeated() {
+            if ld % unit != 0 && !buffer.usage.is_repeated() {
                 let (of, dim) = if buffer.mn_major {
                     ("column", buffer.rows)
                 } else {

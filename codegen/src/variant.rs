@@ -1,10 +1,9 @@
 //! Everything that makes two compiled kernels differ.
 
-pub use crate::block::BLOCK;
-use crate::block::ScaleBlock;
 use crate::dtype::Dtype;
-use crate::program::{Setting, TensorKind};
-use crate::rule::Rule;
+use crate::encoding::rule::Rule;
+pub use crate::encoding::{BLOCK, Scales};
+use crate::program::Setting;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -96,72 +95,6 @@ impl Arch {
             Arch::Sm90 => "sm90",
             Arch::Cpu => "cpu",
         }
-    }
-}
-
-/// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
-/// of f32 beside its operand, called `x.scale` for the operand `x`.
-///
-/// ```
-/// use counterflow_codegen::variant::Scales;
-///
-/// assert_eq!(Scales::from_name("whole"), Some(Scales::Whole));
-/// assert_eq!(Scales::ALL.map(Scales::name), ["whole", "rows", "1d2d", "2d1d", "1d1d"]);
-/// let [x, w] = Scales::Blocks1d2d.blocks().expect("scales of blocks");
-/// assert_eq!((x.rows(), w.rows()), (1, 128)); // of 128 columns each
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Scales {
-    /// One number for all of an operand. Of one that is gathered, the same on every rank: for one of each rank's chunk, all rows of
-    /// a chunk have its number, with [`Scales::Rows`].
-    Whole,
-    /// One number for each row of an operand, which has K along it: for each row of the product of `x`, and for each column of
-    /// `w`. Those of an operand that is gathered travel with its rows.
-    Rows,
-    /// One number for each 1×128 of the first operand, and for each 128×128 of the second: an activation by a weight. K is divided
-    /// from its start on, and the last block may be short. Those of an operand that is gathered travel with its rows, of which
-    /// ranks have chunks of a multiple of 4 (1×128) or of 128 (128×128).
-    Blocks1d2d,
-    /// One number for each 128×128 of the first operand, and for each 1×128 of the second.
-    Blocks2d1d,
-    /// One number for each 1×128 of both operands: a weight's gradient, whose K are tokens.
-    Blocks1d1d,
-}
-
-impl Scales {
-    /// Every kind.
-    pub const ALL: [Scales; 5] = [
-        Scales::Whole,
-        Scales::Rows,
-        Scales::Blocks1d2d,
-        Scales::Blocks2d1d,
-        Scales::Blocks1d1d,
-    ];
-
-    /// The blocks of either operand that have a number each, if it is of blocks.
-    pub const fn blocks(self) -> Option<[ScaleBlock; 2]> {
-        match self {
-            Scales::Whole | Scales::Rows => None,
-            Scales::Blocks1d2d => Some([ScaleBlock::Line, ScaleBlock::Square]),
-            Scales::Blocks2d1d => Some([ScaleBlock::Square, ScaleBlock::Line]),
-            Scales::Blocks1d1d => Some([ScaleBlock::Line, ScaleBlock::Line]),
-        }
-    }
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Scales::Whole => "whole",
-            Scales::Rows => "rows",
-            Scales::Blocks1d2d => "1d2d",
-            Scales::Blocks2d1d => "2d1d",
-            Scales::Blocks1d1d => "1d1d",
-        }
-    }
-
-    /// The kind of that name.
-    pub fn from_name(name: &str) -> Option<Scales> {
-        Scales::ALL.into_iter().find(|scales| scales.name() == name)
     }
 }
 
@@ -306,14 +239,6 @@ impl Variant {
     pub fn partial_sums(mut self, rule: Rule) -> Self {
         self.partial_sums = Some(rule);
         self
-    }
-
-    /// The rule by which stores make the scales of a plane of that kind.
-    pub(crate) fn rule_of(&self, plane: TensorKind) -> Option<Rule> {
-        match matches!(plane, TensorKind::Scratch { .. }) {
-            true => self.partial_sums,
-            false => self.output_scales,
-        }
     }
 
     /// With amaxes of outputs that have a scale.

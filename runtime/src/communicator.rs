@@ -7,6 +7,7 @@
 
 mod captured;
 mod counts;
+mod multicast;
 mod processes;
 mod split;
 mod start;

@@ -259,7 +259,7 @@ fn one(
     let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
     let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
     let ids: Vec<TensorId> = ids
-        .filter(|id| kernel.buffers[id.index()].kind.is_left_behind())
+        .filter(|id| kernel.buffers[id.index()].usage.is_left_behind())
         .collect();
     let mut outputs = Vec::new();
     let mut host = Duration::MAX;
@@ -314,10 +314,10 @@ fn prepare(
         if !buffer.is_scratch() {
             driver::fill(rank.own_stream(), to, POISON, bytes)?;
         }
-        if !buffer.kind.counts_before() {
+        if !buffer.usage.counts_before() {
             continue;
         }
-        let rows = match buffer.kind.at_start() {
+        let rows = match buffer.usage.at_start() {
             AtStart::Shard => plan.geometry.chunk(buffer.rows, rank.rank()),
             AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank.rank()),
         };
@@ -366,7 +366,7 @@ fn output(
     let columns = plan.geometry.size(buffer.columns) as usize;
     let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
     let mut values = Vec::new();
-    if buffer.kind.is_scale() && buffer.mn_major {
+    if buffer.usage.is_scale() && buffer.mn_major {
         let bytes = plan.bytes(&pipeline.kernel, tensor) as usize;
         let bytes = driver::read(rank.own_stream(), memory.address(), bytes)?;
         let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;

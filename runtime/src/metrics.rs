@@ -332,5 +332,5 @@ fn is_fused(kernel: &Kernel) -> bool {
     let mut roles = kernel.roles.iter();
     let multiplies = roles.any(|role| matches!(role.kind, RoleKind::Gemm(_)));
     let mut buffers = kernel.buffers.iter();
-    multiplies && kernel.variant.world > 1 && buffers.any(|buffer| buffer.kind.symmetric())
+    multiplies && kernel.variant.world > 1 && buffers.any(|buffer| buffer.usage.placement.symmetric)
 }

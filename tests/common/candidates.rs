@@ -70,12 +70,12 @@ impl Tensors {
         let chunk = rows.div_ceil(rank.world() as usize);
         for (at, (_, needs, held)) in self.0.iter().enumerate() {
             let [lines, columns] = needs.shape;
-            let gathered = needs.kind.is_gathered();
+            let gathered = needs.usage.is_gathered();
             let by = if gathered { 0 } else { rank.rank() as usize };
             let value = |index: usize| {
                 let (row, column) = (index / columns, index % columns);
                 let here = !gathered || row / chunk == rank.rank() as usize;
-                match here && needs.kind.is_input() {
+                match here && needs.usage.is_input() {
                     true => {
                         let number = (row * 7 + column * 5 + at * 3 + by * 11 + launch) % 23;
                         bf16::from_f32(number as f32 / 8.0 - 1.3)
@@ -92,7 +92,7 @@ impl Tensors {
     pub fn launch(&mut self, rank: &Communicator, op: &Op, rows: usize) -> Result<(), Error> {
         let mut launch = op.on(rank);
         for (name, needs, held) in &mut self.0 {
-            let written = !needs.kind.is_input();
+            let written = !needs.usage.is_input();
             launch = launch.tensor(name, held.given(written));
         }
         launch.rows(rows).launch().map(drop)
@@ -100,7 +100,10 @@ impl Tensors {
 
     /// What is written.
     pub fn bits(&self) -> Result<Vec<Vec<u16>>, Error> {
-        let written = self.0.iter().filter(|(_, needs, _)| !needs.kind.is_input());
+        let written = self
+            .0
+            .iter()
+            .filter(|(_, needs, _)| !needs.usage.is_input());
         written.map(|(.., held)| held.bits()).collect()
     }
 }

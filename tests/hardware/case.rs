@@ -326,7 +326,7 @@ impl Case {
     /// Whether this input gives a result that has one legal value, bit for bit: sums of integers do, but not SiLU of them, nor sums
     /// of rounded ones.
     pub fn is_exact(&self, fill: Fill) -> bool {
-        let rounded = self.kernel.variant.partial_sums.is_some();
+        let rounded = self.kernel.partial_sums().is_some();
         let integers = matches!(fill, Fill::Integers(_)) && !self.multiplies_products();
         integers && !rounded && !self.kernel.values.iter().any(rounds)
     }

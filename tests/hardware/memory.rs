@@ -3,7 +3,7 @@
 use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
-use counterflow::codegen::program::{TensorId, TensorKind};
+use counterflow::codegen::program::TensorId;
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::op::Element;
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, Tensor, UserBuffer};
@@ -50,7 +50,7 @@ impl<'a> Heap<'a> {
         kernel: &'a Kernel,
         plans: &[&Checked<Plan>],
     ) -> Result<Heap<'a>, Error> {
-        let symmetric = |id: &TensorId| kernel.buffers[id.index()].kind.symmetric();
+        let symmetric = |id: &TensorId| kernel.buffers[id.index()].usage.placement.symmetric;
         let most = |id| plans.iter().map(|plan| bytes(kernel, plan, id)).max();
         let bytes = ids(kernel).filter(symmetric).filter_map(most);
         let bytes: u64 = bytes.map(|bytes| bytes as u64 + 1024).sum();
@@ -84,8 +84,8 @@ impl Words {
                 continue;
             }
             let mut values = vec![POISON; bytes(kernel, plan, id)];
-            if buffer.kind.counts_before() {
-                let rows = match buffer.kind.is_gathered() {
+            if buffer.usage.counts_before() {
+                let rows = match buffer.usage.is_gathered() {
                     true => plan.geometry.chunk(buffer.rows, rank),
                     false => plan.geometry.held(buffer, rank),
                 };
@@ -198,22 +198,19 @@ pub fn outputs(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, raw: &Raw
     let output = |(tensor, bits): &(TensorId, Vec<u8>)| {
         let buffer = &kernel.buffers[tensor.index()];
         let rows = plan.geometry.held(buffer, rank);
-        let values = match buffer.kind {
-            // Lines may be padded, and chunks planes of their own.
-            TensorKind::Scale { .. } | TensorKind::MadeScale { .. } => {
-                let columns = plan.geometry.size(buffer.columns) as usize;
-                let all = numbers(bits, buffer.dtype);
-                let line = |row| (0..columns).map(move |column| (row, column));
-                let each = rows.range().flat_map(line);
-                each.map(|(row, column)| all[at(plan, buffer, row, column)])
-                    .collect()
-            }
-            _ => {
-                let slots = slots_of(plan, buffer, rank);
-                slots
-                    .flat_map(|words| numbers(&bits[words], buffer.dtype))
-                    .collect()
-            }
+        // Lines may be padded, and chunks planes of their own.
+        let values = if buffer.usage.scales_of().is_some() && !buffer.is_scratch() {
+            let columns = plan.geometry.size(buffer.columns) as usize;
+            let all = numbers(bits, buffer.dtype);
+            let line = |row| (0..columns).map(move |column| (row, column));
+            let each = rows.range().flat_map(line);
+            each.map(|(row, column)| all[at(plan, buffer, row, column)])
+                .collect()
+        } else {
+            let slots = slots_of(plan, buffer, rank);
+            slots
+                .flat_map(|words| numbers(&bits[words], buffer.dtype))
+                .collect()
         };
         Output {
             launch,
@@ -250,16 +247,7 @@ fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
 }
 
 fn shown(buffer: &Buffer) -> bool {
-    !matches!(
-        buffer.kind,
-        TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Scale {
-                gathered: false,
-                ..
-            }
-            | TensorKind::Scratch { .. }
-    )
+    buffer.usage.is_left_behind()
 }
 
 /// Bytes of an element.

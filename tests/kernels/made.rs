@@ -3,7 +3,7 @@
 use crate::halves;
 use crate::sass::all_pass;
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::program::{Tensor, TensorKind};
+use counterflow::codegen::program::{Tensor, Usage};
 use counterflow::codegen::{sm90, verify};
 use counterflow::rule::{Fp8, Rule};
 use counterflow::{Dtype, Program, Scales, Variant, schedules};
@@ -81,7 +81,7 @@ fn schedules_of_the_library_make_scales() {
     for schedule in schedules::ALL {
         let program = schedule();
         let first = program.tensors[0].dtype;
-        let is_output = |tensor: &Tensor| (tensor.kind, tensor.dtype) == (TensorKind::Out, first);
+        let is_output = |tensor: &Tensor| (tensor.usage, tensor.dtype) == (Usage::OUT, first);
         if !program.tensors.iter().any(is_output) {
             continue;
         }

@@ -56,7 +56,7 @@ fn candidates_of_two_launches_are_recorded_in_graphs() {
         let graph = rank.capture(|recording| {
             let mut launch = op.on(recording);
             for (name, needs, held) in &mut tensors.0 {
-                launch = launch.tensor(name, held.given(!needs.kind.is_input()));
+                launch = launch.tensor(name, held.given(!needs.usage.is_input()));
             }
             launch.launch().map(drop)
         })?;

@@ -5,7 +5,7 @@ use crate::parallel::in_parallel;
 use crate::wide::wide;
 use counterflow::codegen::interp::{self, Expected, Options, Says};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::program::TensorKind;
+use counterflow::codegen::program::Usage;
 use counterflow::codegen::verify;
 use counterflow::{Arch, Checked, Machine, Plan, Program, Shape, Variant, cpu, schedules};
 
@@ -25,7 +25,7 @@ fn promised_as_written(
             "{}, {} on rank {}",
             program.name, tensor.name, expected.rank
         );
-        let says = if tensor.kind == TensorKind::Out {
+        let says = if tensor.usage == Usage::OUT {
             Says::Schedule
         } else {
             Says::Type

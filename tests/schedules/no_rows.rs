@@ -1,6 +1,6 @@
 //! Launches of no rows between others, of every schedule of the library whose outputs have the launch's rows.
 
-use counterflow::codegen::program::TensorKind;
+use counterflow::codegen::program::Usage;
 use counterflow::op::{Argument, Needs};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, schedules};
@@ -59,7 +59,7 @@ impl Tensors {
     fn new(rank: &Communicator, op: &Op, program: &Program) -> Result<Tensors, Error> {
         let mut made = Vec::new();
         for (at, tensor) in program.tensors.iter().enumerate() {
-            if matches!(tensor.kind, TensorKind::Scratch { .. }) {
+            if tensor.usage.is_scratch() {
                 continue;
             }
             let needs = op.needs(&tensor.name)?;
@@ -72,13 +72,13 @@ impl Tensors {
                     start.min(m)..(start + chunk).min(m)
                 })
                 .into();
-            let gathered = tensor.kind == TensorKind::Gathered;
+            let gathered = tensor.usage == Usage::GATHERED;
             let value = |index: usize| {
                 let (row, column) = (index / columns, index % columns);
                 let here = !gathered || own.iter().any(|rows| rows.contains(&row));
                 // A gathered tensor is the same on every rank.
                 let by = if gathered { 0 } else { rank.rank() as usize };
-                match here && tensor.kind.is_input() {
+                match here && tensor.usage.is_input() {
                     true => bf16::from_f32(((row + column * 5 + at + by) % 3) as f32 - 1.0),
                     false => bf16::NAN,
                 }
@@ -94,7 +94,7 @@ impl Tensors {
     fn launch(&mut self, rank: &Communicator, op: &Op, rows: usize) -> Result<(), Error> {
         let mut launch = op.on(rank);
         for (name, needs, held) in &mut self.0 {
-            let written = !needs.kind.is_input();
+            let written = !needs.usage.is_input();
             launch = launch.tensor(name, held.given(written));
         }
         launch.rows(rows).launch().map(drop)
@@ -102,7 +102,10 @@ impl Tensors {
 
     /// What is written.
     fn bits(&self) -> Result<Vec<Vec<u16>>, Error> {
-        let written = self.0.iter().filter(|(_, needs, _)| !needs.kind.is_input());
+        let written = self
+            .0
+            .iter()
+            .filter(|(_, needs, _)| !needs.usage.is_input());
         written.map(|(.., held)| held.bits()).collect()
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn proven(
     let outputs: Vec<String> = kernel
         .buffers
         .iter()
-        .filter(|buffer| !buffer.kind.is_input() && !buffer.is_scratch())
+        .filter(|buffer| !buffer.usage.is_input() && !buffer.is_scratch())
         .map(|buffer| {
             format!(
                 "{} {}x{}",

@@ -15,7 +15,7 @@ pub(super) fn list(schedules: &[Schedule], families: &[Families], console: &mut 
             let parameters: Vec<String> = program
                 .tensors
                 .iter()
-                .map(|tensor| format!("{}: {}<{}>", tensor.name, tensor.kind.name(), tensor.dtype))
+                .map(|tensor| format!("{}: {}<{}>", tensor.name, tensor.usage.name(), tensor.dtype))
                 .collect();
             vec![program.name.clone(), parameters.join(", "), open(program)]
         })

@@ -57,7 +57,7 @@ pub(super) fn run_fits(kernel: &Kernel, plan: &Plan, launches: u32) -> Result<()
         let rows: u64 = (0..geometry.world)
             .map(|rank| u64::from(geometry.held(buffer, rank).len()))
             .sum();
-        let kept = if buffer.is_scratch() || buffer.kind.is_input() {
+        let kept = if buffer.is_scratch() || buffer.usage.is_input() {
             1
         } else {
             1 + u64::from(launches)

@@ -492,7 +492,6 @@ impl ScheduleBuilder {
             mode: StoreMode::Write,
             value: value.into(),
             amax: None,
-            scales: None,
         });
     }
 
@@ -504,7 +503,6 @@ impl ScheduleBuilder {
             mode: StoreMode::Add,
             value: value.into(),
             amax: None,
-            scales: None,
         });
     }
 }

@@ -3,7 +3,7 @@
 use super::words::Tune;
 use crate::order::{Cut, TileOrder};
 use crate::program::{
-    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, Planes, ScratchRows,
+    CellIndex, Cells, CounterDim, CounterId, HeldRows, Home, PartitionId, Pick, Place, Planes,
     Side, Slots, TensorId, Var,
 };
 use crate::rank::{RankExpr, RankOp};
@@ -29,7 +29,7 @@ use crate::rank::{RankExpr, RankOp};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorRef {
     pub(super) id: TensorId,
-    pub(super) extent: Option<ScratchRows>,
+    pub(super) extent: Option<HeldRows>,
 }
 
 /// A partition of the schedule being built.
@@ -238,7 +238,7 @@ impl TensorRef {
     #[must_use]
     pub fn chunk(self) -> TensorRef {
         TensorRef {
-            extent: Some(ScratchRows::Chunk),
+            extent: Some(HeldRows::Shard),
             ..self
         }
     }
@@ -246,7 +246,7 @@ impl TensorRef {
     #[must_use]
     pub fn whole(self) -> TensorRef {
         TensorRef {
-            extent: Some(ScratchRows::Whole),
+            extent: Some(HeldRows::Whole),
             ..self
         }
     }

@@ -2,75 +2,76 @@
 
 use super::{ScheduleBuilder, TensorRef, small};
 use crate::dtype::Dtype;
-use crate::program::{ScratchRows, Slots, Tensor, TensorId, TensorKind};
+use crate::program::{HeldRows, Slots, Tensor, TensorId, Usage};
 use std::panic::Location;
 
 impl ScheduleBuilder {
     #[track_caller]
-    fn tensor(&mut self, name: &str, kind: TensorKind, dtype: Dtype) -> TensorRef {
+    fn tensor(&mut self, name: &str, usage: Usage, dtype: Dtype) -> TensorRef {
         let id = TensorId(small(self.program.tensors.len()));
         self.program.tensors.push(Tensor {
             name: name.into(),
-            kind,
+            usage,
+            like: None,
             dtype,
             at: Location::caller(),
         });
         TensorRef { id, extent: None }
     }
 
-    /// An input in row chunks, one per rank. At the end every rank holds all of it ([`TensorKind::Gathered`]).
+    /// An input in row chunks, one per rank. At the end every rank holds all of it ([`Usage::GATHERED`]).
     #[track_caller]
     pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Gathered, dtype)
+        self.tensor(name, Usage::GATHERED, dtype)
     }
     /// An output in row chunks, of which each rank computes its own. At the end every rank holds all of it
-    /// ([`TensorKind::GatheredOutput`]).
+    /// ([`Usage::GATHERED_OUTPUT`]).
     #[track_caller]
     pub fn gathered_output(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::GatheredOutput, dtype)
+        self.tensor(name, Usage::GATHERED_OUTPUT, dtype)
     }
-    /// An input that each rank holds whole ([`TensorKind::Local`]).
+    /// An input that each rank holds whole ([`Usage::LOCAL`]).
     #[track_caller]
     pub fn local(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Local, dtype)
+        self.tensor(name, Usage::LOCAL, dtype)
     }
-    /// An input vector along the columns ([`TensorKind::Vector`]).
+    /// An input vector along the columns ([`Usage::VECTOR`]).
     #[track_caller]
     pub fn vector(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Vector, dtype)
+        self.tensor(name, Usage::VECTOR, dtype)
     }
-    /// An output that each rank holds whole ([`TensorKind::Out`]).
+    /// An output that each rank holds whole ([`Usage::OUT`]).
     #[track_caller]
     pub fn out(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Out, dtype)
+        self.tensor(name, Usage::OUT, dtype)
     }
-    /// An output that a launch adds to ([`TensorKind::Accumulated`]).
+    /// An output that a launch adds to ([`Usage::ACCUMULATED`]).
     #[track_caller]
     pub fn accumulated(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Accumulated, dtype)
+        self.tensor(name, Usage::ACCUMULATED, dtype)
     }
-    /// An output summed over ranks. Each rank keeps its chunk ([`TensorKind::Scattered`]).
+    /// An output summed over ranks. Each rank keeps its chunk ([`Usage::SCATTERED`]).
     #[track_caller]
     pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Scattered, dtype)
+        self.tensor(name, Usage::SCATTERED, dtype)
     }
-    /// An output summed over ranks. Every rank holds it whole ([`TensorKind::Reduced`]).
+    /// An output summed over ranks. Every rank holds it whole ([`Usage::REDUCED`]).
     #[track_caller]
     pub fn reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Reduced, dtype)
+        self.tensor(name, Usage::REDUCED, dtype)
     }
 
     /// An output with a slot for each rank. Each rank keeps its chunk of what every rank sends
-    /// ([`TensorKind::Exchanged`]).
+    /// ([`Usage::EXCHANGED`]).
     #[track_caller]
     pub fn exchanged(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        self.tensor(name, TensorKind::Exchanged, dtype)
+        self.tensor(name, Usage::EXCHANGED, dtype)
     }
 
     /// Scratch in symmetric memory: `slots` copies of the shape of `like`.
     ///
-    /// Each slot holds the chunk that its rank owns if `like` is [`TensorKind::Scattered`] or
-    /// [`TensorKind::Exchanged`], all rows otherwise.
+    /// Each slot holds the chunk that its rank owns if `like` is [`Usage::SCATTERED`] or
+    /// [`Usage::EXCHANGED`], all rows otherwise.
     /// [`TensorRef::chunk`] and [`TensorRef::whole`] choose explicitly.
     #[track_caller]
     pub fn symmetric(
@@ -80,26 +81,16 @@ impl ScheduleBuilder {
         like: TensorRef,
         slots: impl Into<Slots>,
     ) -> TensorRef {
-        let owned = self
-            .program
-            .tensors
-            .get(like.id.index())
-            .is_some_and(|t| matches!(t.kind, TensorKind::Scattered | TensorKind::Exchanged));
-        let extent = like.extent.unwrap_or(if owned {
-            ScratchRows::Chunk
-        } else {
-            ScratchRows::Whole
+        let tensors = &self.program.tensors;
+        let owned = (tensors.get(like.id.index()))
+            .is_some_and(|like| like.usage.chunked() && like.usage.is_own_chunk());
+        let rows = like.extent.unwrap_or(match owned {
+            true => HeldRows::Shard,
+            false => HeldRows::Whole,
         });
-        self.tensor(
-            name,
-            TensorKind::Scratch {
-                like: Some(like.id),
-                extent,
-                slots: slots.into(),
-                scales_of: None,
-            },
-            dtype,
-        )
+        let made = self.tensor(name, Usage::scratch(rows, slots.into()), dtype);
+        self.program.tensors[made.id.index()].like = Some(like.id);
+        made
     }
 
     /// Scratch in symmetric memory whose shape is that of what is stored in it: one slot, with all rows on each rank.
@@ -131,12 +122,10 @@ impl ScheduleBuilder {
     /// ```
     #[track_caller]
     pub fn scratch(&mut self, name: &str, dtype: Dtype) -> TensorRef {
-        let kind = TensorKind::Scratch {
-            like: None,
-            extent: ScratchRows::Whole,
-            slots: Slots::Count(1),
-            scales_of: None,
-        };
-        self.tensor(name, kind, dtype)
+        self.tensor(
+            name,
+            Usage::scratch(HeldRows::Whole, Slots::Count(1)),
+            dtype,
+        )
     }
 }

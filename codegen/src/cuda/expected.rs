@@ -167,12 +167,12 @@ impl Stands {
                 },
                 OpKind::Load { from, .. } => {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
-                    tiles += u32::from(!buffer.kind.is_repeated());
+                    tiles += u32::from(!buffer.usage.is_repeated());
                 }
                 // The host copies for a role without CTAs, and ordinary loads and stores copy scales of rows.
                 OpKind::Copy { src, dst } => {
-                    let kind = pipeline.kernel.buffers[src.buffer.index()].kind;
-                    let scales = kind.is_scale() && kind.blocks().is_none();
+                    let usage = pipeline.kernel.buffers[src.buffer.index()].usage;
+                    let scales = usage.is_scale() && usage.blocks().is_none();
                     let copied = u32::from(!role.kind.sequential() && !scales);
                     copies += copied;
                     writes += copied * by_tma(dst);
@@ -193,7 +193,7 @@ impl Stands {
                     multiplies |= matches!(op.kind, OpKind::Dot { .. });
                     if let OpKind::Reduce { from, .. } | OpKind::Load { from, .. } = &op.kind
                         && !pipeline.kernel.buffers[from.buffer.index()]
-                            .kind
+                            .usage
                             .is_repeated()
                     {
                         read += halves(from) * moved(pipeline, tiling);

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::value::results;
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::program::Side;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 

@@ -4,7 +4,7 @@ use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
 use super::{MULTICAST_PRELUDE, PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::program::{CounterId, Side, TensorKind};
+use crate::program::{CounterId, Side};
 use crate::tiling::Major;
 use crate::warp::{CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, cluster, counter_name};
 use std::collections::BTreeSet;
@@ -161,19 +161,19 @@ impl Text<'_> {
                 if let Field::Vector(tensor) = at.field {
                     let buffer = &pipeline.kernel.buffers[tensor.index()];
                     let element = self.element(buffer.dtype);
-                    if let TensorKind::Amax { .. } = buffer.kind {
+                    if buffer.usage.amax_of().is_some() {
                         self.line(format!(
                             "{element}* {};  // one number, which grows",
                             at.name
                         ));
                         continue;
                     }
-                    if let TensorKind::MadeScale { .. } | TensorKind::Scratch { .. } = buffer.kind {
+                    if buffer.usage.computed_scale_of().is_some() {
                         let what = "numbers of rows, a line for each 128 columns";
                         self.line(format!("{element}* {};  // {what}", at.name));
                         continue;
                     }
-                    let same = Side::ALL.map(|side| buffer.kind.is_same_in(side));
+                    let same = Side::ALL.map(|side| buffer.usage.is_same_in(side));
                     let what = match same {
                         [true, true] => "one number",
                         [false, true] => "a number a row",

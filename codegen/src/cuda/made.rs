@@ -2,17 +2,16 @@
 
 use super::Text;
 use super::value::{literal, results};
-use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
+use crate::encoding::rule::Convention;
 use crate::program::TensorId;
-use crate::rule::Convention;
 use crate::warp::{Elements, Expr, Field, FragmentOp, Spelling};
 
 impl Text<'_> {
     /// The numbers of the rule, if tiles make scales.
     pub(super) fn constants_of_rule(&mut self) {
-        let variant = &self.pipeline.kernel.variant;
-        let Some(rule) = variant.output_scales.or(variant.partial_sums) else {
+        let Some(rule) = self.pipeline.kernel.rule() else {
             return;
         };
         let numbers = [rule.eps, rule.to.largest(), Dtype::F32.largest()].map(literal);
@@ -40,8 +39,7 @@ impl Text<'_> {
 
     /// Makes the scales of a subtile's rows.
     pub(super) fn make_scales(&mut self, (elements, part): (Elements, &Expr), columns: &[Expr; 2]) {
-        let variant = &self.pipeline.kernel.variant;
-        let Some(rule) = variant.output_scales.or(variant.partial_sums) else {
+        let Some(rule) = self.pipeline.kernel.rule() else {
             return;
         };
         let convention = match rule.convention {

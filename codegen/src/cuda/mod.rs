@@ -31,7 +31,7 @@ use crate::warp::{Field, Pipeline, RunBy};
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
 
-/// From an amax to a scale, as [`Rule`](crate::rule::Rule) says: device functions that quantisers share. They need `u32`.
+/// From an amax to a scale, as [`Rule`](crate::encoding::rule::Rule) says: device functions that quantisers share. They need `u32`.
 pub const SCALE: &str = include_str!("prelude/scale.cuh");
 
 /// The kernel that compares launches of ranks on their GPUs. It includes [`PRELUDE`], and its symbol is `agree`.

@@ -537,7 +537,7 @@ impl Text<'_> {
     /// What a box goes by, or its sibling for the partial chunk.
     fn of_chunk(&self, name: String, id: MapId, at: &At, stored: bool) -> String {
         let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
-        let clips = map.clips(kernel.buffers[map.tensor.index()].kind, stored);
+        let clips = map.clips(kernel.buffers[map.tensor.index()].usage, stored);
         let Some(chunk) = map.chunk_at(at).filter(|_| clips) else {
             return name;
         };

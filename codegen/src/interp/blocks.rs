@@ -1,8 +1,8 @@
 //! Scales of blocks, as factors of the sums of 128 of K.
 
+use crate::encoded::scale_of;
 use crate::kernel::Kernel;
-use crate::program::{Program, ScaleBlock, Side, TensorId, TensorKind};
-use crate::scales::scale_of;
+use crate::program::{Program, ScaleBlock, Side, TensorId, Usage};
 use crate::shape::Extent;
 use crate::unroll::{Span, span_of};
 use ndarray::{Array2, ArrayView2};
@@ -21,23 +21,27 @@ pub(super) struct Summing {
 pub(super) struct Blocks {
     pub scale: TensorId,
     pub block: ScaleBlock,
-    kind: TensorKind,
+    usage: Usage,
 }
 
 impl Blocks {
     /// That of an operand.
     pub fn of(program: &Program, operand: TensorId) -> Option<Blocks> {
         let scale = scale_of(program, operand)?;
-        let kind = program.tensors[scale.index()].kind;
-        let block = kind.blocks()?;
-        Some(Blocks { scale, block, kind })
+        let usage = program.tensors[scale.index()].usage;
+        let block = usage.blocks()?;
+        Some(Blocks {
+            scale,
+            block,
+            usage,
+        })
     }
 
     /// What it has of so many rows and so much of K of the operand.
     pub fn span(self, rows: Extent, depth: u32, home: u16) -> Span {
         Span {
             home,
-            ..span_of((self.scale, self.kind), self.block, (rows, depth))
+            ..span_of((self.scale, self.usage), self.block, (rows, depth))
         }
     }
 
@@ -46,7 +50,7 @@ impl Blocks {
         let by = self.block.rows() as usize;
         let first = rows.start as usize / by;
         let at = |row: usize| (rows.start as usize + row) / by - first;
-        let on_columns = self.kind.operand_rows() == Some(Side::Columns);
+        let on_columns = self.usage.operand_rows() == Some(Side::Columns);
         let steps = if on_columns {
             plane.nrows()
         } else {
@@ -68,8 +72,12 @@ impl Summing {
         let fp8 = operands.map(|of| kernel.buffers[of.index()].dtype.is_fp8());
         let scale = |operand: TensorId| {
             let (scale, block) = kernel.block_scale(operand)?;
-            let kind = kernel.buffers[scale.index()].kind;
-            Some(Blocks { scale, block, kind })
+            let usage = kernel.buffers[scale.index()].usage;
+            Some(Blocks {
+                scale,
+                block,
+                usage,
+            })
         };
         Summing {
             promoted: fp8 == [true; 2] && kernel.variant.promotes(),

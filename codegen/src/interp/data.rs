@@ -95,11 +95,11 @@ impl Data {
             }
             let left = self.left(setup, launch, rank, id);
             *self.store_mut(rank, id) = poisoned(setup, launch, rank, id);
-            if !buffer.kind.counts_before() {
+            if !buffer.usage.counts_before() {
                 continue;
             }
             let geometry = &setup.plan(launch, rank).geometry;
-            let rows = match buffer.kind.at_start() {
+            let rows = match buffer.usage.at_start() {
                 AtStart::Shard => geometry.chunk(buffer.rows, u32::from(rank)),
                 AtStart::Whole | AtStart::Nothing => setup.held(launch, rank, id),
             };
@@ -140,8 +140,8 @@ impl Data {
         rank: u16,
         id: TensorId,
     ) -> Option<(Extent, Vec<f32>)> {
-        let kind = setup.kernel.buffers[id.index()].kind;
-        let goes_on = kind.counts_before() && !kind.is_input();
+        let usage = setup.kernel.buffers[id.index()].usage;
+        let goes_on = usage.counts_before() && !usage.is_input();
         let before = launch.checked_sub(1).filter(|_| goes_on)?;
         Some(self.take(setup, before, rank, id))
     }

@@ -349,7 +349,7 @@ impl<'a> Emulator<'a> {
         if self.data.wanted() {
             for (index, buffer) in self.setup.kernel.buffers.iter().enumerate() {
                 let id = crate::program::TensorId(index as u16);
-                match buffer.kind.is_left_behind() {
+                match buffer.usage.is_left_behind() {
                     false => {}
                     true => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);

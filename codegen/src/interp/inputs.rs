@@ -42,11 +42,11 @@ impl Inputs {
         let mut tables = Vec::new();
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
-                if !tensor.kind.counts_before() {
+                if !tensor.usage.counts_before() {
                     tables.push(Array2::zeros((0, 0)));
                     continue;
                 }
-                let rows = if tensor.kind.is_gathered() {
+                let rows = if tensor.usage.is_gathered() {
                     sizes.chunk(index, rank)
                 } else {
                     sizes.held(index, rank)
@@ -70,7 +70,7 @@ impl Inputs {
                 tables.push(table.expect("as many values as rows by columns"));
             }
         }
-        let gathered = |tensor: &crate::program::Tensor| tensor.kind.is_gathered();
+        let gathered = |tensor: &crate::program::Tensor| tensor.usage.is_gathered();
         Inputs {
             tables,
             gathered: program.tensors.iter().map(gathered).collect(),

@@ -1,7 +1,7 @@
 //! Numbers in f64, each with a bound on the rounding error of a device's number.
 
 use crate::dtype::Dtype;
-use crate::program::{Side, TensorKind};
+use crate::program::{Side, Usage};
 use crate::value::{AccId, Binary, Body, Compare, Foreign, Unary, Value};
 use ndarray::{Array2, Zip};
 
@@ -65,8 +65,8 @@ impl Known {
     }
 
     /// As an item reads it: one number for each of its columns is a row.
-    pub fn laid(self, kind: TensorKind) -> Known {
-        if kind.read_along(Side::Rows) != Some(Side::Columns) {
+    pub fn laid(self, usage: Usage) -> Known {
+        if usage.read_along(Side::Rows) != Some(Side::Columns) {
             return self;
         }
         Known {

@@ -22,11 +22,9 @@ use super::known::{Known, apply};
 use super::outcome::Input;
 use super::product::product;
 use super::sizes::Sizes;
-use crate::outputs::with_scales_of_outputs;
+use crate::encoded::encoded;
 use crate::own_terms::with_own_terms;
-use crate::partial::with_scales_of_partial_sums;
-use crate::program::{Amax, Program, StoreMode, TensorId, TensorKind};
-use crate::scales::with_scales;
+use crate::program::{Amax, Program, StoreMode, TensorId};
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
 use crate::variant::{BLOCK, Variant};
@@ -57,15 +55,11 @@ pub fn meaning(
     launch: usize,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
-    let scaled = with_scales(program, variant);
-    let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
-    let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
-    let scaled = scaled.map(|scaled| with_own_terms(scaled, variant));
-    let scaled = scaled.map_err(|mistake| NoReference {
+    let encoded = encoded(program, variant).map_err(|mistake| NoReference {
         of: program.name.clone(),
         why: mistake.message,
     })?;
-    let program = &*scaled;
+    let program = &*with_own_terms(encoded);
     let sizes = Sizes::new(program, variant, shape);
     let inputs = Inputs::new(program, &sizes, launch, inputs);
     let Written { tensors, .. } = evaluate(program, &sizes, &inputs)?;
@@ -264,8 +258,8 @@ impl Memory for Ranks<'_> {
                 }
             }
             Act::Load { acc, from } => {
-                let kind = self.program.tensors[from.tensor].kind;
-                let loaded = self.read(from)?.laid(kind);
+                let usage = self.program.tensors[from.tensor].usage;
+                let loaded = self.read(from)?.laid(usage);
                 self.accs[agent].insert(*acc, loaded);
             }
             Act::Store {
@@ -273,12 +267,10 @@ impl Memory for Ranks<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let mut known = self.value(agent, value, dst);
-                let rule = scales.and_then(|plane| self.sizes.rule_of(plane));
-                if let (Some(plane), Some(rule)) = (scales, rule) {
-                    if let TensorKind::Scratch { .. } = self.program.tensors[plane.index()].kind {
+                if let Some((plane, rule)) = self.program.made_of(TensorId(dst.tensor as u16)) {
+                    if self.program.tensors[plane.index()].usage.is_scratch() {
                         return self.write(dst, &made::decoded(&rule, &known));
                     }
                     let (scaled, made) = made::scaled(&rule, &known);
@@ -311,8 +303,8 @@ impl<'a> Ranks<'a> {
                 let dtype = sizes.dtype(index);
                 let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
                 let mut plane = Plane::new(dtype, held.clone(), columns, sizes.slots(index));
-                if tensor.kind.counts_before() {
-                    let gathered = tensor.kind.is_gathered();
+                if tensor.usage.counts_before() {
+                    let gathered = tensor.usage.is_gathered();
                     let filled = if gathered {
                         sizes.chunk(index, rank)
                     } else {
@@ -395,7 +387,7 @@ impl<'a> Ranks<'a> {
         } else {
             known.add_product(&first, &second);
         }
-        let is_input = |tensor: usize| self.program.tensors[tensor].kind.is_input();
+        let is_input = |tensor: usize| self.program.tensors[tensor].usage.is_input();
         if !is_input(a.tensor) || !is_input(b.tensor) {
             let tile = product(&first.0, &second.0);
             let sides = [a, b].map(|operand| self.sizes.rows(operand.tensor) as usize);
@@ -469,7 +461,7 @@ impl<'a> Ranks<'a> {
         let count = self.program.tensors.len();
         for (at, plane) in self.planes.into_iter().enumerate() {
             let (rank, index) = (at / count, at % count);
-            if !self.program.tensors[index].kind.is_left_behind() {
+            if !self.program.tensors[index].usage.is_left_behind() {
                 continue;
             }
             let exact = || Array2::zeros(plane.value.raw_dim());

@@ -13,7 +13,7 @@ use super::clocks::{Epoch, HOST};
 use super::failure::{Check, FailureKind, Rect};
 use super::setup::{Cuts, Setup};
 use super::tags::{Tag, Tags};
-use crate::program::{TensorId, TensorKind};
+use crate::program::TensorId;
 use crate::shape::Extent;
 use crate::unroll::Span;
 use bounds::bounds;
@@ -113,8 +113,8 @@ impl Memory {
         let rows = Cuts::cover(&grid.rows, span.rows);
         let columns = Cuts::cover(&grid.columns, span.columns);
         let mut found: Option<Tags> = None;
-        let output = !matches!(buffer.kind, TensorKind::Scratch { .. });
-        let once = buffer.kind == TensorKind::Accumulated;
+        let output = !buffer.is_scratch();
+        let once = buffer.usage.is_added_to();
         for row in rows {
             for column in columns.clone() {
                 let at = (usize::from(span.slot) * shadow.rows + row - shadow.first)

@@ -46,7 +46,7 @@ pub fn reference(
             of: name.clone(),
             why,
         };
-        if program.tensors[index].kind.is_gathered() {
+        if program.tensors[index].usage.is_gathered() {
             expected.bounds.fill(0.0);
         }
         if let Some(reference) = program.reference {
@@ -72,7 +72,7 @@ fn asked(
     let slots = sizes.slots(expected.tensor.index()) as usize;
     let shape = (slots * rows.len() as usize, columns as usize);
     let input = |name: &str, rank: u32| {
-        let before = |index: &usize| program.tensors[*index].kind.counts_before();
+        let before = |index: &usize| program.tensors[*index].usage.counts_before();
         let known = (0..program.tensors.len()).filter(before);
         let found = known
             .clone()

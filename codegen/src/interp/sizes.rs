@@ -1,13 +1,12 @@
 //! Sizes from the program alone: tensors, chunks and items.
 
 use crate::dtype::Dtype;
-use crate::elements::elements;
+use crate::encoded::elements;
 use crate::order::TileOrder;
 use crate::program::{
     Block, Choice, ItemOrder, PartitionId, Place, Program, Setting, Side, Stmt, StmtKind, TensorId,
-    TensorKind, Var,
+    Usage, Var,
 };
-use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::variant::{BLOCK, Variant};
 use std::collections::HashMap;
@@ -43,12 +42,7 @@ impl<'p> Sizes<'p> {
             products: Vec::new(),
         };
         for (index, tensor) in program.tensors.iter().enumerate() {
-            if let TensorKind::Scratch {
-                like: Some(like),
-                scales_of: None,
-                ..
-            } = tensor.kind
-            {
+            if let (Some(like), None) = (tensor.like, tensor.usage.plane) {
                 same.join((index, ROWS), (like.index(), ROWS));
                 same.join((index, COLUMNS), (like.index(), COLUMNS));
             }
@@ -73,7 +67,10 @@ impl<'p> Sizes<'p> {
             };
             let mut alike = (0..program.tensors.len()).flat_map(of_label);
             let vector = |(tensor, side): (usize, usize)| {
-                program.tensors[tensor].kind.is_one(Side::ALL[side])
+                program.tensors[tensor]
+                    .usage
+                    .read_along(Side::ALL[side])
+                    .is_none()
             };
             let mut columns = alike.clone().filter(|(_, side)| *side == COLUMNS);
             let first = columns.next().or_else(|| alike.clone().next());
@@ -94,13 +91,13 @@ impl<'p> Sizes<'p> {
         };
         let tensors = 0..program.tensors.len();
         let sides = |tensor: usize| {
-            let kind = program.tensors[tensor].kind;
-            let (Some(block), Some(of)) = (kind.blocks(), kind.plane_of()) else {
+            let usage = program.tensors[tensor].usage;
+            let (Some(block), Some(of)) = (usage.blocks(), usage.scales_of()) else {
                 return [size(tensor, ROWS), size(tensor, COLUMNS)];
             };
             let [rows, depth] = [ROWS, COLUMNS].map(|side| size(of.index(), side));
             let (rows, depth) = (rows.div_ceil(block.rows()), depth.div_ceil(BLOCK));
-            match kind.operand_rows() {
+            match usage.operand_rows() {
                 Some(Side::Columns) => [depth, rows],
                 Some(Side::Rows) | None => [rows, depth],
             }
@@ -108,20 +105,15 @@ impl<'p> Sizes<'p> {
         let chunked = |tensor: usize, side: usize| {
             let alike = |other: &usize| same.label(*other, ROWS) == same.label(tensor, side);
             let mut alike = (0..program.tensors.len()).filter(alike);
-            alike.any(|other| program.tensors[other].kind.chunked())
+            alike.any(|other| program.tensors[other].usage.chunked())
         };
         let dtypes = elements(program, variant);
         // A chunk of rows that have scales of blocks is whole multiples of what those ask for, and one of columns of which a
         // launch makes scales is of blocks.
         let of_scales = |tensor: usize, side: usize| {
             let units = program.tensors.iter().filter_map(|scale| {
-                let label = |of: TensorId, own: usize| same.label(of.index(), own);
-                let (has, unit) = match scale.kind {
-                    TensorKind::MadeScale { of } => (label(of, COLUMNS), BLOCK),
-                    // No box of TMA begins in a plane of scratch.
-                    TensorKind::Scratch { .. } => return None,
-                    kind => (label(kind.plane_of()?, ROWS), kind.blocks()?.chunk_unit()),
-                };
+                let (of, own, unit) = scale.usage.chunk_unit()?;
+                let has = same.label(of.index(), own as usize);
                 (has == same.label(tensor, side)).then_some(unit)
             });
             units.max().unwrap_or(1)
@@ -129,7 +121,7 @@ impl<'p> Sizes<'p> {
         // A chunk of columns is whole multiples of 16 bytes in every tensor that has them.
         let unit = |tensor: usize, side: usize| {
             let alike = |other: &usize| {
-                let repeated = program.tensors[*other].kind.is_repeated();
+                let repeated = program.tensors[*other].usage.is_repeated();
                 !repeated && same.label(*other, COLUMNS) == same.label(tensor, side)
             };
             let alike = (0..program.tensors.len()).filter(alike);
@@ -209,7 +201,7 @@ impl<'p> Sizes<'p> {
 
     /// The rows that a rank holds.
     pub fn held(&self, tensor: usize, rank: u32) -> Range<u32> {
-        let own = self.program.tensors[tensor].kind.is_own_chunk();
+        let own = self.program.tensors[tensor].usage.is_own_chunk();
         if own && self.chunked[tensor][ROWS] {
             self.chunk(tensor, rank)
         } else {
@@ -219,8 +211,9 @@ impl<'p> Sizes<'p> {
 
     pub fn slots(&self, tensor: usize) -> u32 {
         self.program.tensors[tensor]
-            .kind
-            .slots_by()
+            .usage
+            .placement
+            .slots
             .count(self.world)
     }
 
@@ -291,12 +284,6 @@ impl<'p> Sizes<'p> {
     /// Whether sums of FP8 products are promoted.
     pub fn promotes(&self) -> bool {
         self.variant.promotes()
-    }
-
-    /// The rule by which stores make the scales of a plane.
-    pub fn rule_of(&self, plane: TensorId) -> Option<Rule> {
-        self.variant
-            .rule_of(self.program.tensors[plane.index()].kind)
     }
 
     /// A tensor's element type in this variant.
@@ -374,26 +361,26 @@ impl Same<'_> {
 
     /// An item covers this place as it covers the tensor that its partition divides.
     fn covered(&mut self, place: &Place) {
-        self.over(place, TensorKind::read_along);
+        self.over(place, Usage::read_along);
     }
 
     /// The same of a place that a copy moves.
     fn copied(&mut self, place: &Place) {
-        self.over(place, TensorKind::copied_along);
+        self.over(place, Usage::copied_along);
     }
 
-    fn over(&mut self, place: &Place, along: fn(TensorKind, Side) -> Option<Side>) {
+    fn over(&mut self, place: &Place, along: fn(Usage, Side) -> Option<Side>) {
         let item = place.item.or(self.item);
         let Some(over) = item.and_then(|item| self.over.get(&item).copied()) else {
             return;
         };
         let tensor = place.tensor.index();
-        let kind = self.program.tensors[tensor].kind;
+        let usage = self.program.tensors[tensor].usage;
         for own in [COLUMNS, ROWS] {
-            if own == ROWS && kind.rows_each() > 1 {
+            if own == ROWS && usage.rows_each() > 1 {
                 continue;
             }
-            if let Some(side) = along(kind, Side::ALL[own]) {
+            if let Some(side) = along(usage, Side::ALL[own]) {
                 self.join((tensor, own), (over, side as usize));
             }
         }
@@ -415,12 +402,7 @@ impl Same<'_> {
     /// The product whose sides a caller calls m, n and k. It is one of parameters rather than of scratch, and of those one that
     /// fills a parameter.
     fn naming(&self) -> Option<[usize; 3]> {
-        let kept = |tensor: usize| {
-            matches!(
-                self.program.tensors[tensor].kind,
-                TensorKind::Scratch { .. }
-            )
-        };
+        let kept = |tensor: usize| self.program.tensors[tensor].usage.is_scratch();
         // Of equals the earliest.
         let products = self.products.iter().copied();
         products.min_by_key(|[a, b, over]| match kept(*a) || kept(*b) {

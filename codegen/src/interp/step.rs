@@ -107,7 +107,7 @@ impl Emulator<'_> {
                     let there = self.touch(&who, &from, home, Mode::Read, &Tags::NOTHING)?;
                     acc.tags = acc.tags.plus(&there, 1);
                 }
-                let scales = setup.kernel.scales_of_partial(&from);
+                let scales = setup.kernel.scales_of_tile(&from);
                 if let Some(scales) = &scales {
                     self.touch(&who, scales, scales.home, Mode::Read, &Tags::NOTHING)?;
                 }
@@ -140,7 +140,7 @@ impl Emulator<'_> {
                 if self.data.wanted() {
                     self.data.load(&mut acc.tile, from.home, &from);
                     acc.tile
-                        .laid(setup.kernel.buffers[from.buffer.index()].kind);
+                        .laid(setup.kernel.buffers[from.buffer.index()].usage);
                 }
             }
             StepKind::Store {
@@ -200,8 +200,8 @@ impl Emulator<'_> {
         };
         if let Some((made, rule)) = made.zip(made.and_then(|it| setup.kernel.rule_of(it.buffer))) {
             let scales = rule.scale_lines(&mut values, dst.columns.len() as usize);
-            let kind = setup.kernel.buffers[made.buffer.index()].kind;
-            let scales = as_lines(kind, scales, dst.rows.len() as usize);
+            let usage = setup.kernel.buffers[made.buffer.index()].usage;
+            let scales = as_lines(usage, scales, dst.rows.len() as usize);
             self.touch(who, made, made.home, Mode::Write, &Tags::NOTHING)?;
             if self.data.wanted() {
                 self.data.write(made.home, made, &scales, false);

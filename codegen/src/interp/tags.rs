@@ -2,7 +2,7 @@
 //! count. It is more lenient about which rank adds a bias, residual or constant, as long as only one does.
 
 use crate::kernel::Kernel;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{TensorId, Usage};
 use crate::value::{AccId, Binary, Value};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -110,7 +110,7 @@ impl Tags {
         let alone = products.is_empty() && whole.is_empty();
         let mut summed = !alone;
         for (id, ranks) in &inputs {
-            let local = kernel.buffers[id.index()].kind == TensorKind::Local;
+            let local = kernel.buffers[id.index()].usage == Usage::LOCAL;
             if alone && local && *ranks == everyone {
                 if let Some(rank) = ranks.iter().find(|rank| minus.contains(&(**rank, *id))) {
                     return Err((Vec::new(), vec![*rank]));
@@ -135,7 +135,7 @@ impl Tags {
     pub fn sent_by(&self, kernel: &Kernel, sender: u16) -> Result<(), Wrong> {
         for (tag, _) in self.iter() {
             let rank = match tag {
-                Tag::Input(_, id) if kernel.buffers[id.index()].kind.is_gathered() => {
+                Tag::Input(_, id) if kernel.buffers[id.index()].usage.is_gathered() => {
                     continue;
                 }
                 Tag::Product(rank, ..)

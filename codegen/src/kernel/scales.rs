@@ -1,31 +1,56 @@
 //! Scales among a kernel's tensors.
 
 use super::Kernel;
-use crate::block::ScaleBlock;
-use crate::program::{TensorId, TensorKind};
-use crate::rule::Rule;
+use crate::encoding::rule::Rule;
+use crate::encoding::{Encoding, ScaleBlock};
+use crate::program::{TensorId, Usage};
 
 impl Kernel {
     /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
     pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
-        let kind = self.buffers[tensor.index()].kind;
-        matches!(kind, TensorKind::Scale { of, .. } if self.buffers[of.index()].kind.is_input())
+        let of = self.buffers[tensor.index()].usage.given_scale_of();
+        of.is_some_and(|of| self.buffers[of.index()].usage.is_input())
     }
 
     /// The scale of an operand's blocks, if it has one.
     pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
-        let is = |kind: TensorKind| matches!(kind, TensorKind::Scale { of, .. } if of == operand);
-        let mut buffers = self.buffers.iter().zip(0..);
-        let (buffer, at) = buffers.find(|(buffer, _)| is(buffer.kind))?;
-        Some((TensorId(at), buffer.kind.blocks()?))
+        let scale = self.beside(|usage| usage.given_scale_of() == Some(operand))?;
+        Some((scale, self.buffers[scale.index()].usage.blocks()?))
     }
 
     /// The plane of scales that stores make of a tensor: of an output, or of partial sums.
     pub(crate) fn made_of(&self, tensor: TensorId) -> Option<TensorId> {
-        let made = |kind: TensorKind| !kind.is_scale() && kind.plane_of() == Some(tensor);
-        let mut buffers = self.buffers.iter().zip(0..);
-        let (_, at) = buffers.find(|(buffer, _)| made(buffer.kind))?;
-        Some(TensorId(at))
+        self.beside(|usage| usage.computed_scale_of() == Some(tensor))
+    }
+
+    fn beside(&self, wanted: impl Fn(Usage) -> bool) -> Option<TensorId> {
+        let at = (self.buffers.iter()).position(|buffer| wanted(buffer.usage))?;
+        Some(TensorId(at as u16))
+    }
+
+    /// How a tensor's numbers are encoded.
+    ///
+    /// ```
+    /// use counterflow_codegen::encoding::{Along, Encoding, Scales, Scaling};
+    /// use counterflow_codegen::{dtype::Dtype, lower::lower, program::TensorId, variant::Variant};
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    ///
+    /// let fp8 = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows);
+    /// let kernel = lower(&example::ag_gemm(), &fp8)?;
+    /// let (scale, x) = (Some(Scaling::Given(Along::Rows)), kernel.encoding(TensorId(0)));
+    /// assert_eq!(x, Encoding { element: Dtype::E4M3, scale, amax: false });
+    /// assert_eq!(kernel.partial_sums(), None); // nothing is added up on its way
+    /// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+    /// ```
+    pub fn encoding(&self, tensor: TensorId) -> Encoding {
+        let scale = self.beside(|usage| usage.scales_of() == Some(tensor));
+        Encoding {
+            element: self.buffers[tensor.index()].dtype,
+            scale: scale.and_then(|scale| self.buffers[scale.index()].usage.scaling()),
+            amax: self
+                .beside(|usage| usage.amax_of() == Some(tensor))
+                .is_some(),
+        }
     }
 
     /// Whether its tiles are partial sums that travel with scales.
@@ -35,22 +60,24 @@ impl Kernel {
 
     /// The rule by which stores make the scales of a plane.
     pub(crate) fn rule_of(&self, plane: TensorId) -> Option<Rule> {
-        self.variant.rule_of(self.buffers[plane.index()].kind)
+        self.buffers[plane.index()].usage.rule()
+    }
+
+    /// The rule by which stores compute scales, if they do: one for all.
+    pub(crate) fn rule(&self) -> Option<Rule> {
+        (self.buffers.iter()).find_map(|buffer| buffer.usage.rule())
+    }
+
+    /// The rule by which partial sums travel in FP8, if they do.
+    pub fn partial_sums(&self) -> Option<Rule> {
+        let mut scratch = self.buffers.iter().filter(|buffer| buffer.is_scratch());
+        scratch.find_map(|buffer| buffer.usage.rule())
     }
 
     /// The tensor whose credits let others access that one: scales are lent, and come back, with their tensor.
     pub(crate) fn lent_with(&self, tensor: TensorId) -> TensorId {
-        if let TensorKind::Scale {
-            of, gathered: true, ..
-        }
-        | TensorKind::Scratch {
-            scales_of: Some(of),
-            ..
-        } = self.buffers[tensor.index()].kind
-        {
-            of
-        } else {
-            tensor
-        }
+        let usage = self.buffers[tensor.index()].usage;
+        let of = usage.scales_of().filter(|_| usage.placement.symmetric);
+        of.unwrap_or(tensor)
     }
 }

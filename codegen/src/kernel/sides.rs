@@ -1,8 +1,7 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
-use crate::block::BLOCK;
-use crate::program::{PartitionId, Side, TensorKind, Var};
+use crate::program::{PartitionId, Side, Var};
 use crate::tiling::Tile;
 
 impl Partition {
@@ -107,18 +106,14 @@ impl Kernel {
     /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for; and
     /// where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
-        let rows_of = |buffer: &&super::Buffer| buffer.columns == dim && !buffer.kind.is_repeated();
+        let rows_of =
+            |buffer: &&super::Buffer| buffer.columns == dim && !buffer.usage.is_repeated();
         let units = self.buffers.iter().filter(rows_of);
         let units = units.map(|buffer| 16 / buffer.dtype.bytes());
         let scales = self.buffers.iter().filter_map(|buffer| {
-            let of = &self.buffers[buffer.kind.plane_of()?.index()];
-            let (has, unit) = match buffer.kind {
-                TensorKind::MadeScale { .. } => (of.columns == dim, BLOCK),
-                // No box of TMA begins in a plane of scratch.
-                TensorKind::Scratch { .. } => return None,
-                kind => (of.rows == dim, kind.blocks()?.chunk_unit()),
-            };
-            has.then_some(unit)
+            let (of, side, unit) = buffer.usage.chunk_unit()?;
+            let of = &self.buffers[of.index()];
+            ([of.rows, of.columns][side as usize] == dim).then_some(unit)
         });
         units.chain(scales).max().unwrap_or(1)
     }

@@ -21,6 +21,6 @@ impl Buffer {
 
     /// By what its slots are counted.
     pub(crate) fn slots_by(&self) -> Slots {
-        self.kind.slots_by()
+        self.usage.placement.slots
     }
 }

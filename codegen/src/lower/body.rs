@@ -423,7 +423,6 @@ impl<'a> Placer<'a> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 self.not_copy_engine("a store", at);
                 let region = self.region(dst, at, Use::of(*mode))?;
@@ -438,7 +437,6 @@ impl<'a> Placer<'a> {
                     mode: *mode,
                     value,
                     amax,
-                    scales: *scales,
                 }
             }
         };

@@ -3,11 +3,11 @@
 use super::choices::Choices;
 use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
-use crate::elements::elements;
+use crate::encoded::elements;
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
     Block, CounterDim, Loc, Place, Program, ScaleBlock, Side, Slots, Stmt, StmtKind, Tensor,
-    TensorId, TensorKind, Var,
+    TensorId, Usage, Var,
 };
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -66,7 +66,8 @@ pub(super) fn match_dims(
     let count = program.tensors.len();
     let mut classes = Classes((0..count * 2).collect());
     for (index, tensor) in program.tensors.iter().enumerate() {
-        if let TensorKind::Scratch { like, slots, .. } = tensor.kind {
+        if tensor.usage.is_scratch() {
+            let (like, slots) = (tensor.like, tensor.usage.placement.slots);
             if like.is_some_and(|like| like.index() >= index) {
                 found.push(mistake(
                     tensor.at,
@@ -90,7 +91,7 @@ pub(super) fn match_dims(
             }
             let id = TensorId(index as u16);
             // The sides of a plane of scales are those of its blocks.
-            if let Some(like) = like.filter(|_| tensor.kind.plane_of().is_none()) {
+            if let Some(like) = like.filter(|_| tensor.usage.plane.is_none()) {
                 for side in Side::ALL {
                     classes.join((id, side), (like, side));
                 }
@@ -161,11 +162,11 @@ pub(super) fn match_dims(
         .enumerate()
         .map(|(index, tensor)| Buffer {
             name: tensor.name.clone(),
-            kind: tensor.kind,
+            usage: tensor.usage,
             dtype: dtypes[index],
             rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
             columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
-            mn_major: mn_major[index] || tensor.kind.is_line_of_chunks(),
+            mn_major: mn_major[index] || tensor.usage.is_line_of_chunks(),
         })
         .collect();
     let partitions = program
@@ -239,7 +240,7 @@ fn divided_twice(
     let divided = |class: usize| {
         let mut tensors = program.tensors.iter().zip(0..);
         tensors.any(|(tensor, id)| {
-            tensor.kind.chunked() && classes.of(TensorId(id), Side::Rows) == class
+            tensor.usage.chunked() && classes.of(TensorId(id), Side::Rows) == class
         })
     };
     let pairs = [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (sides[one], sides[other]));
@@ -268,10 +269,10 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
             .map(|(tensor, id)| (tensor, TensorId(id)))
     };
     let known: Vec<usize> = tensors()
-        .filter(|(tensor, _)| !matches!(tensor.kind, TensorKind::Scratch { .. }))
+        .filter(|(tensor, _)| !tensor.usage.is_scratch())
         .flat_map(|(_, id)| Side::ALL.map(|side| classes.of(id, side)))
         .collect();
-    let free = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scratch { like: None, .. });
+    let free = |tensor: &Tensor| tensor.usage.is_scratch() && tensor.like.is_none();
     for (tensor, id) in tensors().filter(|(tensor, _)| free(tensor)) {
         for side in Side::ALL {
             if !known.contains(&classes.of(id, side)) {
@@ -290,10 +291,10 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
 fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> {
     let mut blocks: Vec<((TensorId, Side), (TensorId, Side))> = Vec::new();
     for (tensor, id) in program.tensors.iter().zip(0..) {
-        let (id, Some(of)) = (TensorId(id), tensor.kind.plane_of()) else {
+        let (id, Some(of)) = (TensorId(id), tensor.usage.scales_of()) else {
             continue;
         };
-        let (Some(block), Some(rows)) = (tensor.kind.blocks(), tensor.kind.operand_rows()) else {
+        let (Some(block), Some(rows)) = (tensor.usage.blocks(), tensor.usage.operand_rows()) else {
             continue;
         };
         match block {
@@ -325,12 +326,7 @@ fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> 
 /// The product whose sides are m, n and k: the first of parameters that are multiplied into a parameter, or else the first of
 /// parameters, or else the first. What a schedule keeps between its products names nothing that a caller gives.
 fn naming<'p>(program: &Program, products: &'p [DotSides]) -> Option<&'p DotSides> {
-    let given = |tensor: TensorId| {
-        !matches!(
-            program.tensors[tensor.index()].kind,
-            TensorKind::Scratch { .. }
-        )
-    };
+    let given = |tensor: TensorId| !program.tensors[tensor.index()].usage.is_scratch();
     let of_given = |product: &&DotSides| given(product.a) && given(product.b);
     let to_given = |product: &&DotSides| of_given(product) && given(product.over);
     let mut all = products.iter();
@@ -364,7 +360,7 @@ fn name_dims(
     // Scales are laid out by what they are of, whose sizes have its names.
     let column = |class: usize| {
         let tensors = program.tensors.iter().zip(0..);
-        let mut tensors = tensors.filter(|(tensor, _)| !tensor.kind.is_scale());
+        let mut tensors = tensors.filter(|(tensor, _)| !tensor.usage.is_scale());
         let found = tensors.find(|(_, id)| classes.of(TensorId(*id), Side::Columns) == class);
         found.map(|(tensor, _)| &tensor.name)
     };
@@ -395,9 +391,9 @@ fn name_dims(
                 DimId((dims.len() - 1) as u16)
             });
             let dim = &mut dims[usize::from(id.0)];
-            dim.unit |= tensor.kind.is_one(side);
+            dim.unit |= tensor.usage.read_along(side).is_none();
             if side == Side::Rows {
-                dim.chunked |= tensor.kind.chunked();
+                dim.chunked |= tensor.usage.chunked();
             }
         }
     }
@@ -486,15 +482,15 @@ impl Scan<'_> {
     /// A place that an item covers in rows and columns has the dimensions of the item's tensor. A vector has only
     /// columns and needs no index: it takes the columns of the enclosing item loop.
     fn whole(&mut self, place: &Place) {
-        self.covered(place, TensorKind::read_along);
+        self.covered(place, Usage::read_along);
     }
 
     /// The same of a place that a copy moves.
     fn copied(&mut self, place: &Place) {
-        self.covered(place, TensorKind::copied_along);
+        self.covered(place, Usage::copied_along);
     }
 
-    fn covered(&mut self, place: &Place, along: fn(TensorKind, Side) -> Option<Side>) {
+    fn covered(&mut self, place: &Place, along: fn(Usage, Side) -> Option<Side>) {
         let over = place
             .item
             .or(self.current)
@@ -502,12 +498,12 @@ impl Scan<'_> {
         let (Some(tensor), Some(over)) = (self.known(place), over) else {
             return;
         };
-        let kind = self.program.tensors[tensor.index()].kind;
+        let usage = self.program.tensors[tensor.index()].usage;
         for own in [Side::Columns, Side::Rows] {
-            if own == Side::Rows && kind.rows_each() > 1 {
+            if own == Side::Rows && usage.rows_each() > 1 {
                 continue;
             }
-            if let Some(side) = along(kind, own) {
+            if let Some(side) = along(usage, own) {
                 self.classes.join((tensor, own), (over, side));
             }
         }

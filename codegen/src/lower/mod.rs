@@ -12,18 +12,14 @@ mod placer;
 mod places;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::elements::distinct_operands;
+use crate::encoded::{distinct_operands, encoded};
 use crate::kernel::{Counter, Kernel, Purpose};
-use crate::outputs::with_scales_of_outputs;
 use crate::own_terms::with_own_terms;
-use crate::partial::with_scales_of_partial_sums;
 use crate::program::Program;
-use crate::scales::with_scales;
 use crate::shape::MAX_WORLD;
 use crate::variant::Variant;
 use mistake::mistake;
 use placer::Comm;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The kernel of `program` with the decisions of `variant`.
@@ -56,16 +52,7 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     let program = &*program.tabulated(variant.world);
     found.extend(distinct_operands(program, variant).err());
     Diagnostics::check(std::mem::take(&mut found), ())?;
-    let scaled = with_scales(program, variant);
-    let scaled = scaled.and_then(|scaled| with_scales_of_outputs(scaled, variant));
-    let scaled = scaled.and_then(|scaled| with_scales_of_partial_sums(scaled, variant));
-    let scaled = scaled.map(|scaled| with_own_terms(scaled, variant));
-    let scaled = scaled.unwrap_or_else(|mistake| {
-        found.push(mistake);
-        Cow::Borrowed(program)
-    });
-    Diagnostics::check(std::mem::take(&mut found), ())?;
-    let program = &*scaled;
+    let program = &*with_own_terms(encoded(program, variant)?);
 
     let written = Arc::new(program.clone());
     let choices = choices::settle(program, variant, &mut found);

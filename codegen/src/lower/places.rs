@@ -4,7 +4,7 @@ use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
 use crate::kernel::{Axis, Buffer, Cells, Region, WhichChunk};
 use crate::program::{
-    self, AtEnd, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side, TensorKind,
+    self, AtEnd, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, Side,
 };
 
 impl<'a> Placer<'a> {
@@ -131,7 +131,7 @@ impl<'a> Placer<'a> {
     /// A place that an item covers in rows and columns.
     pub(super) fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
         let buffer = self.buffer(place, at)?;
-        let (repeated, name) = (buffer.kind.is_repeated(), buffer.name.clone());
+        let (repeated, name) = (buffer.usage.is_repeated(), buffer.name.clone());
         match access {
             Use::Read | Use::CopyFrom => self.readable(buffer, at),
             Use::Copy | Use::Store | Use::Add => self.writable(buffer, at, access),
@@ -159,8 +159,8 @@ impl<'a> Placer<'a> {
             self.whole_blocks(partition, buffer, at);
         }
         let along = |own| match copies {
-            true => buffer.kind.copied_along(own),
-            false => buffer.kind.read_along(own),
+            true => buffer.usage.copied_along(own),
+            false => buffer.usage.read_along(own),
         };
         let [rows, columns] =
             Side::ALL.map(|own| along(own).map_or(Axis::All, |side| Axis::of(item, side)));
@@ -177,13 +177,13 @@ impl<'a> Placer<'a> {
     /// of them they would be written again.
     fn whole_blocks(&mut self, partition: PartitionId, buffer: &Buffer, at: Loc) {
         let partition = &self.matched.partitions[partition.index()];
-        if buffer.kind.is_scale() && partition.column_block.is_some() {
+        if buffer.usage.is_scale() && partition.column_block.is_some() {
             let name = &buffer.name;
             let message = format!("slabs of columns, with which `{name}` would have to travel");
             let hint = "the elements in slabs, `.data()[c]`, and the scales in pieces of whole rows, `.scales()[p]`";
             self.found.push(mistake(at, message).hint(hint));
         }
-        let (rows, each) = (partition.row_block, buffer.kind.rows_each());
+        let (rows, each) = (partition.row_block, buffer.usage.rows_each());
         if let Some(rows) = rows.filter(|rows| !rows.is_multiple_of(each)) {
             let name = &buffer.name;
             let message = format!("pieces of {rows} rows, across the blocks of {each} of `{name}`");
@@ -248,9 +248,9 @@ impl<'a> Placer<'a> {
             self.rank_expr(slot, at);
         }
         let name = &buffer.name;
-        if place.home != Home::Me && !buffer.kind.symmetric() {
+        if place.home != Home::Me && !buffer.usage.placement.symmetric {
             self.found.push(
-                mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.kind.name()))
+                mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.usage.name()))
                     .hint("only Gathered, Scattered, Reduced, Exchanged and symmetric memory can be addressed on another rank"),
             );
         }
@@ -260,16 +260,13 @@ impl<'a> Placer<'a> {
                     .hint("address the owner with `.on(rank)`, or use memory that is whole on each rank"),
             );
         }
-        match (&place.slot, buffer.kind) {
-            (Some(_), TensorKind::Scratch { .. } | TensorKind::Exchanged) => {}
-            (None, TensorKind::Exchanged) => self.several_slots(name, at),
-            (None, TensorKind::Scratch { slots, .. }) if slots != program::Slots::Count(1) => {
-                self.several_slots(name, at);
-            }
-            (Some(_), _) => self
+        let several = buffer.usage.placement.slots != program::Slots::Count(1);
+        match place.slot.is_some() {
+            false if several => self.several_slots(name, at),
+            true if !buffer.usage.has_slots() => self
                 .found
                 .push(mistake(at, format!("`{name}` has no slots"))),
-            (None, _) => {}
+            true | false => {}
         }
         Some(buffer)
     }
@@ -283,7 +280,7 @@ impl<'a> Placer<'a> {
 
     /// While a launch adds to a tensor, it holds neither its old contents nor the finished sum.
     fn readable(&mut self, buffer: &Buffer, at: Loc) {
-        if buffer.kind == TensorKind::Accumulated {
+        if buffer.usage.is_added_to() {
             let name = &buffer.name;
             self.found.push(
                 mistake(at, format!("`{name}` is Accumulated: the launch that adds to it cannot read it"))
@@ -294,7 +291,7 @@ impl<'a> Placer<'a> {
 
     fn writable(&mut self, buffer: &Buffer, at: Loc, access: Use) {
         let name = &buffer.name;
-        if buffer.kind == TensorKind::Accumulated && access != Use::Add {
+        if buffer.usage.is_added_to() && access != Use::Add {
             self.found.push(
                 mistake(
                     at,
@@ -307,26 +304,24 @@ impl<'a> Placer<'a> {
                 )),
             );
         }
-        let one_sender = match buffer.kind.at_end() {
+        let one_sender = match buffer.usage.at_end {
             AtEnd::Sent => Some(("a slot holds what one rank sends", "Scattered")),
             AtEnd::Computed => Some(("rows hold what one rank computes", "Reduced")),
             AtEnd::Nothing
             | AtEnd::Gathered
-            | AtEnd::Anything
+            | AtEnd::Own
             | AtEnd::Accumulated
-            | AtEnd::Sum { .. }
-            | AtEnd::Amax(_)
-            | AtEnd::Scales(_) => None,
+            | AtEnd::Sum { .. } => None,
         };
         if let Some((why, sum)) = one_sender.filter(|_| access == Use::Add) {
-            let kind = buffer.kind.name();
+            let kind = buffer.usage.name();
             let message = format!("`{name}` is {kind}: {why}, and nothing is added to it");
             self.found.push(mistake(at, message).hint(format!(
                 "add the terms first and store their sum; a sum over ranks is {sum}"
             )));
         }
-        let computed = access != Use::Copy && buffer.kind.is_gathered();
-        if computed || buffer.kind.is_fixed() {
+        let computed = access != Use::Copy && buffer.usage.is_gathered();
+        if computed || buffer.usage.is_fixed() {
             self.found.push(
                 mistake(at, format!("`{name}` is an input"))
                     .hint("write to Out, Accumulated, Scattered, Reduced, Exchanged, a gathered output or symmetric memory; copies may also fill a gathered input"),
@@ -338,7 +333,7 @@ impl<'a> Placer<'a> {
     pub(super) fn same_bytes(&mut self, dst: &Region, src: &Region, at: Loc) {
         let [to, from] = [dst, src].map(|region| &self.matched.buffers[region.buffer.index()]);
         let (name, other) = (&from.name, &to.name);
-        if from.kind == TensorKind::Vector {
+        if from.usage.vector {
             self.found.push(
                 mistake(
                     at,

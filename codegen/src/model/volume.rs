@@ -4,9 +4,9 @@
 //! must receive the rows of a gathered tensor that it does not own. For a sum over ranks, every rank must send its part
 //! of each row that another rank keeps, and the same for an exchange. A sum that every rank keeps costs both.
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
@@ -200,8 +200,8 @@ impl Volume {
             let columns = u64::from(plan.geometry.size(buffer.columns));
             let row = columns * u64::from(buffer.dtype.bytes());
             // Partial sums of FP8 have a scale for each 128 columns.
-            let added = matches!(buffer.kind.at_end(), AtEnd::Sum { .. });
-            let partial = kernel.variant.partial_sums.filter(|_| added);
+            let added = buffer.usage.is_sum();
+            let partial = kernel.partial_sums().filter(|_| added);
             let sent = partial.map(|rule| {
                 let scales = columns.div_ceil(u64::from(BLOCK)) * u64::from(Dtype::F32.bytes());
                 columns * u64::from(rule.to.dtype().bytes()) + scales
@@ -209,16 +209,12 @@ impl Volume {
             for rank in 0..self.world {
                 let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len());
                 let others = u64::from(plan.geometry.size(buffer.rows)) - own;
-                let (sum, gather) = match buffer.kind.at_end() {
+                let (sum, gather) = match buffer.usage.at_end {
                     AtEnd::Gathered | AtEnd::Computed => (false, true),
                     // What a rank sends is its own, row by row, summed or not.
                     AtEnd::Sum { everywhere } => (true, everywhere),
                     AtEnd::Sent => (true, false),
-                    AtEnd::Nothing
-                    | AtEnd::Anything
-                    | AtEnd::Accumulated
-                    | AtEnd::Amax(_)
-                    | AtEnd::Scales(_) => (false, false),
+                    AtEnd::Nothing | AtEnd::Own | AtEnd::Accumulated => (false, false),
                 };
                 if sum {
                     self.least_sent[rank as usize] += others * sent.unwrap_or(row);
@@ -263,7 +259,7 @@ impl Volume {
     /// Why each buffer's bytes are more than the least.
     fn reasons(&self, kernel: &Kernel, plan: &Plan) -> Vec<String> {
         let mut reasons = Vec::new();
-        let sums = |buffer: &&Buffer| matches!(buffer.kind.at_end(), AtEnd::Sum { .. });
+        let sums = |buffer: &&Buffer| buffer.usage.is_sum();
         let sum = kernel
             .buffers
             .iter()
@@ -289,7 +285,7 @@ impl Volume {
                     ));
                 }
             }
-            match buffer.kind.at_end() {
+            match buffer.usage.at_end {
                 AtEnd::Gathered | AtEnd::Computed if *moved > once => reasons.push(format!(
                     "rows of {name} arrive more than once at a rank, or where they already are"
                 )),
@@ -304,10 +300,8 @@ impl Volume {
                 | AtEnd::Sum { .. }
                 | AtEnd::Sent
                 | AtEnd::Nothing
-                | AtEnd::Anything
-                | AtEnd::Accumulated
-                | AtEnd::Amax(_)
-                | AtEnd::Scales(_) => {}
+                | AtEnd::Own
+                | AtEnd::Accumulated => {}
             }
         }
         reasons

@@ -164,13 +164,13 @@ impl Sim<'_> {
                 if self.mode == Mode::GemmAlone {
                     return Did::Step;
                 }
-                let scales = self.kernel.scales_of_partial(from);
+                let scales = self.kernel.scales_of_tile(from);
                 self.read(w, op, EventKind::Reduce, (from, scales))
             }
             StepKind::OwnTerm { .. } => Did::Step,
             StepKind::Load { from, .. } => {
-                let kind = self.kernel.buffers[from.buffer.index()].kind;
-                let repeats = kind.is_same_in(Side::Rows) || kind.is_same_in(Side::Columns);
+                let usage = self.kernel.buffers[from.buffer.index()].usage;
+                let repeats = usage.is_same_in(Side::Rows) || usage.is_same_in(Side::Columns);
                 // The next tile finds it in the cache.
                 if repeats && from.home == rank && !self.touches(rank, from) {
                     return Did::Step;

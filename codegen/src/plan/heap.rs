@@ -36,7 +36,7 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
     for buffer in kernel
         .buffers
         .iter()
-        .filter(|buffer| buffer.kind.symmetric())
+        .filter(|buffer| buffer.usage.placement.symmetric)
     {
         let chunks = geometry.held_chunks(buffer);
         // If rows are contiguous, every chunk is a separate matrix.

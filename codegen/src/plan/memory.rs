@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::kernel::Kernel;
-use crate::program::{Placement, TensorId};
+use crate::program::TensorId;
 use crate::unroll::Span;
 
 /// A rectangle's lines in its tensor's memory.
@@ -41,14 +41,11 @@ impl Plan {
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
         let chunks = u64::from(geometry.held_chunks(buffer));
-        let lines = match buffer.kind.placement() {
+        let lines = match buffer.usage.placement.symmetric {
             // Every chunk is a separate matrix, with a line for each column.
             _ if buffer.mn_major => u64::from(geometry.size(buffer.columns)) * chunks,
-            Placement::Scratch { .. }
-            | Placement::AllShards
-            | Placement::Shard
-            | Placement::Slots => chunk * chunks,
-            Placement::Own => u64::from(geometry.size(buffer.rows)),
+            true => chunk * chunks,
+            false => u64::from(geometry.size(buffer.rows)),
         };
         lines * u64::from(buffer.slots(geometry.world))
     }

@@ -6,7 +6,7 @@ use crate::kernel::{
     Purpose, Region, Role, RoleKind, ValueId,
 };
 use crate::order::TileOrder;
-use crate::program::{PartitionId, Placement, ScratchRows, Slots, StoreMode, Var};
+use crate::program::{HeldRows, PartitionId, Slots, StoreMode, Var};
 use crate::rank::RankExpr;
 use std::fmt;
 
@@ -131,25 +131,22 @@ impl Printer<'_> {
     }
 
     fn buffer(&self, buffer: &Buffer) -> Vec<String> {
-        let (kind, dtype) = (buffer.kind.name(), buffer.dtype);
+        let (kind, dtype) = (buffer.usage.name(), buffer.dtype);
         let size = format!("{}×{}", self.dim(buffer.rows), self.dim(buffer.columns));
         let mut notes: Vec<String> = Vec::new();
-        match buffer.kind.placement() {
-            Placement::Scratch { extent, slots } => {
-                notes.push(match slots {
-                    Slots::Count(1) => "1 slot".into(),
-                    Slots::Count(count) => format!("{count} slots"),
-                    Slots::World => "world slots".into(),
-                    Slots::Peers => "world - 1 slots".into(),
-                });
-                notes.push(match extent {
-                    ScratchRows::Chunk => "own chunk".into(),
-                    ScratchRows::Whole => "all rows".into(),
-                });
-            }
-            Placement::Shard => notes.push("own chunk".into()),
-            Placement::Slots => notes.extend(["world slots".into(), "own chunk".into()]),
-            Placement::Own | Placement::AllShards => {}
+        let placement = buffer.usage.placement;
+        if buffer.usage.has_slots() {
+            notes.push(match placement.slots {
+                Slots::Count(1) => "1 slot".into(),
+                Slots::Count(count) => format!("{count} slots"),
+                Slots::World => "world slots".into(),
+                Slots::Peers => "world - 1 slots".into(),
+            });
+        }
+        match placement.rows {
+            HeldRows::Shard => notes.push("own chunk".into()),
+            HeldRows::Whole if buffer.is_scratch() => notes.push("all rows".into()),
+            HeldRows::Whole => {}
         }
         if buffer.mn_major {
             notes.push("rows contiguous".into());
@@ -320,7 +317,6 @@ impl Printer<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
@@ -330,10 +326,13 @@ impl Printer<'_> {
                     let to = &self.kernel.buffers[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(amax.of))
                 });
-                let made = scales.map_or(String::new(), |plane| {
-                    let plane = &self.kernel.buffers[plane.index()].name;
-                    format!(" / {plane}; {plane} = scales of |{}|", text(*value))
-                });
+                let made = self
+                    .kernel
+                    .made_of(dst.buffer)
+                    .map_or(String::new(), |plane| {
+                        let plane = &self.kernel.buffers[plane.index()].name;
+                        format!(" / {plane}; {plane} = scales of |{}|", text(*value))
+                    });
                 format!(
                     "{} {sign} {}{measured}{made}",
                     self.region(dst),

@@ -2,8 +2,8 @@
 
 use super::{Names, Page};
 use crate::program::{
-    Block, Choice, ItemOrder, Items, Place, Planes, Program, Role, RoleKind, ScratchRows, Setting,
-    Slots, Stmt, StmtKind, StoreMode, TensorKind,
+    Block, Choice, HeldRows, ItemOrder, Items, Place, Placement, Planes, Program, Role, RoleKind,
+    Setting, Slots, Stmt, StmtKind, StoreMode,
 };
 use crate::value::Value;
 use std::fmt;
@@ -63,42 +63,22 @@ impl Printer<'_> {
         }
         self.page.line("");
         for tensor in &program.tensors {
-            let (name, kind, dtype) = (&tensor.name, tensor.kind.name(), tensor.dtype);
-            let line = match tensor.kind {
-                TensorKind::Gathered
-                | TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Scale { .. }
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Amax { .. }
-                | TensorKind::MadeScale { .. }
-                | TensorKind::Scattered
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput
-                | TensorKind::Exchanged => format!("{name}: {kind}<{dtype}>"),
-                TensorKind::Scratch {
-                    like,
-                    extent,
-                    slots,
-                    ..
-                } => {
-                    let extent = match extent {
-                        ScratchRows::Chunk => "chunk",
-                        ScratchRows::Whole => "whole",
+            let (name, kind, dtype) = (&tensor.name, tensor.usage.name(), tensor.dtype);
+            let Placement { rows, slots, .. } = tensor.usage.placement;
+            let line = match tensor.like.map(|like| self.names.tensor(like)) {
+                _ if !tensor.usage.is_scratch() => format!("{name}: {kind}<{dtype}>"),
+                None => format!("{name} = {kind}<{dtype}>()"),
+                Some(like) => {
+                    let rows = match rows {
+                        HeldRows::Shard => "chunk",
+                        HeldRows::Whole => "whole",
                     };
                     let slots = match slots {
                         Slots::Count(count) => count.to_string(),
                         Slots::World => "world".into(),
                         Slots::Peers => "world - 1".into(),
                     };
-                    match like {
-                        Some(like) => {
-                            let like = self.names.tensor(like);
-                            format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
-                        }
-                        None => format!("{name} = {kind}<{dtype}>()"),
-                    }
+                    format!("{name} = {kind}<{dtype}>({like}.{rows}, slots = {slots})")
                 }
             };
             self.page.line(line);
@@ -231,7 +211,6 @@ impl Printer<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let sign = match mode {
                     StoreMode::Write => "=",
@@ -242,7 +221,8 @@ impl Printer<'_> {
                     let to = &self.program.tensors[amax.to.index()].name;
                     format!("; {to} = max({to}, |{}|)", text(&amax.of))
                 });
-                let made = scales.map_or(String::new(), |plane| {
+                let made = self.program.made_of(dst.tensor);
+                let made = made.map_or(String::new(), |(plane, _)| {
                     let plane = &self.program.tensors[plane.index()].name;
                     format!(" / {plane}; {plane} = scales of |{}|", text(value))
                 });

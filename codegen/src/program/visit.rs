@@ -66,12 +66,6 @@ impl Program {
         outer.for_each(|stmt| stmt.tabulate(world));
         Cow::Owned(program)
     }
-
-    /// As [`Stmt::leaves_mut`], of all statements.
-    pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut Stmt> {
-        let outer = self.roles.iter_mut().flat_map(|role| &mut role.body);
-        outer.flat_map(Stmt::leaves_mut)
-    }
 }
 
 impl Stmt {

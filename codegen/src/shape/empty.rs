@@ -2,7 +2,6 @@
 
 use super::{Geometry, Shape};
 use crate::kernel::{Buffer, DimId, Kernel, OpKind, Partition, visit};
-use crate::program::TensorKind;
 
 impl Geometry {
     /// Whether a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
@@ -17,10 +16,10 @@ impl Shape {
     pub fn beside_rows<'k>(&self, kernel: &'k Kernel) -> Option<&'k str> {
         let none = |dim: DimId| self.size(&kernel.dims[usize::from(dim.0)]) == 0;
         let has_more = |buffer: &&Buffer| {
-            let gathered = buffer.kind == TensorKind::Gathered;
-            let read = buffer.kind.is_input() && !gathered;
+            let gathered = buffer.usage.is_gathered() && buffer.usage.plane.is_none();
+            let read = buffer.usage.is_input() && !gathered;
             // An amax is of an output that has them.
-            let beside = buffer.is_scratch() || read || buffer.kind.is_number();
+            let beside = buffer.is_scratch() || read || buffer.usage.is_number();
             !(beside || none(buffer.rows) || none(buffer.columns))
         };
         let found = kernel.buffers.iter().find(has_more);
@@ -47,7 +46,7 @@ impl Kernel {
     /// rank is given by itself. What is moved or stored would be along it at its other end.
     pub(crate) fn may_be_empty(&self, dim: DimId) -> bool {
         let of = self.counted_by(dim);
-        let given = |buffer: &Buffer| buffer.kind.is_input() && !buffer.kind.symmetric();
+        let given = |buffer: &Buffer| buffer.usage.is_input() && !buffer.usage.placement.symmetric;
         let along = |buffer: &&Buffer| {
             let mut sides = [buffer.rows, buffer.columns].into_iter();
             sides.any(|side| self.counted_by(side) == of)

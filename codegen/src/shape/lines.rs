@@ -1,7 +1,7 @@
 //! What a rank has of a buffer in memory: how long its lines are, and how many chunks each slot has.
 
 use super::Geometry;
-use crate::block::SCALES_LINE;
+use crate::encoding::SCALES_LINE;
 use crate::kernel::Buffer;
 
 impl Geometry {
@@ -34,7 +34,7 @@ impl Geometry {
 
 /// Elements side by side in a buffer whose chunks and rows are so long.
 fn adjacent(buffer: &Buffer, chunk: u32, columns: u32) -> u32 {
-    match (buffer.mn_major, buffer.kind.blocks()) {
+    match (buffer.mn_major, buffer.usage.blocks()) {
         (true, _) if buffer.is_scratch() => chunk.next_multiple_of(SCALES_LINE),
         (true, _) => chunk,
         (false, Some(_)) => columns.next_multiple_of(SCALES_LINE),

@@ -4,7 +4,7 @@ use super::cta::{spare_rows, staging_rows};
 use super::leaves::Leaf;
 use super::nodes::count;
 use super::walk::{Walk, Which};
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, MapId, Node, STAGING_COLUMNS, Unroll};
@@ -87,7 +87,7 @@ impl Walk<'_, '_> {
     /// Columns of a box of a tensor: a line of the widest swizzle, or what of K the scales beside one are for.
     fn box_columns(&self, tensor: TensorId) -> u32 {
         let buffer = &self.b.kernel.buffers[tensor.index()];
-        match buffer.kind.blocks() {
+        match buffer.usage.blocks() {
             Some(_) => BLOCK,
             None => STAGING_COLUMNS * 2 / buffer.dtype.bytes(),
         }

@@ -61,7 +61,7 @@ impl Walk<'_, '_> {
                 && let Some(buffer) = [dst, src]
                     .map(|region| &self.b.kernel.buffers[region.buffer.index()])
                     .into_iter()
-                    .find(|buffer| buffer.mn_major && !buffer.kind.is_scale())
+                    .find(|buffer| buffer.mn_major && !buffer.usage.is_scale())
             {
                 let message = format!("{role} moves `{}`, which is MN-major", buffer.name);
                 let at = Some(self.b.kernel.loc(copy.op.id));

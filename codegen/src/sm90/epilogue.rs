@@ -339,7 +339,9 @@ impl Walk<'_, '_> {
                 takes.extend(self.measure(leaf, *of, var));
             }
             self.apply(elements, &mut part, (&mut tiles, &mut vectors));
-            let scaled = stores.iter().any(|leaf| plane(leaf).is_some());
+            let scaled = stores
+                .iter()
+                .any(|leaf| plane(self.b.kernel, leaf).is_some());
             if scaled {
                 self.make_scales(elements, var, &mut part);
             }
@@ -590,7 +592,7 @@ pub(super) fn groups<'s, 'a>(walk: &Walk<'_, '_>, pass: &'s Pass<'a>) -> Vec<Gro
         // Scales are made of a subtile once for all of its stores, of which each then makes some.
         let stored = |at: usize| {
             let leaf = &pass.stores[at];
-            (walk.stored(leaf), plane(leaf).is_some())
+            (walk.stored(leaf), plane(walk.b.kernel, leaf).is_some())
         };
         if at == pass.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
             groups.push((of(from), &pass.stores[from..at], &pass.measured[from..at]));

@@ -1,6 +1,6 @@
 //! The ops of an item one after another, each with what is around it, and what roles that move data do with them.
 
-use crate::block::ScaleBlock;
+use crate::encoding::ScaleBlock;
 use crate::kernel::{Block, Kernel, Op, OpKind, Turn, visit_ops};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, Loc, Pick, Var};
@@ -89,12 +89,12 @@ pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
     let OpKind::Copy { src, .. } = &op.kind else {
         return None;
     };
-    kernel.buffers[src.buffer.index()].kind.blocks()
+    kernel.buffers[src.buffer.index()].usage.blocks()
 }
 
 /// Whether an op copies the scales of rows.
 pub(super) fn moves_scales(kernel: &Kernel, op: &Op) -> bool {
-    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].kind.is_scale());
+    let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].usage.is_scale());
     scale && moved_blocks(kernel, op).is_none()
 }
 

@@ -4,8 +4,8 @@ use super::leaves::Leaf;
 use super::nodes::side;
 use super::rings::STAGES;
 use super::walk::Walk;
-use crate::block::BLOCK;
-use crate::kernel::{OpKind, Region};
+use crate::encoding::BLOCK;
+use crate::kernel::{Kernel, OpKind, Region};
 use crate::program::{Pick, Side, TensorId, Var};
 use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, Test};
 
@@ -54,7 +54,8 @@ impl Walk<'_, '_> {
     }
 
     fn send_scales_of(&mut self, leaf: &Leaf<'_>, elements: Elements, var: Var) -> Vec<Node> {
-        let (Some(tensor), OpKind::Store { dst, .. }) = (plane(leaf), &leaf.op.kind) else {
+        let (Some(tensor), OpKind::Store { dst, .. }) = (plane(self.b.kernel, leaf), &leaf.op.kind)
+        else {
             return Vec::new();
         };
         if !self.b.kernel.buffers[tensor.index()].is_scratch() {
@@ -117,7 +118,8 @@ impl Walk<'_, '_> {
         elements: Elements,
         var: Var,
     ) -> Vec<Node> {
-        let (Some(tensor), Some([rows, columns])) = (plane(leaf), self.extents(var)) else {
+        let (Some(tensor), Some([rows, columns])) = (plane(self.b.kernel, leaf), self.extents(var))
+        else {
             return Vec::new();
         };
         if self.b.kernel.buffers[tensor.index()].is_scratch() {
@@ -137,9 +139,9 @@ impl Walk<'_, '_> {
 }
 
 /// The plane of the scales that a store makes, if it does.
-pub(super) fn plane(leaf: &Leaf<'_>) -> Option<TensorId> {
-    match leaf.op.kind {
-        OpKind::Store { scales, .. } => scales,
+pub(super) fn plane(kernel: &Kernel, leaf: &Leaf<'_>) -> Option<TensorId> {
+    match &leaf.op.kind {
+        OpKind::Store { dst, .. } => kernel.made_of(dst.buffer),
         OpKind::Wait { .. }
         | OpKind::Signal { .. }
         | OpKind::Copy { .. }

@@ -188,7 +188,7 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
         walk.b.found.push(refuse(at, message, hint));
     }
     let beside = |leaf: &Leaf<'_>| {
-        plane(leaf).is_some_and(|it| walk.b.kernel.buffers[it.index()].is_scratch())
+        plane(walk.b.kernel, leaf).is_some_and(|it| walk.b.kernel.buffers[it.index()].is_scratch())
     };
     if pass.stores.iter().any(beside) {
         pass.scale_waits.clone_from(&pass.store_waits);
@@ -266,5 +266,5 @@ fn acc(op: &Op) -> Option<AccId> {
 
 /// Whether a load is of a vector along the columns, or of a scale.
 fn is_vector(kernel: &Kernel, region: &Region) -> bool {
-    kernel.buffers[region.buffer.index()].kind.is_repeated()
+    kernel.buffers[region.buffer.index()].usage.is_repeated()
 }

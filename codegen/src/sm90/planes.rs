@@ -3,7 +3,7 @@
 
 use super::leaves::moved_blocks;
 use super::walk::Walk;
-use crate::block::ScaleBlock;
+use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
 use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};
@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
     pub(super) fn box_of_blocks(&mut self, var: Var, region: &Region) -> (MapId, At) {
         let map = self.map(region.buffer, self.rows_of_blocks(region.buffer), BATCH);
         let each = self.b.kernel.buffers[region.buffer.index()]
-            .kind
+            .usage
             .rows_each();
         let (row, chunk) = match self.item(var) {
             Some((partition, chunk, row, _)) => {
@@ -75,7 +75,7 @@ impl Walk<'_, '_> {
     }
 
     fn rows_of_blocks(&self, scale: TensorId) -> u32 {
-        self.box_rows() / self.b.kernel.buffers[scale.index()].kind.rows_each()
+        self.box_rows() / self.b.kernel.buffers[scale.index()].usage.rows_each()
     }
 
     /// Refuses pieces that no box of their scales begins with.

@@ -31,7 +31,7 @@ impl Walk<'_, '_> {
                 } => (tensor, Side::Rows, row, end),
                 _ => return None,
             };
-            let comes = self.b.kernel.buffers[tensor.index()].kind.is_gathered();
+            let comes = self.b.kernel.buffers[tensor.index()].usage.is_gathered();
             (!comes).then_some(Node::Fragment(FragmentOp::ReadAhead {
                 tensor,
                 side,
@@ -66,7 +66,7 @@ impl Walk<'_, '_> {
         let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
         // Numbers of rows in other chunks may be on their way.
         let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
-            .kind
+            .usage
             .is_gathered()
         {
             true => in_all(side, self.span(partition, side, chunk.as_ref())),
@@ -129,8 +129,8 @@ impl Walk<'_, '_> {
         let OpKind::Load { from, .. } = &leaf.op.kind else {
             return Source::Subtile;
         };
-        let kind = self.b.kernel.buffers[from.buffer.index()].kind;
-        match Side::ALL.map(|side| kind.is_same_in(side)) {
+        let usage = self.b.kernel.buffers[from.buffer.index()].usage;
+        match Side::ALL.map(|side| usage.is_same_in(side)) {
             [true, true] => Source::Scale,
             [true, false] => Source::Vector,
             [false, true] => Source::Rows,

@@ -8,7 +8,7 @@ use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
 use crate::order::Selection;
-use crate::program::{Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
+use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
@@ -502,30 +502,34 @@ impl Builder<'_> {
     /// they have beyond it is multiplied into rows that nobody stores.
     fn clips(&mut self, id: MapId, stored: bool) {
         let map = &mut self.maps[usize::from(id.0)];
-        let kind = self.kernel.buffers[map.tensor.index()].kind;
+        let usage = self.kernel.buffers[map.tensor.index()].usage;
         let divided = self.kernel.is_chunked(map.divided(self.kernel));
-        map.partial_chunk |= divided && map.ends_with_chunks(kind, stored);
+        map.partial_chunk |= divided && map.ends_with_chunks(usage, stored);
     }
 
     fn view(&self, tensor: TensorId) -> View {
         let buffer = &self.kernel.buffers[tensor.index()];
         let [chunked, by_columns] =
             [buffer.rows, buffer.columns].map(|dim| self.kernel.is_chunked(dim));
-        let written = buffer.kind.is_output();
-        match buffer.kind.placement() {
+        let written = buffer.usage.is_output();
+        let Placement {
+            symmetric,
+            rows,
+            slots,
+        } = buffer.usage.placement;
+        let one = slots == Slots::Count(1);
+        match rows {
             // Where an operand is MN-major, every chunk is a matrix of its own.
-            Placement::Own if chunked && (written || buffer.mn_major) => View::Chunks,
-            Placement::Own if by_columns && written => View::ColumnChunks,
-            Placement::Own => View::Flat,
-            Placement::AllShards => View::SharedChunks,
-            Placement::Shard => View::SharedChunk,
-            Placement::Slots => View::SharedSlots,
-            Placement::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
-            Placement::Scratch {
-                slots: Slots::Count(1),
-                ..
-            } if by_columns && !self.reached_by_peers(tensor) => View::ColumnChunks,
-            Placement::Scratch { .. } => View::SharedSlots,
+            _ if !symmetric && chunked && (written || buffer.mn_major) => View::Chunks,
+            _ if !symmetric && by_columns && written => View::ColumnChunks,
+            _ if !symmetric => View::Flat,
+            HeldRows::Whole if buffer.is_scratch() && chunked => View::SharedSlotChunks,
+            _ if buffer.is_scratch() && one && by_columns && !self.reached_by_peers(tensor) => {
+                View::ColumnChunks
+            }
+            _ if buffer.usage.has_slots() => View::SharedSlots,
+            HeldRows::Whole => View::SharedChunks,
+            HeldRows::Shard => View::SharedChunk,
         }
     }
 

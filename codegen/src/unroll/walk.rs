@@ -252,7 +252,6 @@ impl<'a> Walker<'a> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
                 let dst = self.span(op.id, dst, slot)?;
@@ -263,7 +262,7 @@ impl<'a> Walker<'a> {
                         mode: *mode,
                         value: *value,
                         amax: *amax,
-                        scales: scales.map(|plane| self.kernel.scales_made(plane, &dst)),
+                        scales: self.kernel.scales_of_tile(&dst),
                     },
                 );
             }
@@ -419,7 +418,7 @@ impl<'a> Walker<'a> {
         let buffer = &self.kernel.buffers[region.buffer.index()];
         let home = self.home(&region.home, op)?;
         let rows = self.axis(region.rows, buffer.rows);
-        let rows = match (region.rows, buffer.kind.rows_each()) {
+        let rows = match (region.rows, buffer.usage.rows_each()) {
             (Axis::All, _) | (_, 1) => rows,
             (Axis::RowsOf(_) | Axis::ColumnsOf(_), each) => rows.in_blocks(each),
         };
@@ -431,7 +430,7 @@ impl<'a> Walker<'a> {
             rows,
             columns,
         };
-        if home != EVERYWHERE && !rows.is_empty() && !buffer.kind.is_repeated() {
+        if home != EVERYWHERE && !rows.is_empty() && !buffer.usage.is_repeated() {
             let held = self.geometry.held(buffer, u32::from(home));
             if rows.start < held.start || rows.end > held.end {
                 return Err(Diagnostic::new(

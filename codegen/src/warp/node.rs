@@ -8,7 +8,7 @@ use super::fragment::FragmentOp;
 use super::ring::{BarrierId, RingId};
 use super::scheduler::{LoopId, SchedulerId};
 use crate::kernel::{DimId, Kernel};
-use crate::program::{CounterId, Loc, StoreMode, TensorId, TensorKind};
+use crate::program::{CounterId, Loc, StoreMode, TensorId, Usage};
 use crate::tiling::Piece;
 
 /// An index into [`super::Pipeline::maps`].
@@ -497,20 +497,20 @@ impl Map {
 
     /// Whether what is stored by it, or loaded, must end where a chunk does: behind a chunk that is short lies what is
     /// not the kernel's to write. Only scratch has padding there, and what only this rank has may end there.
-    pub(crate) const fn ends_with_chunks(&self, kind: TensorKind, stored: bool) -> bool {
+    pub(crate) const fn ends_with_chunks(&self, usage: Usage, stored: bool) -> bool {
         match self.view {
             View::Flat => false,
             // Each chunk of a MN-major operand is a matrix with lines of full chunks.
-            View::Chunks | View::ColumnChunks => !matches!(kind, TensorKind::Local),
+            View::Chunks | View::ColumnChunks => !usage.is_fixed(),
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                stored && !matches!(kind, TensorKind::Scratch { .. })
+                stored && !usage.is_scratch()
             }
         }
     }
 
     /// Whether a store or a load by it goes by the sibling where the chunk is the partial one.
-    pub(crate) const fn clips(&self, kind: TensorKind, stored: bool) -> bool {
-        self.partial_chunk && self.ends_with_chunks(kind, stored)
+    pub(crate) const fn clips(&self, usage: Usage, stored: bool) -> bool {
+        self.partial_chunk && self.ends_with_chunks(usage, stored)
     }
 
     /// Which chunk of that dimension a box lies in: where each rank has a chunk, the chunk of the rank whose memory it

@@ -123,7 +123,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
             let buffer = &kernel.buffers[tensor.index()];
             let (name, kind) = (
                 buffer.name.replace('.', "_"),
-                match buffer.kind.is_number() || buffer.kind.is_scale() {
+                match buffer.usage.is_number() || buffer.usage.is_scale() {
                     true => "number",
                     false => "vector",
                 },

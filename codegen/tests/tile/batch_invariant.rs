@@ -8,7 +8,7 @@ use counterflow_codegen::interp::{self, Input, Options};
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Choice, Program, RoleKind, TensorKind};
+use counterflow_codegen::program::{Choice, Program, RoleKind};
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Variant};
@@ -56,11 +56,10 @@ fn rows(program: &Program, variant: &Variant, m: u32) -> Vec<Vec<u32>> {
     let expected = interp::reference(&kernel, &plan, 0, by_place).expect("a reference");
     interp::compare(&outcome, &expected)
         .unwrap_or_else(|error| panic!("{}: {error}", program.name));
-    let summed = |kind| matches!(kind, TensorKind::Scattered | TensorKind::Reduced);
     let mut found: HashMap<usize, Vec<u32>> = HashMap::new();
     for output in &outcome.outputs {
         let buffer = &kernel.buffers[output.tensor.index()];
-        if !summed(buffer.kind) {
+        if !buffer.usage.is_sum() {
             continue;
         }
         let columns = output.values.len() / (output.rows.len() as usize).max(1);

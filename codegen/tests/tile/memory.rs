@@ -45,7 +45,7 @@ fn the_last_slot_of_a_tensor_ends_with_its_memory() {
                     let name = format!("{} {variant}: {}", program.name, buffer.name);
                     let bytes = plan.bytes(&kernel, tensor);
                     assert!(bytes <= largest.bytes(&kernel, tensor), "{name}");
-                    if !buffer.kind.symmetric() {
+                    if !buffer.usage.placement.symmetric {
                         continue;
                     }
                     let mut entries = largest.heap.entries.iter();
@@ -72,7 +72,7 @@ fn the_last_slot_of_a_tensor_ends_with_its_memory() {
                     let end = lines.offset + lines.lines * lines.pitch;
                     assert_eq!(end, bytes, "{name} of {} rows", plan.shape.m);
                     symmetric += 1;
-                    planes += u32::from(buffer.kind.plane_of().is_some());
+                    planes += u32::from(buffer.usage.scales_of().is_some());
                 }
             }
         }

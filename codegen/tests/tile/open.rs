@@ -10,7 +10,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
-use counterflow_codegen::program::{CounterId, Program, TensorId, TensorKind};
+use counterflow_codegen::program::{AtStart, CounterId, Program, TensorId};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::unroll::Span;
 use counterflow_codegen::variant::{Arch, Variant};
@@ -153,12 +153,12 @@ impl World {
                 };
                 self.gpus.submit(self.streams[rank as usize], poison);
             }
-            if !buffer.kind.counts_before() {
+            if !buffer.usage.counts_before() {
                 continue;
             }
-            let rows = match buffer.kind {
-                TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
-                _ => plan.geometry.held(buffer, rank),
+            let rows = match buffer.usage.at_start() {
+                AtStart::Shard => plan.geometry.chunk(buffer.rows, rank),
+                AtStart::Whole | AtStart::Nothing => plan.geometry.held(buffer, rank),
             };
             let span = self.span(launch, rank, (id, 0), rows);
             let mut values = vec![0.0; span.elements() as usize];

@@ -10,7 +10,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Machine, Volume, seconds};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{Program, Stmt, StmtKind, StoreMode, TensorKind};
+use counterflow_codegen::program::{Program, Stmt, StmtKind, StoreMode, Usage};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
@@ -51,8 +51,8 @@ fn wgrad() -> Program {
 /// The same program with `y` added to where it was written.
 fn adding(mut program: Program) -> Program {
     for tensor in &mut program.tensors {
-        if tensor.kind == TensorKind::Out {
-            tensor.kind = TensorKind::Accumulated;
+        if tensor.usage == Usage::OUT {
+            tensor.usage = Usage::ACCUMULATED;
         }
     }
     let outer = program.roles.iter_mut().flat_map(|role| &mut role.body);

@@ -7,7 +7,7 @@ use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, E5M2, F32};
 use counterflow_codegen::interp::{self, Input, Options, Outcome};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Program, TensorId, TensorKind};
+use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
 use counterflow_codegen::variant::{Scales, Variant};
@@ -310,9 +310,7 @@ fn amaxes_of_every_rank_equal_the_reference() {
             }
             // And the comparison looks at it.
             let kernel = series.kernel();
-            let is = |tensor: TensorId| {
-                matches!(kernel.buffers[tensor.index()].kind, TensorKind::Amax { .. })
-            };
+            let is = |tensor: TensorId| kernel.buffers[tensor.index()].usage.amax_of().is_some();
             let mut outputs = ran.outputs.iter_mut();
             let one = outputs.find(|output| is(output.tensor)).expect("an amax");
             one.values[0] *= 1.5;

@@ -242,7 +242,7 @@ fn dequantised(name: &str, world: u32, scales: Scales, (m, n, k): (u32, u32, u32
     let scale = |operand: &str, rank: u32, block: ScaleBlock, row: usize, at: usize| {
         let name = format!("{operand}.scale");
         let mut planes = kernel.buffers.iter().filter(|buffer| buffer.name == name);
-        let kind = planes.next().expect("a scale").kind;
+        let kind = planes.next().expect("a scale").usage;
         let (row, step) = (row / block.rows() as usize, at / 128);
         match kind.operand_rows() {
             Some(Side::Columns) => number(&name, rank, step, row),

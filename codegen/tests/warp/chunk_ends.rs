@@ -8,7 +8,7 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{Program, TensorKind};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
@@ -45,8 +45,8 @@ fn a_store_beyond_a_chunks_end_is_refused() {
         let good = built(&program);
         for id in stored_by(&good) {
             let map = good.map(id);
-            let kind = good.kernel.buffers[map.tensor.index()].kind;
-            let scratch = matches!(kind, TensorKind::Scratch { .. });
+            let kind = good.kernel.buffers[map.tensor.index()].usage;
+            let scratch = kind.is_scratch();
             if map.view == View::Flat || scratch {
                 assert!(!map.partial_chunk, "{}: {}", program.name, map.name);
                 continue;

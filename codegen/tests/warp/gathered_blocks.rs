@@ -209,7 +209,7 @@ fn broken(name: &str, scales: Scales, break_it: impl Fn(&Pipeline, &mut Vec<Node
 /// Whether a map is of scales that travel.
 fn travels(pipeline: &Pipeline, map: MapId) -> bool {
     let tensor = pipeline.maps[usize::from(map.0)].tensor;
-    let kind = pipeline.kernel.buffers[tensor.index()].kind;
+    let kind = pipeline.kernel.buffers[tensor.index()].usage;
     kind.is_scale() && kind.is_gathered()
 }
 

@@ -7,7 +7,7 @@ use counterflow_codegen::dtype::Dtype::{self, Bf16, E4M3, F32};
 use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Program, TensorKind};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::Unary;
@@ -224,8 +224,8 @@ fn scales_and_codes_of_every_rank_equal_the_reference() {
             // And the comparison looks at them.
             let buffers = &series.kernel().buffers;
             let at = ran.outputs.iter().position(|output| {
-                let kind = buffers[output.tensor.index()].kind;
-                matches!(kind, TensorKind::MadeScale { .. })
+                let kind = buffers[output.tensor.index()].usage;
+                kind.computed_scale_of().is_some() && !kind.is_scratch()
             });
             let at = at.expect("scales");
             let plane = &ran.outputs[at];

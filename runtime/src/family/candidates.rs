@@ -5,7 +5,7 @@ use crate::tuned::{Key, choices};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, TensorKind};
+use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::collections::BTreeMap;
@@ -297,8 +297,8 @@ pub fn sources(
                 _ if buffer.is_scratch() => None,
                 Some(at) => {
                     let theirs = &front.buffers[at];
-                    let alike = theirs.kind == buffer.kind;
-                    let reads = buffer.kind == TensorKind::Local && theirs.kind.is_gathered();
+                    let alike = theirs.usage == buffer.usage;
+                    let reads = buffer.usage == Usage::LOCAL && theirs.usage.is_gathered();
                     if !(alike || reads) || !alike_in_memory(theirs, buffer) {
                         return refuse(format!("another tensor `{name}`"));
                     }
@@ -308,7 +308,7 @@ pub fn sources(
                     same[at] |= alike;
                     Some(Source::Given(at))
                 }
-                None if buffer.kind == TensorKind::Out => {
+                None if buffer.usage == Usage::OUT => {
                     made.insert(name, buffer.dtype);
                     Some(Source::Own)
                 }
@@ -389,8 +389,8 @@ pub(crate) fn fits<'a>(
                 None => continue,
                 Some(Source::Given(of)) => {
                     // Memory that peers write has room for whole chunks of all ranks.
-                    let padded = kernel.buffers[*of].kind.is_gathered();
-                    (front.size(*of), padded && !buffer.kind.is_gathered())
+                    let padded = kernel.buffers[*of].usage.is_gathered();
+                    (front.size(*of), padded && !buffer.usage.is_gathered())
                 }
                 Some(Source::Own) => (*made.get_or_insert(own), false),
             };

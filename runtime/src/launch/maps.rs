@@ -15,7 +15,7 @@ impl Loaded {
     /// Bytes that a tensor needs on a rank, with the padding of its last chunk in the heap, and whether it is in the
     /// heap.
     pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
-        let symmetric = kernel.buffers[tensor.index()].kind.symmetric();
+        let symmetric = kernel.buffers[tensor.index()].usage.placement.symmetric;
         (plan.bytes(kernel, tensor), symmetric)
     }
 
@@ -55,7 +55,7 @@ impl Loaded {
     ) -> Result<[u8; 8], Error> {
         let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
         let number = self.pipeline.kernel.buffers[tensor.index()]
-            .kind
+            .usage
             .is_number();
         let align = if number { 4 } else { 16 };
         if u64::from_le_bytes(bytes).is_multiple_of(align) {
@@ -106,7 +106,7 @@ impl Loaded {
             stride: [shape.strides[0], shape.strides[1], stride],
             tile: [shape.boxed[0], shape.boxed[1]],
             swizzled: self.pipeline.kernel.buffers[map.tensor.index()]
-                .kind
+                .usage
                 .blocks()
                 .is_none(),
         };
@@ -150,9 +150,12 @@ mod tests {
                 spec.check(address)?;
                 let buffer = &kernel.buffers[map.tensor.index()];
                 let own = given(map.tensor.0).own;
-                let wanted = match k == 0 && buffer.kind.is_input() {
+                let wanted = match k == 0 && buffer.usage.is_input() {
                     true => (loaded.zeros.address(), [8, 1, 1, 1]),
-                    false => (own, [if buffer.kind.is_input() { 8 } else { 64 }, 64, 1, 1]),
+                    false => (
+                        own,
+                        [if buffer.usage.is_input() { 8 } else { 64 }, 64, 1, 1],
+                    ),
                 };
                 assert_eq!((address, spec.size), wanted, "{} {k}", buffer.name);
             }

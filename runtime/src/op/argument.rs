@@ -5,7 +5,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::model::Volume;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{TensorId, Usage};
 use counterflow_codegen::verify::Checked;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) struct Given {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needs {
     /// What it is for.
-    pub kind: TensorKind,
+    pub usage: Usage,
     /// Its element type.
     pub dtype: Dtype,
     /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
@@ -69,10 +69,10 @@ impl Needs {
         let buffer = &kernel.buffers[tensor.index()];
         let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());
         Needs {
-            kind: buffer.kind,
+            usage: buffer.usage,
             dtype: buffer.dtype,
             shape: [plan.held_lines(kernel, tensor), line].map(|side| side as usize),
-            in_heap: buffer.kind.symmetric(),
+            in_heap: buffer.usage.placement.symmetric,
         }
     }
 
@@ -128,17 +128,17 @@ impl Planned {
 
 /// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
-    buffer.kind.is_left_behind() || buffer.is_scratch()
+    buffer.usage.is_left_behind() || buffer.is_scratch()
 }
 
 /// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
 fn takes_mut(buffer: &Buffer) -> bool {
-    written(buffer) && !buffer.kind.is_gathered()
+    written(buffer) && !buffer.usage.is_gathered()
 }
 
 /// Alignment of a tensor's first byte: that of TMA, or of a number that is read by itself.
 const fn align(buffer: &Buffer) -> u64 {
-    if buffer.kind.is_number() { 4 } else { 16 }
+    if buffer.usage.is_number() { 4 } else { 16 }
 }
 
 /// Rejects one tensor that a launch of `plan` cannot have, wherever it starts.
@@ -185,7 +185,7 @@ pub(super) fn check_one(
     };
     if !fits {
         let shaped = match given.extent {
-            Extent::Shaped([_, held]) => held != columns && buffer.kind.blocks().is_some(),
+            Extent::Shaped([_, held]) => held != columns && buffer.usage.blocks().is_some(),
             Extent::Flat(_) => false,
         };
         // Lines of scales are as long as a launch has rows.

@@ -55,5 +55,8 @@ pub fn combinations(
 
 /// Whether ranks communicate.
 pub(crate) fn moves(program: &Program) -> bool {
-    program.tensors.iter().any(|tensor| tensor.kind.symmetric())
+    program
+        .tensors
+        .iter()
+        .any(|tensor| tensor.usage.placement.symmetric)
 }

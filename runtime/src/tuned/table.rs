@@ -154,7 +154,7 @@ impl Key {
         let elements = program.elements(variant);
         let dtype = elements.first().map_or("", |dtype| dtype.name());
         let mut tensors = program.tensors.iter().zip(&elements);
-        let output = tensors.find(|(tensor, _)| tensor.kind.is_output());
+        let output = tensors.find(|(tensor, _)| tensor.usage.is_output());
         let output = output.map(|(_, dtype)| dtype.name());
         Key {
             gpu: gpu.into(),

@@ -22,7 +22,7 @@ mod sums;
 use cases::{Case, cases, scaled, small};
 use counterflow::codegen::interp::{self, Options, Outcome};
 use counterflow::codegen::kernel::{Axis, Block, Kernel, OpKind, Region};
-use counterflow::codegen::program::{Loc, TensorId, TensorKind, Var};
+use counterflow::codegen::program::{Loc, TensorId, Usage, Var};
 use counterflow::codegen::variant::Scales;
 use counterflow::codegen::verify;
 use counterflow::{Diagnostic, Machine, Plan, Rule, Shape};
@@ -177,7 +177,7 @@ fn wrong_numbers(kernel: &Kernel, plan: &Plan) -> bool {
 /// Whether ranks end with other results than each other where all are to have the same.
 fn gathers_others(kernel: &Kernel, outcome: &Outcome) -> bool {
     let results = kernel.buffers.iter().enumerate();
-    let mut results = results.filter(|(_, buffer)| buffer.kind == TensorKind::GatheredOutput);
+    let mut results = results.filter(|(_, buffer)| buffer.usage == Usage::GATHERED_OUTPUT);
     results.any(|(index, _)| {
         let held = |rank| {
             let output = outcome.output(0, rank, TensorId(index as u16));

@@ -2,7 +2,7 @@
 
 use super::room::{NUMBER, Room, What};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{Numbers, Scaling, TensorId};
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error};
 
@@ -39,24 +39,15 @@ impl Beside<TensorId> {
         let mut found = Beside::NOTHING;
         for (index, buffer) in kernel.buffers.iter().enumerate() {
             let tensor = TensorId(index as u16);
-            let (of, place) = match buffer.kind {
-                TensorKind::Scale { of, .. } => (of, &mut found.scale),
-                TensorKind::Amax { of } => (of, &mut found.amax),
-                TensorKind::MadeScale { of } => (of, &mut found.made),
-                TensorKind::Gathered
-                | TensorKind::Local
-                | TensorKind::Vector
-                | TensorKind::Out
-                | TensorKind::Accumulated
-                | TensorKind::Scattered
-                | TensorKind::Exchanged
-                | TensorKind::Reduced
-                | TensorKind::GatheredOutput
-                | TensorKind::Scratch { .. } => continue,
+            let Some(plane) = buffer.usage.plane.filter(|plane| plane.of == y) else {
+                continue;
             };
-            if of == y {
-                *place = Some(tensor);
-            }
+            let place = match plane.numbers {
+                Numbers::Scale(Scaling::Given(_)) => &mut found.scale,
+                Numbers::Scale(Scaling::Computed(_)) => &mut found.made,
+                Numbers::Amax => &mut found.amax,
+            };
+            *place = Some(tensor);
         }
         found
     }

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 /// How often our sums over so many ranks are rounded to the result's type before the last time.
 pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
-    match (adds_to_sums(kernel), kernel.variant.partial_sums) {
+    match (adds_to_sums(kernel), kernel.partial_sums()) {
         (true, _) => world,
         (false, None) => 1,
         // Their products are rounded to codes.

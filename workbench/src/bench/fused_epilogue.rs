@@ -3,7 +3,7 @@
 use crate::cuda::Activation;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel, OpKind, visit};
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{AtEnd, TensorId, Usage};
 use counterflow_codegen::value::{AccId, Binary, Unary, Value};
 use counterflow_runtime::Error;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ impl Accs {
         if let Value::Binary(Binary::Mul, rest, scale) = value
             && let Value::Acc(scale) = &**scale
             && let Some(scale) = self.loads.get(scale)
-            && kernel.buffers[scale.index()].kind.is_scale()
+            && kernel.buffers[scale.index()].usage.is_scale()
         {
             return self.unscaled(kernel, rest);
         }
@@ -87,7 +87,7 @@ impl FusedEpilogue {
         }
         let input = |acc: &AccId| {
             let from = accs.loads.get(acc);
-            from.is_some_and(|from| kernel.buffers[from.index()].kind.is_input())
+            from.is_some_and(|from| kernel.buffers[from.index()].usage.is_input())
         };
         stored.into_iter().all(|value| {
             let mut summands = Vec::new();
@@ -103,7 +103,7 @@ impl FusedEpilogue {
 
     fn value(kernel: &Kernel, accs: &Accs, y: TensorId, value: &Value) -> Option<FusedEpilogue> {
         let mut epilogue = FusedEpilogue {
-            in_place: kernel.buffers[y.index()].kind == TensorKind::Accumulated,
+            in_place: kernel.buffers[y.index()].usage.is_added_to(),
             ..FusedEpilogue::default()
         };
         if let Value::Binary(Binary::Mul, gate, up) = value
@@ -146,20 +146,10 @@ impl FusedEpilogue {
             return None;
         };
         let tensor = *accs.loads.get(more)?;
-        let place = match kernel.buffers[tensor.index()].kind {
-            TensorKind::Vector => &mut self.bias,
-            TensorKind::Local => &mut self.added,
-            TensorKind::Gathered
-            | TensorKind::Scale { .. }
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Exchanged
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => return None,
+        let place = match kernel.buffers[tensor.index()].usage {
+            Usage::VECTOR => &mut self.bias,
+            Usage::LOCAL => &mut self.added,
+            _ => return None,
         };
         if place.replace(tensor).is_some() {
             return None;
@@ -198,7 +188,7 @@ impl FusedEpilogue {
                 "results in bf16, f16 or f32: `run --device cuda` checks and times those in FP8",
             );
         }
-        if kernel.buffers[y.index()].kind == TensorKind::GatheredOutput {
+        if kernel.buffers[y.index()].usage.at_end == AtEnd::Computed {
             return refuse(
                 format!("measuring {}, which gathers its result", kernel.name),
                 "measure products whose rows are gathered before, or summed: no peer is run before a gather of the result",
@@ -206,7 +196,7 @@ impl FusedEpilogue {
         }
         let columns = kernel.buffers[y.index()].columns;
         let gathers_columns =
-            |buffer: &Buffer| buffer.kind == TensorKind::Gathered && buffer.rows == columns;
+            |buffer: &Buffer| buffer.usage == Usage::GATHERED && buffer.rows == columns;
         if kernel
             .buffers
             .iter()
@@ -236,7 +226,10 @@ impl FusedEpilogue {
                 "we round a product before we add it to 16 bits, and cuBLASLt does not: measure results in f32",
             );
         }
-        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let moves = kernel
+            .buffers
+            .iter()
+            .any(|buffer| buffer.usage.placement.symmetric);
         let fp8 = kernel.buffers.iter().any(|buffer| buffer.dtype.is_fp8());
         let more = self.operands().next().is_some() || self.activation != Activation::Nothing;
         if fp8 && (more || moves && self.in_place) {

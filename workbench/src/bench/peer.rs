@@ -51,18 +51,16 @@ pub(super) enum How {
 impl How {
     /// Instead of that schedule's communication.
     pub(super) fn of(like: &Planned<'_>) -> How {
-        let y = like.built.kernel.buffers[like.built.roles.y.index()].kind;
-        match y.at_end() {
+        let y = like.built.kernel.buffers[like.built.roles.y.index()].usage;
+        match y.at_end {
             AtEnd::Sum { everywhere: false } => How::Scatter,
             AtEnd::Sum { everywhere: true } => How::Reduce,
             AtEnd::Sent => How::Exchange,
             AtEnd::Nothing
             | AtEnd::Gathered
             | AtEnd::Computed
-            | AtEnd::Anything
-            | AtEnd::Accumulated
-            | AtEnd::Amax(_)
-            | AtEnd::Scales(_) => How::Gather,
+            | AtEnd::Own
+            | AtEnd::Accumulated => How::Gather,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;
 use counterflow_codegen::kernel::{Buffer, Kernel};
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::TensorId;
 use counterflow_runtime::Error;
 
 /// The operands and the result of the one product, and its epilogue.
@@ -44,17 +44,13 @@ impl Roles {
                 .map(|(index, _)| TensorId(index as u16))
                 .collect()
         };
-        let inputs = all(|buffer| {
-            buffer.kind.is_input() && !matches!(buffer.kind, TensorKind::Scale { .. })
-        });
-        let stands_beside =
-            |kind| matches!(kind, TensorKind::Amax { .. } | TensorKind::MadeScale { .. });
-        let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        let outputs: Vec<TensorId> = (outputs.into_iter())
-            .filter(|output| !stands_beside(kernel.buffers[output.index()].kind))
-            .collect();
+        let inputs = all(|buffer| buffer.usage.is_input() && !buffer.usage.is_scale());
+        let outputs = all(|buffer| buffer.usage.is_output());
         // Products that other ranks add are still the product.
-        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let moves = kernel
+            .buffers
+            .iter()
+            .any(|buffer| buffer.usage.placement.symmetric);
         let product = moves && FusedEpilogue::adds_only(kernel);
         let epilogue = |y| FusedEpilogue::of(kernel, y).or(product.then(FusedEpilogue::default));
         if let [y] = outputs[..]

@@ -60,8 +60,8 @@ impl Task<'_> {
 
     /// Whether results, or products on their way to other ranks, are FP8. They are then compared within the bounds of that.
     pub(super) fn narrows(&self) -> bool {
-        let variant = &self.ours[0].built.kernel.variant;
-        self.result().is_fp8() || variant.partial_sums.is_some()
+        let kernel = &self.ours[0].built.kernel;
+        self.result().is_fp8() || kernel.partial_sums().is_some()
     }
 
     /// Whether results are compared with exact products.

@@ -11,7 +11,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{Grid, Plan};
-use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
+use counterflow_codegen::program::{Program, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked, Series};
@@ -67,10 +67,10 @@ impl Planned<'_> {
 
 /// How a schedule divides its product over ranks, in the terms of a suite.
 pub(super) fn side(program: &Program) -> Option<Side> {
-    let has = |kind| program.tensors.iter().any(|tensor| tensor.kind == kind);
-    if has(TensorKind::Gathered) {
+    let has = |what: fn(Usage) -> bool| program.tensors.iter().any(|tensor| what(tensor.usage));
+    if has(|usage| usage == Usage::GATHERED) {
         Some(Side::Columns)
-    } else if has(TensorKind::Scattered) || has(TensorKind::Reduced) {
+    } else if has(Usage::is_sum) {
         Some(Side::Depth)
     } else {
         None
@@ -139,20 +139,9 @@ impl Built {
 
     /// Which operand a tensor is, or has the scales of: 0 for the left one.
     pub(super) fn operand(&self, tensor: TensorId) -> Option<(usize, Plane)> {
-        let (of, plane) = match self.kernel.buffers[tensor.index()].kind {
-            TensorKind::Scale { of, .. } => (of, Plane::Scales),
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Amax { .. }
-            | TensorKind::MadeScale { .. }
-            | TensorKind::Scattered
-            | TensorKind::Exchanged
-            | TensorKind::Reduced
-            | TensorKind::GatheredOutput
-            | TensorKind::Scratch { .. } => (tensor, Plane::Elements),
+        let (of, plane) = match self.kernel.buffers[tensor.index()].usage.given_scale_of() {
+            Some(of) => (of, Plane::Scales),
+            None => (tensor, Plane::Elements),
         };
         let side = self.operands().into_iter().position(|one| one == of)?;
         Some((side, plane))
@@ -166,11 +155,7 @@ impl Built {
 
     /// Whether peers send a tensor's rows to each other before they are multiplied.
     pub(super) fn is_gathered(&self, tensor: TensorId) -> bool {
-        let kind = self.kernel.buffers[tensor.index()].kind;
-        matches!(
-            kind,
-            TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }
-        )
+        self.kernel.buffers[tensor.index()].usage.is_gathered()
     }
 
     /// Its plan for that product on that machine.

@@ -13,7 +13,7 @@ use super::written::{Holds, Written};
 use crate::cuda::{
     Blas, Compare, Difference, Draw, Fp8, Nccl, Numbers, Operands, Pieces, off_of_sums,
 };
-use counterflow_codegen::program::TensorKind;
+use counterflow_codegen::program::Usage;
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
@@ -199,8 +199,8 @@ impl Worker {
             let made = Set::new(room, task, [operand(0)?, operand(1)?])?;
             for (which, (tensor, memory)) in (2..).zip(&made.more) {
                 let buffer = &kernel.buffers[tensor.index()];
-                let elements = match buffer.kind {
-                    TensorKind::Vector => n,
+                let elements = match buffer.usage {
+                    Usage::VECTOR => n,
                     _ if roles.epilogue.up == Some(*tensor) => n * k,
                     _ => m * n,
                 };

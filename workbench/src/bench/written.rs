@@ -4,7 +4,7 @@ use super::beside::Beside;
 use super::variants::Planned;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
-use counterflow_codegen::program::{AtEnd, Pick};
+use counterflow_codegen::program::{AtEnd, Pick, Scaling};
 use counterflow_codegen::rule::Rule;
 use counterflow_codegen::shape::Extent;
 use counterflow_runtime::Communicator;
@@ -50,7 +50,7 @@ impl Holds {
     pub(super) fn of(planned: &Planned<'_>) -> Holds {
         let (plan, y) = (&planned.plan, planned.built.roles.y);
         let buffer = &planned.built.kernel.buffers[y.index()];
-        match buffer.kind.at_end() {
+        match buffer.usage.at_end {
             AtEnd::Sum { .. } => Holds::Sum,
             AtEnd::Sent => Holds::Each {
                 slot: plan.geometry.chunk_rows(buffer.rows),
@@ -58,10 +58,8 @@ impl Holds {
             AtEnd::Nothing
             | AtEnd::Gathered
             | AtEnd::Computed
-            | AtEnd::Anything
-            | AtEnd::Accumulated
-            | AtEnd::Amax(_)
-            | AtEnd::Scales(_) => Holds::Own,
+            | AtEnd::Own
+            | AtEnd::Accumulated => Holds::Own,
         }
     }
 }
@@ -114,8 +112,8 @@ impl Codes {
     pub(super) fn of(planned: &Planned<'_>) -> Option<Codes> {
         let (built, plan) = (planned.built, &planned.plan);
         let kernel = &built.kernel;
-        let variant = &kernel.variant;
-        if let (Some(rule), Some(made)) = (variant.output_scales, built.roles.beside.made) {
+        let scale = kernel.encoding(built.roles.y).scale;
+        if let (Some(Scaling::Computed(rule)), Some(made)) = (scale, built.roles.beside.made) {
             let pitch = plan.pitch(kernel, made) / u64::from(Dtype::F32.bytes());
             return Some(Codes {
                 rule,
@@ -125,7 +123,7 @@ impl Codes {
         }
         let rows = kernel.buffers[built.roles.y.index()].rows;
         Some(Codes {
-            rule: variant.partial_sums?,
+            rule: kernel.partial_sums()?,
             pitch: 0,
             chunk: adds_others(kernel).then(|| plan.geometry.chunk_rows(rows)),
         })

@@ -2,7 +2,7 @@
 
 use super::short;
 use crate::dtype::Dtype;
-use crate::program::{Side, TensorKind};
+use crate::program::{Side, Usage};
 use crate::variant::BLOCK;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
@@ -29,8 +29,8 @@ impl Tile {
     }
 
     /// As an item reads what was loaded: one number for each of its columns is a row.
-    pub fn laid(&mut self, kind: TensorKind) {
-        if kind.read_along(Side::Rows) == Some(Side::Columns) {
+    pub fn laid(&mut self, usage: Usage) {
+        if usage.read_along(Side::Rows) == Some(Side::Columns) {
             std::mem::swap(&mut self.rows, &mut self.columns);
         }
     }

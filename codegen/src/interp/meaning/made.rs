@@ -1,9 +1,9 @@
 //! Scales that stores make of what they store, and what becomes of that, with error bounds.
 
-use crate::bounds::{Made, Magnitude, of_codes};
 use crate::dtype::Dtype;
+use crate::encoding::bounds::{Made, Magnitude, of_codes};
+use crate::encoding::rule::Rule;
 use crate::interp::known::Known;
-use crate::rule::Rule;
 use crate::variant::BLOCK;
 
 /// The rows of an item, each 128 columns multiplied by their scale, and the scales: for each 128 columns a line.

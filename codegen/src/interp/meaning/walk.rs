@@ -4,7 +4,7 @@ use crate::interp::sizes::{Item, Sizes};
 use crate::order::{ByClosure, RankOrder};
 use crate::program::{
     Amax, CellIndex, Cells, CounterDim, Home, PartitionId, Pick, Place, Program, Side, Stmt,
-    StmtKind, StoreMode, TensorId, TensorKind, Var,
+    StmtKind, StoreMode, Usage, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -58,7 +58,6 @@ pub(in crate::interp) enum Act<'p> {
         mode: StoreMode,
         value: &'p Value,
         amax: Option<&'p Amax>,
-        scales: Option<TensorId>,
     },
 }
 
@@ -227,7 +226,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let dst = self.place(dst)?;
                 self.acts.push(Act::Store {
@@ -235,7 +233,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                     mode: *mode,
                     value,
                     amax: amax.as_ref(),
-                    scales: *scales,
                 });
             }
         }
@@ -302,13 +299,13 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     /// The part of a place that an item covers, in each named slot.
     fn places(&self, place: &Place) -> Result<Vec<Rect>, Why> {
-        self.covered(place, TensorKind::read_along)
+        self.covered(place, Usage::read_along)
     }
 
     fn covered(
         &self,
         place: &Place,
-        along: fn(TensorKind, Side) -> Option<Side>,
+        along: fn(Usage, Side) -> Option<Side>,
     ) -> Result<Vec<Rect>, Why> {
         let tensor = place.tensor.index();
         let homes = self.homes(&place.home)?;
@@ -324,10 +321,10 @@ impl<'a, 'p> Walk<'a, 'p> {
         };
         let item = place.item.or_else(around);
         let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
-        let kind = self.program.tensors[tensor].kind;
-        let [rows, columns] = Side::ALL.map(|own| match (along(kind, own), own) {
+        let usage = self.program.tensors[tensor].usage;
+        let [rows, columns] = Side::ALL.map(|own| match (along(usage, own), own) {
             (Some(Side::Rows), Side::Rows) => {
-                let each = kind.rows_each();
+                let each = usage.rows_each();
                 rows.start / each..rows.end.div_ceil(each)
             }
             (Some(Side::Rows), Side::Columns) => rows.clone(),
@@ -351,7 +348,7 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     /// The part of a place that a copy of an item moves.
     fn copied(&self, place: &Place) -> Result<Rect, Why> {
-        one(self.covered(place, TensorKind::copied_along)?)
+        one(self.covered(place, Usage::copied_along)?)
     }
 
     /// An operand of a product over K: the item's rows for the first, its columns as rows for the second.

@@ -5,7 +5,7 @@ use crate::interp::clocks::{Clock, Epoch};
 use crate::interp::failure::{Check, FailureKind, Rect};
 use crate::interp::setup::Setup;
 use crate::interp::tags::{Tag, Tags};
-use crate::program::{AtEnd, AtStart, TensorId, TensorKind};
+use crate::program::{AtEnd, AtStart, TensorId};
 use crate::shape::Extent;
 
 impl Memory {
@@ -18,14 +18,14 @@ impl Memory {
             }
             let id = TensorId(index as u16);
             let plan = setup.plan(launch, rank);
-            let own = match buffer.kind.at_start() {
+            let own = match buffer.usage.at_start() {
                 AtStart::Shard => plan.geometry.chunk(buffer.rows, u32::from(rank)),
                 AtStart::Whole => setup.held(launch, rank, id),
                 AtStart::Nothing => Extent::default(),
             };
             let mut new = shadow(setup, launch, rank, id);
             let grid = &setup.grids[new.grid][index];
-            let tags = if buffer.kind.is_input() {
+            let tags = if buffer.usage.is_input() {
                 Tags::one(Tag::Input(rank, id))
             } else {
                 Tags::NOTHING
@@ -51,7 +51,7 @@ impl Memory {
             let scratch = buffer.is_scratch();
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
-            let output = !buffer.kind.is_fixed();
+            let output = !buffer.usage.is_fixed();
             let chunk_rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
             let owner = |row: u32| (row / chunk_rows.max(1)) as u16;
             for (at, cell) in shadow.cells.iter().enumerate() {
@@ -81,7 +81,7 @@ impl Memory {
                 if scratch {
                     continue;
                 }
-                let added = buffer.kind != TensorKind::Accumulated || !cell.adds.is_empty();
+                let added = !buffer.usage.is_added_to() || !cell.adds.is_empty();
                 if output && (cell.launch == NEVER || !added) {
                     return Err(Box::new(FailureKind::NeverWritten {
                         launch: launch as usize,
@@ -95,7 +95,7 @@ impl Memory {
                         other: setup.site(at, "reads"),
                     }));
                 }
-                let promised = match buffer.kind.at_end() {
+                let promised = match buffer.usage.at_end {
                     AtEnd::Sum { .. } => cell.tags.complete(setup.kernel, setup.world as u16),
                     AtEnd::Sent => cell.tags.sent_by(setup.kernel, slot as u16),
                     AtEnd::Accumulated => cell.tags.accumulates(),
@@ -112,7 +112,7 @@ impl Memory {
                         }
                         Ok(())
                     }
-                    AtEnd::Nothing | AtEnd::Anything | AtEnd::Amax(_) | AtEnd::Scales(_) => Ok(()),
+                    AtEnd::Nothing | AtEnd::Own => Ok(()),
                 };
                 if let Err((missing, twice)) = promised {
                     return Err(Box::new(FailureKind::Contribution {

@@ -382,7 +382,7 @@ impl Running {
                 let dtype = kernel.buffers[from.buffer.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-                if let (Some(scales), [codes]) = (kernel.scales_of_partial(from), &*parts) {
+                if let (Some(scales), [codes]) = (kernel.scales_of_tile(from), &*parts) {
                     let scales = self.lines(&scales, scales.home)?.read(memory)?;
                     tile.reduce_scaled(&codes.view(), &scales.view());
                     return Ok(());
@@ -401,7 +401,7 @@ impl Running {
             }
             StepKind::Load { acc, from } => {
                 let mut tile = self.lines(from, from.home)?.read(memory)?;
-                tile.laid(kernel.buffers[from.buffer.index()].kind);
+                tile.laid(kernel.buffers[from.buffer.index()].usage);
                 accs[usize::from(acc.0)] = Some(tile);
             }
             StepKind::Store {
@@ -431,7 +431,7 @@ impl Running {
                     let plane = &kernel.buffers[made.buffer.index()];
                     let scales = rule.scale_lines(&mut values, columns);
                     let lines = self.lines(&made, made.home)?;
-                    lines.write(memory, &as_lines(plane.kind, scales, rows), false)?;
+                    lines.write(memory, &as_lines(plane.usage, scales, rows), false)?;
                     let end = self.launch.plan.geometry.size(plane.columns);
                     if !plane.is_scratch() && made.columns.end == end {
                         lines.clear_rest(memory)?;

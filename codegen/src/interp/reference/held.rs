@@ -4,7 +4,7 @@ use super::terms::{NOTHING, SumId, Sums, Term};
 use crate::interp::meaning::walk::{Act, Rect};
 use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, Side, StoreMode, TensorKind};
+use crate::program::{AtStart, Program, Side, StoreMode};
 use crate::value::{AccId, Value};
 use ndarray::{Array2, Zip};
 use std::collections::HashMap;
@@ -39,23 +39,15 @@ impl<'a> Held<'a> {
         for rank in 0..sizes.world {
             for (tensor, of) in program.tensors.iter().enumerate() {
                 let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
-                let before = match of.kind {
-                    TensorKind::Scale { of, .. } if program.tensors[of.index()].kind.is_input() => {
-                        sums.one(Term::Scale)
+                let of_operand = (of.usage.given_scale_of())
+                    .is_some_and(|of| program.tensors[of.index()].usage.is_input());
+                let before = match of.usage.at_start() {
+                    AtStart::Whole | AtStart::Shard if of_operand => sums.one(Term::Scale),
+                    AtStart::Whole if of.usage.amax_of().is_none() => {
+                        sums.one(Term::Input { rank, tensor })
                     }
-                    TensorKind::Scale { .. }
-                    | TensorKind::Local
-                    | TensorKind::Vector
-                    | TensorKind::Accumulated => sums.one(Term::Input { rank, tensor }),
-                    TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
-                    TensorKind::Out
-                    | TensorKind::Amax { .. }
-                    | TensorKind::MadeScale { .. }
-                    | TensorKind::Scattered
-                    | TensorKind::Exchanged
-                    | TensorKind::Reduced
-                    | TensorKind::GatheredOutput
-                    | TensorKind::Scratch { .. } => NOTHING,
+                    AtStart::Shard => sums.one(Term::Input { rank: 0, tensor }),
+                    AtStart::Whole | AtStart::Nothing => NOTHING,
                 };
                 let columns = sizes.columns(tensor) as usize;
                 planes.push(Array2::from_elem((rows, columns), before));
@@ -81,10 +73,10 @@ impl<'a> Held<'a> {
     fn read(&self, home: u32, rect: &Rect) -> Result<Filled, String> {
         let held = self.sizes.held(rect.tensor, home);
         let plane = self.plane(home, rect.tensor);
-        let kind = self.program.tensors[rect.tensor].kind;
+        let usage = self.program.tensors[rect.tensor].usage;
         let ids = part(plane, &parts(&held, rect)?).to_owned();
         // One number for each column of the item is a row.
-        let by_columns = kind.read_along(Side::Rows) == Some(Side::Columns);
+        let by_columns = usage.read_along(Side::Rows) == Some(Side::Columns);
         let (ids, columns) = match by_columns {
             true => (ids.reversed_axes(), &rect.rows),
             false => (ids, &rect.columns),
@@ -93,14 +85,14 @@ impl<'a> Held<'a> {
             ids,
             rows: rect.rows.clone(),
             columns: columns.clone(),
-            vector: kind.is_same_in(Side::Rows),
-            scale: kind.is_same_in(Side::Columns),
+            vector: usage.is_same_in(Side::Rows),
+            scale: usage.is_same_in(Side::Columns),
         })
     }
 
     /// Stores or adds sums. A gathered tensor holds what it gathers, whoever fills it.
     fn write(&mut self, dst: &Rect, mode: StoreMode, ids: &Array2<SumId>) -> Result<(), String> {
-        if self.program.tensors[dst.tensor].kind.is_gathered() {
+        if self.program.tensors[dst.tensor].usage.is_gathered() {
             return Ok(());
         }
         for home in dst.homes.clone() {

@@ -6,6 +6,7 @@
 
 use super::held::Held;
 use super::terms::{Operands, SumId, Term};
+use crate::encoded::scale_of;
 use crate::interp::blocks::Blocks;
 use crate::interp::expected::NoReference;
 use crate::interp::inputs::Inputs;
@@ -14,7 +15,6 @@ use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::product::product;
 use crate::interp::sizes::Sizes;
 use crate::program::{AtEnd, Program, Side, TensorId};
-use crate::scales::scale_of;
 use crate::shape::Extent;
 use crate::value::AccId;
 use crate::variant::BLOCK;
@@ -79,7 +79,7 @@ impl<'a> Wholes<'a> {
             rows: sizes.held(tensor, rank),
             count,
         };
-        let every: Vec<Part> = match self.held.program.tensors[tensor].kind.at_end() {
+        let every: Vec<Part> = match self.held.program.tensors[tensor].usage.at_end {
             AtEnd::Gathered => {
                 let all = self.inputs.seen(rank, tensor);
                 return Some(Ok(all.into_iter().collect()));
@@ -95,7 +95,7 @@ impl<'a> Wholes<'a> {
             AtEnd::Accumulated => vec![here(0, Count::Once)],
             AtEnd::Sum { .. } => vec![here(0, Count::EveryRank)],
             AtEnd::Sent => ranks.map(|from| here(from, Count::Sent(from))).collect(),
-            AtEnd::Nothing | AtEnd::Anything | AtEnd::Amax(_) | AtEnd::Scales(_) => return None,
+            AtEnd::Nothing | AtEnd::Own => return None,
         };
         let parts = every.iter().map(|part| self.promised(tensor, part));
         Some(
@@ -212,7 +212,7 @@ impl<'a> Wholes<'a> {
     /// Rows of an input. A vector is one row for all rows.
     fn input(&self, rank: u32, tensor: usize, rows: &Range<usize>) -> Array2<f64> {
         let all = self.inputs.seen(rank, tensor);
-        if self.held.program.tensors[tensor].kind.is_repeated() {
+        if self.held.program.tensors[tensor].usage.is_repeated() {
             return all;
         }
         all.slice_axis(Axis(0), Slice::from(rows.clone()))
@@ -242,11 +242,11 @@ impl<'a> Wholes<'a> {
         let mut product = self.unscaled(rank, (a, b));
         for operand in [a, b] {
             let scale = scale_of(self.held.program, TensorId(operand as u16));
-            let blocks = |scale: TensorId| self.held.program.tensors[scale.index()].kind.blocks();
+            let blocks = |scale: TensorId| self.held.program.tensors[scale.index()].usage.blocks();
             if let Some(scale) = scale.filter(|scale| blocks(*scale).is_none()) {
                 let all = self.inputs.seen(rank, scale.index());
                 let by_columns = self.held.program.tensors[scale.index()]
-                    .kind
+                    .usage
                     .read_along(Side::Rows)
                     == Some(Side::Columns);
                 product *= &match by_columns {
@@ -277,7 +277,7 @@ impl<'a> Wholes<'a> {
 
     /// The same without scales of rows or of the whole: of inputs, or of values that its statements computed.
     fn unscaled(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
-        let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
+        let is_input = |tensor: usize| self.held.program.tensors[tensor].usage.is_input();
         if is_input(a) && is_input(b) {
             return product(&self.operand(rank, a).view(), &self.operand(rank, b).view());
         }

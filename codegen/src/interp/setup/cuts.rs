@@ -32,7 +32,7 @@ fn spans(kernel: &Kernel, kind: &StepKind) -> [Option<Span>; 4] {
             let [of_a, of_b] = [a, b].map(|operand| kernel.scales_read(operand));
             [Some(*a), Some(*b), of_a, of_b]
         }
-        StepKind::Reduce { from, .. } => [Some(*from), kernel.scales_of_partial(from), None, None],
+        StepKind::Reduce { from, .. } => [Some(*from), kernel.scales_of_tile(from), None, None],
         StepKind::OwnTerm { of, .. } => [Some(*of), None, None, None],
         StepKind::Load { from, .. } => [Some(*from), None, None, None],
         StepKind::Store { dst, scales, .. } => [Some(*dst), *scales, None, None],

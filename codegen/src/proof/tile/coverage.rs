@@ -1,15 +1,15 @@
 //! Guarantee 3: every output element is written once, and is the sum that its type promises.
 //!
-//! - [`TensorKind::Scattered`], [`TensorKind::Reduced`]: every rank's contribution exactly once, or a function of that
+//! - [`Usage::SCATTERED`], [`Usage::REDUCED`]: every rank's contribution exactly once, or a function of that
 //!   sum and of inputs ([`Sums::complete`]).
-//! - [`TensorKind::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
+//! - [`Usage::ACCUMULATED`]: its old contents plus every product of the launch exactly once. Each launch adds to it
 //!   once and never overwrites it.
-//! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
-//! - [`TensorKind::GatheredOutput`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
-//! - [`TensorKind::Exchanged`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
-//! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
-//! - [`TensorKind::MadeScale`]: of its output's blocks, each by the store that writes them ([`super::made`]).
-//! - [`TensorKind::Amax`]: every element of its output, before the scale, and nothing else ([`measured`]).
+//! - [`Usage::GATHERED`]: its own rows, from the rank that owns them, unchanged.
+//! - [`Usage::GATHERED_OUTPUT`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
+//! - [`Usage::EXCHANGED`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
+//! - [`Usage::OUT`]: any expression of complete products and of inputs, at the element's own row and column.
+//! - Computed scales: of its output's blocks, each by the store that writes them ([`super::made`]).
+//! - An amax: every element of its output, before the scale, and nothing else ([`measured`]).
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
 //! order gives the same sums.
@@ -23,7 +23,7 @@ use super::facts::{Access, Area, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
-use crate::program::{AtEnd, Side, TensorId, TensorKind};
+use crate::program::{AtEnd, Side, TensorId};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
@@ -85,7 +85,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             for block in facts.blocks_of(area) {
                 coverage.held[block as usize] = input;
             }
-            if !facts.kernel.buffers[tensor.index()].kind.is_gathered() {
+            if !facts.kernel.buffers[tensor.index()].usage.is_gathered() {
                 continue;
             }
             let own = coverage.sums.one(Term::Input {
@@ -164,10 +164,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     content: self.content(&from),
                     ..Acc::default()
                 };
-                let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
+                let usage = self.facts.kernel.buffers[from.buffer.index()].usage;
                 let [rows, columns] = Side::ALL.map(|side| {
                     let mut own = Side::ALL.into_iter();
-                    own.find(|own| kind.read_along(*own) == Some(side))
+                    own.find(|own| usage.read_along(*own) == Some(side))
                         .map(|own| match own {
                             Side::Rows => from.rows,
                             Side::Columns => from.columns,
@@ -265,8 +265,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// a partition do the same in every chunk. If they do not, what is computed from them is part of no sum.
     fn read(&mut self, rank: u16, span: &Span) -> SumId {
         let tensor = span.buffer;
-        let kind = self.facts.kernel.buffers[tensor.index()].kind;
-        if kind.is_fixed() {
+        let usage = self.facts.kernel.buffers[tensor.index()].usage;
+        if usage.is_fixed() {
             return self.sums.one(Term::Input { rank, tensor });
         }
         let (mut found, mut even) = (None, true);
@@ -278,7 +278,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             _ if !even => self.sums.one(Term::Uneven),
             Some(sum) => sum,
             // Nobody writes it: it still has its initial contents.
-            None if kind.is_gathered() => {
+            None if usage.is_gathered() => {
                 let rank = self.owner(span).unwrap_or(0) as u16;
                 self.sums.one(Term::Input { rank, tensor })
             }
@@ -346,16 +346,16 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let facts = self.facts;
         self.untouched().or_else(|| self.unmeasured()).or_else(|| {
             facts.areas().iter().find_map(|area| {
-                let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
-                facts.blocks_of(area).find_map(|block| match kind.at_end() {
+                let usage = facts.kernel.buffers[usize::from(area.buffer)].usage;
+                facts.blocks_of(area).find_map(|block| match usage.at_end {
+                    _ if usage.amax_of().is_some() => None,
                     AtEnd::Gathered
                     | AtEnd::Computed
                     | AtEnd::Sum { .. }
                     | AtEnd::Sent
-                    | AtEnd::Anything
-                    | AtEnd::Scales(_) => self.written(area, block),
+                    | AtEnd::Own => self.written(area, block),
                     AtEnd::Accumulated => self.accumulates(area, block),
-                    AtEnd::Nothing | AtEnd::Amax(_) => None,
+                    AtEnd::Nothing => None,
                 })
             })
         })
@@ -370,15 +370,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .iter()
             .enumerate()
             .find_map(|(index, buffer)| {
-                let wanted = match buffer.kind.at_end() {
-                    AtEnd::Anything
-                    | AtEnd::Scales(_)
+                let wanted = match buffer.usage.at_end {
+                    AtEnd::Own
                     | AtEnd::Computed
                     | AtEnd::Accumulated
                     | AtEnd::Sum { .. }
-                    | AtEnd::Sent => true,
+                    | AtEnd::Sent => buffer.usage.amax_of().is_none(),
                     AtEnd::Gathered => facts.plan.geometry.world > 1,
-                    AtEnd::Nothing | AtEnd::Amax(_) => false,
+                    AtEnd::Nothing => false,
                 };
                 (wanted
                     && !facts
@@ -386,7 +385,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         .iter()
                         .any(|area| usize::from(area.buffer) == index))
                 .then(|| {
-                    if let TensorKind::Scale { of, .. } = buffer.kind {
+                    if let Some(of) = buffer.usage.given_scale_of() {
                         return Coverage::left_behind(facts.kernel, buffer, of);
                     }
                     Diagnostic::new(
@@ -397,7 +396,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     .hint(format!(
                         "{} is {}: every rank must hold all of its part at the end",
                         buffer.name,
-                        buffer.kind.name()
+                        buffer.usage.name()
                     ))
                 })
             })
@@ -433,8 +432,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             }
         }
         let sum = self.blocks[at];
-        let kind = self.facts.kernel.buffers[usize::from(area.buffer)].kind;
-        match kind.at_end() {
+        let usage = self.facts.kernel.buffers[usize::from(area.buffer)].usage;
+        match usage.at_end {
             AtEnd::Gathered => self.gathered(area, block),
             AtEnd::Computed => {
                 let owner = self.owner_of(area, block);
@@ -451,11 +450,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let wrong = self.sums.sent_by(sum, area.slot).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            AtEnd::Anything => {
+            AtEnd::Own if usage.is_output() => {
                 let wrong = self.sums.in_place(sum).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            AtEnd::Accumulated | AtEnd::Amax(_) | AtEnd::Scales(_) | AtEnd::Nothing => None,
+            AtEnd::Own | AtEnd::Accumulated | AtEnd::Nothing => None,
         }
     }
 

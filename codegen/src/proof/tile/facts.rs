@@ -562,7 +562,7 @@ pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl Fn
             }
         }
         StepKind::Reduce { from, .. } => {
-            for read in std::iter::once(from).chain(kernel.scales_of_partial(&from)) {
+            for read in std::iter::once(from).chain(kernel.scales_of_tile(&from)) {
                 each(read, Access::Read, None);
             }
         }

@@ -3,10 +3,10 @@
 //!
 //! That each is written once is coverage, as of other outputs: a store writes the scales of its item's blocks.
 
-use crate::block::BLOCK;
 use crate::diag::{Diagnostic, Rule};
+use crate::encoding::BLOCK;
 use crate::kernel::{Block, Kernel, Op, OpKind, Region, visit, visit_ops};
-use crate::program::{Home, PartitionId, StoreMode, TensorId, TensorKind};
+use crate::program::{Home, PartitionId, StoreMode, TensorId};
 
 /// Finds statements that leave out, divide or use scales that a launch makes.
 pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
@@ -21,30 +21,16 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
 fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
     let used: Vec<TensorId> = match &op.kind {
-        OpKind::Store {
-            dst, mode, scales, ..
-        } => {
+        OpKind::Store { dst, mode, .. } => {
+            let added = *mode == StoreMode::Add && kernel.made_of(dst.buffer).is_some();
             let name = name(dst.buffer);
-            let own = kernel.made_of(dst.buffer);
-            let (message, hint) = if own != *scales {
-                (
-                    format!("a store of `{name}` without its scales, or with others"),
-                    "every store of what has scales of its own makes them",
-                )
-            } else if own.is_some() && *mode == StoreMode::Add {
-                (
-                    format!("`{name}` is added to, but its scales are of what is stored at once"),
+            return added.then(|| {
+                let message =
+                    format!("`{name}` is added to, but its scales are of what is stored at once");
+                Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(
                     "one sum in what is stored: `y[t] = dot(..) + ..`; or another type for it",
                 )
-            } else if own.is_some_and(|plane| kernel.rule_of(plane).is_none()) {
-                (
-                    format!("no rule for the scales of `{name}`"),
-                    "a variant with the rule of these scales",
-                )
-            } else {
-                return None;
-            };
-            return Some(Diagnostic::new(Rule::Coverage, kernel.loc(op.id), message).hint(hint));
+            });
         }
         OpKind::Copy { dst, src } => vec![dst.buffer, src.buffer],
         OpKind::Dot { a, b, .. } => vec![a.buffer, b.buffer],
@@ -56,9 +42,12 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
         | OpKind::ForRanks { .. }
         | OpKind::If { .. } => return None,
     };
-    let is_made = |kind: TensorKind| !kind.is_scale() && kind.plane_of().is_some();
     let made = |tensor: &TensorId| {
-        is_made(kernel.buffers[tensor.index()].kind) || kernel.made_of(*tensor).is_some()
+        kernel.buffers[tensor.index()]
+            .usage
+            .computed_scale_of()
+            .is_some()
+            || kernel.made_of(*tensor).is_some()
     };
     let tensor = used.into_iter().find(made)?;
     let (what, hint) = match kernel.buffers[tensor.index()].is_scratch() {
@@ -102,11 +91,8 @@ fn divided(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
 }
 
 fn divides(kernel: &Kernel, partition: PartitionId, op: &Op) -> Option<Diagnostic> {
-    let tile = if let OpKind::Store {
-        dst,
-        scales: Some(_),
-        ..
-    } = &op.kind
+    let tile = if let OpKind::Store { dst, .. } = &op.kind
+        && kernel.made_of(dst.buffer).is_some()
     {
         dst
     } else if let OpKind::Reduce { from, .. } = &op.kind

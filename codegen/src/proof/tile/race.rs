@@ -59,7 +59,7 @@ fn check_block(
 /// Whether a block holds data when the launch starts.
 pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> bool {
     let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
-    match buffer.kind.at_start() {
+    match buffer.usage.at_start() {
         AtStart::Whole => true,
         AtStart::Shard => {
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
@@ -81,8 +81,8 @@ fn too_early(
     let at = facts.loc(read.at);
     let writer = touches.iter().find(|other| other.access == Access::Write);
     let Some(writer) = writer else {
-        let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
-        let hint = match kind.at_end() == AtEnd::Computed {
+        let usage = facts.kernel.buffers[usize::from(area.buffer)].usage;
+        let hint = match usage.at_end == AtEnd::Computed {
             true => {
                 "a Gathered tensor that a statement stores to is an output, which holds nothing at the start; an input is only copied"
             }

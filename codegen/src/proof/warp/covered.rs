@@ -3,7 +3,7 @@
 use super::simulator::{CALLER, Simulator, Touch, Verdict};
 use super::step::Box4;
 use super::trace;
-use crate::program::{AtEnd, StoreMode, TensorId};
+use crate::program::{AtEnd, StoreMode, TensorId, TensorRole};
 use crate::warp::Node;
 
 impl Simulator<'_> {
@@ -42,16 +42,16 @@ impl Simulator<'_> {
                 } else {
                     0
                 };
-                let wanted = match buffer.kind.at_end() {
-                    AtEnd::Anything | AtEnd::Sum { .. } | AtEnd::Computed | AtEnd::Sent => {
-                        (all, others)
-                    }
+                if buffer.usage.role == TensorRole::Output
+                    && let Some(plane) = buffer.usage.plane
+                {
+                    self.measured_all((TensorId(tensor as u16), plane.of), (rank, launch))?;
+                    continue;
+                }
+                let wanted = match buffer.usage.at_end {
+                    AtEnd::Own | AtEnd::Sum { .. } | AtEnd::Computed | AtEnd::Sent => (all, others),
                     AtEnd::Accumulated => (0, all),
                     AtEnd::Gathered | AtEnd::Nothing => continue,
-                    AtEnd::Amax(of) | AtEnd::Scales(of) => {
-                        self.measured_all((TensorId(tensor as u16), of), (rank, launch))?;
-                        continue;
-                    }
                 };
                 if (written, added) != wanted {
                     let did = (written, added);

@@ -4,7 +4,7 @@ use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
 use super::trace;
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::program::Side;
 use crate::tiling::{StagedScale, Subtile};
 use crate::warp::{Elements, Expr, FragmentOp, Node, Slot, Source};

@@ -3,7 +3,6 @@
 use super::case::Case;
 use super::step::{Box4, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::program::Placement;
 use crate::unroll::{self, Span, StepKind};
 use crate::warp::{Node, View};
 
@@ -24,8 +23,9 @@ pub(super) fn steps<'a>(
     };
     let (plan, counters) = (case.plan(of), &case.pipeline.kernel.counters);
     let agent = unroll::agent(&case.pipeline.kernel, &plan.geometry, rank, role)?;
-    let mut kinds = Vec::new();
+    let mut steps = Vec::new();
     for step in &agent.steps {
+        let mut kinds = Vec::new();
         match step.kind {
             StepKind::Wait {
                 counter,
@@ -70,15 +70,17 @@ pub(super) fn steps<'a>(
             | StepKind::Load { .. }
             | StepKind::Store { .. } => {}
         }
+        let at = Some(case.pipeline.kernel.loc(step.op));
+        steps.extend(kinds.into_iter().map(|kind| Step {
+            node: &NONE,
+            kind,
+            at,
+            item: None,
+            role,
+            tiling: 0,
+        }));
     }
-    let step = |kind| Step {
-        node: &NONE,
-        kind,
-        item: None,
-        role,
-        tiling: 0,
-    };
-    Ok(kinds.into_iter().map(step).collect())
+    Ok(steps)
 }
 
 /// A rectangle of a rank's buffer, as a box.
@@ -89,9 +91,9 @@ fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let before = u32::from(span.slot) * slot_rows;
     let held = geometry.held(buffer, home).start;
     let [first, last] = [span.rows.start, span.rows.end].map(|row| row - held);
-    let (view, chunk) = match buffer.kind.placement() {
-        Placement::Scratch { .. } | Placement::Slots => (View::SharedSlots, u32::from(span.slot)),
-        Placement::Own | Placement::AllShards | Placement::Shard => (View::Flat, 0),
+    let (view, chunk) = match buffer.usage.has_slots() {
+        true => (View::SharedSlots, u32::from(span.slot)),
+        false => (View::Flat, 0),
     };
     Box4 {
         plan,

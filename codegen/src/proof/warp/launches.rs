@@ -6,7 +6,7 @@ use crate::kernel::{Block, Cells, DimId, Kernel, OpKind, visit, visit_ops};
 use crate::machine::Machine;
 use crate::order::{Cut, Selection};
 use crate::plan::Plan;
-use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Side, TensorKind};
+use crate::program::{CellIndex, CounterDim, Loc, PartitionId, Side};
 use crate::proof::tile::plan_findings;
 use crate::rank::RankExpr;
 use crate::shape::Shape;
@@ -205,8 +205,8 @@ fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> 
 /// What rows are a multiple of, where they are columns of a tensor, too: there a row of memory is whole 16 bytes.
 fn line_of_rows(kernel: &Kernel) -> u32 {
     // Lines of scales have a padding of their own.
-    let scales = |kind: TensorKind| kind.is_scale() || matches!(kind, TensorKind::MadeScale { .. });
-    let mut buffers = kernel.buffers.iter().filter(|it| !scales(it.kind));
+    let mut buffers =
+        (kernel.buffers.iter()).filter(|it| it.usage.scales_of().is_none() || it.is_scratch());
     let is_rows = |dim: DimId| kernel.dims[usize::from(dim.0)].name == "m";
     match buffers.any(|buffer| !buffer.mn_major && is_rows(buffer.columns)) {
         true => 16,
@@ -316,7 +316,7 @@ fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
                     visit_ops(body, &mut |op| {
                         if let OpKind::Copy { src, .. } = &op.kind
                             && let buffer = &kernel.buffers[src.buffer.index()]
-                            && !buffer.kind.is_scale()
+                            && !buffer.usage.is_scale()
                         {
                             let columns = match slab {
                                 None => two_batches(kernel),
@@ -414,7 +414,7 @@ pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shap
         let size = chosen.elements * chunks - short;
         shape.set(dim, shape.size(dim).max(size));
     }
-    let operands = kernel.buffers.iter().filter(|it| !it.kind.is_scale());
+    let operands = kernel.buffers.iter().filter(|it| !it.usage.is_scale());
     for buffer in operands.filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
         let further = shape.dims.values().copied().max().unwrap_or(0);
@@ -426,7 +426,7 @@ pub(super) fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shap
 
 /// Columns of whole 16 bytes, of everything that tiles are stored in.
 fn few(kernel: &Kernel) -> u32 {
-    let mut stored = kernel.buffers.iter().filter(|it| !it.kind.is_input());
+    let mut stored = kernel.buffers.iter().filter(|it| !it.usage.is_input());
     match stored.any(|buffer| buffer.dtype.is_fp8()) {
         true => 16,
         false => 8,

@@ -5,9 +5,9 @@ use super::held::Made;
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4, FragmentStep};
 use super::trace;
-use crate::block::BLOCK;
 use crate::diag::Diagnostic;
-use crate::program::{TensorId, TensorKind};
+use crate::encoding::BLOCK;
+use crate::program::TensorId;
 use crate::warp::Elements;
 
 impl Simulator<'_> {
@@ -70,8 +70,8 @@ impl Simulator<'_> {
         let made = self.scales_of(index, elements, part)?;
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         let buffers = &self.case.pipeline.kernel.buffers;
-        let kind = buffers[to.tensor.index()].kind;
-        let (true, Some(of)) = (buffers[to.tensor.index()].is_scratch(), kind.plane_of()) else {
+        let usage = buffers[to.tensor.index()].usage;
+        let (true, Some(of)) = (buffers[to.tensor.index()].is_scratch(), usage.scales_of()) else {
             return wrong("it is no plane of scales of partial sums");
         };
         if !self.is_what_is_stored(of, &self.agents[index].fragment, elements) {
@@ -169,7 +169,11 @@ impl Simulator<'_> {
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         let buffers = &self.case.pipeline.kernel.buffers;
         let plane = &buffers[tensor.index()];
-        let TensorKind::MadeScale { of } = plane.kind else {
+        let Some(of) = plane
+            .usage
+            .computed_scale_of()
+            .filter(|_| !plane.is_scratch())
+        else {
             return wrong("it is no plane of scales that a launch makes");
         };
         if !self.is_what_is_stored(of, &self.agents[index].fragment, elements) {

@@ -4,7 +4,7 @@ use super::simulator::{Simulator, Verdict};
 use super::step::Box4;
 use super::trace;
 use crate::diag::{Diagnostic, Rule};
-use crate::program::{TensorId, TensorKind};
+use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{CONSUMERS, Elements, View};
 
@@ -23,8 +23,8 @@ impl Simulator<'_> {
         if !self.is_what_is_measured(tensor, fragment, elements) {
             return wrong("the schedule measures another value");
         }
-        let kind = self.case.pipeline.kernel.buffers[tensor.index()].kind;
-        let TensorKind::Amax { of } = kind else {
+        let buffer = &self.case.pipeline.kernel.buffers[tensor.index()];
+        let Some(of) = buffer.usage.amax_of() else {
             return wrong("it is no amax");
         };
         self.taken(index, (tensor, of), (part, elements), (rows, columns))
@@ -99,10 +99,11 @@ impl Simulator<'_> {
             let areas = boxes.map(|at| length(at.rows) * length(at.columns));
             let measured: u64 = areas.sum();
             if measured != all {
+                let at = self.writes(of.index());
                 let [amax, of] = [tensor, of].map(|tensor| &buffers[tensor.index()].name);
                 let message =
                     format!("{amax} on rank {rank} is of {measured} of {all} elements of {of}");
-                return Err(Box::new(Diagnostic::new(Rule::Coverage, None, message)));
+                return Err(Box::new(Diagnostic::new(Rule::Coverage, at, message)));
             }
         }
         Ok(())

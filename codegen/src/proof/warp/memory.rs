@@ -6,7 +6,7 @@ use super::simulator::{CALLER, Simulator, Touch, Verdict, Who};
 use super::step::{Area, Box4};
 use super::trace;
 use crate::diag::Diagnostic;
-use crate::program::{TensorId, TensorKind};
+use crate::program::{TensorId, Usage};
 use crate::proof::tile::Accessor;
 use crate::undo::{Fix, undone};
 use crate::warp::View;
@@ -98,8 +98,8 @@ impl Simulator<'_> {
         }
         let agent = &self.agents[index];
         let seen = &agent.knows.global;
-        let kind = self.case.pipeline.kernel.buffers[at.tensor.index()].kind;
-        let scratch = matches!(kind, TensorKind::Scratch { .. });
+        let usage = self.case.pipeline.kernel.buffers[at.tensor.index()].usage;
+        let scratch = usage.is_scratch();
         let (add, conflicts) = (self.adds((index, agent.at)), |touch: &&Touch<Box4>| {
             (touch.write || write) && touch.whereabouts.overlaps(&at)
         });
@@ -110,7 +110,7 @@ impl Simulator<'_> {
             .filter(conflicts)
         {
             // Adds commute, but for their roundings: one launch's come after the last one's, and no element has two.
-            let in_any_order = kind != TensorKind::Accumulated;
+            let in_any_order = !usage.is_added_to();
             if add && before.write && self.adds(before.step) && in_any_order {
                 continue;
             }
@@ -246,9 +246,9 @@ impl Simulator<'_> {
         let of = self.case.plan_of(launch.max(1));
         let geometry = self.case.geometry(of);
         let scales = pipeline.kernel.buffers.iter().zip(0..);
-        let by_loads = |kind: TensorKind| kind.is_scale() && kind.blocks().is_none();
+        let by_loads = |usage: Usage| usage.is_scale() && usage.blocks().is_none();
         let scales =
-            scales.filter(|(buffer, _)| by_loads(buffer.kind) && buffer.kind.is_gathered());
+            scales.filter(|(buffer, _)| by_loads(buffer.usage) && buffer.usage.is_gathered());
         let mut filled: Vec<Box4> = scales
             .map(|(buffer, id)| {
                 let rows = (0, geometry.size(buffer.rows));

@@ -4,7 +4,7 @@ use super::held::{BlocksRead, Content, Short, TileProduct};
 use super::simulator::{Simulator, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
-use crate::block::{BLOCK, ScaleBlock};
+use crate::encoding::{BLOCK, ScaleBlock};
 use crate::tiling::{Piece, StagedScale};
 
 impl Simulator<'_> {

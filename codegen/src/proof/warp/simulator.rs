@@ -227,10 +227,10 @@ impl<'a> Simulator<'a> {
     /// Before anything was done.
     pub fn new(case: &'a Case<'a>, programs: &'a Programs<'a>) -> Self {
         // Scratch is always looked at: what no store writes must not be read. So are outputs, and what other ranks reach.
-        let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
+        let reached = |buffer: &Buffer| buffer.usage.placement.symmetric && !undone(Fix::WarpOrder);
         let buffers = case.pipeline.kernel.buffers.iter();
         let mut watched: Vec<bool> = buffers
-            .map(|buffer| buffer.is_scratch() || buffer.kind.is_output() || reached(buffer))
+            .map(|buffer| buffer.is_scratch() || buffer.usage.is_output() || reached(buffer))
             .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {

@@ -80,12 +80,8 @@ impl Item {
                 item.tensors.push((tile.buffer, at));
             }
             let partial = |buffer: TensorId| kernel.sends_scales_of(buffer);
-            if let OpKind::Store {
-                dst,
-                value,
-                scales: Some(_),
-                ..
-            } = &op.kind
+            if let OpKind::Store { dst, value, .. } = &op.kind
+                && kernel.made_of(dst.buffer).is_some()
             {
                 let computed = !matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
                 match partial(dst.buffer) {
@@ -117,7 +113,7 @@ impl Item {
                 OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {
                     item.halves.get_or_insert(at);
                 }
-                OpKind::Load { from, .. } if !buffer(from).kind.is_repeated() => {
+                OpKind::Load { from, .. } if !buffer(from).usage.is_repeated() => {
                     item.inputs.push(at);
                 }
                 OpKind::Reduce { .. } => item.sums.push(at),
@@ -456,7 +452,7 @@ pub(super) fn takes_tiles_between_products(kernel: &Kernel) -> bool {
                     found |= signalled && data;
                 }
                 OpKind::Load { from, .. } => {
-                    let repeated = kernel.buffers[from.buffer.index()].kind.is_repeated();
+                    let repeated = kernel.buffers[from.buffer.index()].usage.is_repeated();
                     found |= waited && !repeated;
                 }
                 OpKind::Reduce { .. }

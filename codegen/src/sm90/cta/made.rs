@@ -3,8 +3,8 @@
 use super::asked::Asked;
 use super::finding::refuse;
 use super::subtiles::{Sums, VALUES};
-use crate::block::BLOCK;
 use crate::diag::Diagnostic;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::tiling::Tiling;
 
@@ -61,7 +61,7 @@ pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<
     let mut tensors = asked.item.tensors.iter().filter(|_| made);
     let (tensor, at) = tensors.find(|(tensor, _)| {
         let buffer = buffer(*tensor);
-        buffer.dtype.bytes() > 1 && !buffer.kind.is_repeated()
+        buffer.dtype.bytes() > 1 && !buffer.usage.is_repeated()
     })?;
     let buffer = buffer(*tensor);
     let message = format!(

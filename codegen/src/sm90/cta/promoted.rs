@@ -4,8 +4,8 @@
 use super::asked::Asked;
 use super::finding::refuse;
 use super::registers::{REGISTERS_TO_PROMOTE_WHOLE, registers_to_promote};
-use crate::block::ScaleBlock;
 use crate::diag::Diagnostic;
+use crate::encoding::ScaleBlock;
 use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
 
@@ -26,7 +26,7 @@ impl Asked<'_> {
                 operand,
                 block,
                 side: [tile.rows, tile.columns][side],
-                travels: self.kernel.buffers[tensor.index()].kind.is_gathered(),
+                travels: self.kernel.buffers[tensor.index()].usage.is_gathered(),
             })
         });
         scales.collect()

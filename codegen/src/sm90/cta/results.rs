@@ -25,15 +25,12 @@ pub(super) fn results(kernel: &Kernel) -> Results {
     let mut each = |op: &Op| {
         let through = match &op.kind {
             OpKind::Store {
-                dst,
-                value,
-                amax,
-                scales,
-                ..
+                dst, value, amax, ..
             } => {
                 results.stores += 1;
                 results.measured |= amax.is_some();
-                results.made |= scales.is_some_and(|it| !kernel.buffers[it.index()].is_scratch());
+                let output = !kernel.buffers[dst.buffer.index()].is_scratch();
+                results.made |= output && kernel.made_of(dst.buffer).is_some();
                 results.bytes |= kernel.buffers[dst.buffer.index()].dtype.is_fp8();
                 let value = &kernel.values[usize::from(value.0)];
                 results.computed |= !matches!(value, Value::Acc(_));
@@ -41,7 +38,7 @@ pub(super) fn results(kernel: &Kernel) -> Results {
             }
             OpKind::Load { from, .. } => {
                 results.computed = true;
-                if kernel.buffers[from.buffer.index()].kind.is_repeated() {
+                if kernel.buffers[from.buffer.index()].usage.is_repeated() {
                     return;
                 }
                 results.inputs += 1;
@@ -96,8 +93,8 @@ fn vectors(kernel: &Kernel, body: &[Op]) -> Read {
     let mut read = Read::default();
     visit_ops(body, &mut |op| match &op.kind {
         OpKind::Load { from, .. } => {
-            let kind = kernel.buffers[from.buffer.index()].kind;
-            let [in_rows, in_columns] = Side::ALL.map(|side| kind.is_same_in(side));
+            let usage = kernel.buffers[from.buffer.index()].usage;
+            let [in_rows, in_columns] = Side::ALL.map(|side| usage.is_same_in(side));
             read.vectors[0] += u32::from(in_columns && !in_rows);
             read.vectors[1] += u32::from(in_rows && !in_columns);
             read.numbers += u32::from(in_rows && in_columns);

@@ -2,7 +2,7 @@
 //! room for, a stage for the stored tiles that it is made of, and a thread's registers for what becomes of it.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
-use crate::block::BLOCK;
+use crate::encoding::BLOCK;
 use crate::tiling::{Subtile, Tile};
 
 /// What a kernel's tiles need shared memory for, over all of its loops: they pass through the same stages.

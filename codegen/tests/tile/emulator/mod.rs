@@ -32,7 +32,7 @@ fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
     for buffer in kernel
         .buffers
         .iter()
-        .filter(|buffer| !buffer.kind.is_scale())
+        .filter(|buffer| !buffer.usage.is_scale())
     {
         let (rows, columns) = (
             &kernel.dims[buffer.rows.0 as usize],

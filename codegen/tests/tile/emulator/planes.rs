@@ -22,8 +22,8 @@ fn crosses_links_once(program: &Program, world: u32) {
     assert_eq!(volume.total(), volume.least_total(), "{}", program.name);
     let gathered = |scale: bool| {
         let mut buffers = kernel.buffers.iter();
-        let found =
-            buffers.position(|buffer| buffer.kind.is_gathered() && buffer.kind.is_scale() == scale);
+        let found = buffers
+            .position(|buffer| buffer.usage.is_gathered() && buffer.usage.is_scale() == scale);
         volume.by_buffer[found.expect("is gathered")]
     };
     // A row of 16 elements has 16 bytes.

@@ -12,7 +12,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::{AtEnd, TensorId, Usage};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Scales, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
@@ -209,15 +209,11 @@ impl Promised<'_> {
         let buffers = self.kernel.buffers.iter().enumerate();
         let said = buffers.clone().find_map(|(index, buffer)| {
             let id = TensorId(index as u16);
-            let broken = match (buffer.kind, self.case.meant) {
-                (TensorKind::Gathered | TensorKind::Scale { gathered: true, .. }, _) => {
-                    self.gathered(outcome, id)
-                }
-                (TensorKind::GatheredOutput, _) => self.gathered_result(outcome, id),
-                (TensorKind::Scattered | TensorKind::Reduced, Some(meant)) => {
-                    self.summed(outcome, id, meant)
-                }
-                (TensorKind::Out, _) => {
+            let broken = match (buffer.usage.at_end, self.case.meant) {
+                (AtEnd::Gathered, _) => self.gathered(outcome, id),
+                (AtEnd::Computed, _) => self.gathered_result(outcome, id),
+                (AtEnd::Sum { .. }, Some(meant)) => self.summed(outcome, id, meant),
+                (AtEnd::Own, _) if buffer.usage.is_output() => {
                     let product = self.case.divided;
                     product.and_then(|product| self.divided(outcome, id, product))
                 }
@@ -422,8 +418,8 @@ impl Promised<'_> {
             Err(none) => return Some(none.to_string()),
         };
         said.tensors.retain(|tensor| {
-            let kind = program.tensors[tensor.tensor.index()].kind;
-            matches!(kind, TensorKind::Out | TensorKind::Accumulated)
+            let kind = program.tensors[tensor.tensor.index()].usage;
+            [Usage::OUT, Usage::ACCUMULATED].contains(&kind)
         });
         let compared = interp::compare(outcome, &said);
         compared

@@ -23,18 +23,22 @@ __device__ __forceinline__ Num root(Num a) { return __fsqrt_rn(a.v); }
 // The larger one; NaN if either is.
 __device__ __forceinline__ Num larger(Num a, Num b) { return a.v > b.v || a.v != a.v ? a : b; }
 
+// ln 2 as a number of 15 bits, whose products with exponents are exact, and the rest.
+#define LN_2_HIGH 0.69314575f
+#define LN_2_LOW 1.4286068e-6f
+
 // e to the power of x, within two units of the last place. Below e^-87: 0; above e^88: infinity.
 __device__ __forceinline__ Num exp_of(Num x) {
     if (x.v < -87.f) return 0.f;
     if (x.v > 88.f) return __uint_as_float(0x7f800000u);
     const float n = floorf((x * Num(1.44269504f) + Num(0.5f)).v);
-    const Num r = x - Num(n) * Num(0.693359375f) - Num(n) * Num(-2.12194440e-4f);
-    Num y = Num(1.9875691500e-4f) * r + Num(1.3981999507e-3f);
-    y = y * r + Num(8.3334519073e-3f);
-    y = y * r + Num(4.1665795894e-2f);
-    y = y * r + Num(1.6666665459e-1f);
-    y = y * r + Num(5.0000001201e-1f);
-    y = y * (r * r) + r + Num(1.f);
+    const Num r = x - Num(n) * Num(LN_2_HIGH) - Num(n) * Num(LN_2_LOW);
+    Num q = 0.0013814316f;
+    q = q * r + Num(0.008368851f);
+    q = q * r + Num(0.0416684f);
+    q = q * r + Num(0.1666652f);
+    q = q * r + Num(0.49999993f);
+    const Num y = r * r * q + r + Num(1.f);
     // NaN makes any power: the product is NaN.
     return y * Num(__uint_as_float(static_cast<u32>(static_cast<int>(n) + 127) << 23));
 }
@@ -43,28 +47,19 @@ __device__ __forceinline__ Num exp_of(Num x) {
 __device__ __forceinline__ Num ln_of(Num x) {
     const u32 bits = __float_as_uint(x.v);
     if (!(x.v > 0.f) || x.v > 3.40282347e38f) return x.v > 0.f ? x : Num(__uint_as_float(0x7fc00000u));
-    int e = static_cast<int>(bits >> 23) - 126;
-    Num m = __uint_as_float((bits & 0x007fffffu) | 0x3f000000u);
-    if (m.v < 0.707106781f) {
-        e -= 1;
-        m = m + m - Num(1.f);
-    } else {
-        m = m - Num(1.f);
-    }
-    const Num z = m * m;
-    Num y = Num(7.0376836292e-2f) * m + Num(-1.1514610310e-1f);
-    y = y * m + Num(1.1676998740e-1f);
-    y = y * m + Num(-1.2420140846e-1f);
-    y = y * m + Num(1.4249322787e-1f);
-    y = y * m + Num(-1.6668057665e-1f);
-    y = y * m + Num(2.0000714765e-1f);
-    y = y * m + Num(-2.4999993993e-1f);
-    y = y * m + Num(3.3333331174e-1f);
-    y = y * m * z;
-    const Num fe = static_cast<float>(e);
-    y = y + Num(-2.12194440e-4f) * fe;
-    y = y - Num(0.5f) * z;
-    return m + y + Num(0.693359375f) * fe;
+    // x = 2^e (1 + m), where 1 + m is between the roots of 1/2 and 2.
+    const int e = (static_cast<int>(bits) - 0x3f3504f3) >> 23;
+    const Num m = Num(__uint_as_float(bits - (static_cast<u32>(e) << 23))) - Num(1.f);
+    Num p = -0.07859842f;
+    p = p * m + Num(0.12881726f);
+    p = p * m + Num(-0.1312871f);
+    p = p * m + Num(0.1418118f);
+    p = p * m + Num(-0.16624557f);
+    p = p * m + Num(0.20002287f);
+    p = p * m + Num(-0.2500081f);
+    p = p * m + Num(0.33333317f);
+    const Num y = m * m * (m * p - Num(0.5f)), n = static_cast<float>(e);
+    return n * Num(LN_2_LOW) + y + m + n * Num(LN_2_HIGH);
 }
 
 // 1 / (1 + e^-x).

@@ -40,7 +40,7 @@ impl Sums<'_> {
             return sum;
         };
         let buffer = &self.kernel.buffers[tensor.index()];
-        if !buffer.kind.is_gathered() || to == Dtype::F32 || to == buffer.dtype {
+        if !buffer.usage.is_gathered() || to == Dtype::F32 || to == buffer.dtype {
             return sum;
         }
         self.one(Term::Function {

@@ -1,7 +1,7 @@
 //! What a tensor's type promises about the sums it holds.
 
 use super::{Of, SumId, Sums, Term, TermId};
-use crate::program::TensorKind;
+use crate::program::Usage;
 use crate::undo::{Fix, undone};
 
 /// How a sum breaks the promise of its tensor's type.
@@ -54,7 +54,7 @@ impl Sums<'_> {
         let is_own = |term: Term| match term {
             Term::Product { .. } => true,
             Term::Input { tensor, .. } => {
-                let local = self.kernel.buffers[tensor.index()].kind == TensorKind::Local;
+                let local = self.kernel.buffers[tensor.index()].usage == Usage::LOCAL;
                 local && !multiplies && !whole
             }
             Term::Constant { .. }
@@ -119,7 +119,7 @@ impl Sums<'_> {
                 term = self.term(of);
             }
             let gathered = matches!(term, Term::Input { tensor, .. }
-                if self.kernel.buffers[tensor.index()].kind.is_gathered());
+                if self.kernel.buffers[tensor.index()].usage.is_gathered());
             !gathered && term.rank() != Some(sender)
         };
         let found = self.parts(sum).iter().find(|(id, _)| another(*id));
@@ -138,7 +138,7 @@ impl Sums<'_> {
                 Term::Product { .. } => true,
                 Term::Function { kind, .. } => kind != Of::Inputs || !multiplies,
                 Term::Input { tensor, .. } => {
-                    !multiplies && self.kernel.buffers[tensor.index()].kind != TensorKind::Vector
+                    !multiplies && !self.kernel.buffers[tensor.index()].usage.vector
                 }
                 Term::Constant { .. } => false,
             };

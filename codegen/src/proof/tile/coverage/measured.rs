@@ -3,7 +3,7 @@
 use super::Coverage;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Amax, Kernel, OpKind, visit};
-use crate::program::{Loc, TensorId, TensorKind};
+use crate::program::{Loc, TensorId};
 use crate::value::{Binary, Value};
 
 /// What there is to do.
@@ -15,7 +15,7 @@ impl Coverage<'_, '_> {
     pub(super) fn unmeasured(&self) -> Option<Diagnostic> {
         let (kernel, geometry) = (self.facts.kernel, &self.facts.plan.geometry);
         for (buffer, id) in kernel.buffers.iter().zip(0..) {
-            let TensorKind::Amax { of } = buffer.kind else {
+            let Some(of) = buffer.usage.amax_of() else {
                 continue;
             };
             let (id, output) = (TensorId(id), &kernel.buffers[of.index()]);
@@ -95,8 +95,8 @@ fn is_scale(kernel: &Kernel, value: &Value, output: TensorId) -> bool {
     for role in &kernel.roles {
         visit(&role.body, &mut |op| {
             if let OpKind::Load { acc: filled, from } = &op.kind {
-                let kind = kernel.buffers[from.buffer.index()].kind;
-                is |= filled == acc && matches!(kind, TensorKind::Scale { of, .. } if of == output);
+                let of = kernel.buffers[from.buffer.index()].usage.given_scale_of();
+                is |= filled == acc && of == Some(output);
             }
         });
     }

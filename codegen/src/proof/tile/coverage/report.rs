@@ -5,7 +5,7 @@ use super::super::facts::{Access, Area, At};
 use super::Coverage;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Kernel, OpKind, visit};
-use crate::program::{TensorId, TensorKind};
+use crate::program::{AtEnd, TensorId};
 use crate::unroll::StepKind;
 
 impl Coverage<'_, '_> {
@@ -92,8 +92,9 @@ impl Coverage<'_, '_> {
     /// A block whose sum breaks its tensor's promise.
     pub(super) fn wrong(&self, area: &Area, block: u32, wrong: Wrong) -> Diagnostic {
         let name = self.name(area, block);
-        let accumulated =
-            self.facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Accumulated;
+        let accumulated = self.facts.kernel.buffers[usize::from(area.buffer)]
+            .usage
+            .is_added_to();
         let once = if accumulated {
             "each product must be added once per launch"
         } else {
@@ -147,8 +148,8 @@ impl Coverage<'_, '_> {
                 let rank = term
                     .rank()
                     .map_or_else(String::new, |rank| format!(" of rank {rank}"));
-                let kind = self.facts.kernel.buffers[usize::from(area.buffer)].kind;
-                let (whose, hint) = if kind == TensorKind::GatheredOutput {
+                let usage = self.facts.kernel.buffers[usize::from(area.buffer)].usage;
+                let (whose, hint) = if usage.at_end == AtEnd::Computed {
                     let owner = self.owner_of(area, block);
                     (
                         format!("these rows are rank {owner}'s"),

@@ -2,8 +2,8 @@
 
 use super::super::step::{Area, Box4};
 use super::Flattener;
-use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::sm90::cta::Mode;
 use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
@@ -78,7 +78,7 @@ impl Flattener<'_> {
         count: u32,
     ) -> Option<Box4> {
         let gathered = self.case.pipeline.kernel.buffers[tensor.index()]
-            .kind
+            .usage
             .is_gathered();
         let rows = (first.min(end), (first + count).min(end));
         gathered.then(|| {
@@ -152,7 +152,7 @@ impl Flattener<'_> {
     }
 
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
-        let kind = self.case.pipeline.kernel.buffers[map.tensor.index()].kind;
+        let usage = self.case.pipeline.kernel.buffers[map.tensor.index()].usage;
         let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
         let rank = at
             .whose
@@ -172,7 +172,7 @@ impl Flattener<'_> {
         let by_columns = map.view == View::ColumnChunks;
         let divided = if by_columns { &mut columns } else { &mut rows };
         // Of a chunk without rows the map ends where a full one does.
-        if map.clips(kind, stored) && plane.allowed > 0 {
+        if map.clips(usage, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
         let rows = (row.min(rows), (row + map.box_rows).min(rows));
@@ -186,7 +186,7 @@ impl Flattener<'_> {
             rows,
             columns,
             origin: (row, column),
-            spills: (map.ends_with_chunks(kind, stored) && end > plane.allowed)
+            spills: (map.ends_with_chunks(usage, stored) && end > plane.allowed)
                 .then_some(plane.allowed),
             view: map.view,
             lines: (0, 0),

@@ -1,8 +1,8 @@
 //! From the largest absolute value of some elements to the scale that they share: as quantisers make it, and launches that
 //! write FP8 with scales of their own.
 
-use crate::block::BLOCK;
 use crate::dtype::Dtype;
+use crate::encoding::BLOCK;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,7 +1,7 @@
 //! What copies move: the elements of a tensor, its scales, or both.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::program::{Loc, Place, Planes, Program, Stmt, StmtKind, TensorId, TensorKind};
+use crate::program::{Loc, Place, Planes, Program, Stmt, StmtKind, TensorId};
 
 /// Whether a copy names one plane.
 pub(super) fn are_named(program: &Program) -> bool {
@@ -11,7 +11,7 @@ pub(super) fn are_named(program: &Program) -> bool {
 
 /// The program with a copy for each plane that travels, which follow each other. A copy of scales that do not is nothing, and
 /// so is a loop or a branch that has nothing else.
-pub(super) fn with_copies(mut program: Program) -> Result<Program, Diagnostic> {
+pub(super) fn with_planes(mut program: Program) -> Result<Program, Diagnostic> {
     let mut roles = std::mem::take(&mut program.roles);
     for role in &mut roles {
         role.body = copies(&program, std::mem::take(&mut role.body))?;
@@ -65,20 +65,20 @@ fn of_planes(
     }
     let gathered = |place: &Place| {
         let tensor = program.tensors.get(place.tensor.index());
-        tensor.is_some_and(|tensor| tensor.kind == TensorKind::Gathered)
+        tensor.is_some_and(|tensor| tensor.usage.is_gathered() && tensor.usage.plane.is_none())
     };
     if planes != Planes::All
         && let Some(place) = [&dst, &src].into_iter().find(|place| !gathered(place))
         && let Some(tensor) = program.tensors.get(place.tensor.index())
     {
-        let (name, kind) = (&tensor.name, tensor.kind.name());
+        let (name, kind) = (&tensor.name, tensor.usage.name());
         let message = format!("`{name}` is {kind}: no scales travel with it");
         return Err(refused(at, message).hint("scales travel with the rows of a `Gathered` input"));
     }
     let travels = |tensor: TensorId| {
         let mut tensors = program.tensors.iter();
         let scale = tensors.position(|scale| {
-            matches!(scale.kind, TensorKind::Scale { of, gathered: true, .. } if of == tensor)
+            scale.usage.is_gathered() && scale.usage.given_scale_of() == Some(tensor)
         });
         scale.map(|scale| TensorId(scale as u16))
     };

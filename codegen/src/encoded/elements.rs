@@ -1,9 +1,9 @@
 //! The element type of each tensor in a variant.
 
+use super::outputs::outputs;
+use super::partial::partial_sums;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
-use crate::outputs::outputs;
-use crate::partial::partial_sums;
 use crate::program::{Place, Program, StmtKind, TensorId};
 use crate::variant::Variant;
 
@@ -108,7 +108,7 @@ fn multiplied(program: &Program) -> Vec<bool> {
 }
 
 /// Which tensors are copied from or to that one, directly or not, and itself.
-pub(crate) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
+pub(super) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     mark(&mut found, tensor);
     spread(&mut found, program);
@@ -116,7 +116,7 @@ pub(crate) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
 }
 
 /// Which tensors hold what one rank's memory had and another's has, by a copy or several.
-pub(crate) fn sent_between_ranks(program: &Program) -> Vec<bool> {
+pub(super) fn sent_between_ranks(program: &Program) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     while let Some([dst, _]) = program.copies().find(|[dst, src]| {
         let remote = dst.home.is_remote() || src.home.is_remote();
@@ -148,7 +148,7 @@ fn mark(found: &mut [bool], tensor: TensorId) {
 }
 
 /// The operands of each product.
-fn products(program: &Program) -> impl Iterator<Item = [TensorId; 2]> {
+pub(super) fn products(program: &Program) -> impl Iterator<Item = [TensorId; 2]> {
     program.stmts().filter_map(|stmt| {
         let StmtKind::Dot { a, b, .. } = &stmt.kind else {
             return None;

@@ -1,32 +1,26 @@
 //! Partial sums of tiles that travel in FP8: scratch of whose tiles a schedule takes a sum, with scales of 1×128 that each store
 //! makes of what it computed.
 //!
-//! As with scales of outputs, a schedule says nothing about them; its variant does, and what it becomes is an ordinary program: such
-//! scratch has a plane of scratch beside it, with as many slots. Who stores a tile writes both before it signals, and who adds one
-//! reads both behind its wait.
+//! Such scratch has a plane of scratch beside it, with as many slots. Who stores a tile writes both before it signals, and who adds
+//! one reads both behind its wait.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::dtype::Dtype;
+use crate::encoding::{Encoding, Scaling};
 use crate::program::{
-    Loc, Program, ScratchRows, Stmt, StmtKind, StoreMode, Tensor, TensorId, TensorKind,
+    HeldRows, Loc, Numbers, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId,
 };
 use crate::variant::Variant;
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 
-/// A program with scales of the partial sums that the variant makes FP8. One that has them is as it is.
-pub(crate) fn with_scales_of_partial_sums<'p>(
-    program: Cow<'p, Program>,
+/// Asks for the scales of partial sums.
+pub(super) fn ask(
+    program: &Program,
     variant: &Variant,
-) -> Result<Cow<'p, Program>, Diagnostic> {
+    found: &mut [Encoding],
+) -> Result<(), Diagnostic> {
     let Some(rule) = variant.partial_sums else {
-        return Ok(program);
+        return Ok(());
     };
-    let of = partial_sums(&program);
-    let known = |tensor: &Tensor| tensor.kind.plane_of().is_some_and(|it| of.contains(&it));
-    if program.tensors.iter().any(known) {
-        return Ok(program);
-    }
+    let of = partial_sums(program);
     if of.is_empty() {
         let (name, to) = (&program.name, rule.to.dtype());
         let message = format!("partial sums of {to} for {name}, which adds up no tiles of scratch");
@@ -49,45 +43,42 @@ pub(crate) fn with_scales_of_partial_sums<'p>(
             Diagnostic::new(Rule::Shape, program.at, message).hint("one of them in a launch")
         );
     }
-    let mut made = program.into_owned();
-    let mut planes = BTreeMap::new();
     for of in of {
-        let Tensor { name, kind, at, .. } = &made.tensors[of.index()];
-        let at = *at;
-        let TensorKind::Scratch { extent, slots, .. } = *kind else {
-            continue;
-        };
-        if extent == ScratchRows::Whole {
+        let Tensor {
+            name, usage, at, ..
+        } = &program.tensors[of.index()];
+        if usage.placement.rows == HeldRows::Whole {
             let message =
                 format!("`{name}` has all rows on each rank, and its partial sums are to be FP8");
-            return Err(Diagnostic::new(Rule::Shape, at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
+            return Err(Diagnostic::new(Rule::Shape, *at, message).hint("scratch with the rows that a rank adds up: `symmetric(y.chunk(), slots = world())`"));
         }
-        let plane = Tensor {
-            name: format!("{name}.scale"),
-            kind: TensorKind::Scratch {
-                like: Some(of),
-                extent,
-                slots,
-                scales_of: Some(of),
-            },
-            dtype: Dtype::F32,
-            at,
-        };
-        planes.insert(of, TensorId(made.tensors.len() as u16));
-        made.tensors.push(plane);
+        found[of.index()].scale = Some(Scaling::Computed(rule));
     }
-    let lost = made.leaves_mut().find_map(|stmt| {
-        let (tensor, does) = stored(stmt, &planes)?;
+    Ok(())
+}
+
+/// Gives partial sums their scales, which whoever stores them computes.
+pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<(), Diagnostic> {
+    let mut scaled = Vec::new();
+    for (of, encoding) in (0..).map(TensorId).zip(encodings) {
+        let usage = program.tensors[of.index()].usage;
+        if let Some(scaling) = encoding.scale.filter(|_| usage.is_scratch()) {
+            program.beside(of, Numbers::Scale(scaling));
+            scaled.push(of);
+        }
+    }
+    let lost = program.stmts().find_map(|stmt| {
+        let (tensor, does) = lost(stmt, &scaled)?;
         Some((tensor, does, stmt.at))
     });
-    match lost {
-        None => Ok(Cow::Owned(made)),
-        Some((tensor, does, at)) => Err(refused(&made.tensors[tensor.index()].name, does, at)),
-    }
+    let name = |tensor: TensorId| &program.tensors[tensor.index()].name;
+    lost.map_or(Ok(()), |(tensor, does, at)| {
+        Err(refused(name(tensor), does, at))
+    })
 }
 
 /// The scratch of whose tiles a program takes a sum.
-pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
+pub(super) fn partial_sums(program: &Program) -> Vec<TensorId> {
     let sums = program.stmts().filter_map(|stmt| {
         let StmtKind::Sum { from, .. } = &stmt.kind else {
             return None;
@@ -99,24 +90,18 @@ pub(crate) fn partial_sums(program: &Program) -> Vec<TensorId> {
     found.dedup();
     let scratch = |of: &TensorId| {
         let tensor = program.tensors.get(of.index());
-        tensor.is_some_and(|tensor| matches!(tensor.kind, TensorKind::Scratch { .. }))
+        tensor.is_some_and(|tensor| tensor.usage.is_scratch())
     };
     found.into_iter().filter(scratch).collect()
 }
 
-/// Lets a store make its scales. Gives what a statement does that loses them.
-fn stored(
-    stmt: &mut Stmt,
-    planes: &BTreeMap<TensorId, TensorId>,
-) -> Option<(TensorId, &'static str)> {
-    let partial = |tensor: TensorId| planes.contains_key(&tensor).then_some(tensor);
-    match &mut stmt.kind {
-        StmtKind::Store {
-            dst, mode, scales, ..
-        } => {
-            *scales = planes.get(&dst.tensor).copied();
-            let adds = *mode == StoreMode::Add && scales.is_some();
-            adds.then_some((dst.tensor, "is added to"))
+/// What a statement does that loses the scales of partial sums.
+fn lost(stmt: &Stmt, scaled: &[TensorId]) -> Option<(TensorId, &'static str)> {
+    let partial = |tensor: TensorId| scaled.contains(&tensor).then_some(tensor);
+    match &stmt.kind {
+        StmtKind::Store { dst, mode, .. } => {
+            let of = partial(dst.tensor)?;
+            (*mode == StoreMode::Add).then_some((of, "is added to"))
         }
         StmtKind::Copy { dst, src } => {
             let of = partial(dst.tensor).or(partial(src.tensor))?;

@@ -3,7 +3,7 @@
 //! The emulator's reference and the bench, which compares results where they are, have them from here.
 
 use crate::dtype::Dtype;
-use crate::rule::{Rule, Scale};
+use crate::encoding::rule::{Rule, Scale};
 
 /// What an amax may be off by relatively where it is not exact, beside its bound: a rounding to f32.
 const ROUNDING: f64 = 2.0 / 16_777_216.0;

@@ -1,0 +1,59 @@
+//! How the numbers of a tensor are encoded: their type, the scale that belongs to them, and who computes it.
+
+mod block;
+pub mod bounds;
+pub mod rule;
+mod scales;
+
+use crate::dtype::Dtype;
+pub(crate) use block::SCALES_LINE;
+pub use block::{BLOCK, ScaleBlock};
+use rule::Rule;
+pub use scales::Scales;
+
+/// How the numbers of a tensor are encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Encoding {
+    /// Their type.
+    pub element: Dtype,
+    /// The scale that belongs to them, if there is one.
+    pub scale: Option<Scaling>,
+    /// A launch measures their largest absolute value, before the scale.
+    pub amax: bool,
+}
+
+/// A scale: what it is of, and who computes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scaling {
+    /// It is given: an operand of products is multiplied by it, or an output before it is rounded.
+    Given(Along),
+    /// Stores compute it by that rule, for each 1×128 of an output or of partial sums.
+    Computed(Rule),
+}
+
+impl Scaling {
+    /// The blocks of which it has a number each, if it is of blocks.
+    pub const fn blocks(self) -> Option<ScaleBlock> {
+        match self {
+            Scaling::Given(Along::Blocks(block)) => Some(block),
+            Scaling::Computed(_) => Some(ScaleBlock::Line),
+            Scaling::Given(Along::All | Along::Rows | Along::Columns) => None,
+        }
+    }
+}
+
+/// Which elements of a product have a scale's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Along {
+    /// All have the only one.
+    All,
+    /// Those of a row have one: a number for each row of the first operand.
+    Rows,
+    /// Those of a column have one: a number for each row of the second operand.
+    Columns,
+    /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
+    /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's
+    /// rows and of K. Lines of the plane are padded to a multiple of 4. Where scales of 1×128 travel, each chunk is a plane of its
+    /// own, and in a kernel the rows are the operand's, which lie side by side in memory.
+    Blocks(ScaleBlock),
+}
