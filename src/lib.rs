@@ -21,9 +21,9 @@ extern crate self as counterflow;
 pub use counterflow_codegen::{builder, given, rule};
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, Graph, HeapUse, Held, Op, OpBuilder, Owner, Pending, Recording,
-    Tensor, UserBuffer, cuda, dlpack, driver, error, family, jit, metrics, op, rendezvous, tuned,
-    tuning,
+    Communicator, Device, Error, Graph, HeapUse, Held, Multicast, MulticastState, Op, OpBuilder,
+    Owner, Pending, Recording, Tensor, UserBuffer, cuda, dlpack, driver, error, family, jit,
+    metrics, op, rendezvous, tuned, tuning,
 };
 
 #[cfg(feature = "quantise")]
@@ -85,3 +85,8 @@ pub mod __private {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The program of the page about multicast compiles. It is not run.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/multicast.md")]
+struct MulticastPage;

@@ -7,6 +7,7 @@
 
 mod captured;
 mod counts;
+mod multicast;
 mod processes;
 mod split;
 mod start;
@@ -492,11 +493,6 @@ impl Communicator {
     /// Where slot 0 of the heap starts.
     pub(crate) fn heap(&self) -> Address {
         self.group.address(0, 0)
-    }
-
-    /// The multicast address of where each rank's slot of the heap starts, if it has one.
-    pub(crate) const fn heap_everywhere(&self) -> Option<Address> {
-        None
     }
 
     /// The stream of this rank's copies.

@@ -5,7 +5,8 @@
 //! `unsafe`, each time with a reason.
 //!
 //! `tracing` says each op that is built at the level of info, with its variant and why it was chosen; what else is made and
-//! recorded, and each launch, at that of debug; the end of a communicator as an error. Set up a subscriber to see it: without one
+//! recorded, and each launch, at that of debug; the end of a communicator as an error; once, at the level of warn, why a heap
+//! that was to have multicast has none. Set up a subscriber to see it: without one
 //! it costs a launch nothing. [`metrics`] counts the same for exporters. Nsight Systems, and whatever else listens to NVTX, gets a
 //! range for each launch, replay, build and `reserve`, with the schedule, the rank and M.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
@@ -62,6 +63,7 @@ pub use device::Device;
 pub use error::Error;
 pub use graph::Graph;
 pub use held::{HeapUse, Held, Owner};
+pub use multicast::{Multicast, MulticastState};
 pub use op::{Op, OpBuilder};
 pub use pending::Pending;
 pub use recording::Recording;

@@ -178,6 +178,25 @@ impl<T: Element> UserBuffer<T> {
         self.allocation.on(rank).plus(self.first)
     }
 
+    /// The address by which one store reaches it on every rank, for kernels of your own: by `multimem` instructions alone, since
+    /// anything else there is undefined. Elements as [`UserBuffer::on`] has them.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let x = rank.allocate::<f32>("x", [4])?;
+    /// let refused = x.everywhere().unwrap_err(); // nobody asked for multicast
+    /// assert_eq!(refused.kind(), "usage");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why no multicast reaches it: see [`Communicator::multicast`].
+    pub fn everywhere(&self) -> Result<Address, Error> {
+        Ok(self.allocation.everywhere()?.plus(self.first))
+    }
+
     /// Its address on this rank.
     pub fn address(&self) -> Address {
         self.on(self.rank)

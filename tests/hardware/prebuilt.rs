@@ -6,18 +6,15 @@ use crate::{
     SCHEDULES, accumulate, chain, fine, fused, host, no_depth, pulls, right, scratch, tiles,
 };
 use counterflow::codegen::cuda::{self, CudaSource};
+use counterflow::codegen::lower::lower;
 use counterflow::jit::{Compiler, Probes, Source, Target};
 use counterflow::tuned::{self, Tuned};
-use counterflow::{Layout, Machine, Shape, Variant, launch, schedules};
+use counterflow::{Layout, Machine, Program, Shape, Variant, launch, schedules};
 use std::time::Instant;
 
-/// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
-#[test]
-#[ignore = "no test: `.ci/pack` runs it to compile the kernels that it packs"]
-fn kernels_of_the_suite() {
-    let compiler = fine(Compiler::find());
-    let start = Instant::now();
-    let mut wanted: Vec<(Probes, CudaSource)> = Vec::new();
+/// Each kernel of the suite, and of what is packed beside it.
+fn wanted() -> Vec<(Probes, Program, Variant)> {
+    let mut wanted = Vec::new();
     let none = Probes::default();
     let kinds = [
         (none, &KINDS[..]),
@@ -40,48 +37,58 @@ fn kernels_of_the_suite() {
                     if kind.2 != Layout::Nt && program.name == "fsdp_gemm" {
                         continue;
                     }
-                    let (_, pipeline) = checked(&program, &variant_of(&program, world, *kind));
-                    let kernel = (probes, cuda::emit(&pipeline));
-                    if !wanted.contains(&kernel) {
-                        wanted.push(kernel);
-                    }
+                    let variant = variant_of(&program, world, *kind);
+                    wanted.push((probes, program, variant));
                 }
             }
         }
     }
-    for (program, variant) in tiles::variants().chain(accumulate::variants()) {
-        let (_, pipeline) = checked(&program, &variant);
-        wanted.push((none, cuda::emit(&pipeline)));
-    }
-    for (program, variant) in tiles::jittered().chain(accumulate::jittered()) {
-        let (_, pipeline) = checked(&program, &variant);
-        wanted.push((JITTER, cuda::emit(&pipeline)));
-    }
+    let of = |probes| move |(program, variant)| (probes, program, variant);
+    wanted.extend(
+        tiles::variants()
+            .chain(accumulate::variants())
+            .map(of(none)),
+    );
+    wanted.extend(
+        tiles::jittered()
+            .chain(accumulate::jittered())
+            .map(of(JITTER)),
+    );
     for (program, variant) in chain::variants() {
-        let (_, pipeline) = checked(&program, &variant);
-        for probes in [none, JITTER] {
-            wanted.push((probes, cuda::emit(&pipeline)));
-        }
+        wanted.extend([none, JITTER].map(|probes| (probes, program.clone(), variant.clone())));
     }
     let more = pulls::kernels().chain(right::of_strangers());
     let more = more.chain(right::of_fp8()).chain(scratch::kernels());
-    let more = more.chain(no_depth::kernels());
-    for (probes, program, variant) in more {
-        let (_, pipeline) = checked(&program, &variant);
+    wanted.extend(more.chain(no_depth::kernels()));
+    wanted.extend(crate::random::kernels().map(of(JITTER)));
+    wanted.extend(crate::epilogue::kinds().into_iter().map(of(none)));
+    wanted.extend(of_embed());
+    wanted
+}
+
+/// A multicast object can put a machine out of service that others share, so no kernel of the suite needs one.
+#[test]
+fn no_kernel_of_the_suite_needs_multicast() {
+    let wanted = wanted();
+    assert!(wanted.len() > 500, "only {}", wanted.len());
+    for (_, program, variant) in &wanted {
+        let kernel = lower(program, variant);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        assert!(!kernel.needs_multicast(), "{} {variant}", program.name);
+    }
+}
+
+/// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
+#[test]
+#[ignore = "no test: `.ci/pack` runs it to compile the kernels that it packs"]
+fn kernels_of_the_suite() {
+    let compiler = fine(Compiler::find());
+    let start = Instant::now();
+    let mut wanted: Vec<(Probes, CudaSource)> = Vec::new();
+    for (probes, program, variant) in self::wanted() {
+        let (kernel, pipeline) = checked(&program, &variant);
+        assert!(!kernel.needs_multicast(), "{} {variant}", program.name);
         let kernel = (probes, cuda::emit(&pipeline));
-        if !wanted.contains(&kernel) {
-            wanted.push(kernel);
-        }
-    }
-    for (program, variant) in crate::random::kernels() {
-        let (_, pipeline) = checked(&program, &variant);
-        wanted.push((JITTER, cuda::emit(&pipeline)));
-    }
-    for (program, variant) in crate::epilogue::kinds() {
-        let (_, pipeline) = checked(&program, &variant);
-        wanted.push((none, cuda::emit(&pipeline)));
-    }
-    for kernel in of_embed() {
         if !wanted.contains(&kernel) {
             wanted.push(kernel);
         }
@@ -118,7 +125,7 @@ fn kernels_of_the_suite() {
 }
 
 /// What the example `embed` chooses on GPUs that so many of its ranks share.
-fn of_embed() -> Vec<(Probes, CudaSource)> {
+fn of_embed() -> Vec<(Probes, Program, Variant)> {
     let tables = [fine(Tuned::embedded())];
     let shape = Shape::new(512, 128, 128);
     let mut kernels = Vec::new();
@@ -133,8 +140,8 @@ fn of_embed() -> Vec<(Probes, CudaSource)> {
                 ..Machine::h200()
             };
             let chosen = tuned::select(&tables, gpu, &program, &base, &shape, &machine);
-            let (_, pipeline) = checked(&program, &fine(chosen).variant);
-            kernels.push((Probes::default(), cuda::emit(&pipeline)));
+            let variant = fine(chosen).variant;
+            kernels.push((Probes::default(), program, variant));
         }
     }
     kernels

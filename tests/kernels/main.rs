@@ -23,6 +23,7 @@ mod kinds;
 mod made;
 mod multicast;
 #[path = "../../codegen/tests/fixtures/multicast.rs"]
+#[expect(dead_code, reason = "the emulator has sizes of its own")]
 mod multicast_of;
 #[path = "../common/newcomers.rs"]
 mod newcomers;

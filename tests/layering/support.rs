@@ -49,7 +49,7 @@ fn page() -> String {
          - **emulated**: the emulator's results equal a reference in f64, within the rounding of the types.\n\
          - **on GPUs**: the cards and worlds on which the hardware suite last compared it with the same reference. Several ranks on one \
          card share it. Kernels may have changed since.\n\n\
-         NVLink multicast is not used. Which right schedules have no kernel: [`refused.md`](refused.md).\n\n\
+         NVLink multicast is off, and was run on no card: [`multicast.md`](multicast.md) says what is shown. Which right schedules have no kernel: [`refused.md`](refused.md).\n\n\
          | feature | proved | emulated | on GPUs | limits |\n|---|---|---|---|---|\n",
     );
     let features = told();

@@ -214,7 +214,7 @@ fn two_gpus_are_told_from_driver_and_nvml() {
         panic!("one line of multicast");
     };
     assert!(
-        multicast.contains("the GPU has it; it is not used"),
+        multicast.contains("the GPU has it; it is off: this program was built without"),
         "{multicast}"
     );
 }

@@ -1,6 +1,6 @@
 //! What is only shown: a demo, timelines, kernels, lists, JSON, stages and colours.
 
-use super::{AG, ALL, Output, SMALL_AG, bad, good, has, object, tell, tell_with};
+use super::{AG, ALL, GEMM, Output, SMALL_AG, bad, good, has, object, schedules, tell, tell_with};
 use counterflow_workbench::{GOOD, REJECTED, Surroundings, USAGE};
 use serde_json::Value as Json;
 
@@ -45,6 +45,39 @@ fn predict_draws_a_timeline_and_writes_a_trace() {
         .expect("a trace is JSON");
     assert!(trace.is_object() || trace.is_array());
     std::fs::remove_file(&path).expect("removable");
+}
+
+#[test]
+fn predict_says_what_multicast_would_bring_by_published_rates() {
+    let told = good(tell(AG, "predict --multicast"));
+    let wanted = [
+        "multicast by published rates, not measured by us: 320 GB/s by stores to each rank, 480 through the switch",
+        "`x.on(peer)[p] = x[p]`\n    one store to every rank: sends 1.6 MB, receives 1.6 -> sends 0.5 MB, receives 1.6; links 4.9 -> 3.3 to 4.9 µs",
+        "in all\n    links, not the launch: sends 1.6 MB",
+    ];
+    has(&told.out, &wanted);
+    assert!(!good(tell(AG, "predict")).out.contains("multicast"));
+    let told = good(tell(&[schedules::gemm_ar], "predict --multicast --json"));
+    let found = &object(&told)["multicast"];
+    assert_eq!(found["measured_by_us"], false);
+    let ways = found["statements"].as_array().expect("statements").iter();
+    let ways: Vec<&str> = ways.filter_map(|of| of["way"].as_str()).collect();
+    assert_eq!(
+        ways,
+        ["one sum of every rank's copy", "one store to every rank"]
+    );
+    let all = &found["all"];
+    let bytes = |name: &str| all[name].as_u64().expect("bytes");
+    assert!(bytes("received_bytes_by_switch") < bytes("received_bytes"));
+    assert!(bytes("sent_bytes_by_switch") < bytes("sent_bytes"));
+    // 1024 rows of 1024 in bf16: 2 MiB.
+    let elsewhere = &found["all_reduce_elsewhere"];
+    assert_eq!(
+        (elsewhere["bytes"].as_f64(), elsewhere["seconds"].as_f64()),
+        (Some(2097152.0), Some(26e-6))
+    );
+    let told = good(tell(GEMM, "predict --multicast"));
+    has(&told.out, &["nothing crosses a link"]);
 }
 
 #[test]

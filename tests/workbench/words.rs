@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 #[test]
 fn every_bad_input_names_the_value_and_what_is_legal() {
-    let usage: [(&str, &[&str]); 22] = [
+    let usage: [(&str, &[&str]); 23] = [
         ("chek", &["`chek`", "did you mean `check`"]),
         ("check run", &["check", "run", "one verb"]),
         ("check --world many", &["'many'", "--world", "whole number"]),
@@ -16,6 +16,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --world 129", &["'129'", "--world", "1 to 128"]),
         ("run --seed -1", &["'-1'", "--seed", "whole number"]),
         ("emit --trace out.json", &["--trace", "emit", "predict"]),
+        ("bench --multicast", &["--multicast", "`bench`", "predict"]),
         ("check --world", &["--world"]),
         (
             "check --m 4294967296",

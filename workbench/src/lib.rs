@@ -38,6 +38,7 @@ mod render;
 mod run;
 mod size;
 mod suite;
+mod switch;
 
 pub use args::{Families, Schedule};
 pub use chart::chart;

@@ -4,7 +4,7 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
-use super::{check, size};
+use super::{check, size, switch};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Machine};
@@ -108,6 +108,9 @@ pub(super) fn timeline(
             path.display()
         ));
     }
+    let multicast = request
+        .multicast
+        .then(|| switch::brings(ready, &timeline.statements, console));
     let volume = &timeline.volume;
     let predicted = json!({
         "machine": request.machine().name,
@@ -120,7 +123,9 @@ pub(super) fn timeline(
         "least_bytes": volume.least_total(),
         "trace": request.trace.as_ref().map(|path| path.display().to_string()),
     });
-    Ok(Map::from_iter([("predicted".into(), predicted)]))
+    let mut fields = Map::from_iter([("predicted".into(), predicted)]);
+    fields.extend(multicast.map(|multicast| ("multicast".into(), multicast)));
+    Ok(fields)
 }
 
 /// One line for the size of a real layer, since a size that is quick to emulate leaves a GPU mostly idle.

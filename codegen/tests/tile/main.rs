@@ -25,6 +25,7 @@ mod random;
 mod series;
 mod short_sums;
 mod slabs;
+mod switch;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

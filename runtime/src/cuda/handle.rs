@@ -16,7 +16,7 @@ use tracing::debug;
 use sys::CUmemAllocationHandleType as Type;
 
 /// As the driver calls what other processes have memory by.
-const fn kind(handles: Handles) -> Type {
+pub(super) const fn kind(handles: Handles) -> Type {
     match handles {
         Handles::Files => Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         Handles::Fabric => Type::CU_MEM_HANDLE_TYPE_FABRIC,
@@ -59,6 +59,26 @@ impl Handle {
             bytes,
             handles: Handles::Files,
         })
+    }
+
+    /// A multicast object that the driver has just made for so many bytes of addresses.
+    #[cfg(feature = "multicast")]
+    pub fn of_multicast(
+        raw: sys::CUmemGenericAllocationHandle,
+        bytes: u64,
+        handles: Handles,
+    ) -> Handle {
+        Handle {
+            raw,
+            bytes,
+            handles,
+        }
+    }
+
+    /// The driver's number.
+    #[cfg(feature = "multicast")]
+    pub fn raw(&self) -> sys::CUmemGenericAllocationHandle {
+        self.raw
     }
 
     /// Whether both are one allocation.

@@ -21,6 +21,8 @@ mod later;
 mod map;
 mod memory;
 mod module;
+#[cfg(feature = "multicast")]
+mod multicast;
 mod nccl;
 mod nvtx;
 mod queues;
@@ -40,6 +42,8 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
+#[cfg(feature = "multicast")]
+pub(crate) use multicast::MulticastCalls;
 pub use nccl::Window;
 pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};

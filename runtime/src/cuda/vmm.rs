@@ -133,6 +133,24 @@ impl Slots {
         self.backed
     }
 
+    /// How memory goes to ranks that are other processes.
+    pub(crate) fn handles(&self) -> Handles {
+        let apart = self.apart.as_ref();
+        apart.map_or(Handles::Files, |apart| apart.handles)
+    }
+
+    /// The mappings of a rank's own memory behind that offset, as offsets.
+    pub(crate) fn pieces(&self, rank: u32, from: u64) -> Vec<Range<u64>> {
+        let start = self.address(rank, 0).0;
+        let pieces = self.pieces.iter().filter_map(|(address, bytes)| {
+            let offset = address.checked_sub(start)?;
+            (from..self.backed)
+                .contains(&offset)
+                .then_some(offset..offset + bytes)
+        });
+        pieces.collect()
+    }
+
     /// The address in a rank's slot.
     pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
         Address(self.base + u64::from(rank) * self.stride + offset)

@@ -18,6 +18,7 @@ mod gpu;
 mod graph;
 mod lane;
 mod memory;
+mod multicast;
 mod pinned;
 mod points;
 mod refusal;
@@ -38,6 +39,7 @@ pub use crate::cuda::{Address, Element, Managed, ManagedTensor};
 
 pub(crate) use crate::cuda::{Foreign, Home, Lent, Lines2d, MemoryOp, Opened, Watch, range};
 pub(crate) use memory::{copy, fill, read, read_words, write};
+pub(crate) use multicast::multicast_calls;
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;
 pub(crate) use stream::{is_done, is_past};

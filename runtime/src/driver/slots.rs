@@ -129,6 +129,28 @@ impl Slots {
         }
     }
 
+    /// How memory goes to ranks that are other processes.
+    pub fn handles(&self) -> Handles {
+        match self {
+            Slots::Cuda(slots) => slots.handles(),
+            Slots::Emulated(slots) => slots.handles(),
+        }
+    }
+
+    /// The mappings of a rank's own memory behind that offset, as offsets. Adopted memory is not among them.
+    pub fn pieces(&self, rank: u32, from: u64) -> Vec<Range<u64>> {
+        match self {
+            Slots::Cuda(slots) => slots.pieces(rank, from),
+            Slots::Emulated(slots) => {
+                let all = from..slots.backed();
+                Some(all)
+                    .filter(|all| !all.is_empty())
+                    .into_iter()
+                    .collect()
+            }
+        }
+    }
+
     /// Whether one mapping is behind that part of every slot.
     pub fn is_one_piece(&self, range: &Range<u64>) -> bool {
         match self {

@@ -89,6 +89,12 @@ impl Slots {
         self.backed
     }
 
+    /// How memory goes to ranks that are other processes.
+    pub fn handles(&self) -> Handles {
+        let shared = self.shared.as_ref();
+        shared.map_or(Handles::Files, |shared| shared.handles)
+    }
+
     pub fn address(&self, rank: u32, offset: u64) -> Address {
         Address::of(self.base + u64::from(rank) * self.stride + offset)
     }

@@ -1,11 +1,13 @@
 //! The symmetric heap: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
 
+use super::multicasting::Multicasting;
 use super::peers::{Dropped, Peers};
 use super::refusal::agreed;
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
 use crate::gpu_order::lane;
 use crate::held::{ALIGN, HeapUse, Holders, Owner};
+use crate::multicast::MulticastState;
 use crate::rendezvous::Deadline;
 use crate::retire::{self, Mark, Retired};
 use crate::undo::{Fix, undone};
@@ -27,17 +29,19 @@ pub(crate) enum Room {
 /// One slot a rank, and what is free in all of them.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<Gpu>,
     /// Each rank's stream. All its work is in the order of it.
     streams: Vec<Stream>,
     state: Arc<Mutex<State>>,
-    world: u32,
+    pub(super) world: u32,
     /// The other ranks, if they are processes: then the GPU and the stream here are this one's alone.
-    peers: Option<Arc<Peers>>,
+    pub(super) peers: Option<Arc<Peers>>,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
+    /// It lets go of the slots' memory before that is gone: fields are dropped in this order.
+    pub multicast: Multicasting,
     pub slots: Slots,
     free: RangeAllocator<u64>,
     cells: RangeAllocator<u64>,
@@ -136,12 +140,30 @@ impl Heap {
 
     /// Maps memory to the first `bytes` of every slot.
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        let granularity = self.state().multicast.granularity();
+        let bytes = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
         match &self.peers {
             Some(peers) => self.grow_together(peers, bytes, Deadline::after(peers.limit()))?,
             None => self.state().slots.grow(bytes)?,
         }
+        // Nobody has any of it before all can reach it alike.
+        self.multicast_grown()?;
         self.has_grown();
         Ok(())
+    }
+
+    /// Where a store reaches every slot at that offset, and so many bytes behind it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why no multicast reaches them.
+    pub fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        let address = self.state().multicast.address(offset, bytes)?;
+        Ok(Address::of(address))
+    }
+
+    /// What multicast reaches of it.
+    pub fn multicast(&self) -> MulticastState {
+        self.state().multicast.state()
     }
 
     /// Gives out what has memory now.
@@ -309,6 +331,7 @@ impl Heap {
 impl State {
     fn new(slots: Slots, cells: Range<u64>) -> State {
         State {
+            multicast: Multicasting::default(),
             free: RangeAllocator::new(cells.end..slots.backed().max(cells.end)),
             cells: RangeAllocator::new(cells),
             slots,
@@ -385,6 +408,14 @@ impl Allocation {
     pub fn on(&self, rank: u32) -> Address {
         assert!(rank < self.world(), "rank {rank} of {}", self.world());
         self.heap.address(rank, self.range.start)
+    }
+
+    /// Where a store reaches every rank's.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why no multicast reaches it.
+    pub fn everywhere(&self) -> Result<Address, Error> {
+        self.heap.everywhere(self.range.start, self.bytes())
     }
 
     /// Whether one mapping is behind that part of each rank's slot.

@@ -10,6 +10,8 @@ mod grow;
 mod heap;
 mod ledger;
 mod meeting;
+mod multicast;
+mod multicasting;
 mod orders;
 mod peers;
 mod pool;
@@ -44,10 +46,13 @@ pub(crate) use request::{Granted, Request, Wanted};
 pub(crate) use roll::Gone;
 pub(crate) use verdict::Verdict;
 
-use crate::driver::{Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch};
+use crate::driver::{
+    Address, Current, Event, Gpu, Lane, Reached, Slots, Stream, Turn, Watch, multicast_calls,
+};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use crate::held::{HeapUse, Owner};
+use crate::multicast::MulticastState;
 use crate::own::Own;
 use adopt::{Loan, adopted};
 use callers::Callers;
@@ -249,6 +254,16 @@ impl Group {
     /// What of the heap is given out.
     pub(crate) fn heap_use(&self) -> HeapUse {
         self.heap.used()
+    }
+
+    /// Where a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
+    pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        self.heap.everywhere(offset, bytes)
+    }
+
+    /// What multicast reaches of the heap.
+    pub(crate) fn multicast(&self) -> MulticastState {
+        self.heap.multicast()
     }
 
     /// Bytes from a rank's slot to the next.
@@ -517,6 +532,7 @@ impl Group {
             Request::Refuse(why) => Some(why.clone().of(rank)),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
@@ -550,6 +566,11 @@ impl Group {
             }
             Request::Reserve(bytes) => {
                 self.heap.reserve(*bytes).map_err(Refusal::from)?;
+                Ok(Granted::Done)
+            }
+            Request::Multicast(wanted) => {
+                let calls = multicast_calls(self.heap.gpus());
+                multicast::open(&self.heap, *wanted, calls)?;
                 Ok(Granted::Done)
             }
             Request::Adopt(wanted, _) => {

@@ -5,8 +5,10 @@ use crate::device::Device;
 use crate::error::{CompileError, Error, Stall};
 use crate::rendezvous::Deadline;
 use crate::shared::Handed;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// An error that every rank gets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -110,6 +112,11 @@ impl Refusal {
         &self.what
     }
 
+    /// What to do.
+    pub fn helps(&self) -> &str {
+        &self.help
+    }
+
     /// What that rank was refused, for all ranks.
     pub fn of(self, rank: u32) -> Refusal {
         let what = format!("rank {rank}: {}", self.what);
@@ -155,7 +162,54 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Hands something over, or says why not, and gives what all ranks handed over. `what` says what this rank does.
+/// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
+/// on every rank the same. `what` says what this rank does.
+///
+/// # Errors
+/// Why the communicator has ended.
+pub(super) fn said<T: Serialize + DeserializeOwned>(
+    peers: &Peers,
+    what: &str,
+    deadline: Deadline,
+    mine: Result<(T, Option<OwnedFd>), Error>,
+) -> Result<Result<Vec<(T, Option<OwnedFd>)>, Refusal>, Error> {
+    let (said, fd) = match mine {
+        Ok((said, fd)) => (Ok(said), fd),
+        Err(error) => (Err(Refusal::from(error)), None),
+    };
+    let text = serde_json::to_vec(&said).unwrap_or_default();
+    let all = peers.exchange(what, text, fd.into_iter().collect(), deadline)?;
+    let mut each = Vec::new();
+    for (parcel, rank) in all.into_iter().zip(0..) {
+        let said = serde_json::from_slice::<Result<T, Refusal>>(&parcel.text);
+        match said.map_err(|_| peers.misled(rank))? {
+            Ok(said) => each.push((said, parcel.fds.into_iter().next())),
+            Err(refusal) => return Ok(Err(refusal.of(rank))),
+        }
+    }
+    Ok(Ok(each))
+}
+
+/// Hands something over, or says why not, and gives what all ranks handed over; or what the first was refused that could not.
+///
+/// # Errors
+/// Why the communicator has ended.
+pub(super) fn handed(
+    peers: &Peers,
+    what: &str,
+    deadline: Deadline,
+    mine: Result<Option<Handed>, Error>,
+) -> Result<Result<Vec<Option<Handed>>, Refusal>, Error> {
+    let mine = mine.map(|handed| handed.map(Handed::parts).unwrap_or_default());
+    let all = said::<Option<Vec<u8>>>(peers, what, deadline, mine)?;
+    Ok(all.map(|each| {
+        let each = each.into_iter();
+        each.map(|(name, fd)| Handed::of(name.as_deref(), fd))
+            .collect()
+    }))
+}
+
+/// The same, where what one rank is refused is an error of all.
 ///
 /// # Errors
 /// On every rank: what the first rank was refused that could not.
@@ -165,22 +219,7 @@ pub(super) fn agreed(
     deadline: Deadline,
     mine: Result<Option<Handed>, Error>,
 ) -> Result<Vec<Option<Handed>>, Error> {
-    let (said, fd) = match mine {
-        Ok(handed) => {
-            let (name, fd) = handed.map(Handed::parts).unwrap_or_default();
-            (Ok(name), fd)
-        }
-        Err(error) => (Err(Refusal::from(error)), None),
-    };
-    let text = serde_json::to_vec(&said).unwrap_or_default();
-    let all = peers.exchange(what, text, fd.into_iter().collect(), deadline)?;
-    let each = all.into_iter().zip(0..).map(|(parcel, rank)| {
-        let said = serde_json::from_slice::<Result<Option<Vec<u8>>, Refusal>>(&parcel.text);
-        let said = said.map_err(|_| peers.misled(rank))?;
-        let name = said.map_err(|refusal| refusal.of(rank))?;
-        Ok(Handed::of(name.as_deref(), parcel.fds.into_iter().next()))
-    });
-    each.collect()
+    handed(peers, what, deadline, mine)?.map_err(Error::from)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::heap::Allocation;
 use super::orders::{self, Orders};
 use super::pool::{Needs, Placed, Scratch};
 use super::refusal::Refusal;
+use crate::multicast::Multicast;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,6 +55,8 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// Memory of another library for it, which this rank lends.
     Adopt(Wanted, Loan),
+    /// That of the heap.
+    Multicast(Multicast),
     /// To build a schedule with orders by closure.
     Orders(Orders),
     /// What this rank tells the others, without a zero in it.
@@ -76,6 +79,7 @@ impl Request {
             Request::Split { color, key } => Some((*color, *key)),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
@@ -94,6 +98,7 @@ impl Request {
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
+            | Request::Multicast(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,
@@ -106,6 +111,7 @@ impl Request {
             Request::Orders(orders) => Some(orders),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Share(_)
@@ -121,6 +127,7 @@ impl Request {
             Request::Adopt(_, loan) => Some(loan),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Orders(_)
             | Request::Share(_)
@@ -193,6 +200,7 @@ impl fmt::Display for Request {
             Request::Split { color, key } => write!(f, "splits by color {color} and key {key}"),
             Request::Refuse(why) => write!(f, "refuses: {}", why.what()),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
+            Request::Multicast(wanted) => write!(f, "asks for multicast: {wanted:?}"),
             Request::Allocate(wanted) => write!(f, "allocates {wanted}"),
             Request::Adopt(wanted, _) => write!(f, "adopts {wanted}"),
             Request::Orders(orders) => write!(f, "{orders}"),

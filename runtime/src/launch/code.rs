@@ -40,6 +40,9 @@ impl Code {
                 waits: waits.map(|counter| counter.name.clone()).collect(),
             });
         }
+        if pipeline.kernel.needs_multicast() {
+            rank.must_have_multicast(&pipeline.kernel.name)?;
+        }
         let source = target::emit(pipeline);
         let found;
         let compiler = match compiler {

@@ -130,6 +130,9 @@ struct Args {
     /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// With `predict`: also what NVLink multicast would bring each statement, by rates that others published
+    #[arg(long)]
+    multicast: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -205,6 +208,12 @@ pub(crate) fn parse(
             legal: "use predict or demo: they write a trace".into(),
         });
     }
+    if args.multicast && verb != Verb::Predict {
+        return Err(Error::Usage {
+            what: format!("--multicast with `{}`", verb.name()),
+            legal: "use it with predict, which says what it would bring; no verb runs it".into(),
+        });
+    }
     if args.emit && args.arch == Arch::Cpu {
         return Err(Error::Usage {
             what: "--emit with --arch cpu, which is for the emulator alone".into(),
@@ -270,6 +279,7 @@ pub(crate) fn parse(
         launches: args.launches,
         seed: args.seed,
         trace: args.trace,
+        multicast: args.multicast,
         emit: args.emit,
         ranges,
         bench,

@@ -85,6 +85,8 @@ pub(crate) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
+    /// Whether `predict` says what multicast would bring.
+    pub multicast: bool,
     /// Whether `check` rejects a schedule without a kernel.
     pub emit: bool,
     /// The ranges that `check` covers instead of one shape.

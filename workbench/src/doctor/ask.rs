@@ -30,7 +30,8 @@ pub(super) fn facts() -> Facts {
     let driver = aside(Survey::take);
     let management = aside(boards::management);
     let variable = |name: &str| std::env::var(name).ok();
-    let allowing = multicast::allowing(variable).into_iter();
+    let set = |(name, value): (&str, &str)| format!("{name}={value}");
+    let forbidding = multicast::forbidding(variable).into_iter();
     Facts {
         compiler: compiler(),
         cache: cache(&Cache::of_user()),
@@ -40,9 +41,11 @@ pub(super) fn facts() -> Facts {
         },
         visible: variable("CUDA_VISIBLE_DEVICES"),
         imex: has_entries(Path::new("/dev/nvidia-caps-imex-channels")),
-        allowing: allowing
-            .map(|(name, value)| format!("{name}={value}"))
+        allowing: multicast::allowing(variable).into_iter().map(set).collect(),
+        forbidding: forbidding
+            .map(|(name, value)| set((name, &value)))
             .collect(),
+        multicast_built: multicast::BUILT,
         driver: driver.by(end),
         management: management.by(end),
     }

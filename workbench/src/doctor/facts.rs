@@ -21,6 +21,10 @@ pub(super) struct Facts {
     pub imex: bool,
     /// Variables, with their values, that do not yet keep other libraries from multicast.
     pub allowing: Vec<String>,
+    /// Variables, as they are set, that forbid it to this program.
+    pub forbidding: Vec<String>,
+    /// True if this program was built so that it could use multicast.
+    pub multicast_built: bool,
     pub compiler: Result<Toolkit, Problem>,
     pub cache: CacheFacts,
     pub tuned: Tables,

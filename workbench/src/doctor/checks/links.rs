@@ -187,18 +187,25 @@ pub(super) fn memory(facts: &Facts) -> Vec<Finding> {
     })
 }
 
-/// By the device's attribute alone. counterflow makes no multicast object, and neither does this.
+/// By the device's attribute alone: no object is made, here or for this.
 pub(super) fn multicast(facts: &Facts) -> Vec<Finding> {
     let no = multicast::OFF.len() - facts.allowing.len();
+    let own = match (facts.multicast_built, &facts.forbidding[..]) {
+        (false, _) => {
+            "it is off: this program was built without the feature `multicast`".to_owned()
+        }
+        (true, []) => "it is off until a program asks: `Communicator::multicast`".to_owned(),
+        (true, forbid) => format!("it is off: {} forbids it", forbid.join(" ")),
+    };
     of_gpus(facts, |gpu| {
         match (gpu.multicast, facts.allowing.is_empty()) {
-            (false, _) => Finding::good("the GPU has none; it is not used"),
-            (true, true) => Finding::good(
-                "the GPU has it; it is not used, and all variables forbid it to other libraries",
-            ),
+            (false, _) => Finding::good("the GPU has none, so it cannot be on"),
+            (true, true) => Finding::good(format!(
+                "the GPU has it; {own}; all variables forbid it to other libraries"
+            )),
             (true, false) => Finding::note(
                 format!(
-                    "the GPU has it; it is not used; {no} of {} variables forbid it to other libraries",
+                    "the GPU has it; {own}; {no} of {} variables forbid it to other libraries",
                     multicast::OFF.len()
                 ),
                 format!(

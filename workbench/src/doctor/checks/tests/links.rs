@@ -150,6 +150,38 @@ fn gpus_that_do_not_reach_each_other() {
 }
 
 #[test]
+fn who_forbids_multicast_to_this_program_is_told() {
+    let says = |built, forbidding: &[&str]| {
+        let (grades, text) = found("multicast", |facts| {
+            facts.multicast_built = built;
+            facts.forbidding = forbidding.iter().map(|set| (*set).into()).collect();
+        });
+        assert_eq!(grades, [Grade::Good]);
+        text
+    };
+    let off = "the GPU has it; it is off";
+    let text = says(false, &["UB_SKIPMC=1"]);
+    assert!(
+        text.contains(&format!(
+            "{off}: this program was built without the feature"
+        )),
+        "{text}"
+    );
+    let text = says(true, &["UB_SKIPMC=yes", "NCCL_NVLS_ENABLE=0"]);
+    assert!(
+        text.contains(&format!(
+            "{off}: UB_SKIPMC=yes NCCL_NVLS_ENABLE=0 forbids it"
+        )),
+        "{text}"
+    );
+    let text = says(true, &[]);
+    assert!(
+        text.contains(&format!("{off} until a program asks")),
+        "{text}"
+    );
+}
+
+#[test]
 fn multicast_is_told_by_attribute_and_variables() {
     note(
         "multicast",
@@ -166,7 +198,10 @@ fn multicast_is_told_by_attribute_and_variables() {
         facts.allowing = vec!["NCCL_NVLS_ENABLE=0".into()];
     });
     assert_eq!(
-        (&grades[..], text.contains("the GPU has none")),
+        (
+            &grades[..],
+            text.contains("the GPU has none, so it cannot be on")
+        ),
         (&[Grade::Good][..], true)
     );
 }

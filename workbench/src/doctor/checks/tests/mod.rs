@@ -101,6 +101,8 @@ fn healthy(gpus: usize) -> Facts {
         visible: None,
         imex: false,
         allowing: Vec::new(),
+        forbidding: vec!["UB_SKIPMC=1".into()],
+        multicast_built: false,
         compiler: Ok(Toolkit {
             name: "NVRTC 13.0 from lib".into(),
             version: Some((13, 0)),

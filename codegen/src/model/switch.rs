@@ -1,0 +1,309 @@
+//! What NVLink multicast would bring the statements of a plan, by rates that others published. Nobody measured it here.
+//!
+//! One store to a multicast address reaches every rank: what leaves a rank once for each of the others would leave it once. A
+//! sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
+//! statements gain, those that send the same to all others, and those that send partial sums to whom adds them.
+
+use super::volume::{Crossing, crossing};
+use crate::kernel::{Kernel, OpId};
+use crate::plan::Plan;
+use crate::program::{AtEnd, TensorId};
+use crate::unroll::{EVERYWHERE, Span, StepKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes a second and direction that NCCL's own model gives its kernels on Hopper, by stores to each rank: published, not measured
+/// by us.
+pub const UNICAST: f64 = 320e9;
+/// The same through the switch.
+pub const IN_SWITCH: f64 = 480e9;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// All-reduces by themselves on six H100s, published in a thread of vLLM's and not measured by us: bytes, then seconds of the
+/// faster of two ways by unicast, and of multicast.
+const ALL_REDUCES: [(f64, f64, f64); 4] = [
+    (0.5 * MIB, 13e-6, 13e-6),
+    (MIB, 17e-6, 16e-6),
+    (2.0 * MIB, 26e-6, 21e-6),
+    (4.0 * MIB, 37e-6, 31e-6),
+];
+
+/// How a statement's bytes could go through the switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The same bytes to every other rank: one store to all.
+    Everywhere,
+    /// Partial sums to the rank that adds them: one sum of every rank's copy.
+    Sum,
+    /// The statement is written with `everywhere()`.
+    Already,
+    /// Neither: it moves as much with multicast.
+    None,
+}
+
+/// What multicast would bring one statement, or all. [`multicast`] has an example.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Brings {
+    /// Bytes that the busiest rank sends and receives by unicast.
+    pub unicast: [u64; 2],
+    /// The same through the switch, where that is possible.
+    pub switch: [u64; 2],
+    /// Seconds of the busier direction of that rank's link at [`UNICAST`].
+    pub before: f64,
+    /// The same through the switch, at [`IN_SWITCH`] and at [`UNICAST`]: at best, and if its links are no faster for it.
+    pub after: [f64; 2],
+}
+
+/// What multicast would bring a launch.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Multicast {
+    /// The statements that move bytes between ranks.
+    pub statements: Vec<(OpId, Way, Brings)>,
+    /// All of them: they share the links.
+    pub all: Brings,
+    /// If a launch ends with an all-reduce of a size that others measured alone: its bytes, seconds by unicast, and by multicast.
+    pub all_reduce: Option<[f64; 3]>,
+}
+
+/// What a statement moves of one rank's memory, or into it.
+#[derive(Default)]
+struct Moves {
+    way: Option<Way>,
+    /// By rank: sent and received, by unicast and through the switch.
+    unicast: Vec<[u64; 2]>,
+    switch: Vec<[u64; 2]>,
+}
+
+/// What multicast would bring `plan`, statement by statement.
+///
+/// ```
+/// use counterflow_codegen::model::{Brings, Multicast, Way, multicast};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, plan) = example::proven();
+/// let found: Multicast = multicast(series.kernel(), &plan);
+/// let (_, way, brings): (_, Way, Brings) = found.statements[0];
+/// assert_eq!(way, Way::Everywhere); // each rank sends its rows to all others: here to one
+/// assert_eq!(brings.unicast, brings.switch);
+/// println!("{} µs of the links, not {}", found.all.after[0] * 1e6, found.all.before * 1e6);
+/// ```
+pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
+    let world = plan.geometry.world as usize;
+    let mut statements: BTreeMap<OpId, Moves> = BTreeMap::new();
+    let alike = alike(kernel, plan);
+    for agent in &plan.agents {
+        for step in &agent.steps {
+            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
+                continue;
+            };
+            let way = way(kernel, &alike, step.op, moved, &step.kind);
+            let moves = statements.entry(step.op).or_insert_with(|| Moves {
+                way: None,
+                unicast: vec![[0; 2]; world],
+                switch: vec![[0; 2]; world],
+            });
+            moves.way = Some(
+                moves
+                    .way
+                    .map_or(way, |other| if other == way { way } else { Way::None }),
+            );
+            moves.add(moved, world);
+        }
+    }
+    let mut all = Moves {
+        way: None,
+        unicast: vec![[0; 2]; world],
+        switch: vec![[0; 2]; world],
+    };
+    let each = statements.into_iter().map(|(op, moves)| {
+        let moves = moves.through_switch(world);
+        for (sum, own) in [
+            (&mut all.unicast, &moves.unicast),
+            (&mut all.switch, &moves.switch),
+        ] {
+            for (sum, own) in sum.iter_mut().zip(own) {
+                *sum = [sum[0] + own[0], sum[1] + own[1]];
+            }
+        }
+        (op, moves.way.unwrap_or(Way::None), moves.brings())
+    });
+    let statements: Vec<_> = each.collect();
+    // They share the links: one after another, each at its rate.
+    let all = Brings {
+        before: statements.iter().map(|(.., brings)| brings.before).sum(),
+        after: [0, 1].map(|at| statements.iter().map(|(.., brings)| brings.after[at]).sum()),
+        ..all.brings()
+    };
+    Multicast {
+        statements,
+        all,
+        all_reduce: all_reduce(kernel, plan),
+    }
+}
+
+/// For each statement, rank and source: to whom the same bytes go.
+type Alike = BTreeMap<(OpId, u16, [u32; 5]), BTreeSet<u16>>;
+
+/// A span without its rank.
+fn place(span: &Span) -> [u32; 5] {
+    let buffer = u32::from(span.buffer.0);
+    [
+        buffer,
+        span.rows.start,
+        span.rows.end,
+        span.columns.start,
+        span.columns.end,
+    ]
+}
+
+fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
+    let mut all = Alike::new();
+    for agent in &plan.agents {
+        for step in &agent.steps {
+            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
+                continue;
+            };
+            if let Some(dst) = written(&step.kind)
+                && moved.src == agent.rank
+            {
+                all.entry((step.op, agent.rank, place(dst)))
+                    .or_default()
+                    .insert(moved.dst);
+            }
+        }
+    }
+    all
+}
+
+fn written(step: &StepKind) -> Option<&Span> {
+    match step {
+        StepKind::Copy { dst, .. } | StepKind::Store { dst, .. } => Some(dst),
+        StepKind::Wait { .. }
+        | StepKind::Signal { .. }
+        | StepKind::Dot { .. }
+        | StepKind::Reduce { .. }
+        | StepKind::OwnTerm { .. }
+        | StepKind::Load { .. } => None,
+    }
+}
+
+fn way(kernel: &Kernel, alike: &Alike, op: OpId, moved: Crossing, step: &StepKind) -> Way {
+    if moved.src == EVERYWHERE || moved.dst == EVERYWHERE {
+        return Way::Already;
+    }
+    let Some(dst) = written(step) else {
+        return Way::None;
+    };
+    let to = alike
+        .get(&(op, moved.src, place(dst)))
+        .map_or(0, BTreeSet::len);
+    if to as u32 == kernel.variant.world - 1 {
+        return Way::Everywhere;
+    }
+    match partial(kernel, dst.buffer) {
+        true => Way::Sum,
+        false => Way::None,
+    }
+}
+
+/// Whether it is scratch of a kernel that sums over ranks: its parts are added by whom they are sent to.
+fn partial(kernel: &Kernel, buffer: TensorId) -> bool {
+    let sums = kernel
+        .buffers
+        .iter()
+        .any(|buffer| matches!(buffer.usage.at_end, AtEnd::Sum { .. }));
+    sums && kernel.buffers[buffer.index()].is_scratch()
+}
+
+impl Moves {
+    fn add(&mut self, Crossing { src, dst, bytes }: Crossing, world: usize) {
+        let others = |but: u16| (0..world as u16).filter(move |rank| *rank != but);
+        match (src, dst) {
+            (src, EVERYWHERE) => {
+                // By unicast it would leave once for each.
+                self.unicast[usize::from(src)][0] += bytes * (world as u64 - 1);
+                self.switch[usize::from(src)][0] += bytes;
+                others(src).for_each(|dst| self.received(dst, bytes));
+            }
+            (EVERYWHERE, dst) => {
+                self.unicast[usize::from(dst)][1] += bytes * (world as u64 - 1);
+                self.switch[usize::from(dst)][1] += bytes;
+                for src in others(dst) {
+                    self.unicast[usize::from(src)][0] += bytes;
+                    self.switch[usize::from(src)][0] += bytes;
+                }
+            }
+            (src, dst) => {
+                self.unicast[usize::from(src)][0] += bytes;
+                self.unicast[usize::from(dst)][1] += bytes;
+            }
+        }
+    }
+
+    fn received(&mut self, dst: u16, bytes: u64) {
+        self.unicast[usize::from(dst)][1] += bytes;
+        self.switch[usize::from(dst)][1] += bytes;
+    }
+
+    /// With what the switch would carry.
+    fn through_switch(mut self, world: usize) -> Moves {
+        let others = (world as u64 - 1).max(1);
+        let each = self.unicast.iter().map(|[sent, received]| match self.way {
+            Some(Way::Everywhere) => [sent / others, *received],
+            Some(Way::Sum) => [*sent, received / others],
+            Some(Way::Already | Way::None) | None => [*sent, *received],
+        });
+        if self.way != Some(Way::Already) {
+            self.switch = each.collect();
+        }
+        self
+    }
+
+    /// Of the busiest rank.
+    fn brings(&self) -> Brings {
+        let most = |of: &[[u64; 2]]| {
+            of.iter()
+                .copied()
+                .max_by_key(|[sent, received]| *sent.max(received))
+                .unwrap_or([0; 2])
+        };
+        let (unicast, switch) = (most(&self.unicast), most(&self.switch));
+        let seconds = |[sent, received]: [u64; 2], rate: f64| sent.max(received) as f64 / rate;
+        let before = seconds(unicast, UNICAST);
+        Brings {
+            unicast,
+            switch,
+            before,
+            after: match self.way {
+                Some(Way::None) | None => [before; 2],
+                Some(Way::Everywhere | Way::Sum | Way::Already) => {
+                    [IN_SWITCH, UNICAST].map(|rate| seconds(switch, rate))
+                }
+            },
+        }
+    }
+}
+
+/// What others published of an all-reduce as large as what every rank keeps of a sum over ranks.
+fn all_reduce(kernel: &Kernel, plan: &Plan) -> Option<[f64; 3]> {
+    let summed = kernel
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.usage.at_end == (AtEnd::Sum { everywhere: true }));
+    let bytes = summed.map(|buffer| {
+        let elements = u64::from(plan.geometry.size(buffer.rows))
+            * u64::from(plan.geometry.size(buffer.columns));
+        elements * u64::from(buffer.dtype.bytes())
+    });
+    published(bytes.sum::<u64>() as f64)
+}
+
+/// Between two sizes that were published, in proportion; nothing beyond them.
+fn published(bytes: f64) -> Option<[f64; 3]> {
+    let pairs = ALL_REDUCES.iter().zip(&ALL_REDUCES[1..]);
+    let mut around = pairs.filter(|(below, above)| below.0 <= bytes && bytes <= above.0);
+    let (below, above) = around.next()?;
+    let part = (bytes - below.0) / (above.0 - below.0);
+    let between = |low: f64, high: f64| low + part * (high - low);
+    Some([bytes, between(below.1, above.1), between(below.2, above.2)])
+}
