@@ -162,6 +162,9 @@ impl From<Error> for Refusal {
     }
 }
 
+/// What a rank says, with a file that it hands over.
+type Said<T> = (T, Option<OwnedFd>);
+
 /// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
 /// on every rank the same. `what` says what this rank does.
 ///
@@ -171,8 +174,8 @@ pub(super) fn said<T: Serialize + DeserializeOwned>(
     peers: &Peers,
     what: &str,
     deadline: Deadline,
-    mine: Result<(T, Option<OwnedFd>), Error>,
-) -> Result<Result<Vec<(T, Option<OwnedFd>)>, Refusal>, Error> {
+    mine: Result<Said<T>, Error>,
+) -> Result<Result<Vec<Said<T>>, Refusal>, Error> {
     let (said, fd) = match mine {
         Ok((said, fd)) => (Ok(said), fd),
         Err(error) => (Err(Refusal::from(error)), None),

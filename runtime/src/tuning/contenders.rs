@@ -66,16 +66,17 @@ pub(crate) fn contenders(
         let mut known = taken.iter();
         known.all(|other| !alike(of(*other), of(at)))
     };
-    let any = |_: usize, _: &[usize]| true;
     let mut taken: Vec<usize> = Vec::new();
-    let ways: [&dyn Fn(usize, &[usize]) -> bool; 3] = [&new_kind, &unlike, &any];
-    for wanted in ways {
+    let mut take = |wanted: &dyn Fn(usize, &[usize]) -> bool| {
         for at in 0..ranked.len() {
             if taken.len() < most && !taken.contains(&at) && wanted(at, &taken) {
                 taken.push(at);
             }
         }
-    }
+    };
+    take(&new_kind);
+    take(&unlike);
+    take(&|_, _| true);
     taken.sort_unstable();
     let taken = taken.into_iter().map(|at| Contender {
         choices: choices[ranked[at].which].clone(),

@@ -29,6 +29,9 @@ const SAMPLES: u32 = 7;
 /// The most launches of a sample.
 const LAUNCHES: f64 = 50.0;
 
+/// Choices as a table has them, and the model's time of a launch, in seconds.
+type Row = (BTreeMap<String, String>, f64);
+
 impl<S: Launcher> OpBuilder<'_, S> {
     /// How much is measured.
     ///
@@ -265,7 +268,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         family: &Family,
         bucket: Bucket<'_>,
         tuning: Tuning,
-    ) -> Result<Vec<(BTreeMap<String, String>, f64)>, Error> {
+    ) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         let mut firsts = Vec::new();
         for candidate in family.candidates() {
@@ -296,7 +299,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
                 rows.extend((1..of.len()).map(|other| row(Some((stage, other)))));
             }
         }
-        let faster = |a: &(_, f64), b: &(_, f64)| a.1.total_cmp(&b.1);
+        let faster = |a: &Row, b: &Row| a.1.total_cmp(&b.1);
         firsts.sort_by(faster);
         rows.sort_by(faster);
         // No candidate is left out because another one has many variants.
