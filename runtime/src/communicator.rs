@@ -495,11 +495,6 @@ impl Communicator {
         self.group.address(0, 0)
     }
 
-    /// The multicast address of where each rank's slot of the heap starts, if it has one.
-    pub(crate) const fn heap_everywhere(&self) -> Option<Address> {
-        None
-    }
-
     /// The stream of this rank's copies.
     pub(crate) fn copies(&self) -> Result<&CopyStream, Error> {
         if let Some(copies) = self.copies.get() {

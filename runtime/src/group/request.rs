@@ -98,6 +98,7 @@ impl Request {
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
+            | Request::Multicast(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,

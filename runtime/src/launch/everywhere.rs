@@ -10,18 +10,13 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::MapId;
 
 impl Loaded {
-    /// The multicast address of where each rank's slot of the heap starts.
+    /// Where a store reaches the start of every rank's slot of the heap, and all up to the kernel's counters.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the heap has none.
+    /// [`Error::Usage`] with the reason why no multicast reaches them.
     pub(super) fn heap_everywhere(&self, rank: &Communicator) -> Result<Address, Error> {
-        rank.heap_everywhere().ok_or_else(|| Error::Usage {
-            what: format!(
-                "{}, which stores to every rank at once or sums there: this heap has no multicast view",
-                self.pipeline.kernel.name
-            ),
-            legal: "a schedule that goes to one rank at a time, `.on(rank)`".into(),
-        })
+        let cells = self.placed.cells.as_ref();
+        rank.everywhere(0, cells.map_or(0, |cells| cells.offset() + cells.bytes()))
     }
 
     /// A tensor on every rank, as the prelude's `EveryCopy` has it: its rows, columns and strides are those of its map.
@@ -34,9 +29,9 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<[u8; EVERY_COPY_BYTES], Error> {
         let map = self.pipeline.map(id);
-        let shared = self.place(tensors, plan, map.tensor)?.shared;
-        let base = shared.ok_or_else(|| alone(self.name(map.tensor)))?;
-        let at = self.heap_everywhere(rank)?.plus(base.since(self.heap));
+        let place = self.place(tensors, plan, map.tensor)?;
+        let base = place.shared.ok_or_else(|| alone(self.name(map.tensor)))?;
+        let at = rank.everywhere(base.since(self.heap), place.bytes)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let mut bytes = [0; EVERY_COPY_BYTES];
         bytes[..8].copy_from_slice(&at.to_bytes());
