@@ -115,7 +115,8 @@ __device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from,
 
 // A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
 // cell at its own address, hence the fence behind it.
-__device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell, u64 amount) {
+__device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell,
+        u64 amount) {
     Counter* const counter = reinterpret_cast<Counter*>(heap_everywhere + cells.offset) + cell;
     jitter();
     asm volatile("multimem.red.release.sys.global.add.u64 [%0], %1;\n\tfence.proxy.alias;"
