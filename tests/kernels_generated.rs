@@ -95,7 +95,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 26] = [
+const KERNELS: [Kind; 29] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -118,6 +118,9 @@ const KERNELS: [Kind; 26] = [
     (schedules::rs_ring, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
     (schedules::bulk_rs, Bf16, (128, 256), Nt, NONE),
+    (schedules::ag_gemm_multicast, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm_ar_multicast, Bf16, (128, 256), Nt, NONE),
+    (schedules::all_reduce_multicast, Bf16, (128, 256), Nt, NONE),
     (schedules::mlp, Bf16, (128, 256), Nt, NONE),
     (strangers::odd_owners_first, Bf16, (128, 256), Nt, NONE),
     (strangers::sum_of_inputs, Bf16, (128, 256), Nt, NONE),
@@ -198,7 +201,10 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
                     "{entry}: {shared_bytes}"
                 );
                 assert!(!text.contains("asm"), "{entry}: PTX is the prelude's");
-                assert!(!text.contains("multimem"), "{entry}");
+                assert!(
+                    !text.contains("multimem") && !text.contains(cuda::MULTICAST_PRELUDE),
+                    "{entry}"
+                );
                 narrow(&entry, &text);
                 assert_eq!(
                     text,
@@ -211,4 +217,6 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
     let prelude = cuda::prelude();
     assert!(!prelude.contains("multimem") && !prelude.contains("#include"));
     narrow("the prelude", &prelude);
+    assert!(!cuda::MULTICAST.contains("#include"));
+    narrow("what reaches every rank", cuda::MULTICAST);
 }

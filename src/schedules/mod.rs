@@ -15,11 +15,13 @@
 
 mod ag_gemm;
 mod ag_gemm_double_ring;
+mod ag_gemm_multicast;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
 mod ag_swiglu;
 mod all_gather;
 mod all_reduce;
+mod all_reduce_multicast;
 mod all_to_all;
 mod bulk;
 mod bulk_rs;
@@ -28,6 +30,7 @@ mod fsdp_gemm;
 mod gemm;
 mod gemm_ag;
 mod gemm_ar;
+mod gemm_ar_multicast;
 mod gemm_rs;
 mod gemm_rs_add;
 mod linear_gelu;
@@ -40,11 +43,13 @@ mod wgrad;
 
 pub use ag_gemm::{AgGemmOp, ag_gemm};
 pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
+pub use ag_gemm_multicast::{AgGemmMulticastOp, ag_gemm_multicast};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
 pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
 pub use all_gather::{AllGatherOp, all_gather};
 pub use all_reduce::{AllReduceOp, all_reduce};
+pub use all_reduce_multicast::{AllReduceMulticastOp, all_reduce_multicast};
 pub use all_to_all::{AllToAllOp, all_to_all};
 pub use bulk::{BulkOp, bulk};
 pub use bulk_rs::{BulkRsOp, bulk_rs};
@@ -53,6 +58,7 @@ pub use fsdp_gemm::{FsdpGemmOp, fsdp_gemm};
 pub use gemm::{GemmOp, gemm};
 pub use gemm_ag::{GemmAgOp, gemm_ag};
 pub use gemm_ar::{GemmArOp, gemm_ar};
+pub use gemm_ar_multicast::{GemmArMulticastOp, gemm_ar_multicast};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
@@ -63,7 +69,7 @@ pub use rs_ring::{RsRingOp, rs_ring};
 pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
-/// Every schedule of the library.
+/// Every schedule of the library that goes to one rank at a time.
 pub const ALL: [fn() -> crate::Program; 24] = [
     gemm,
     linear_gelu,
@@ -90,3 +96,8 @@ pub const ALL: [fn() -> crate::Program; 24] = [
     reduce_scatter,
     all_reduce,
 ];
+
+/// Those that reach every rank's memory at once. Only GPUs whose heap has a multicast view run them, and nothing chooses one by
+/// itself: no family, no default, no test on a GPU.
+pub const MULTICAST: [fn() -> crate::Program; 3] =
+    [ag_gemm_multicast, gemm_ar_multicast, all_reduce_multicast];

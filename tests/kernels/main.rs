@@ -21,6 +21,10 @@ mod handed;
 mod handed_over;
 mod kinds;
 mod made;
+mod multicast;
+#[expect(dead_code, reason = "the emulator has smaller ones")]
+#[path = "../../codegen/tests/fixtures/multicast.rs"]
+mod multicast_of;
 #[path = "../common/newcomers.rs"]
 mod newcomers;
 #[path = "../common/outsiders.rs"]

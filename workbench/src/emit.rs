@@ -12,10 +12,12 @@ use serde_json::{Map, json};
 pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready::ready(request, &request.shape, console)?;
     let source = target::emit(&verify::warps(&ready.kernel)?);
-    let include = format!("#include \"{}\"", cuda::PRELUDE);
-    let whole = source
-        .text
-        .replacen(&include, cuda::prelude().trim_end(), 1);
+    let whole = cuda::headers(&source)
+        .iter()
+        .fold(source.text.clone(), |whole, (name, header)| {
+            let include = format!("#include \"{name}\"");
+            whole.replacen(&include, header.trim_end(), 1)
+        });
     console.say(whole.trim_end());
     let fields = json!({
         "entry": source.entry,

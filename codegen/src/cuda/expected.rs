@@ -3,7 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::program::{PartitionId, StoreMode, Var};
+use crate::program::{Home, PartitionId, StoreMode, Var};
 use crate::sm90::cta::instruction_k;
 use crate::tiling::{Major, Tile, Tiling};
 use crate::warp::{FragmentOp, Node, Pipeline};
@@ -15,11 +15,12 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     } else {
         Stands::by_statements(pipeline)
     };
+    let everywhere = everywhere(pipeline);
     if !pipeline.cta.computes() {
         // No thread has tiles, nor registers for any.
         let boxes = [("UTMALDG", stands.loads), ("UTMASTG", stands.writes)];
         let none = ["HGMMA", "UTMAREDG", "STSM", "LDSM", "USETMAXREG"].map(|kind| (kind, 0));
-        return boxes.into_iter().chain(none).collect();
+        return boxes.into_iter().chain(none).chain(everywhere).collect();
     }
     let multiply = match pipeline.dtype().is_fp8() {
         true => "QGMMA",
@@ -60,6 +61,41 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         let accumulators = multiplies / multiplies_of(pipeline, 0) / times * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
+    wanted.extend(everywhere);
+    wanted
+}
+
+/// Accesses of every rank's memory at once. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary
+/// one in machine code, since its address says where it goes.
+fn everywhere(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
+    const UNROLLED: u32 = 4;
+    let mut wanted: Vec<(&'static str, u32)> = Vec::new();
+    pipeline.visit(|node| {
+        if !node.is_everywhere() {
+            return;
+        }
+        let dtype_of = |map| pipeline.kernel.buffers[pipeline.map(map).tensor.index()].dtype;
+        let (map, kind) = if let Node::Store { map, mode, .. } = node {
+            let kind = match (mode, dtype_of(*map)) {
+                (StoreMode::Write, _) => "STG.E.128",
+                (StoreMode::Add, Dtype::Bf16) => "REDG.E.ADD.BF16x8",
+                (StoreMode::Add, Dtype::F16) => "REDG.E.ADD.F16x8",
+                (StoreMode::Add, Dtype::F32 | Dtype::E4M3 | Dtype::E5M2) => "REDG.E.ADD.F32x4",
+            };
+            (*map, kind)
+        } else if let Node::Load { map, .. } = node {
+            (*map, "LDGMC")
+        } else {
+            return;
+        };
+        let bytes = dtype_of(map).bytes();
+        let map = pipeline.map(map);
+        let times = (map.box_rows * map.box_columns * bytes / 512).min(UNROLLED);
+        match wanted.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += times,
+            None => wanted.push((kind, times)),
+        }
+    });
     wanted
 }
 
@@ -120,22 +156,26 @@ impl Stands {
         let halves = |region: &Region| {
             u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
         };
+        let by_tma = |region: &Region| u32::from(region.home != Home::Everywhere);
         for role in &pipeline.kernel.roles {
             visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Reduce { .. } => sums += 1,
-                OpKind::Store { mode, .. } => match mode {
-                    StoreMode::Write => writes += 1,
-                    StoreMode::Add => adds += 1,
+                // All lanes of a warp do what is everywhere, without TMA.
+                OpKind::Reduce { from, .. } => sums += by_tma(from),
+                OpKind::Store { dst, mode, .. } => match mode {
+                    StoreMode::Write => writes += by_tma(dst),
+                    StoreMode::Add => adds += by_tma(dst),
                 },
                 OpKind::Load { from, .. } => {
                     let buffer = &pipeline.kernel.buffers[from.buffer.index()];
                     tiles += u32::from(!buffer.usage.is_repeated());
                 }
                 // The host copies for a role without CTAs, and ordinary loads and stores copy scales of rows.
-                OpKind::Copy { src, .. } => {
+                OpKind::Copy { src, dst } => {
                     let usage = pipeline.kernel.buffers[src.buffer.index()].usage;
                     let scales = usage.is_scale() && usage.blocks().is_none();
-                    copies += u32::from(!role.kind.sequential() && !scales);
+                    let copied = u32::from(!role.kind.sequential() && !scales);
+                    copies += copied;
+                    writes += copied * by_tma(dst);
                 }
                 OpKind::Dot { .. }
                 | OpKind::Wait { .. }
@@ -181,7 +221,7 @@ impl Stands {
             multiplies: multiplied,
             // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
             loads: operands + sums + tiles + copies,
-            writes: writes + copies,
+            writes,
             adds,
             stored,
             read,
@@ -200,6 +240,9 @@ impl Stands {
         };
         let halves = |dtype: Dtype| u32::from(dtype.bytes() == 2);
         pipeline.visit(|node| {
+            if node.is_everywhere() {
+                return;
+            }
             if let Node::Load { partial_boxes, .. } = node {
                 stands.loads += 1 + u32::from(partial_boxes.is_some());
             }

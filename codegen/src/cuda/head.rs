@@ -2,11 +2,11 @@
 
 use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
-use super::{PRELUDE, Param, Text, params};
+use super::{MULTICAST_PRELUDE, PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side};
 use crate::tiling::Major;
-use crate::warp::{CONSUMERS, Expr, Field, Node, RunBy, cluster, counter_name};
+use crate::warp::{CONSUMERS, Expr, Field, Lanes, MapId, Node, RunBy, cluster, counter_name};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -21,6 +21,9 @@ impl Text<'_> {
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
         self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
+        if kernel.needs_multicast() {
+            self.line(format!("#include \"{MULTICAST_PRELUDE}\""));
+        }
         self.line("");
         self.constants();
         self.plan(params);
@@ -151,6 +154,10 @@ impl Text<'_> {
                 self.line("Cells cells;");
             }
             for at in fields {
+                if at.field == Field::HeapEverywhere {
+                    let what = describe(pipeline, at.field);
+                    self.line(format!("char* {};  // {what}", at.name));
+                }
                 if let Field::Vector(tensor) = at.field {
                     let buffer = &pipeline.kernel.buffers[tensor.index()];
                     let element = self.element(buffer.dtype);
@@ -310,6 +317,16 @@ impl Text<'_> {
                         map.box_rows, map.box_columns
                     ));
                 }
+                Param::EveryCopy { map, partial_chunk } => {
+                    let name = &pipeline.map(*map).name;
+                    let (partial, of) = match partial_chunk {
+                        true => ("_partial_chunk", "the partial chunk"),
+                        false => ("", "on every rank at once: multimem alone"),
+                    };
+                    self.line(format!(
+                        "const __grid_constant__ EveryCopy {name}_everywhere{partial},  // {of}"
+                    ));
+                }
                 Param::Plan { .. } => self.line("const __grid_constant__ Plan plan,"),
                 Param::Watch => self.line("const __grid_constant__ Watch watch) {"),
             }
@@ -338,7 +355,7 @@ impl Text<'_> {
             .iter()
             .flat_map(|param| match param {
                 Param::Plan { fields, .. } => fields.iter().map(|at| at.field).collect(),
-                Param::Map { .. } | Param::Watch => Vec::new(),
+                Param::Map { .. } | Param::EveryCopy { .. } | Param::Watch => Vec::new(),
             })
             .collect();
         match (fields.contains(&Field::Me), fields.contains(&Field::World)) {
@@ -363,8 +380,10 @@ impl Text<'_> {
     fn barriers(&mut self) {
         let pipeline = self.pipeline;
         self.block("if (warp == 0 && elect_one())", |text| {
-            for map in &pipeline.maps {
-                text.line(format!("tma_prefetch_map({});", map.name));
+            for (map, id) in pipeline.maps.iter().zip(0..) {
+                if pipeline.reaches(MapId(id)).0 {
+                    text.line(format!("tma_prefetch_map({});", map.name));
+                }
             }
             for ring in &pipeline.rings {
                 text.ring_barriers(ring);
@@ -412,10 +431,11 @@ impl Text<'_> {
                 }
                 RunBy::Groups => continue,
             };
-            self.line(format!(
-                "{open}if ({test} && elect_one()) {{  // {}",
-                warp.name
-            ));
+            let elected = match warp.lanes() {
+                Lanes::One => " && elect_one()",
+                Lanes::All => "",
+            };
+            self.line(format!("{open}if ({test}{elected}) {{  // {}", warp.name));
             self.depth += 1;
             if let Some(consumer) = consumer {
                 self.line(consumer);

@@ -19,7 +19,7 @@ mod value;
 mod words;
 mod wrap;
 
-pub use params::{FieldAt, Param, WATCH_BYTES};
+pub use params::{EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
 
 use crate::checked::Checked;
 use crate::kernel::DimId;
@@ -60,6 +60,21 @@ pub fn prelude() -> String {
     files.join("\n")
 }
 
+/// The name under which a text that reaches every rank's memory at once includes [`MULTICAST`], behind the prelude.
+pub const MULTICAST_PRELUDE: &str = "multicast.cuh";
+
+/// Device functions of such a text alone, with `multimem` instructions: no other text has any.
+pub const MULTICAST: &str = include_str!("prelude/multicast.cuh");
+
+/// What a kernel's text includes, by name.
+pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
+    let mut headers = vec![(PRELUDE, prelude())];
+    if source.text.contains(MULTICAST_PRELUDE) {
+        headers.push((MULTICAST_PRELUDE, MULTICAST.into()));
+    }
+    headers
+}
+
 /// A kernel's text and what the host must know to launch it.
 ///
 /// ```
@@ -77,6 +92,7 @@ pub fn prelude() -> String {
 ///             let last: Option<&FieldAt> = fields.last();
 ///             println!("{bytes} bytes, the last field is {:?}", last.map(|field| &field.name));
 ///         }
+///         Param::EveryCopy { map, .. } => println!("{map:?}, on every rank at once"),
 ///         Param::Watch => println!("{} bytes", cuda::WATCH_BYTES),
 ///     }
 /// }
@@ -123,6 +139,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         role: "",
         run_by: RunBy::Groups,
         group: false,
+        all_lanes: false,
         tiling: 0,
         more_loops: false,
         releases: false,
@@ -163,6 +180,8 @@ struct Text<'a> {
     run_by: RunBy,
     /// Whether warpgroups do, not one thread.
     group: bool,
+    /// Whether all lanes of its warp run what is being printed, of which one does some.
+    all_lanes: bool,
     /// The tiling of the loop over items that is being printed.
     tiling: usize,
     /// Whether its scheduler has more loops over items after what is being printed.

@@ -4,7 +4,9 @@ use super::Text;
 use super::words::ONCE;
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::Mode;
-use crate::warp::{At, Expr, Field, MapId, Node, Phase, RunBy, Slot, Test, Unroll, Warp};
+use crate::warp::{
+    At, Expr, Field, Lanes, MapId, Node, Phase, RunBy, Slot, Test, Unroll, Warp, Whose,
+};
 use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
@@ -13,7 +15,9 @@ impl Text<'_> {
         self.role = warp.name;
         self.run_by = warp.run_by;
         self.group = warp.run_by == RunBy::Groups;
+        self.all_lanes = !self.group && warp.lanes() == Lanes::All;
         self.list(&warp.body);
+        self.all_lanes = false;
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
@@ -21,7 +25,12 @@ impl Text<'_> {
         // What the node before asked, if it has no `else` yet and is none itself.
         let mut asked: Option<&Test> = None;
         let mut named = false;
+        // Nodes that one lane ran for all, behind the first of them.
+        let mut done = 0;
         for (at, node) in nodes.iter().enumerate() {
+            if at < done {
+                continue;
+            }
             if !named && fills(node) {
                 named = self.name_barrier(&nodes[at..]);
             }
@@ -34,12 +43,33 @@ impl Text<'_> {
                 self.otherwise(node, body);
                 continue;
             }
+            let alone = match self.all_lanes {
+                true => nodes[at..]
+                    .iter()
+                    .take_while(|node| by_one_lane(node))
+                    .count(),
+                false => 0,
+            };
+            if alone > 0 {
+                done = at + alone;
+                self.one_lane(&nodes[at..done]);
+                continue;
+            }
             self.node(node);
             if let Node::If { test, .. } = node {
                 asked = Some(test);
             }
         }
         (self.origin, self.more_loops) = (origin, more_loops);
+    }
+
+    /// What one lane of a warp does for all of them. It is the same one each time: groups of stores are its own.
+    fn one_lane(&mut self, nodes: &[Node]) {
+        self.block("if (elect_one())", |text| {
+            text.all_lanes = false;
+            nodes.iter().for_each(|node| text.node(node));
+            text.all_lanes = true;
+        });
     }
 
     /// Names the barrier that a stage's loads complete on and its thread arrives at, if that is in the list before the next stage.
@@ -254,13 +284,19 @@ impl Text<'_> {
                         " + multicast_rank * ({loaded_by_all}_BYTES / CLUSTER)"
                     ));
                 }
+                let Whose::Rank(rank) = &at.whose else {
+                    let copies = self.every_copy(*map, at, false);
+                    let place = self.place(at);
+                    let of = self.box_of(*map);
+                    return self.line(format!("multicast_sum<{of}>({shared}, {copies}, {place});"));
+                };
                 // The contiguous dimension comes first.
                 let [inner, outer] = if mn_major {
                     [&at.row, &at.column]
                 } else {
                     [&at.column, &at.row]
                 };
-                let place = [inner, outer, &at.chunk, &at.rank]
+                let place = [inner, outer, &at.chunk, rank]
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = self.clipped(*map, at, false);
@@ -291,21 +327,34 @@ impl Text<'_> {
             } => {
                 let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 shared.push_str(&self.slice(slice));
-                let to = self.clipped(*map, at, true);
-                let verb = match mode {
-                    StoreMode::Write => "tma_store",
-                    StoreMode::Add => "tma_reduce_add",
-                };
-                // The contiguous dimension comes first.
-                let [inner, outer] = match self.pipeline.mn_major(*map) {
-                    true => [&at.row, &at.column],
-                    false => [&at.column, &at.row],
-                };
-                let [inner, outer, chunk, rank] =
-                    [inner, outer, &at.chunk, &at.rank].map(|expr| self.expr(expr));
-                self.line(format!(
-                    "{verb}({to}, {shared}, {inner}, {outer}, {chunk}, {rank});"
-                ));
+                match &at.whose {
+                    Whose::Everywhere => {
+                        let verb = match mode {
+                            StoreMode::Write => "multicast_store",
+                            StoreMode::Add => "multicast_add",
+                        };
+                        let copies = self.every_copy(*map, at, true);
+                        let (of, place) = (self.box_of(*map), self.place(at));
+                        self.line(format!("{verb}<{of}>({copies}, {shared}, {place});"));
+                    }
+                    Whose::Rank(rank) => {
+                        let to = self.clipped(*map, at, true);
+                        let verb = match mode {
+                            StoreMode::Write => "tma_store",
+                            StoreMode::Add => "tma_reduce_add",
+                        };
+                        // The contiguous dimension comes first.
+                        let [inner, outer] = match self.pipeline.mn_major(*map) {
+                            true => [&at.row, &at.column],
+                            false => [&at.column, &at.row],
+                        };
+                        let [inner, outer, chunk, rank] =
+                            [inner, outer, &at.chunk, rank].map(|expr| self.expr(expr));
+                        self.line(format!(
+                            "{verb}({to}, {shared}, {inner}, {outer}, {chunk}, {rank});"
+                        ));
+                    }
+                }
                 // What was loaded here is released some stores later.
                 if self.releases {
                     self.line("++held;");
@@ -384,6 +433,7 @@ impl Text<'_> {
                 self.line(format!("scales_copy({}, {}, {rows});", on(to), on(from)));
             }
             Node::FenceGlobal => self.line("fence_async_global();"),
+            Node::FenceAlias => self.line("fence_alias();"),
             Node::CounterAdvance { counter, cell } => {
                 let cell = self.cell(*counter, cell);
                 self.line(format!(
@@ -392,14 +442,21 @@ impl Text<'_> {
             }
             Node::CounterAdd {
                 counter,
-                rank,
+                whose,
                 cell,
                 amount,
             } => {
-                let (rank, cell) = (self.expr(rank), self.cell(*counter, cell));
-                self.line(format!(
-                    "counter_add(plan.cells, {rank}, {cell}, {amount});"
-                ));
+                let cell = self.cell(*counter, cell);
+                self.line(match whose {
+                    Whose::Rank(rank) => {
+                        let rank = self.expr(rank);
+                        format!("counter_add(plan.cells, {rank}, {cell}, {amount});")
+                    }
+                    Whose::Everywhere => {
+                        let heap = self.field(Field::HeapEverywhere);
+                        format!("counter_add_everywhere({heap}, plan.cells, {cell}, {amount});")
+                    }
+                });
             }
             Node::Defer {
                 counter,
@@ -454,12 +511,37 @@ impl Text<'_> {
 
     /// The map that a box is stored or loaded by.
     fn clipped(&self, id: MapId, at: &At, stored: bool) -> String {
+        self.of_chunk(self.pipeline.map(id).name.clone(), id, at, stored)
+    }
+
+    /// The same of a box in every rank's memory.
+    fn every_copy(&self, id: MapId, at: &At, stored: bool) -> String {
+        let name = format!("{}_everywhere", self.pipeline.map(id).name);
+        self.of_chunk(name, id, at, stored)
+    }
+
+    /// `bf16, 128, 64`: a box of a map.
+    fn box_of(&self, id: MapId) -> String {
+        let map = self.pipeline.map(id);
+        let element = self.element(self.pipeline.kernel.buffers[map.tensor.index()].dtype);
+        format!("{element}, {}, {}", map.box_rows, map.box_columns)
+    }
+
+    /// Column, row and chunk.
+    fn place(&self, at: &At) -> String {
+        [&at.column, &at.row, &at.chunk]
+            .map(|expr| self.expr(expr))
+            .join(", ")
+    }
+
+    /// What a box goes by, or its sibling for the partial chunk.
+    fn of_chunk(&self, name: String, id: MapId, at: &At, stored: bool) -> String {
         let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
-        let name = &map.name;
-        if !map.clips(kernel.buffers[map.tensor.index()].usage, stored) {
-            return name.clone();
-        }
-        let chunk = self.factor(map.chunk_at(at));
+        let clips = map.clips(kernel.buffers[map.tensor.index()].usage, stored);
+        let Some(chunk) = map.chunk_at(at).filter(|_| clips) else {
+            return name;
+        };
+        let chunk = self.factor(chunk);
         let partial_chunk = self.field(Field::PartialChunk(map.divided(kernel)));
         format!("{chunk} == {partial_chunk} ? {name}_partial_chunk : {name}")
     }
@@ -472,6 +554,54 @@ impl Text<'_> {
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
         let first = Expr::Field(Field::First(counter));
         self.expr(&(first + cell.clone()))
+    }
+}
+
+/// Whether one lane does it where all lanes of a warp run: what belongs to a thread, or is done once for all of them.
+fn by_one_lane(node: &Node) -> bool {
+    match node {
+        Node::Load { .. } | Node::Store { .. } => !node.is_everywhere(),
+        Node::Expect { .. }
+        | Node::Arrive { .. }
+        | Node::Release { .. }
+        | Node::Commit
+        | Node::AwaitRead { .. }
+        | Node::AwaitStores { .. }
+        | Node::CopyScales { .. }
+        | Node::CounterWait { .. }
+        | Node::FenceGlobal
+        | Node::CounterAdvance { .. }
+        | Node::CounterAdd { .. }
+        | Node::Defer { .. }
+        | Node::Flush { .. } => true,
+        Node::Note(_)
+        | Node::Let { .. }
+        | Node::Schedule { .. }
+        | Node::Ranks { .. }
+        | Node::Others { .. }
+        | Node::Items { .. }
+        | Node::For { .. }
+        | Node::If { .. }
+        | Node::Await { .. }
+        | Node::TestWait { .. }
+        | Node::AwaitTested { .. }
+        | Node::Advance { .. }
+        | Node::Skip { .. }
+        | Node::AwaitOrder
+        | Node::ArriveOrder
+        | Node::MmaFence
+        | Node::Mma { .. }
+        | Node::MmaCommit
+        | Node::MmaWait { .. }
+        | Node::Accumulators
+        | Node::Fragment(_)
+        | Node::FenceShared
+        | Node::FenceAlias
+        | Node::SyncWarp
+        | Node::AwaitLaunches
+        | Node::SyncCta
+        | Node::SyncCluster
+        | Node::LastCta { .. } => false,
     }
 }
 

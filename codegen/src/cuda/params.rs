@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
 pub(super) use crate::warp::field_name as name;
-use crate::warp::{Ctas, Expr, Field, FragmentOp, MOST_STEPS, MapId, Node, Pipeline};
+use crate::warp::{Ctas, Expr, Field, FragmentOp, MOST_STEPS, MapId, Node, Pipeline, Whose};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -12,6 +12,14 @@ pub enum Param {
         /// Which map: [`Pipeline::maps`] describes it.
         map: MapId,
         /// Whether it is for the one chunk that has some rows, but not all: every chunk of it ends after that many.
+        partial_chunk: bool,
+    },
+    /// A map's tensor in every rank's memory at once: the struct `EveryCopy` of the prelude, of [`EVERY_COPY_BYTES`]. Its
+    /// multicast address, bytes from a row to the next and from a chunk or slot to the next, columns, rows of a chunk.
+    EveryCopy {
+        /// Which map: sizes are its.
+        map: MapId,
+        /// As that of [`Param::Map`].
         partial_chunk: bool,
     },
     /// A struct of numbers.
@@ -29,6 +37,9 @@ pub enum Param {
 /// Bytes of the prelude's `Watch`.
 pub const WATCH_BYTES: usize = 72;
 
+/// Bytes of the prelude's `EveryCopy`.
+pub const EVERY_COPY_BYTES: usize = 32;
+
 /// Where a number lies in the struct.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FieldAt {
@@ -45,15 +56,21 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
     let mut params = Vec::new();
     for (index, map) in pipeline.maps.iter().enumerate() {
         let id = MapId(index as u16);
-        params.push(Param::Map {
-            map: id,
-            partial_chunk: false,
-        });
-        if map.partial_chunk {
-            params.push(Param::Map {
+        let both = [false, true]
+            .into_iter()
+            .filter(|partial| !partial || map.partial_chunk);
+        let (by_tma, everywhere) = pipeline.reaches(id);
+        if by_tma {
+            params.extend(both.clone().map(|partial_chunk| Param::Map {
                 map: id,
-                partial_chunk: true,
-            });
+                partial_chunk,
+            }));
+        }
+        if everywhere {
+            params.extend(both.map(|partial_chunk| Param::EveryCopy {
+                map: id,
+                partial_chunk,
+            }));
         }
     }
     let mut offset = 0;
@@ -113,8 +130,13 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
         Node::CounterWait { counter, .. }
         | Node::CounterAdvance { counter, .. }
-        | Node::CounterAdd { counter, .. }
         | Node::Defer { counter, .. } => used.extend([Field::First(*counter), Field::Me]),
+        Node::CounterAdd { counter, whose, .. } => {
+            used.extend([Field::First(*counter), Field::Me]);
+            if *whose == Whose::Everywhere {
+                used.insert(Field::HeapEverywhere);
+            }
+        }
         Node::LastCta { advance, .. } => {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
@@ -167,6 +189,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::FenceShared
         | Node::SyncWarp
         | Node::FenceGlobal
+        | Node::FenceAlias
         | Node::Flush { .. }
         | Node::AwaitLaunches
         | Node::SyncCta

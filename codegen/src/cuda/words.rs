@@ -155,6 +155,7 @@ pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
         ),
         Field::LateJoin => "waves of items before the first blocks take part".into(),
         Field::Order(_) => "the ranks that this one visits, step by step".into(),
+        Field::HeapEverywhere => "slot 0 of the heap on every rank at once: multimem alone".into(),
         Field::Heap
         | Field::Stride
         | Field::Counters

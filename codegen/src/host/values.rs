@@ -54,6 +54,7 @@ impl Pipeline {
             Field::LateJoin => self.late_join(plan, machine).into(),
             Field::Order(_)
             | Field::Heap
+            | Field::HeapEverywhere
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
@@ -264,6 +265,7 @@ impl Values for Numbers<'_> {
             | Field::LateJoin
             | Field::Order(_)
             | Field::Heap
+            | Field::HeapEverywhere
             | Field::Stride
             | Field::Counters
             | Field::Arrivals

@@ -12,6 +12,7 @@ pub(super) use tile::Tile;
 
 use super::blocks::{Blocks, Summing};
 use super::outcome::Input;
+use super::policy::Numbers;
 use super::setup::Setup;
 use crate::dtype::Dtype;
 use crate::program::{AtStart, TensorId};
@@ -35,6 +36,8 @@ pub(super) struct Data {
     buffers: usize,
     /// The elements of a copy.
     line: Vec<f32>,
+    /// In which order the switch adds.
+    switch: Numbers,
 }
 
 impl Data {
@@ -44,6 +47,7 @@ impl Data {
             stores: Vec::new(),
             buffers,
             line: Vec::new(),
+            switch: Numbers::new(0),
         };
         if wanted && setup.launches() > 0 {
             for rank in 0..setup.world as u16 {
@@ -54,6 +58,11 @@ impl Data {
             }
         }
         data
+    }
+
+    /// Draws the orders in which the switch adds from a seed.
+    pub fn draw_from(&mut self, seed: u64) {
+        self.switch = Numbers::new(seed);
     }
 
     /// Whether numbers are tracked.
@@ -223,10 +232,10 @@ impl Data {
         tile.promoted_dot((left, of_a), (right, of_b), shares, &factors);
     }
 
-    /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
-    /// What has scales is multiplied by them first.
+    /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does, in an order that is
+    /// drawn. What has scales is multiplied by them first.
     pub fn reduce(
-        &self,
+        &mut self,
         tile: &mut Tile,
         homes: std::ops::Range<u16>,
         from: &Span,
@@ -238,7 +247,11 @@ impl Data {
             return tile.reduce_scaled(&codes, &scales);
         }
         let dtype = self.store(homes.start, from.buffer).dtype;
-        tile.reduce(homes.map(|home| self.view(home, from)), dtype);
+        let mut order: Vec<u16> = homes.collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, self.switch.below(at as u64 + 1) as usize);
+        }
+        tile.reduce(order.iter().map(|home| self.view(*home, from)), dtype);
     }
 
     /// `tile = from`.

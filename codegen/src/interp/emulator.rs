@@ -119,6 +119,11 @@ impl<'a> Emulator<'a> {
         }
     }
 
+    /// Draws the orders in which the switch adds from a seed.
+    pub fn switch_adds_by(&mut self, seed: u64) {
+        self.data.draw_from(seed);
+    }
+
     pub fn rank_of(&self, turn: Turn) -> usize {
         match self.workers.get(turn) {
             Some(worker) => worker.agent / self.setup.roles,

@@ -44,7 +44,8 @@
 //! Memory holds each element as an f32 rounded to its dtype, and NaN until it is written. Products, sums of stored
 //! tiles and the expression of a store are computed in f32 or better and rounded once when stored. A reduce-add rounds
 //! the tile, and then every sum at the destination. A sum in the switch is computed in f32 and rounded once to the
-//! memory's type. The interleaving decides the order of reduce-adds, so their bits may differ between seeds.
+//! memory's type. The interleaving decides the order of reduce-adds, and a draw that of sums in the
+//! switch, so their bits may differ between seeds.
 //!
 //! If CTAs share the K steps of a tile, each CTA's part is summed separately, and then the parts in order. On a GPU
 //! every epilogue subtile begins with the part of the CTA that stores it.
@@ -224,6 +225,7 @@ fn execute(
         options.workers.unwrap_or(chosen)
     };
     let mut emulator = Emulator::new(&setup, workers, options.data);
+    emulator.switch_adds_by(options.seed);
     let policy = options
         .policy
         .unwrap_or_else(|| Policy::of_seed(options.seed, setup.world as u32, setup.roles as u32));

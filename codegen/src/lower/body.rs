@@ -407,6 +407,12 @@ impl<'a> Placer<'a> {
                 self.fill(*acc, at);
                 let region = self.region(from, at, Use::Read)?;
                 self.one_slot(from, &region, at);
+                if region.home == Home::Everywhere {
+                    self.found.push(
+                        mistake(at, "a load reads every rank's copy at once")
+                            .hint("their sum, `z.everywhere()[t].sum()`, or one rank's"),
+                    );
+                }
                 OpKind::Load {
                     acc: *acc,
                     from: region,

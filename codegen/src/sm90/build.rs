@@ -5,6 +5,7 @@
 use super::branches::lifted;
 use super::builder::{Alike, Builder, clustered, depth, refuse};
 use super::cta;
+use super::everywhere::converge;
 use super::names::once_each;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
@@ -147,6 +148,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     }
     for warp in &mut warps {
         once_each(&mut warp.body);
+        converge(warp);
     }
     once_each(&mut end);
     let counted = super::comm::counted_twice(kernel, &builder.scale);

@@ -3,7 +3,7 @@
 use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::{Cells, WhichChunk};
-use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick, Side};
+use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
 use crate::warp::{Expr, Field, Node, Unroll};
 
 impl Walk<'_, '_> {
@@ -65,11 +65,11 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
-    /// Whether `cells` names one cell, which a thread can remember. An item that is larger than a piece has several, and so have
+    /// Whether `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
     /// rows of slabs.
     pub fn one_cell(&self, cells: &Cells) -> bool {
         let dims = &self.b.kernel.counters[cells.counter.index()].dims;
-        cells.index.iter().zip(dims).all(|(index, dim)| match (index, dim) {
+        let one = |(index, dim): (&CellIndex, &CounterDim)| match (index, dim) {
             (CellIndex::Rank(Pick::One(_)) | CellIndex::Item(_), _) => true,
             (CellIndex::Rank(Pick::All | Pick::Others), _) => false,
             (CellIndex::Along(var, side), CounterDim::Items(counted)) => {
@@ -84,7 +84,8 @@ impl Walk<'_, '_> {
                 })
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => false,
-        })
+        };
+        cells.home != Home::Everywhere && cells.index.iter().zip(dims).all(one)
     }
 
     fn along(

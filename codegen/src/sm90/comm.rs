@@ -4,6 +4,7 @@
 
 use super::builder::refuse;
 use super::cta::MOST_BOX_ROWS;
+use super::everywhere::{after_lanes, goes_everywhere};
 use super::leaves::{Leaf, common, each_item, leaves, moved_blocks, moves_boxes, moves_scales};
 use super::moves::Move;
 use super::nodes::{all_empty, why};
@@ -274,6 +275,7 @@ impl Walk<'_, '_> {
         } else {
             nodes.push(Node::AwaitStores { pending: 0.into() });
         }
+        nodes.extend(one.boxes().any(goes_everywhere).then_some(Node::FenceAlias));
         for leaf in &one.signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
@@ -320,6 +322,7 @@ impl Walk<'_, '_> {
                 held: sending(),
             },
         ];
+        let body = after_lanes(body, goes_everywhere(copy));
         self.each_box(note, of_blocks, body)
     }
 

@@ -17,7 +17,7 @@ use crate::program::{TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Value};
 use crate::warp::{
-    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
+    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test, Whose,
     identifier,
 };
 
@@ -226,7 +226,7 @@ impl Walk<'_, '_> {
         for (waits, sum) in pass.sums.iter().filter(|_| pass.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.waits(waits));
-            sums.extend(self.load_term(sum));
+            sums.append(&mut self.load_term(sum));
         }
         let mut loads = Vec::new();
         let mut bytes = Expr::from(0);
@@ -270,8 +270,11 @@ impl Walk<'_, '_> {
     }
 
     /// Loads a subtile of each term of a sum, one after another.
-    fn load_term(&mut self, sum: &Leaf<'_>) -> Option<Node> {
-        let (map, at, dtype) = self.term(sum, Expr::var("part"))?;
+    fn load_term(&mut self, sum: &Leaf<'_>) -> Vec<Node> {
+        let Some((map, at, dtype)) = self.term(sum, Expr::var("part")) else {
+            return Vec::new();
+        };
+        let everywhere = at.whose == Whose::Everywhere;
         let bytes = self.subtile_elements() * dtype.bytes();
         let (part, _) = self.tiling().input_place(0);
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
@@ -287,7 +290,11 @@ impl Walk<'_, '_> {
             multicast: false,
             partial_boxes: None,
         });
-        Some(self.each_slot(sum, None, filled(bytes, vec![load])))
+        let load = match everywhere {
+            true => [vec![empty()], summed(vec![load])].concat(),
+            false => filled(bytes, vec![load]),
+        };
+        self.each_slot(sum, None, load)
     }
 
     /// Where a subtile of a stored tile lies.
@@ -458,7 +465,7 @@ impl Walk<'_, '_> {
                 }),
             ];
             body.extend(released());
-            nodes.push(self.each_slot(leaf, own, body));
+            nodes.extend(self.each_slot(leaf, own, body));
         }
         nodes
     }
@@ -514,22 +521,46 @@ impl Walk<'_, '_> {
 
 /// A stage with those loads of so many bytes.
 pub(super) fn filled(bytes: Expr, loads: Vec<Node>) -> Vec<Node> {
-    let mut nodes = vec![
-        Node::Await {
-            barrier: STAGES.empty(),
-            phase: Phase::PreviousPhase,
-        },
-        Node::Expect {
-            barrier: STAGES.full(),
-            bytes,
-        },
-    ];
+    [vec![empty()], expected(bytes, loads)].concat()
+}
+
+/// Waits until a stage is empty.
+const fn empty() -> Node {
+    Node::Await {
+        barrier: STAGES.empty(),
+        phase: Phase::PreviousPhase,
+    }
+}
+
+/// Loads of so many bytes into an empty stage.
+pub(super) fn expected(bytes: Expr, loads: Vec<Node>) -> Vec<Node> {
+    let mut nodes = vec![Node::Expect {
+        barrier: STAGES.full(),
+        bytes,
+    }];
     nodes.extend(loads);
     nodes.push(Node::Advance {
         ring: STAGES,
         keep: false,
     });
     nodes
+}
+
+/// Sums of every rank's copies in an empty stage: all lanes write them by ordinary stores, which no bytes complete. What they
+/// read may be written again, at its ranks' own addresses, by whoever knows of the arrival.
+pub(super) fn summed(sums: Vec<Node>) -> Vec<Node> {
+    let full = [
+        Node::FenceAlias,
+        Node::Arrive {
+            barrier: STAGES.full(),
+            slot: Slot::Current,
+        },
+        Node::Advance {
+            ring: STAGES,
+            keep: false,
+        },
+    ];
+    sums.into_iter().chain(full).collect()
 }
 
 /// Releases a stage that was read. These were ordinary reads; the next write to it is TMA's.

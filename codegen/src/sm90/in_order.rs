@@ -4,12 +4,13 @@
 //! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
 
 use super::builder::refuse;
+use super::everywhere::after_lanes;
 use super::leaves::{Around, Leaf};
 use super::leaves::{moved_blocks, moves_scales};
 use super::rings::{spare_staging, staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
-use crate::program::{StoreMode, Var};
+use crate::program::{Home, StoreMode, Var};
 use crate::warp::{Expr, Node, Phase, RingId};
 
 impl Walk<'_, '_> {
@@ -106,7 +107,7 @@ impl Walk<'_, '_> {
                 OpKind::Copy { dst, src } => {
                     nodes.push(self.note(op));
                     if *unfenced {
-                        nodes.push(Node::FenceGlobal);
+                        nodes.extend(self.after_waits());
                     }
                     let of_blocks = moved_blocks(self.b.kernel, op).is_some();
                     nodes.extend(self.boxes(var, dst, src, of_blocks));
@@ -167,11 +168,14 @@ impl Walk<'_, '_> {
             Node::Commit,
             Node::Advance { ring, keep: false },
         ];
+        let everywhere = dst.home == Home::Everywhere;
+        let body = after_lanes(body, everywhere);
         let mut nodes = match of_blocks {
             true => body,
             false => vec![self.batch(body)],
         };
         nodes.push(Node::AwaitStores { pending: 0.into() });
+        nodes.extend(everywhere.then_some(Node::FenceAlias));
         nodes
     }
 

@@ -6,7 +6,7 @@ use super::nodes::why;
 use super::walk::{Bound, Walk};
 use crate::kernel::{Block, Cells, Op, OpKind};
 use crate::program::{CounterId, PartitionId, Side, Var};
-use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
+use crate::warp::{Expr, Field, Node, Note, Test, Whose, counter_name};
 
 const AT_THE_END: &str = "after the last tile, this role may only signal, then wait";
 const MOVE_IT: &str =
@@ -82,33 +82,37 @@ impl Walk<'_, '_> {
             }
         }
         if !nodes.is_empty() {
-            nodes.push(Node::FenceGlobal);
+            nodes.extend(self.after_waits());
         }
         nodes
     }
 
+    /// Fences between a wait and what it guards.
+    pub(super) fn after_waits(&self) -> impl Iterator<Item = Node> + use<> {
+        let alias = self.everywhere.then_some(Node::FenceAlias);
+        [Node::FenceGlobal].into_iter().chain(alias)
+    }
+
     /// Signals cells of `cells.home`.
     pub fn signal(&mut self, cells: &Cells, amount: u32, deferred: bool) -> Vec<Node> {
-        let rank = self.home(&cells.home);
+        let whose = self.whose(&cells.home);
         let counter = cells.counter;
         let name = self.cell_name(counter);
         self.each_cell(cells, &mut |cell| {
-            let rank = rank.clone();
             let (mut nodes, cell) = named(&name, cell);
-            nodes.push(if deferred {
-                Node::Defer {
+            nodes.push(match (deferred, whose.clone()) {
+                (true, Whose::Rank(rank)) => Node::Defer {
                     counter,
                     rank,
                     cell,
                     amount,
-                }
-            } else {
-                Node::CounterAdd {
+                },
+                (_, whose) => Node::CounterAdd {
                     counter,
-                    rank,
+                    whose,
                     cell,
                     amount,
-                }
+                },
             });
             nodes
         })

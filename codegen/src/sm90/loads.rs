@@ -8,6 +8,7 @@
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
 use super::builder::refuse;
+use super::epilogue::{expected, summed};
 use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
@@ -20,7 +21,7 @@ use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
     At, BLOCK_ROWS, Expr, Field, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase,
-    Test, Unroll, identifier,
+    Test, Unroll, Whose, identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -190,6 +191,7 @@ impl Walk<'_, '_> {
             false => self.b.subtile_bytes(self.tiling),
         };
         let (part, _) = self.tiling().reused_stage();
+        let everywhere = at.whose == Whose::Everywhere;
         let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,
             part,
@@ -204,23 +206,17 @@ impl Walk<'_, '_> {
             partial_boxes: None,
         });
         let mut part = self.empty_stage();
-        part.extend([
-            Node::Expect {
-                barrier: STAGES.full(),
-                bytes: self.stage_subtiles() * subtile,
-            },
-            count(
-                "i",
-                self.stage_subtiles(),
-                1.into(),
-                Unroll::Once,
-                vec![load],
-            ),
-            Node::Advance {
-                ring: STAGES,
-                keep: false,
-            },
-        ]);
+        let loads = vec![count(
+            "i",
+            self.stage_subtiles(),
+            1.into(),
+            Unroll::Once,
+            vec![load],
+        )];
+        part.extend(match everywhere {
+            true => summed(loads),
+            false => expected(self.stage_subtiles() * subtile, loads),
+        });
         // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first. What else is waited for
         // comes once, before all of them.
         let (each, before): (Vec<_>, Vec<_>) =
@@ -239,7 +235,7 @@ impl Walk<'_, '_> {
                 );
             }
         }
-        body.push(Node::FenceGlobal);
+        body.extend(self.after_waits());
         body.push(count(
             "part",
             self.subtiles(),
@@ -247,37 +243,41 @@ impl Walk<'_, '_> {
             Unroll::Once,
             part,
         ));
-        nodes.push(self.each_slot(sum, None, body));
+        nodes.extend(self.each_slot(sum, None, body));
         nodes
     }
 
-    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn.
+    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn. Every rank's copies
+    /// come as one term, their sum.
     pub(super) fn each_slot(
         &self,
         sum: &Leaf<'_>,
         own: Option<FragmentOp>,
         body: Vec<Node>,
-    ) -> Node {
+    ) -> Vec<Node> {
         let var = "from".to_string();
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
-            return Node::Others { var, own, body };
+            return vec![Node::Others { var, own, body }];
         };
+        if from.home == Home::Everywhere {
+            return body;
+        }
         if from.slot != Some(Pick::All) {
-            return Node::Others { var, own, body };
+            return vec![Node::Others { var, own, body }];
         }
         let to = match self.b.kernel.buffers[from.buffer.index()].slots_by() {
             Slots::Count(count) => count.into(),
             Slots::World => Expr::world(),
             Slots::Peers => Expr::world() - 1,
         };
-        Node::For {
+        vec![Node::For {
             var,
             from: 0.into(),
             to,
             by: 1.into(),
             unroll: Unroll::Once,
             body,
-        }
+        }]
     }
 
     /// Where a subtile of a sum's term lies, that of the slot `from`, and its type.
@@ -288,13 +288,16 @@ impl Walk<'_, '_> {
         let buffer = &self.b.kernel.buffers[from.buffer.index()];
         let name = &buffer.name;
         let refused = match (&from.slot, &from.home) {
-            (_, Home::Everywhere) => Some((
-                "a sum over the memory of all ranks".into(),
-                "each rank sends its part to a slot of the rank that adds: `partial[others()][t].sum()`".into(),
+            (Some(Pick::Others | Pick::All), Home::Everywhere) => Some((
+                "a sum of several slots over the memory of all ranks".into(),
+                format!("one slot of every rank: `{name}.everywhere()[slot][t].sum()`"),
             )),
+            (_, Home::Everywhere) => None,
             (_, home) if home.is_remote() => Some((
                 "a sum of slots in another rank's memory".into(),
-                format!("copy them to this rank first: it adds its own slots, `{name}[others()][t].sum()`"),
+                format!(
+                    "copy them to this rank first: it adds its own slots, `{name}[others()][t].sum()`"
+                ),
             )),
             (Some(Pick::One(_)) | None, _) => Some((
                 "a sum of one slot".into(),
@@ -316,7 +319,12 @@ impl Walk<'_, '_> {
         let (_, _, row, column) = self.item(var)?;
         let map = self.subtile_map(from.buffer);
         let place = self.subtile_at(row, column, subtile);
-        let at = self.place(from, map, var, place, Some(Expr::var("from")));
+        let slot = match (&from.home, &from.slot) {
+            (Home::Everywhere, Some(Pick::One(slot))) => Some(self.rank(slot)),
+            (Home::Everywhere, _) => None,
+            (Home::Me | Home::On(_), _) => Some(Expr::var("from")),
+        };
+        let at = self.place(from, map, var, place, slot);
         let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
         Some((map, at, dtype))
     }
@@ -475,7 +483,7 @@ impl Walk<'_, '_> {
                 column,
                 row,
                 chunk,
-                rank,
+                whose: rank.into(),
             },
             multicast: false,
             partial_boxes: None,

@@ -74,7 +74,7 @@ impl Walk<'_, '_> {
                 tensor,
                 elements,
                 part: Expr::var("part"),
-                to: [walk.home(&dst.home), slot],
+                to: [walk.home_of_scales(&dst.home), slot],
                 rows: rows.clone(),
                 columns: columns.clone(),
             });

@@ -89,7 +89,7 @@ impl Walk<'_, '_> {
                 Unroll::Fully,
                 part,
             ));
-            nodes.push(self.each_slot(sum, None, body));
+            nodes.extend(self.each_slot(sum, None, body));
         }
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());

@@ -11,6 +11,7 @@ mod comm;
 pub mod cta;
 mod either;
 mod epilogue;
+mod everywhere;
 mod in_order;
 mod item;
 mod leaves;

@@ -27,8 +27,8 @@ impl Walk<'_, '_> {
         };
         let copy = Node::CopyScales {
             tensor: src.buffer,
-            from: self.home(&src.home),
-            to: self.home(&dst.home),
+            from: self.home_of_scales(&src.home),
+            to: self.home_of_scales(&dst.home),
             row: first,
             rows: Expr::Min(Box::new(piece), Box::new(all - start)),
         };
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
                 each => row / Expr::symbol("SCALE_BLOCK", each),
             },
             chunk: chunk.unwrap_or(0.into()),
-            rank: self.home(&region.home),
+            whose: self.home_of_scales(&region.home).into(),
         };
         (map, at)
     }

@@ -1,6 +1,7 @@
 //! Subtiles of a tile, as the roles number them: where each lies, and the boxes that carry it.
 
 use super::epilogue::groups;
+use super::everywhere::goes_everywhere;
 use super::leaves::Leaf;
 use super::nodes::{count, read, side, why};
 use super::passes::Pass;
@@ -35,6 +36,9 @@ impl Walk<'_, '_> {
                 let (dst, mode) = (dst.clone(), *mode);
                 part.extend(self.inside(&leaf.around, &mut |walk| walk.subtile_to(&dst, mode)));
             }
+            if stores.iter().any(goes_everywhere) {
+                part.extend([Node::FenceShared, Node::SyncWarp]);
+            }
             part.push(Node::Commit);
             if !self.b.cta.aliased() {
                 part.extend(self.subtile_read());
@@ -49,7 +53,9 @@ impl Walk<'_, '_> {
             nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES, Slot::Current));
         }
+        let everywhere = pass.stores.iter().any(goes_everywhere);
         if pass.signals.is_empty() {
+            nodes.extend(everywhere.then_some(Node::FenceAlias));
             return nodes;
         }
         if lag {
@@ -63,6 +69,7 @@ impl Walk<'_, '_> {
         } else {
             nodes.push(Node::AwaitStores { pending: 0.into() });
         }
+        nodes.extend(everywhere.then_some(Node::FenceAlias));
         nodes.extend(self.signals(pass, lag));
         nodes
     }

@@ -3,6 +3,7 @@
 use super::builder::{Builder, refuse};
 use super::cta::{Cta, Mode};
 use super::either::either;
+use super::everywhere::moves_everywhere;
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
@@ -11,7 +12,8 @@ use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, T
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
-    At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
+    At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, Whose, identifier,
+    variable,
 };
 use std::collections::BTreeSet;
 
@@ -77,6 +79,8 @@ pub(super) struct Walk<'b, 'a> {
     loops: Vec<Var>,
     /// Which of the roles that move data, by its index among them.
     pub comm: usize,
+    /// Whether an item of the loop that it is in accesses every rank's memory at once.
+    pub everywhere: bool,
     /// Whether one thread of a CTA that moves data does all of its items in order, instead of one that fetches and one that
     /// sends.
     pub in_order: bool,
@@ -99,6 +103,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             loops: Vec::new(),
             comm: 0,
             in_order: false,
+            everywhere: false,
         }
     }
 
@@ -215,6 +220,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                     ..
                 } => {
                     let of = self.loop_over(*var);
+                    self.everywhere = moves_everywhere(body);
                     let items = ItemsOf {
                         var: *var,
                         partition: *partition,
@@ -279,12 +285,22 @@ impl<'b, 'a> Walk<'b, 'a> {
         variable(&self.b.kernel.vars[var.index()])
     }
 
-    pub fn home(&mut self, home: &Home) -> Expr {
+    pub fn whose(&mut self, home: &Home) -> Whose {
         match home {
-            Home::Me => Expr::me(),
-            Home::On(rank) => self.rank(rank),
-            Home::Everywhere => {
-                self.refuse("a multicast address", "one rank at a time: `.on(rank)`");
+            Home::Me => Expr::me().into(),
+            Home::On(rank) => self.rank(rank).into(),
+            Home::Everywhere => Whose::Everywhere,
+        }
+    }
+
+    /// Whose memory scales are in, which go to one rank after another.
+    pub fn home_of_scales(&mut self, home: &Home) -> Expr {
+        match self.whose(home) {
+            Whose::Rank(rank) => rank,
+            Whose::Everywhere => {
+                let message = "scales in every rank's memory at once";
+                let hint = "a loop over ranks, `.on(rank)`; elements go everywhere without them: `x.everywhere().data()[p]`";
+                self.refuse(message, hint);
                 Expr::me()
             }
         }
@@ -435,7 +451,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                 "items that the ranks divide as they divide its rows",
             );
         }
-        let rank = self.home(&region.home);
+        let whose = self.whose(&region.home);
         let slot = slot.unwrap_or(Expr::Const(0));
         let after = |chunk: Option<Expr>, dim: DimId, at: Expr| match chunk {
             Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + at,
@@ -443,14 +459,14 @@ impl<'b, 'a> Walk<'b, 'a> {
         };
         let (rows, columns) = (buffer.rows, buffer.columns);
         let chunk = of_rows.clone().unwrap_or(Expr::Const(0));
-        let nobody = || Expr::Const(0);
-        let (row, column, chunk, rank) = match view {
+        let (nobody, mine) = (|| Expr::Const(0), || Whose::Rank(Expr::Const(0)));
+        let (row, column, chunk, whose) = match view {
             View::Flat => {
                 let row = after(of_rows.filter(|_| !held), rows, row);
-                (row, after(of_columns, columns, column), nobody(), nobody())
+                (row, after(of_columns, columns, column), nobody(), mine())
             }
-            View::Chunks => (row, column, chunk, nobody()),
-            View::ColumnChunks => (row, column, of_columns.unwrap_or(nobody()), nobody()),
+            View::Chunks => (row, column, chunk, mine()),
+            View::ColumnChunks => (row, column, of_columns.unwrap_or(nobody()), mine()),
             View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
                 if of_columns.is_some() =>
             {
@@ -460,18 +476,18 @@ impl<'b, 'a> Walk<'b, 'a> {
                 let hint = "Out, Accumulated, or scratch of one slot that no statement reaches on a peer: \
                     they are this rank's alone";
                 self.refuse(message, hint);
-                (row, column, nobody(), rank)
+                (row, column, nobody(), whose)
             }
-            View::SharedChunks => (row, column, chunk, rank),
-            View::SharedChunk => (row, column, nobody(), rank),
-            View::SharedSlots => (row, column, slot, rank),
-            View::SharedSlotChunks => (row, column, slot * Expr::world() + chunk, rank),
+            View::SharedChunks => (row, column, chunk, whose),
+            View::SharedChunk => (row, column, nobody(), whose),
+            View::SharedSlots => (row, column, slot, whose),
+            View::SharedSlotChunks => (row, column, slot * Expr::world() + chunk, whose),
         };
         At {
             column,
             row,
             chunk,
-            rank,
+            whose,
         }
     }
 }

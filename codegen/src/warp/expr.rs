@@ -88,6 +88,8 @@ pub enum Field {
     Arrivals,
     /// Address, in this rank's own memory, of a word that is zero between launches (64 bits).
     Finished,
+    /// The multicast address of the heap: of where each rank's slot starts (64 bits).
+    HeapEverywhere,
     /// Address, in this rank's own memory, of a vector or a scale (64 bits).
     Vector(TensorId),
     /// Elements from a line of a plane of scales to the next.
@@ -117,6 +119,7 @@ impl Field {
             | Field::LateJoin => 4,
             Field::Order(_) => MOST_STEPS,
             Field::Heap
+            | Field::HeapEverywhere
             | Field::Stride
             | Field::Counters
             | Field::Arrivals

@@ -30,7 +30,7 @@ pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGI
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Elements, Epilogue, FragmentOp, Param, Source};
-pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View};
+pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, Unroll, View, Whose};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, ItemLoop, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{
@@ -142,6 +142,38 @@ pub struct Warp {
     pub run_by: RunBy,
     /// What it runs.
     pub body: Vec<Node>,
+}
+
+/// Which lanes of a warp run its role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lanes {
+    /// One elected lane.
+    One,
+    /// All of them. What one does for all (TMA, barriers, counters), the first does.
+    All,
+}
+
+impl Lanes {
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Lanes::One => "one thread of",
+            Lanes::All => "all lanes of",
+        }
+    }
+}
+
+impl Warp {
+    /// Which lanes of its warps run it; those of warpgroups are all there.
+    pub fn lanes(&self) -> Lanes {
+        let mut everywhere = false;
+        for node in &self.body {
+            node.visit(&mut |node| everywhere |= node.is_everywhere());
+        }
+        match everywhere || self.run_by == RunBy::Groups {
+            true => Lanes::All,
+            false => Lanes::One,
+        }
+    }
 }
 
 /// Boxes of a piece that are sent and signalled together.

@@ -166,6 +166,9 @@ pub enum Node {
 
     // --- TMA.
     /// Starts a load into a part of the current slot; it completes on the slot's full barrier, with all its bytes.
+    ///
+    /// From every rank, it is a sum: all lanes of the warp have the switch add what lies there on each rank, in an order of its
+    /// own, and write the sums to the slot by ordinary stores. [`Node::SyncWarp`], then an arrival, say that it is there.
     Load {
         /// The ring.
         ring: RingId,
@@ -187,6 +190,9 @@ pub enum Node {
         partial_boxes: Option<PartialBoxes>,
     },
     /// Starts a store from the current slot's first part.
+    ///
+    /// To every rank, all lanes of the warp read the slot and store it to a multicast address, or add it there, before they go
+    /// on: no group completes it. [`Node::FenceAlias`], then [`Node::SyncWarp`], come before its signal.
     Store {
         /// The ring.
         ring: RingId,
@@ -244,7 +250,7 @@ pub enum Node {
     /// Ordinary accesses of shared memory that are mine, or that I know of by a barrier, come before later accesses of the async
     /// proxy. Each lane's own.
     FenceShared,
-    /// All lanes of the warp are here: what each did, its first lane may announce.
+    /// All lanes of the warp are here: what each did, its first lane may announce, and what that lane has waited for, each knows.
     SyncWarp,
 
     // --- Between CTAs and ranks.
@@ -279,6 +285,12 @@ pub enum Node {
     },
     /// An acquired counter comes before TMA's accesses of global memory.
     FenceGlobal,
+    /// Accesses of global memory at its ranks' own addresses, and at the multicast address of the same memory: what comes before
+    /// the fence by one comes before what follows it by the other. Each lane's own.
+    ///
+    /// CUDA: `fence_alias`. Meaning: two addresses of one memory are two proxies (PTX ISA, Memory Consistency Model, Causality
+    /// Order: aliases need an alias proxy fence along the path from one access to the other).
+    FenceAlias,
     /// Moves the base of a cell of mine on by what arrives in this launch: nobody waits for it in this launch again.
     CounterAdvance {
         /// The set.
@@ -287,11 +299,13 @@ pub enum Node {
         cell: Expr,
     },
     /// Adds to a cell. Release at system scope.
+    ///
+    /// CUDA: `counter_add`; on every rank `counter_add_everywhere`, one instruction. Meaning: the add on that rank, or on each.
     CounterAdd {
         /// The set.
         counter: CounterId,
         /// On whom.
-        rank: Expr,
+        whose: Whose,
         /// The cell.
         cell: Expr,
         /// How much.
@@ -403,7 +417,36 @@ pub struct At {
     /// Which chunk or slot.
     pub chunk: Expr,
     /// Whose memory.
-    pub rank: Expr,
+    pub whose: Whose,
+}
+
+/// Whose memory a place is in.
+///
+/// CUDA: of one rank, the last coordinate of a map or a slot of the heap. Of all ranks, a multicast address, which `multimem`
+/// instructions alone may touch (PTX ISA, `multimem.ld_reduce`, `multimem.st`, `multimem.red`: anything else is undefined).
+/// Meaning: an access of that place on every rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// One rank's.
+    Rank(Expr),
+    /// Every rank's, at once.
+    Everywhere,
+}
+
+impl From<Expr> for Whose {
+    fn from(rank: Expr) -> Whose {
+        Whose::Rank(rank)
+    }
+}
+
+impl Whose {
+    /// The rank; `None`: every one.
+    pub const fn rank(&self) -> Option<&Expr> {
+        match self {
+            Whose::Rank(rank) => Some(rank),
+            Whose::Everywhere => None,
+        }
+    }
 }
 
 /// A box as partial boxes of [`PARTIAL_BOX_ROWS`](super::PARTIAL_BOX_ROWS) rows, loaded one by one unless all of them have rows that exist:
@@ -471,15 +514,15 @@ impl Map {
     }
 
     /// Which chunk of that dimension a box lies in: where each rank has a chunk, the chunk of the rank whose memory it
-    /// is.
-    pub(crate) const fn chunk_at<'a>(&self, at: &'a At) -> &'a Expr {
+    /// is; `None` of every rank's.
+    pub(crate) const fn chunk_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
         match self.view {
             View::Flat
             | View::Chunks
             | View::ColumnChunks
             | View::SharedChunks
-            | View::SharedSlotChunks => &at.chunk,
-            View::SharedSlots | View::SharedChunk => &at.rank,
+            | View::SharedSlotChunks => Some(&at.chunk),
+            View::SharedSlots | View::SharedChunk => at.whose.rank(),
         }
     }
 }

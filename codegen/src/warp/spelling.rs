@@ -113,6 +113,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::Line(tensor) => format!("{}_line", field_name(pipeline, Field::Vector(tensor))),
         Field::Order(order) => pipeline.order_table(order).name.clone(),
         Field::Heap => "heap".into(),
+        Field::HeapEverywhere => "heap_everywhere".into(),
         Field::Stride => "stride".into(),
         Field::Counters => "offset".into(),
         Field::Arrivals => "arrivals".into(),
@@ -152,11 +153,11 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 /// Names that the generated CUDA has for its own: words of C++, of the prelude and of every kernel.
 const OWN: &str = "T acc advance again all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
-    const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
-    counter_wait counter_wait_before counters_advance cta e4m3 e5m2 elect_one else end_loop enum expect extern \
-    fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
+    const constexpr consumer consumers continue counter counter_add counter_add_everywhere counter_advance counter_on \
+    counter_wait counter_wait_before counters_advance cta e4m3 e5m2 elect_one else end_loop enum everycopy expect extern \
+    fence_alias fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
-    late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_rank multiply my_tiles my_tiles_m n next \
+    late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_add multicast_rank multicast_store multicast_sum multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
     partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
     registers_take relaxed return role row row_major rows rows_of rule rulenumbers scales scales_make scales_read scales_write scheduler scope sending sent shared shared_address \

@@ -10,7 +10,7 @@ use crate::program::{CounterId, StoreMode};
 use crate::tiling::Tiling;
 use crate::warp::{
     At, BarrierId, Ctas, Expr, Field, ItemLoop, Node, Phase, Pipeline, RingId, RunBy, Side, Slot,
-    Unroll,
+    Unroll, Whose,
 };
 use std::fmt;
 
@@ -33,9 +33,10 @@ impl Pipeline {
         }
         for warp in &self.warps {
             let place = match warp.run_by {
-                RunBy::Thread { warp } => format!("one thread of warp {warp}"),
+                RunBy::Thread { warp: at } => format!("{} warp {at}", warp.lanes().words()),
                 RunBy::Threads { first } => {
-                    format!("one thread of each warp from {first} on, one a consumer")
+                    let lanes = warp.lanes().words();
+                    format!("{lanes} each warp from {first} on, one a consumer")
                 }
                 RunBy::Groups => "the warpgroups after the first".into(),
             };
@@ -437,15 +438,25 @@ impl Printer<'_> {
                 format!("copy {rows} of {name} from row {row} on, rank {from} to rank {to}")
             }
             Node::FenceGlobal => "fence global memory for TMA".into(),
+            Node::FenceAlias => "fence the ranks' own addresses from multicast ones".into(),
             Node::CounterAdvance { counter, cell } => {
                 format!("advance {}[{}]", self.counter(*counter), number(cell))
             }
             Node::CounterAdd {
                 counter,
-                rank,
+                whose,
                 cell,
                 amount,
-            } => format!("signal {}", self.signal(*counter, rank, cell, *amount)),
+            } => match whose {
+                Whose::Rank(rank) => {
+                    format!("signal {}", self.signal(*counter, rank, cell, *amount))
+                }
+                Whose::Everywhere => format!(
+                    "signal {}.everywhere[{}] += {amount}, by one instruction",
+                    self.counter(*counter),
+                    number(cell)
+                ),
+            },
             Node::Defer {
                 counter,
                 rank,
@@ -513,16 +524,20 @@ impl Printer<'_> {
         }
     }
 
-    /// `{column, row, chunk, rank}`.
+    /// `{column, row, chunk, whose}`.
     fn at(&self, at: &At) -> String {
         let At {
             column,
             row,
             chunk,
-            rank,
+            whose,
         } = at;
-        let at = [column, row, chunk, rank].map(|expr| number(expr, self));
-        format!("{{{}}}", at.join(", "))
+        let [column, row, chunk] = [column, row, chunk].map(|expr| number(expr, self));
+        let whose = match whose {
+            Whose::Rank(rank) => number(rank, self),
+            Whose::Everywhere => "everywhere".into(),
+        };
+        format!("{{{column}, {row}, {chunk}, {whose}}}")
     }
 
     fn signal(&self, counter: CounterId, rank: &Expr, cell: &Expr, amount: u32) -> String {

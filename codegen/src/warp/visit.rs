@@ -1,6 +1,6 @@
 //! Walks over nodes and their numbers.
 
-use super::{Expr, FragmentOp, Node, Pipeline, RingId};
+use super::{Expr, FragmentOp, MapId, Node, Pipeline, RingId, Whose};
 
 impl Node {
     /// Calls `f` with this node and all within it, outer ones first.
@@ -54,6 +54,7 @@ impl Node {
             | Node::CopyScales { .. }
             | Node::CounterWait { .. }
             | Node::FenceGlobal
+            | Node::FenceAlias
             | Node::CounterAdvance { .. }
             | Node::CounterAdd { .. }
             | Node::Defer { .. }
@@ -78,6 +79,11 @@ impl Node {
         } else {
             None
         }
+    }
+
+    /// Whether it accesses the memory of every rank, by all lanes of its warp.
+    pub fn is_everywhere(&self) -> bool {
+        matches!(self, Node::Load { at, .. } | Node::Store { at, .. } if at.whose == Whose::Everywhere)
     }
 
     /// The ring whose slot it reads or writes, if it does.
@@ -115,7 +121,8 @@ impl Node {
                 partial_boxes,
                 ..
             } => {
-                let mut all = vec![index, slice, &at.column, &at.row, &at.chunk, &at.rank];
+                let mut all = vec![index, slice, &at.column, &at.row, &at.chunk];
+                all.extend(at.whose.rank());
                 all.extend(
                     partial_boxes
                         .iter()
@@ -123,7 +130,11 @@ impl Node {
                 );
                 all
             }
-            Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
+            Node::Store { slice, at, .. } => {
+                let mut all = vec![slice, &at.column, &at.row, &at.chunk];
+                all.extend(at.whose.rank());
+                all
+            }
             Node::CopyScales {
                 from,
                 to,
@@ -134,9 +145,10 @@ impl Node {
             Node::Mma { fresh, .. } => vec![fresh],
             Node::Fragment(op) => op.exprs(),
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
-            Node::CounterAdd { rank, cell, .. } | Node::Defer { rank, cell, .. } => {
-                vec![rank, cell]
+            Node::CounterAdd { whose, cell, .. } => {
+                whose.rank().into_iter().chain([cell]).collect()
             }
+            Node::Defer { rank, cell, .. } => vec![rank, cell],
             Node::LastCta { of, advance, .. } => {
                 let mut all = vec![of];
                 all.extend(advance.iter().map(|(_, cells)| cells));
@@ -159,6 +171,7 @@ impl Node {
             | Node::FenceShared
             | Node::SyncWarp
             | Node::FenceGlobal
+            | Node::FenceAlias
             | Node::Flush { .. }
             | Node::AwaitLaunches
             | Node::SyncCta
@@ -173,6 +186,27 @@ impl Pipeline {
         let warps = self.warps.iter().flat_map(|warp| &warp.body);
         let all = self.start.iter().chain(warps).chain(&self.end);
         all.for_each(|node| node.visit(&mut f));
+    }
+
+    /// Whether TMA uses a map, and whether its tensor is accessed in every rank's memory at once.
+    pub fn reaches(&self, id: MapId) -> (bool, bool) {
+        let (mut by_tma, mut everywhere) = (false, false);
+        self.visit(|node| {
+            if let Node::Load {
+                map, partial_boxes, ..
+            } = node
+            {
+                by_tma |= partial_boxes.as_ref().is_some_and(|boxes| boxes.map == id);
+                by_tma |= *map == id && !node.is_everywhere();
+            }
+            if let Node::Store { map, .. } = node {
+                by_tma |= *map == id && !node.is_everywhere();
+            }
+            if let Node::Load { map, .. } | Node::Store { map, .. } = node {
+                everywhere |= *map == id && node.is_everywhere();
+            }
+        });
+        (by_tma, everywhere)
     }
 
     /// Calls `f` with every number and its parts.

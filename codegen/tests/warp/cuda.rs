@@ -181,6 +181,7 @@ fn the_host_is_told_every_number() {
                     );
                 }
             }
+            Param::EveryCopy { .. } => verdict += "every copy\n",
             Param::Watch => verdict += "watch\n",
         }
     }

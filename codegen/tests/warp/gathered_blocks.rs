@@ -281,7 +281,7 @@ fn kernels_that_lose_scales_of_blocks() {
     let to_nobody = |pipeline: &Pipeline, list: &mut Vec<Node>| {
         for node in list {
             if let Some(at) = carried(pipeline, node, true) {
-                at.rank = Expr::me();
+                at.whose = Expr::me().into();
             }
         }
     };

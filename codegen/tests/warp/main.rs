@@ -29,6 +29,7 @@ mod layers;
 mod made;
 mod memory_order;
 mod mn_major;
+mod multicast;
 mod names;
 mod no_depth;
 mod own_terms;

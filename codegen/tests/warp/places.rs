@@ -89,7 +89,9 @@ fn a_gathered_tile_that_a_peer_does_not_get() {
     let mut done = 0;
     pipeline.lists(&mut |list| {
         let before = list.len();
-        list.retain(|node| !matches!(node, Node::Store { at, .. } if at.rank != Expr::me()));
+        list.retain(
+            |node| !matches!(node, Node::Store { at, .. } if at.whose != Expr::me().into()),
+        );
         done += before - list.len();
     });
     assert_eq!(done, 1);
@@ -106,9 +108,9 @@ fn a_gathered_tile_that_a_peer_gets_twice() {
     pipeline.lists(&mut |list| {
         for node in list {
             if let Node::Store { at, .. } = node
-                && at.rank != Expr::me()
+                && at.whose != Expr::me().into()
             {
-                at.rank = (Expr::me() + 1) % Expr::world();
+                at.whose = ((Expr::me() + 1) % Expr::world()).into();
                 done += 1;
             }
         }

@@ -1,6 +1,7 @@
 //! NVLink multicast of a communicator's heap.
 
 use super::Communicator;
+use crate::driver::Address;
 use crate::error::Error;
 use crate::group::Request;
 use crate::multicast::{Multicast, MulticastState};
@@ -45,6 +46,14 @@ impl Communicator {
                 legal: help,
             }),
         }
+    }
+
+    /// The multicast address of so many bytes behind an offset of each rank's slot.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why no multicast reaches all of them.
+    pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        self.group.everywhere(offset, bytes)
     }
 
     /// What multicast reaches now. `reserve` may have changed that.

@@ -152,6 +152,14 @@ impl Heap {
         Ok(())
     }
 
+    /// The multicast address of so many bytes behind an offset.
+    pub fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        self.state()
+            .multicast
+            .address(offset, bytes)
+            .map(Address::of)
+    }
+
     /// What multicast reaches of it.
     pub fn multicast(&self) -> MulticastState {
         self.state().multicast.state()
@@ -406,9 +414,7 @@ impl Allocation {
     /// # Errors
     /// [`Error::Usage`] with the reason why no multicast reaches it.
     pub fn everywhere(&self) -> Result<Address, Error> {
-        let state = self.heap.state();
-        let address = state.multicast.address(self.range.start, self.bytes())?;
-        Ok(Address::of(address))
+        self.heap.everywhere(self.range.start, self.bytes())
     }
 
     /// Whether one mapping is behind that part of each rank's slot.

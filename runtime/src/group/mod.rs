@@ -261,6 +261,11 @@ impl Group {
         self.heap.multicast()
     }
 
+    /// The multicast address of so many bytes behind an offset of each slot.
+    pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        self.heap.everywhere(offset, bytes)
+    }
+
     /// Bytes from a rank's slot to the next.
     pub(crate) fn stride(&self) -> u64 {
         self.heap.stride()

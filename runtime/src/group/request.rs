@@ -95,6 +95,7 @@ impl Request {
             Request::Share(told) => Some(told),
             Request::Meet
             | Request::Reserve(_)
+            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)

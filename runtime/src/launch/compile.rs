@@ -14,8 +14,11 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
         what: format!("machine code for {:?}", source.arch),
         legal: "sm90: the emulator's kernels have none".into(),
     })?;
-    let prelude = text::prelude();
-    let headers = [(text::PRELUDE, prelude.as_str())];
+    let headers = text::headers(source);
+    let headers: Vec<(&str, &str)> = headers
+        .iter()
+        .map(|(name, text)| (*name, &**text))
+        .collect();
     compiler.compile(
         &Source::new(&source.entry, &source.with_lines()).with(&headers),
         target,

@@ -8,6 +8,7 @@ mod copies;
 mod counts;
 mod emulate;
 mod encoded;
+mod everywhere;
 mod how;
 mod maps;
 mod place;
@@ -374,6 +375,10 @@ impl Loaded {
                     let (spec, start) = self.map(*map, *partial_chunk, rank, plan, tensors)?;
                     arguments.map(maps.encoded(place, spec, start)?);
                 }
+                Param::EveryCopy { map, partial_chunk } => {
+                    let copies = self.every_copy(*map, *partial_chunk, rank, plan, tensors)?;
+                    arguments.bytes(&copies);
+                }
                 Param::Plan { bytes, fields } => {
                     let mut numbers = [0; MOST_NUMBERS];
                     for at in fields {
@@ -388,6 +393,7 @@ impl Loaded {
                                 continue;
                             }
                             Field::Heap => self.heap.to_bytes(),
+                            Field::HeapEverywhere => self.heap_everywhere(rank)?.to_bytes(),
                             Field::Stride => self.stride.to_le_bytes(),
                             Field::Counters => self.placed.base.to_le_bytes(),
                             Field::First(counter) => {

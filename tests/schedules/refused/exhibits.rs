@@ -197,21 +197,20 @@ pub fn sum_of_a_peer(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
-pub fn sum_of_all_memory(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn scales_everywhere(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 128);
     let tiles = y.tiles((128, 128));
-    let partial = symmetric::<bf16>(y.whole(), slots = 1);
-    let landed = counters(world(), tiles);
-    #[gemm]
-    {
-        for owner in ranks().from_me() {
-            for t in tiles.of(owner) {
-                partial[t] = dot(x[t], w[t]);
-                landed.on(owner)[me()][t].add(1);
-            }
-        }
-        for t in tiles.of(me()) {
-            landed[everyone()][t].wait();
-            y[t] = partial.everywhere()[t].sum();
+    let arrived = counters(pieces);
+    #[comm(ctas = 2)]
+    for p in pieces.of(me()) {
+        x.everywhere()[p] = x[p];
+        arrived.everywhere()[p].add(1);
+    }
+    #[gemm(k = 128)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
         }
     }
 }

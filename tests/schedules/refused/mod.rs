@@ -28,7 +28,9 @@ const EXHIBITS: [Exhibit; 22] = [
     (by_itself, plain),
     (one_of_two, plain),
     (sum_of_a_peer, plain),
-    (sum_of_all_memory, plain),
+    (scales_everywhere, || {
+        plain().dtype(Dtype::E4M3).scales(Scales::Rows)
+    }),
     (operand_in_a_slot, plain),
     (operand_of_a_peer, plain),
     (multiplies_in_a_loop, plain),

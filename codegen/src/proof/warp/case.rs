@@ -6,12 +6,15 @@ use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
-use crate::program::{CounterId, Pick, StoreMode, TensorId};
+use crate::program::{CounterId, Home, Pick, StoreMode, TensorId};
 use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
 use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
+
+/// The one term of a sum that the switch makes of every rank's copy.
+pub(super) const EVERY_COPY: u32 = u32::MAX;
 
 /// The numbers of launches of one shape.
 pub(super) struct Sizes {
@@ -190,7 +193,9 @@ impl<'a> Case<'a> {
                     false => buffer.slots(self.world),
                 };
                 let added = |slot: &u32| all || own.is_some() || *slot != rank;
-                if *filled == acc {
+                if *filled == acc && from.home == Home::Everywhere {
+                    found = Some((vec![EVERY_COPY], false));
+                } else if *filled == acc {
                     found = Some((slots.filter(added).collect(), own.is_some()));
                 }
             });
@@ -535,6 +540,7 @@ impl Values for Env<'_> {
             Field::LateJoin => 1,
             Field::Order(_)
             | Field::Heap
+            | Field::HeapEverywhere
             | Field::Stride
             | Field::Counters
             | Field::Arrivals

@@ -3,6 +3,7 @@
 //! No numbers are computed. A slot holds a box of a tensor or a subtile of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
+use super::case::EVERY_COPY;
 use super::held::{Content, Fragment, Phase, Place, TileProduct};
 use super::simulator::{Agent, Simulator, Verdict};
 use super::step::{Area, Box4};
@@ -91,7 +92,10 @@ impl Simulator<'_> {
                 Content::Box(from, on) if *on == phase && at.overlaps(tile) => {
                     held.push((*at, *from));
                 }
-                Content::Box(..) | Content::Subtile(..) | Content::Partial(..) => {}
+                Content::Box(..)
+                | Content::Everywhere(_)
+                | Content::Subtile(..)
+                | Content::Partial(..) => {}
             }
         }
         held.sort_by_key(|(at, _)| at.start);
@@ -248,7 +252,7 @@ impl Simulator<'_> {
             .filter(|(at, _)| at.overlaps(subtile))
             .collect();
         held.sort_by_key(|(at, _)| at.start);
-        let Content::Box(first, _) = held.first()?.1 else {
+        let (Content::Box(first, _) | Content::Everywhere(first)) = held.first()?.1 else {
             return None;
         };
         let pipeline = self.case.pipeline;
@@ -256,7 +260,7 @@ impl Simulator<'_> {
         let columns = pipeline.tiling().slice_columns(bytes);
         let (mut covered, mut column) = (subtile.start, first.origin.1);
         for (at, content) in held {
-            let Content::Box(next, _) = content else {
+            let (Content::Box(next, _) | Content::Everywhere(next)) = content else {
                 return None;
             };
             let same = |of: &Box4| (of.tensor, of.rank, of.chunk, of.origin.0);
@@ -267,6 +271,15 @@ impl Simulator<'_> {
             (covered, column) = (at.end, column + columns);
         }
         (covered == subtile.end).then_some(first)
+    }
+
+    /// Which term of a sum a stored subtile is: its slot's, or that of every rank's copy.
+    pub(super) fn term(&self, cta: usize, subtile: Area, from: &Box4) -> u32 {
+        let everywhere = |content: &Content| matches!(content, Content::Everywhere(_));
+        match self.held(cta, subtile).any(everywhere) {
+            true => EVERY_COPY,
+            false => self.case.slot(from),
+        }
     }
 
     /// Whether a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
@@ -336,7 +349,7 @@ impl Simulator<'_> {
             return Err(Box::new(trace::wrong(self, index, what)));
         }
         if part == 0 {
-            let slot = self.case.slot(&from);
+            let slot = self.term(cta, subtile, &from);
             self.agents[index].fragment.products[0].added.push(slot);
         }
         Ok(())
@@ -362,6 +375,7 @@ impl Simulator<'_> {
                         return wrong("the box holds other rows or columns");
                     }
                 }
+                Content::Everywhere(_) => return wrong("a sum of every rank's copies lies there"),
                 Content::Partial(..) => return wrong("another CTA's partials lie there"),
                 Content::Subtile(fragment, part, elements, scaled) => {
                     if let Some(what) = self.unlike_scales(to.tensor, *scaled) {

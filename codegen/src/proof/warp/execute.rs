@@ -4,10 +4,11 @@ mod barriers;
 mod cluster;
 mod counters;
 mod end;
+mod everywhere;
 mod partials;
 
 use super::held::{Content, Phase, Short};
-use super::memory::PROXY;
+use super::memory::By;
 use super::simulator::Simulator;
 use super::step::Kind;
 use super::trace;
@@ -74,7 +75,7 @@ impl Simulator<'_> {
                     return Err(Box::new(trace::spills(self, index, &from, end)));
                 }
                 self.begins_aligned(index, &from)?;
-                let read = self.touch_global(index, from, (false, PROXY))?;
+                let read = self.touch_global(index, from, (false, By::Tma))?;
                 for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
@@ -106,9 +107,11 @@ impl Simulator<'_> {
                 }
                 self.begins_aligned(index, &to)?;
                 self.stored(index, area, &to)?;
-                let write = self.touch_global(index, to, (true, PROXY))?;
+                let write = self.touch_global(index, to, (true, By::Tma))?;
                 self.agents[index].open.push((read, write));
             }
+            Kind::StoreEverywhere { area, ref to } => self.store_everywhere(index, area, to)?,
+            Kind::SumEverywhere { area, ref from } => self.sum_everywhere(index, area, from)?,
             Kind::Commit => {
                 let agent = &mut self.agents[index];
                 let group = std::mem::take(&mut agent.open);
@@ -177,7 +180,17 @@ impl Simulator<'_> {
                 }
             }
             Kind::Fragment(step) => self.fragment(index, step)?,
-            Kind::FenceShared => self.agents[index].knows.shared.fence(),
+            Kind::FenceShared => {
+                let agent = &mut self.agents[index];
+                agent.knows.shared.fence();
+                agent.lanes.fence_shared();
+            }
+            Kind::FenceAlias => {
+                let agent = &mut self.agents[index];
+                agent.knows.global.fence_alias();
+                agent.lanes.fence_alias();
+            }
+            Kind::SyncWarp => self.agents[index].meet_lanes(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
             Kind::CounterWait {
                 cell,
@@ -187,6 +200,7 @@ impl Simulator<'_> {
                 if !counters || !self.counter_wait(index, cell, lag, at_least) {
                     return Ok(Did::BlockedOnCounter);
                 }
+                self.agents[index].lanes.one_waited();
             }
             Kind::CopyScales { from, to } => {
                 if (from.all, from.columns) != (to.all, to.columns) {
@@ -199,7 +213,7 @@ impl Simulator<'_> {
             }
             Kind::HostCopy { from, to } => {
                 for (at, write) in [(from, false), (to, true)] {
-                    if let Some(id) = self.touch_global(index, at, (write, PROXY))? {
+                    if let Some(id) = self.touch_global(index, at, (write, By::Tma))? {
                         self.agents[index].knows.global.both(id);
                     }
                 }

@@ -6,7 +6,9 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, FragmentStep, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{BLOCK_ROWS, Expr, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
+use crate::warp::{
+    BLOCK_ROWS, Expr, Lanes, Node, Phase, RingId, RunBy, Scheduler, Slot, Values, Whose,
+};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -26,6 +28,8 @@ pub(super) struct Flattener<'a> {
     /// Which of the role's runners, and who they are.
     runner: u32,
     run_by: RunBy,
+    /// Whether all lanes of its warp make its accesses of every rank's memory.
+    all_lanes: bool,
     /// What gives it its items.
     scheduler: Option<&'a Scheduler>,
     /// Arrivals at its order barrier that its next wait needs.
@@ -54,6 +58,7 @@ pub(super) fn flatten<'a>(
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
         runner,
         run_by: warp.run_by,
+        all_lanes: warp.run_by != RunBy::Groups && warp.lanes() == Lanes::All,
         scheduler: None,
         order: runner,
         item: None,
@@ -125,7 +130,10 @@ impl<'a> Flattener<'a> {
                     self.push(node, Kind::Fragment(FragmentStep::StartProducts));
                 }
             }
-            Node::Note(_) | Node::MmaFence | Node::SyncWarp | Node::LastCta { .. } => {}
+            Node::Note(_) | Node::MmaFence | Node::LastCta { .. } => {}
+            // Of a warp whose lanes each do a part of its accesses.
+            Node::SyncWarp if self.all_lanes => self.push(node, Kind::SyncWarp),
+            Node::SyncWarp => {}
             Node::Let { name, value } => {
                 let value = self.value(value);
                 self.set(name, value);
@@ -317,6 +325,13 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
+                if at.whose == Whose::Everywhere {
+                    let place =
+                        self.value(index) * self.place_bytes(*map) + self.value(slice) * boxed;
+                    let area = self.area(*ring, *part, cursor.slot, place, boxed);
+                    let from = self.everywhere(*map, at, false);
+                    return self.push(node, Kind::SumEverywhere { area, from });
+                }
                 let half = if *multicast {
                     self.env.var("multicast_rank")
                 } else {
@@ -362,8 +377,17 @@ impl<'a> Flattener<'a> {
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, self.value(slice) * bytes, bytes);
-                let to = self.stored_to(*map, at);
-                self.push(node, Kind::Store { area, to });
+                let kind = match at.whose {
+                    Whose::Rank(_) => Kind::Store {
+                        area,
+                        to: self.stored_to(*map, at),
+                    },
+                    Whose::Everywhere => Kind::StoreEverywhere {
+                        area,
+                        to: self.everywhere(*map, at, true),
+                    },
+                };
+                self.push(node, kind);
                 self.cursors[usize::from(ring.0)].held += 1;
             }
             Node::Commit => self.push(node, Kind::Commit),
@@ -453,6 +477,7 @@ impl<'a> Flattener<'a> {
                 self.push(node, Kind::CopyScales { from, to });
             }
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
+            Node::FenceAlias => self.push(node, Kind::FenceAlias),
             Node::CounterWait {
                 counter,
                 cell,
@@ -476,22 +501,22 @@ impl<'a> Flattener<'a> {
             }
             Node::CounterAdd {
                 counter,
-                rank,
+                whose,
                 cell,
                 amount,
             } => {
-                let (rank, cell) = (
-                    self.value(rank),
-                    self.case.first(*counter) + self.value(cell),
-                );
-                self.push(
-                    node,
-                    Kind::CounterAdd {
-                        rank,
-                        cell,
-                        amount: u64::from(*amount),
-                    },
-                );
+                let ranks = match whose {
+                    Whose::Rank(rank) => {
+                        let rank = self.value(rank);
+                        rank..rank + 1
+                    }
+                    Whose::Everywhere => 0..self.case.world,
+                };
+                let cell = self.case.first(*counter) + self.value(cell);
+                let amount = u64::from(*amount);
+                for rank in ranks {
+                    self.push(node, Kind::CounterAdd { rank, cell, amount });
+                }
             }
             Node::Defer {
                 counter,

@@ -167,6 +167,8 @@ impl TileProduct {
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
     Box(Box4, Phase),
+    /// The sum of a box over every rank's memory: this rank's.
+    Everywhere(Box4),
     /// A subtile of a product, or of what became of several, and whether it is multiplied by the scales that were made of it.
     Subtile(Box<Fragment>, u32, Elements, bool),
     /// What another CTA has of a product, and which subtile of it.

@@ -11,8 +11,27 @@ use crate::proof::tile::Accessor;
 use crate::undo::{Fix, undone};
 use crate::warp::View;
 
-/// An access of TMA, or of a copy engine; others are by ordinary loads and stores.
-pub(super) const PROXY: bool = true;
+/// How global memory is accessed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// Ordinary loads and stores, at a rank's own address.
+    Threads,
+    /// TMA, or a copy engine.
+    Tma,
+    /// `multimem` instructions, at the address that all ranks' memory has in common.
+    Multicast,
+}
+
+impl By {
+    /// Of what an agent has seen, what such an access may build on.
+    const fn known(self, seen: &Seen) -> &Bits {
+        match self {
+            By::Threads => &seen.plain,
+            By::Tma => &seen.proxy,
+            By::Multicast => &seen.alias,
+        }
+    }
+}
 
 impl Simulator<'_> {
     pub(super) fn touch_shared(
@@ -69,7 +88,7 @@ impl Simulator<'_> {
         &mut self,
         index: usize,
         at: Box4,
-        (write, proxy): (bool, bool),
+        (write, by): (bool, By),
     ) -> Result<Option<u32>, Box<Diagnostic>> {
         if !self.watched[at.tensor.index()]
             || at.rows.0 >= at.rows.1
@@ -95,12 +114,9 @@ impl Simulator<'_> {
             if add && before.write && self.adds(before.step) && in_any_order {
                 continue;
             }
-            let by = if proxy { &seen.proxy } else { &seen.plain };
-            if !by.has(before.id) {
-                let fence = seen.plain.has(before.id);
-                return Err(Box::new(trace::global_race(
-                    self, *before, index, &at, fence,
-                )));
+            if !by.known(seen).has(before.id) {
+                let fence = seen.plain.has(before.id).then_some(by);
+                return Err(Box::new(trace::global_race(self, *before, index, fence)));
             }
             let same_launch = before.who.launch == agent.who.launch;
             if before.write
@@ -121,7 +137,7 @@ impl Simulator<'_> {
         }
         self.as_the_tile_level(index, &at, write, came_before)?;
         if self.out_of_turn.is_none() {
-            self.out_of_turn = self.before_its_waits(index, &at, (write, proxy));
+            self.out_of_turn = self.before_its_waits(index, &at, (write, by));
         }
         let id = self.next_global();
         let (who, step) = (self.agents[index].who, (index, self.agents[index].at));
@@ -137,7 +153,7 @@ impl Simulator<'_> {
 
     /// An ordinary load or store. What its thread does later comes after it, but for TMA's accesses without a fence.
     pub(super) fn touch_ordinarily(&mut self, index: usize, at: Box4, write: bool) -> Verdict {
-        if let Some(id) = self.touch_global(index, at, (write, !PROXY))? {
+        if let Some(id) = self.touch_global(index, at, (write, By::Threads))? {
             self.agents[index].knows.global.plain.add(id);
         }
         Ok(())
@@ -194,7 +210,7 @@ impl Simulator<'_> {
         &self,
         index: usize,
         at: &Box4,
-        (write, proxy): (bool, bool),
+        (write, by): (bool, By),
     ) -> Option<Box<Diagnostic>> {
         // One rank is the kernel's own world, in which a sum over all others reads nothing behind its waits.
         if undone(Fix::WarpOrder) || self.case.world == 1 {
@@ -207,7 +223,7 @@ impl Simulator<'_> {
         waits.iter().find_map(|wait| {
             let waited = |known: &Bits| self.has_waited(rank, launch, wait, |id| known.has(id));
             let there = waited(&seen.plain);
-            (!there || proxy && !waited(&seen.proxy)).then(|| {
+            (!there || !waited(by.known(seen))).then(|| {
                 let cell = self.wait_name(wait);
                 Box::new(trace::before_its_wait(self, index, &cell, there))
             })

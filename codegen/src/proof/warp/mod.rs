@@ -24,11 +24,12 @@
 //! before it ([`Case::before`]). The tile level gives a range per role and block: the least and the most over all accesses
 //! of that role to that block. The number is exact where a role touches a block once.
 //!
-//! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
+//! Lanes of a warp are modelled where all of them make its accesses, of every rank's memory at once (`lanes`). Not modelled: those
+//! of other warps (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, and time.
 //!
 //! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
-//! `programs` what each agent does; `held`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
+//! `programs` what each agent does; `held`, `lanes`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
 //! `values` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
@@ -44,6 +45,7 @@ mod flatten;
 mod fragment;
 mod held;
 mod host;
+mod lanes;
 mod launches;
 mod made;
 mod measured;

@@ -14,6 +14,9 @@ impl Simulator<'_> {
         let mut knows = Knows::default();
         knows.global.plain = self.ended[rank as usize].global.plain.clone();
         knows.global.proxy = knows.global.plain.clone();
+        if self.case.pipeline.kernel.needs_multicast() {
+            knows.global.fence_alias();
+        }
         self.finishing[rank as usize] = Knows::default();
         let pipeline = self.case.pipeline;
         for _ in 0..self.case.blocks {

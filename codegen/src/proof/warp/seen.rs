@@ -54,6 +54,8 @@ impl Bits {
 pub(super) struct Seen {
     pub plain: Bits,
     pub proxy: Bits,
+    /// Those that accesses by a multicast address may build on: a fence between the addresses came after them.
+    pub alias: Bits,
     /// Those that are over, by a relaxed barrier: what comes next may overwrite what they touched, in either proxy.
     pub over: Bits,
 }
@@ -68,6 +70,7 @@ impl Seen {
     pub fn join(&mut self, other: &Seen) {
         self.plain.join(&other.plain);
         self.proxy.join(&other.proxy);
+        self.alias.join(&other.alias);
         self.over.join(&other.over);
     }
 
@@ -80,6 +83,7 @@ impl Seen {
             known.join(more);
             known.join(&other.over);
         }
+        self.alias.join(&other.alias);
     }
 
     /// Joins with what an agent that arrives without a release has seen: what the async proxy completed, and what the agent
@@ -93,6 +97,7 @@ impl Seen {
     pub fn clear(&mut self) {
         self.plain.clear();
         self.proxy.clear();
+        self.alias.clear();
         self.over.clear();
     }
 
@@ -100,6 +105,12 @@ impl Seen {
     pub fn fence(&mut self) {
         let Seen { plain, proxy, .. } = self;
         proxy.join(plain);
+    }
+
+    /// A fence between the addresses that one memory has.
+    pub fn fence_alias(&mut self) {
+        let Seen { plain, alias, .. } = self;
+        alias.join(plain);
     }
 }
 

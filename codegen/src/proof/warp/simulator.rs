@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::held::{Content, Fragment, TileProduct};
+use super::lanes::Lanes;
 use super::programs::Programs;
 use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
@@ -49,6 +50,8 @@ pub(super) struct Agent<'a> {
     pub past: Bits,
     /// Its own ordinary accesses of shared memory.
     pub own: Bits,
+    /// What the lanes of its warp do each for themselves.
+    pub lanes: Lanes,
     /// What is in its registers.
     pub fragment: Fragment,
     pub synced: bool,
@@ -169,6 +172,7 @@ impl<'a> Agent<'a> {
             cta,
             past: Bits::default(),
             own: Bits::default(),
+            lanes: Lanes::default(),
             fragment: Fragment {
                 products: vec![TileProduct::default(); products],
                 ..Fragment::default()

@@ -54,6 +54,16 @@ pub(super) enum Kind {
         area: Area,
         to: Box4,
     },
+    /// By all lanes of a warp: a store to the same place on every rank.
+    StoreEverywhere {
+        area: Area,
+        to: Vec<Box4>,
+    },
+    /// By all lanes of a warp: the sum of the same place on every rank, by the switch.
+    SumEverywhere {
+        area: Area,
+        from: Vec<Box4>,
+    },
     Commit,
     AwaitRead {
         pending: usize,
@@ -80,6 +90,9 @@ pub(super) enum Kind {
     Fragment(FragmentStep),
     FenceShared,
     FenceGlobal,
+    FenceAlias,
+    /// All lanes of a warp that makes accesses by all of them are here.
+    SyncWarp,
     CounterWait {
         cell: u32,
         lag: u32,
@@ -128,6 +141,8 @@ impl Kind {
             Kind::Fragment(step) => step.is_global(),
             Kind::Load { .. }
             | Kind::Store { .. }
+            | Kind::StoreEverywhere { .. }
+            | Kind::SumEverywhere { .. }
             | Kind::HostCopy { .. }
             | Kind::CopyScales { .. }
             | Kind::CounterWait { .. }
@@ -147,6 +162,8 @@ impl Kind {
             | Kind::MmaWait { .. }
             | Kind::FenceShared
             | Kind::FenceGlobal
+            | Kind::FenceAlias
+            | Kind::SyncWarp
             | Kind::Defer { .. }
             | Kind::AwaitLaunches
             | Kind::Sync { .. } => false,

@@ -1,5 +1,6 @@
 //! The words of a verdict: which role of which CTA of which rank did what.
 
+use super::memory::By;
 use super::simulator::{CALLER, Simulator, Touch, Who};
 use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
@@ -118,6 +119,17 @@ impl Simulator<'_> {
                     self.box_name(to)
                 )
             }
+            Kind::StoreEverywhere { area, to } => format!(
+                "stores {} to {}, on every rank",
+                self.area_name(step, area),
+                to.first().map_or(String::new(), |to| self.box_name(to))
+            ),
+            Kind::SumEverywhere { area, from } => format!(
+                "sums {}, on every rank, into {}",
+                from.first()
+                    .map_or(String::new(), |from| self.box_name(from)),
+                self.area_name(step, area)
+            ),
             Kind::Commit => "closes a group of stores".into(),
             Kind::AwaitRead { .. } => "waits until stores have been read".into(),
             Kind::AwaitStores { .. } => "waits until stores are complete".into(),
@@ -131,7 +143,8 @@ impl Simulator<'_> {
             Kind::HostCopy { from, to } | Kind::CopyScales { from, to } => {
                 format!("copies {} to {}", self.box_name(from), self.box_name(to))
             }
-            Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
+            Kind::FenceShared | Kind::FenceGlobal | Kind::FenceAlias => "fences".into(),
+            Kind::SyncWarp => "waits for all lanes of its warp".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {
                 format!("advances the base of {}", self.cell_name(*cell))
@@ -174,8 +187,8 @@ pub(super) fn shared_race(
         simulator,
         &earlier,
         index,
-        fence,
-        "`fence_async_shared` after ordinary accesses, before the slot is released",
+        fence
+            .then_some("`fence_async_shared` after ordinary accesses, before the slot is released"),
     )
 }
 
@@ -183,18 +196,43 @@ pub(super) fn global_race(
     simulator: &Simulator<'_>,
     before: Touch<Box4>,
     index: usize,
-    at: &Box4,
-    fence: bool,
+    fence: Option<By>,
 ) -> Diagnostic {
-    let _ = at;
     let earlier = earlier(simulator, before);
-    race(
-        simulator,
-        &earlier,
-        index,
-        fence,
-        "`fence_async_global` after the wait on a counter, before TMA touches the data",
+    let fix = fence.map(|by| match by {
+        By::Threads | By::Tma => {
+            "`fence_async_global` after the wait on a counter, before TMA touches the data"
+        }
+        By::Multicast => {
+            "`fence_alias` after the wait on a counter, before the memory of all ranks is touched at once"
+        }
+    });
+    race(simulator, &earlier, index, fix)
+}
+
+/// Accesses of every rank's memory that nobody was told of.
+pub(super) fn lanes_at_work(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    let who = simulator.who(simulator.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its lanes access every rank's memory"),
     )
+    .note(
+        None,
+        "no fence between the memory's addresses, or no meeting of the lanes, comes after them",
+    )
+    .hint("`fence_alias`, then `__syncwarp`, after what all lanes do")
+}
+
+/// A lane may not have seen what its warp's first lane waited for.
+pub(super) fn lanes_apart(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(
+            None,
+            "the first lane of its warp has waited for a counter, and the others have not met it since",
+        )
+        .hint("`__syncwarp` between the wait and what all lanes do")
 }
 
 /// What was done before, and by whom.
@@ -207,16 +245,10 @@ fn earlier(simulator: &Simulator<'_>, before: Touch<Box4>) -> String {
     format!("{} {deed}", simulator.who(before.who))
 }
 
-fn race(
-    simulator: &Simulator<'_>,
-    earlier: &str,
-    index: usize,
-    fence: bool,
-    fix: &str,
-) -> Diagnostic {
+fn race(simulator: &Simulator<'_>, earlier: &str, index: usize, fence: Option<&str>) -> Diagnostic {
     let found =
         Diagnostic::new(Rule::Race, None, simulator.now(index)).note(None, earlier.to_string());
-    if fence {
+    if let Some(fix) = fence {
         found
             .note(
                 None,

@@ -132,15 +132,16 @@ impl Simulator<'_> {
         let before = self.agents[index].fragment.read.iter();
         let before = before.copied().find(|(known, ..)| *known == acc);
         self.read_subtile(index, subtile, acc)?;
-        let (rank, fragment) = (self.stored_subtile(self.agents[index].cta, subtile), {
-            &mut self.agents[index].fragment
-        });
+        let cta = self.agents[index].cta;
+        let from = self.stored_subtile(cta, subtile);
+        let term = from.map(|from| self.term(cta, subtile, &from));
+        let fragment = &mut self.agents[index].fragment;
         let now = fragment.read.iter().find(|(known, ..)| *known == acc);
         let same = before.is_none_or(|before| now == Some(&before));
         let mut sums = fragment.summed.iter_mut();
         let sum = sums.find(|sum| sum.acc == acc);
-        match (sum, rank) {
-            (Some(sum), Some(from)) if same => sum.ranks.push(self.case.slot(&from)),
+        match (sum, term) {
+            (Some(sum), Some(term)) if same => sum.ranks.push(term),
             (Some(_), _) => {
                 let what = "the stored subtile is of another place than those it is added to";
                 return Err(Box::new(trace::wrong(self, index, what)));

@@ -3,6 +3,7 @@
 mod broken;
 mod foreign;
 mod meaning;
+mod multicast;
 mod planes;
 mod products;
 mod whole;

@@ -7,6 +7,7 @@ mod draw;
 mod gather;
 mod handed;
 pub mod judge;
+mod multicast;
 mod others;
 mod reduce;
 mod several;
@@ -117,6 +118,9 @@ pub const SLABS: usize = 6;
 /// From this number on that byte says: several gathers, products and sums in one kernel.
 pub const SEVERAL: u8 = 240;
 
+/// From this number on, below that, it says: every rank's memory at once.
+pub const MULTICAST: u8 = 226;
+
 /// The schedule that those bytes are, of a few rows.
 pub fn case(bytes: &[u8]) -> Case {
     sized(bytes, SMALL)
@@ -130,6 +134,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let m = (1 + draw.of(rows) as u32) * sizes.times.0;
     let kind = match draw.of(256) {
         several if several >= usize::from(SEVERAL) => usize::from(SEVERAL),
+        everywhere if everywhere >= usize::from(MULTICAST) => usize::from(MULTICAST),
         kind => kind % 20,
     };
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
@@ -155,6 +160,7 @@ pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
         12 | 13 => others::layers(&mut draw, &mut s, sizes),
         14 | 15 => others::summed_beside(&mut draw, &mut s, sizes),
         16 | 17 => divided = divided::columns(&mut draw, &mut s, sizes, &mut launches),
+        226..240 => meant = multicast::reaching(&mut draw, &mut s, sizes),
         240.. => {
             handed::with_sizes(&mut launches, sizes.times.1);
             handed::several(&mut draw, &mut s, sizes, world);

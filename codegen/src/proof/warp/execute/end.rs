@@ -12,6 +12,8 @@ impl Simulator<'_> {
         }
         let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
             trace::leaves_early(self, index)
+        } else if agent.lanes.at_work() {
+            trace::lanes_at_work(self, index)
         } else if agent.pending.is_some() {
             trace::held_back(self, index, &[])
         } else if !agent.awaited {

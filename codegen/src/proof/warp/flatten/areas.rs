@@ -138,10 +138,26 @@ impl Flattener<'_> {
         self.clipped(map, at, 0, true)
     }
 
+    /// The same on every rank.
+    pub(super) fn everywhere(&self, id: MapId, at: &At, stored: bool) -> Vec<Box4> {
+        let map = self.case.pipeline.map(id);
+        let on = |rank: u32| {
+            let at = At {
+                whose: Expr::Const(rank).into(),
+                ..at.clone()
+            };
+            self.clipped(map, &at, 0, stored)
+        };
+        (0..self.case.world).map(on).collect()
+    }
+
     fn clipped(&self, map: &Map, at: &At, below: u32, stored: bool) -> Box4 {
         let usage = self.case.pipeline.kernel.buffers[map.tensor.index()].usage;
-        let [column, row, chunk, rank] =
-            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
+        let [column, row, chunk] = [&at.column, &at.row, &at.chunk].map(|expr| self.value(expr));
+        let rank = at
+            .whose
+            .rank()
+            .map_or(self.env.rank, |rank| self.value(rank));
         let row = row.wrapping_add(below);
         let home = match map.view {
             View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,

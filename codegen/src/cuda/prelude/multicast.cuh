@@ -1,0 +1,122 @@
+// Memory of every rank at one address. A multicast address is touched by `multimem` instructions alone; any other access
+// of it is undefined (PTX ISA, "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a store to every
+// rank, and adds what a sum reads from every rank, so either crosses this rank's link once.
+//
+// All lanes of a warp work: 16 bytes each, the widest there is (.v4 of 32 bits). Rows of a tensor are whole 16 bytes and
+// its boxes begin at multiples of them, so no access is cut or misaligned.
+
+// What a map is for TMA, this is for multimem: where a tensor lies, and where it ends.
+struct EveryCopy {
+    char* at;    // its multicast address
+    u64 line;    // bytes from a row to the next
+    u64 slab;    // bytes from a chunk or slot to the next
+    u32 columns;
+    u32 rows;    // of a chunk
+};
+
+// An access by a multicast address and one by the rank's own address of the same memory are of two proxies. This stands
+// between them on the path from one to the other, in whichever thread (PTX ISA, "Memory Consistency Model", "Causality
+// Order": aliases need an alias proxy fence along it). The warp that uses the multicast address has it on both sides:
+// behind each wait that guards it, and before each signal that announces it.
+__device__ __forceinline__ void fence_alias() {
+    jitter();
+    asm volatile("fence.proxy.alias;" ::: "memory");
+}
+
+// What a lane does for each 16 bytes of a box that exist: their address in the swizzled box, and in every copy.
+template <typename T, u32 rows, u32 columns, typename Each>
+__device__ __forceinline__ void each_sixteen(const EveryCopy& copies, u32 shared, u32 column, u32 row, u32 chunk,
+        Each each) {
+    constexpr u32 line = columns * sizeof(T), in_line = line / 16;
+    const u32 lane = threadIdx.x % 32;
+    char* const first = copies.at + chunk * copies.slab + column * u64(sizeof(T));
+    jitter();
+    #pragma unroll 4
+    for (u32 at = lane; at < rows * in_line; at += 32) {
+        const u32 down = at / in_line, across = at % in_line;
+        if (row + down < copies.rows && column + across * u32(16 / sizeof(T)) < copies.columns)
+            each(subtile_address<line / 2>(shared, down, across), first + (row + down) * copies.line + across * 16);
+    }
+}
+
+__device__ __forceinline__ uint4 shared_sixteen(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
+// A box to the same place on every rank. Bits are moved as they are, whatever the type: so also FP8. Weak, as data is:
+// a signal orders it.
+template <typename T, u32 rows, u32 columns>
+__device__ __forceinline__ void multicast_store(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 chunk) {
+    each_sixteen<T, rows, columns>(to, shared, column, row, chunk, [](u32 from, char* at) {
+        const uint4 v = shared_sixteen(from);
+        asm volatile("multimem.st.weak.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                     "r"(v.w) : "memory");
+    });
+}
+
+// One add to what lies at an address on every rank, one rounding each, unordered among senders. There is no weak form;
+// relaxed at system scope, as the adds of several GPUs meet there.
+__device__ __forceinline__ void multimem_add(char* at, uint4 v, bf16) {
+    asm volatile("multimem.red.relaxed.sys.global.add.v4.bf16x2 [%0], {%1, %2, %3, %4};"
+                 ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void multimem_add(char* at, uint4 v, f16) {
+    asm volatile("multimem.red.relaxed.sys.global.add.v4.f16x2 [%0], {%1, %2, %3, %4};"
+                 ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void multimem_add(char* at, uint4 v, float) {
+    asm volatile("multimem.red.relaxed.sys.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// The same as multicast_store, added to what is there.
+template <typename T, u32 rows, u32 columns>
+__device__ __forceinline__ void multicast_add(const EveryCopy& to, u32 shared, u32 column, u32 row, u32 chunk) {
+    each_sixteen<T, rows, columns>(to, shared, column, row, chunk, [](u32 from, char* at) {
+        multimem_add(at, shared_sixteen(from), T());
+    });
+}
+
+// The sum of what lies at an address on every rank, in an order of the switch's own. 16-bit floats are added in f32 and
+// rounded once. Relaxed at system scope: no copy of an SM's own may answer it.
+__device__ __forceinline__ uint4 multimem_sum(const char* at, bf16) {
+    uint4 v;
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint4 multimem_sum(const char* at, f16) {
+    uint4 v;
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint4 multimem_sum(const char* at, float) {
+    uint4 v;
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
+
+// A box of sums into shared memory, by ordinary stores: whoever reads it by ordinary loads waits for an arrival after
+// the warp has met. What does not exist is left as it was, and ends in rows and columns that nobody stores.
+template <typename T, u32 rows, u32 columns>
+__device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from, u32 column, u32 row, u32 chunk) {
+    each_sixteen<T, rows, columns>(from, shared, column, row, chunk, [](u32 to, const char* at) {
+        const uint4 v = multimem_sum(at, T());
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                     ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    });
+}
+
+// A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
+// cell at its own address, hence the fence behind it.
+__device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell, u64 amount) {
+    Counter* const counter = reinterpret_cast<Counter*>(heap_everywhere + cells.offset) + cell;
+    jitter();
+    asm volatile("multimem.red.release.sys.global.add.u64 [%0], %1;\n\tfence.proxy.alias;"
+                 ::"l"(&counter->count), "l"(amount) : "memory");
+}

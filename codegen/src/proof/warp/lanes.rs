@@ -1,0 +1,77 @@
+//! What the lanes of a warp do each for themselves, where all of them make its accesses of every rank's memory.
+//!
+//! Another lane knows of them when the warp has met ([`SyncWarp`](crate::warp::Node::SyncWarp)), and signals and arrivals of the
+//! first lane tell of no others. What was stored to a multicast address is told where a fence between the memory's two addresses
+//! stood before that: who reads it at its own address needs none, then.
+
+use super::simulator::Agent;
+
+/// The accesses of a warp's lanes since they met.
+#[derive(Default)]
+pub(super) struct Lanes {
+    /// Of global memory, at a multicast address, and whether the lanes have fenced it since.
+    global: Vec<(u32, bool)>,
+    /// Of shared memory, by ordinary loads and stores, and whether they have fenced it from TMA since.
+    shared: Vec<(u32, bool)>,
+    /// Whether the first lane has waited for a counter since.
+    waited: bool,
+}
+
+impl Lanes {
+    pub fn accessed_global(&mut self, id: u32) {
+        self.global.push((id, false));
+    }
+
+    pub fn accessed_shared(&mut self, id: u32) {
+        self.shared.push((id, false));
+    }
+
+    /// The first lane has waited for a counter.
+    pub const fn one_waited(&mut self) {
+        self.waited = true;
+    }
+
+    /// Whether each lane has seen what the first one has waited for.
+    pub const fn together(&self) -> bool {
+        !self.waited
+    }
+
+    /// Whether something of them is under way that nobody else knows of.
+    pub const fn at_work(&self) -> bool {
+        !self.global.is_empty()
+    }
+
+    pub fn fence_shared(&mut self) {
+        self.shared
+            .iter_mut()
+            .for_each(|(_, fenced)| *fenced = true);
+    }
+
+    pub fn fence_alias(&mut self) {
+        self.global
+            .iter_mut()
+            .for_each(|(_, fenced)| *fenced = true);
+    }
+}
+
+impl Agent<'_> {
+    /// All lanes are here: the warp knows what each has done.
+    pub fn meet_lanes(&mut self) {
+        self.lanes.waited = false;
+        for (id, fenced) in std::mem::take(&mut self.lanes.shared) {
+            self.accessed(id);
+            if fenced {
+                self.knows.shared.proxy.add(id);
+            }
+        }
+        let (told, kept) = std::mem::take(&mut self.lanes.global)
+            .into_iter()
+            .partition(|(_, fenced)| *fenced);
+        self.lanes.global = kept;
+        let told: Vec<(u32, bool)> = told;
+        for (id, _) in told {
+            self.knows.global.plain.add(id);
+            self.knows.global.alias.add(id);
+        }
+    }
+}
