@@ -194,7 +194,7 @@ impl std::error::Error for Diagnostic {}
 ///     let odd = Diagnostic::new(Rule::Shape, None, format!("{rows} rows")).hint("an even number");
 ///     Diagnostics::check(if rows % 2 == 0 { Vec::new() } else { vec![odd] }, rows)
 /// }
-/// assert!(checked(3).unwrap_err().ours("a test").to_string().contains("our bug: 3 rows"));
+/// assert!(checked(3).unwrap_err().ours("a test").to_string().contains("for the maintainers: 3 rows"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Diagnostics(Vec<Diagnostic>);
@@ -212,24 +212,39 @@ impl Diagnostics {
         }
     }
 
-    /// The same findings as a compiler bug: `what` failed, although the schedule keeps every rule.
+    /// The same findings as a compiler bug: `what` failed, although the schedule keeps every rule. What the warps did is a note
+    /// for those who mend it.
     #[must_use]
     pub fn ours(self, what: &str) -> Diagnostics {
-        let ours = |mut found: Diagnostic| {
-            found.message = format!("this is our bug: {}", found.message);
-            let mended = found.hint.take();
-            let mended = mended.map(|hint| format!("for the maintainers: {hint}"));
-            found
-                .notes
-                .extend(mended.map(|text| Note { text, at: None }));
-            found
-                .note(
-                    None,
-                    "the schedule keeps every rule, but the warp program compiled from it does not",
-                )
-                .hint(format!(
-                    "please report this text with the schedule's source, for {what}; other choices (`--set`) may have a kernel"
-                ))
+        let ours = |found: Diagnostic| {
+            let fault = match found.rule {
+                Rule::Progress => "the kernel may wait for ever at this statement",
+                Rule::Race | Rule::Reuse | Rule::Attribution => {
+                    "the kernel does not keep the order of this statement"
+                }
+                Rule::Coverage => "the kernel does not compute the elements of this statement",
+                Rule::Bounds => "the kernel reaches beyond the chunk of this statement",
+                Rule::Language | Rule::Shape | Rule::Resources | Rule::Volume | Rule::Time => {
+                    "there is no kernel for this statement"
+                }
+            };
+            let mended = found.hint.map(|hint| format!("mended by: {hint}"));
+            let inside = [format!("for the maintainers: {}", found.message)];
+            let notes = inside.into_iter().chain(mended);
+            let notes = notes.map(|text| Note { text, at: None });
+            Diagnostic {
+                message: format!("this is our bug: {fault}"),
+                notes: notes.chain(found.notes).collect(),
+                hint: None,
+                ..found
+            }
+            .note(
+                None,
+                "the schedule keeps every rule, but the warp program compiled from it does not",
+            )
+            .hint(format!(
+                "please report this text with the schedule's source, for {what}; other choices (`--set`) may have a kernel"
+            ))
         };
         Diagnostics(self.0.into_iter().map(ours).collect())
     }

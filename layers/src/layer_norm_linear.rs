@@ -131,7 +131,7 @@ impl LayerNormLinear {
             });
         }
         Ok(LayerNormLinear {
-            norm: NormKernels::load(userbuffers.rank(), config.norm)?,
+            norm: userbuffers.norm(config.norm)?,
             linear: Linear::new(userbuffers, &config.linear)?,
         })
     }

@@ -178,7 +178,7 @@ impl LayerNormMlp {
         Ok(LayerNormMlp {
             fc1: LayerNormLinear::new(userbuffers, &fc1)?,
             fc2: Linear::new(userbuffers, &config.fc2())?,
-            elements: ElementKernels::load(userbuffers.rank())?,
+            elements: userbuffers.elements()?,
             config: config.clone(),
         })
     }

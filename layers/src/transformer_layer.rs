@@ -11,8 +11,10 @@ use crate::layer_norm_mlp::{
 use crate::linear::Product;
 use crate::overlap::ModuleFlags;
 use crate::random::{RngTracker, is_part};
+#[cfg(doc)]
+use crate::side::AttentionKernels;
+use crate::side::ElementKernels;
 use crate::side::twin::{Mask, Norm};
-use crate::side::{AttentionKernels, ElementKernels};
 use crate::userbuffers::Userbuffers;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
@@ -148,7 +150,7 @@ impl TransformerLayer {
         config: &TransformerLayerConfig,
         rng: &Arc<RngTracker>,
     ) -> Result<TransformerLayer, Error> {
-        let core = Arc::new(AttentionKernels::load(userbuffers.rank())?);
+        let core = Arc::new(userbuffers.attention()?);
         TransformerLayer::with_core(userbuffers, config, rng, core)
     }
 
@@ -167,7 +169,7 @@ impl TransformerLayer {
             config: config.clone(),
             attention: MultiheadAttention::with_core(userbuffers, &attention, rng, core)?,
             mlp: LayerNormMlp::new(userbuffers, &mlp)?,
-            elements: ElementKernels::load(userbuffers.rank())?,
+            elements: userbuffers.elements()?,
             userbuffers: userbuffers.clone(),
             rng: rng.clone(),
         })

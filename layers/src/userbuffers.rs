@@ -1,6 +1,8 @@
 //! What the layers of a tensor-parallel group share: buffers, and the configuration of their products.
 
 use crate::overlap::Config;
+use crate::side::twin::Norm;
+use crate::side::{AttentionKernels, ElementKernels, NormKernels};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, UserBuffer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,6 +147,14 @@ impl Initialize {
 #[derive(Clone, Debug)]
 pub struct Userbuffers(Arc<Shared>);
 
+/// Side kernels, each loaded once.
+#[derive(Debug, Default)]
+struct Side {
+    norms: Vec<NormKernels>,
+    elements: Option<ElementKernels>,
+    attention: Option<AttentionKernels>,
+}
+
 #[derive(Debug)]
 struct Shared {
     rank: Arc<Communicator>,
@@ -152,6 +162,8 @@ struct Shared {
     config: Config,
     gathered: UserBuffer<bf16>,
     summed: UserBuffer<bf16>,
+    /// Side kernels that layers have loaded.
+    side: Mutex<Side>,
     /// Held while a layer's work is enqueued: it uses both buffers.
     turn: Mutex<()>,
 }
@@ -205,6 +217,7 @@ impl Userbuffers {
             rank: rank.clone(),
             shape: arguments.shape,
             config,
+            side: Mutex::default(),
             turn: Mutex::new(()),
         })))
     }
@@ -232,6 +245,41 @@ impl Userbuffers {
     /// The buffer that this rank's rows of a sum come to.
     pub(crate) fn summed(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.summed.shaped(shape)
+    }
+
+    fn side(&self) -> MutexGuard<'_, Side> {
+        self.0.side.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernels of a norm, which layers share.
+    pub(crate) fn norm(&self, norm: Norm) -> Result<NormKernels, Error> {
+        let mut side = self.side();
+        if let Some(loaded) = side.norms.iter().find(|loaded| loaded.norm() == norm) {
+            return Ok(loaded.clone());
+        }
+        let loaded = NormKernels::load(self.rank(), norm)?;
+        side.norms.push(loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Activations and sums.
+    pub(crate) fn elements(&self) -> Result<ElementKernels, Error> {
+        let mut side = self.side();
+        let loaded = match &side.elements {
+            Some(loaded) => loaded.clone(),
+            None => ElementKernels::load(self.rank())?,
+        };
+        Ok(side.elements.insert(loaded).clone())
+    }
+
+    /// Attention of ours.
+    pub(crate) fn attention(&self) -> Result<AttentionKernels, Error> {
+        let mut side = self.side();
+        let loaded = match &side.attention {
+            Some(loaded) => loaded.clone(),
+            None => AttentionKernels::load(self.rank())?,
+        };
+        Ok(side.attention.insert(loaded).clone())
     }
 
     /// Keeps other layers of the rank from enqueueing.

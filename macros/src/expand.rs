@@ -1,7 +1,7 @@
 //! Turns a [`Schedule`] into the function that builds its program.
 
 use crate::body::{axis, builder, constant, dtype, private, rank, stmts};
-use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, Size, TensorKind, Top};
+use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, Size, Top};
 use crate::names;
 use crate::parse::GEMM_OPTIONS;
 use proc_macro2::{Ident, TokenStream};
@@ -44,23 +44,12 @@ pub fn stub(item: &ItemFn) -> TokenStream {
 fn param(param: &Param) -> TokenStream {
     let Param {
         name,
-        kind,
+        usage,
         marker,
         element,
     } = param;
     let (s, text, at) = (builder(), names::text(name), name.span());
-    let method = match kind {
-        TensorKind::Gathered => "gathered",
-        TensorKind::GatheredOutput => "gathered_output",
-        TensorKind::Local => "local",
-        TensorKind::Vector => "vector",
-        TensorKind::Out => "out",
-        TensorKind::Accumulated => "accumulated",
-        TensorKind::Scattered | TensorKind::Scratch => "scattered",
-        TensorKind::Reduced => "reduced",
-        TensorKind::Exchanged => "exchanged",
-    };
-    let method = Ident::new(method, at);
+    let method = Ident::new(usage.builder, at);
     // By the marker type, so that editors know what the user's word means.
     let dtype =
         quote_spanned!(marker.span()=> ::counterflow::prelude::#marker::<#element>::dtype());

@@ -1,6 +1,6 @@
 //! The launcher of a schedule: a type whose methods are the schedule's parameters.
 
-use crate::model::{Param, Schedule, TensorKind};
+use crate::model::{Param, Schedule};
 use crate::names;
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -74,26 +74,18 @@ pub fn launcher(schedule: &Schedule) -> TokenStream {
 }
 
 fn method(param: &Param) -> Option<TokenStream> {
-    let Param { name, kind, .. } = param;
+    let Param { name, usage, .. } = param;
     let text = names::text(name);
     if TAKEN.contains(&text.as_str()) {
         return None;
     }
     let about = format!("Gives `{text}`.");
     let symmetric = quote!(<T: ::counterflow::op::Element>);
-    let (generics, memory) = match kind {
-        TensorKind::Local | TensorKind::Vector => {
-            (quote!(), quote!(impl ::counterflow::op::Input<'a>))
-        }
-        TensorKind::Out | TensorKind::Accumulated => {
-            (quote!(), quote!(impl ::counterflow::op::Output<'a>))
-        }
-        TensorKind::Gathered => (symmetric, quote!(&'a ::counterflow::UserBuffer<T>)),
-        TensorKind::GatheredOutput
-        | TensorKind::Scattered
-        | TensorKind::Reduced
-        | TensorKind::Exchanged
-        | TensorKind::Scratch => (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>)),
+    let (generics, memory) = match (usage.shared, usage.output) {
+        (false, false) => (quote!(), quote!(impl ::counterflow::op::Input<'a>)),
+        (false, true) => (quote!(), quote!(impl ::counterflow::op::Output<'a>)),
+        (true, false) => (symmetric, quote!(&'a ::counterflow::UserBuffer<T>)),
+        (true, true) => (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>)),
     };
     Some(quote! {
         #[doc = #about]

@@ -24,96 +24,98 @@ pub struct Schedule {
 /// `x: Gathered<bf16>`
 pub struct Param {
     pub name: Ident,
-    pub kind: TensorKind,
+    pub usage: Usage,
     pub marker: Ident,
     pub element: Type,
 }
 
-/// What a tensor is for. Mirrors the builder's kinds, which this crate may not depend on.
+/// What a tensor is for, as far as the macro must know. Mirrors the builder's, which this crate may not depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TensorKind {
-    Gathered,
-    /// `Gathered`, and a statement computes it.
-    GatheredOutput,
-    Local,
-    Vector,
-    Out,
-    Accumulated,
-    Scattered,
-    Reduced,
-    Exchanged,
-    Scratch,
+pub struct Usage {
+    /// Its name in the language.
+    pub name: &'static str,
+    /// The builder's method that declares it.
+    pub builder: &'static str,
+    /// Peers can address it.
+    pub shared: bool,
+    /// It may be indexed by a slot.
+    pub slots: bool,
+    /// The schedule must write it.
+    pub output: bool,
 }
 
-impl TensorKind {
-    pub const PARAMS: [(&'static str, TensorKind); 8] = [
-        ("Gathered", TensorKind::Gathered),
-        ("Local", TensorKind::Local),
-        ("Vector", TensorKind::Vector),
-        ("Out", TensorKind::Out),
-        ("Accumulated", TensorKind::Accumulated),
-        ("Scattered", TensorKind::Scattered),
-        ("Reduced", TensorKind::Reduced),
-        ("Exchanged", TensorKind::Exchanged),
+impl Usage {
+    pub const LOCAL: Usage = Usage {
+        name: "Local",
+        builder: "local",
+        shared: false,
+        slots: false,
+        output: false,
+    };
+    pub const VECTOR: Usage = Usage {
+        name: "Vector",
+        builder: "vector",
+        ..Usage::LOCAL
+    };
+    pub const GATHERED: Usage = Usage {
+        name: "Gathered",
+        builder: "gathered",
+        shared: true,
+        ..Usage::LOCAL
+    };
+    /// `Gathered`, and a statement computes it.
+    pub const GATHERED_OUTPUT: Usage = Usage {
+        builder: "gathered_output",
+        output: true,
+        ..Usage::GATHERED
+    };
+    pub const OUT: Usage = Usage {
+        name: "Out",
+        builder: "out",
+        output: true,
+        ..Usage::LOCAL
+    };
+    pub const ACCUMULATED: Usage = Usage {
+        name: "Accumulated",
+        builder: "accumulated",
+        ..Usage::OUT
+    };
+    pub const SCATTERED: Usage = Usage {
+        name: "Scattered",
+        builder: "scattered",
+        shared: true,
+        ..Usage::OUT
+    };
+    pub const REDUCED: Usage = Usage {
+        name: "Reduced",
+        builder: "reduced",
+        ..Usage::SCATTERED
+    };
+    pub const EXCHANGED: Usage = Usage {
+        name: "Exchanged",
+        builder: "exchanged",
+        slots: true,
+        ..Usage::SCATTERED
+    };
+    pub const SCRATCH: Usage = Usage {
+        name: "symmetric",
+        builder: "symmetric",
+        shared: true,
+        slots: true,
+        output: false,
+    };
+
+    /// Those that a parameter's type may name.
+    pub const PARAMS: [Usage; 8] = [
+        Usage::GATHERED,
+        Usage::LOCAL,
+        Usage::VECTOR,
+        Usage::OUT,
+        Usage::ACCUMULATED,
+        Usage::SCATTERED,
+        Usage::REDUCED,
+        Usage::EXCHANGED,
     ];
-
-    /// Its name in the language.
-    pub fn name(self) -> &'static str {
-        let word = if self == TensorKind::GatheredOutput {
-            TensorKind::Gathered
-        } else {
-            self
-        };
-        TensorKind::PARAMS
-            .iter()
-            .find(|(_, kind)| *kind == word)
-            .map_or("symmetric", |(name, _)| name)
-    }
-
-    /// Whether peers can address it.
-    pub fn shared(self) -> bool {
-        match self {
-            TensorKind::Gathered
-            | TensorKind::GatheredOutput
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Exchanged
-            | TensorKind::Scratch => true,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
-                false
-            }
-        }
-    }
-
-    /// Whether it may be indexed by a slot.
-    pub fn has_slots(self) -> bool {
-        match self {
-            TensorKind::Exchanged | TensorKind::Scratch => true,
-            TensorKind::Gathered
-            | TensorKind::GatheredOutput
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Scattered
-            | TensorKind::Reduced => false,
-        }
-    }
-
-    /// Whether the schedule must write it.
-    pub fn output(self) -> bool {
-        match self {
-            TensorKind::GatheredOutput
-            | TensorKind::Out
-            | TensorKind::Accumulated
-            | TensorKind::Scattered
-            | TensorKind::Reduced
-            | TensorKind::Exchanged => true,
-            TensorKind::Gathered | TensorKind::Local | TensorKind::Vector | TensorKind::Scratch => {
-                false
-            }
-        }
-    }
 }
 
 /// A statement of the function itself, outside every role.
@@ -337,7 +339,7 @@ pub enum IndexKind {
 /// Data: `partial.on(owner)[me()][t]`
 pub struct Place {
     pub tensor: Ident,
-    pub kind: TensorKind,
+    pub usage: Usage,
     pub home: Home,
     /// `data` or `scales`, if it is of one plane.
     pub planes: Option<Ident>,

@@ -2,14 +2,14 @@
 
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
-use crate::model::{Axis, TensorKind};
+use crate::model::{Axis, Usage};
 use proc_macro2::Ident;
 use syn::ext::IdentExt;
 
 /// What a name stands for.
 #[derive(Clone)]
 pub enum Kind {
-    Tensor(TensorKind),
+    Tensor(Usage),
     Partition,
     Counters(Vec<Axis>),
     Rank,

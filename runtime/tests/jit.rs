@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{compiler, folder, sass};
+use common::{compiler, folder, sass, sass_of_all};
 use counterflow_runtime::Error;
+use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::sass_checks;
 use counterflow_runtime::jit::{Cache, Cached, Compiled, Source, Target};
 use std::time::Duration;
@@ -118,6 +119,37 @@ fn every_sass_check_fires() {
             );
         }
     }
+}
+
+/// The same instructions, though labels are numbers.
+#[test]
+fn several_kernels_are_disassembled_at_once() {
+    let kernels = [("loops", LOOPS), ("spills", SPILLS), ("fine", FINE)];
+    let mut compiled = Vec::new();
+    for (name, text) in kernels {
+        let Some(kernel) = compile(name, text) else {
+            return;
+        };
+        compiled.push(kernel);
+    }
+    let cubins: Vec<&[u8]> = compiled.iter().map(Compiled::cubin).collect();
+    let Some(together) = sass_of_all(&cubins) else {
+        return;
+    };
+    fn names(sass: &Sass) -> Vec<&str> {
+        sass.instructions
+            .iter()
+            .map(|one| Sass::name(one))
+            .collect()
+    }
+    for (cubin, found) in cubins.iter().zip(&together) {
+        let Some(alone) = sass(cubin) else { return };
+        assert!(alone.instructions.len() > 10);
+        assert_eq!(names(&alone), names(found));
+    }
+    let found = Sass::of_all(&[cubins[0], b"no cubin"]).expect_err("refused");
+    assert!(found.to_string().contains("cannot be read"), "{found}");
+    assert_eq!(Sass::of_all(&[]).expect("nothing to do"), []);
 }
 
 /// It stands before every captured launch.

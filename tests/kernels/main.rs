@@ -22,8 +22,8 @@ mod handed_over;
 mod kinds;
 mod made;
 mod multicast;
-#[expect(dead_code, reason = "the emulator has smaller ones")]
 #[path = "../../codegen/tests/fixtures/multicast.rs"]
+#[expect(dead_code, reason = "the emulator has sizes of its own")]
 mod multicast_of;
 #[path = "../common/newcomers.rs"]
 mod newcomers;

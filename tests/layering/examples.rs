@@ -57,6 +57,7 @@ fn the_check_for_examples_sees_who_is_in_none() {
     let item = |path: &str, kind, examples: &str| Item {
         path: path.into(),
         kind,
+        signature: String::new(),
         examples: examples.into(),
     };
     let all = [

@@ -30,6 +30,8 @@ pub enum Kind {
 pub struct Item {
     pub path: String,
     pub kind: Kind,
+    /// How it is declared, without its body; of a type, its variants and public fields, too.
+    pub signature: String,
     /// The examples in its docs, without their hidden lines.
     pub examples: String,
 }
@@ -112,6 +114,7 @@ fn page(module: &str, path: &Path) -> Item {
     Item {
         path: module.into(),
         kind: Kind::Type,
+        signature: String::new(),
         examples: examples(&docs),
     }
 }
@@ -254,7 +257,8 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
     let mut found = Vec::new();
     let (mut of, mut trait_of) = (None, false);
     let (mut docs, mut hidden) = (Vec::new(), false);
-    for line in text.lines() {
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().copied().enumerate() {
         let rest = line.trim_start();
         if let Some(doc) = rest.strip_prefix("///") {
             docs.push(doc.strip_prefix(' ').unwrap_or(doc));
@@ -289,6 +293,7 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
             found.extend(path.map(|path| Item {
                 path,
                 kind,
+                signature: signature(&lines[at..], kind),
                 examples: examples(&docs),
             }));
         }
@@ -298,6 +303,27 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
         }
     }
     found
+}
+
+/// What stands before a function's body, and what users name of a type: in one line.
+fn signature(lines: &[&str], kind: Kind) -> String {
+    let is_head = |line: &str| !line.ends_with(['{', ';', '}']);
+    let head = 1 + lines.iter().take_while(|line| is_head(line)).count();
+    let mut said: Vec<&str> = lines[..head.min(lines.len())]
+        .iter()
+        .map(|line| line.trim())
+        .collect();
+    if kind == Kind::Type && lines.get(head - 1).is_some_and(|line| line.ends_with('{')) {
+        let of_enum = lines[0].contains("enum ");
+        let body = lines[head..].iter().take_while(|line| **line != "}");
+        let named = body.filter(|line| {
+            let word = line.trim_start();
+            let one = line.len() - word.len() == 4 && !word.starts_with(['/', '#', '}', ')']);
+            one && (of_enum || word.starts_with("pub "))
+        });
+        said.extend(named.map(|line| line.trim()));
+    }
+    said.join(" ").trim_end_matches([' ', '{', ';']).to_owned()
 }
 
 /// The lines of the code blocks in docs that a reader sees.
@@ -333,6 +359,21 @@ fn items_have_the_path_of_their_owner_and_the_examples_of_their_docs() {
     let docs = ["Says.", "```no_run", "# use a::b;", "b();", "```", "not()"];
     assert_eq!(examples(&docs), "b();\n");
     assert_eq!(examples(&["```text", "b()", "```"]), "");
+    let lines = ["pub fn a<T>(", "    b: T,", ") -> c {", "    d();", "}"];
+    assert_eq!(
+        signature(&lines, Kind::Function),
+        "pub fn a<T>( b: T, ) -> c"
+    );
+    let lines = [
+        "pub enum A {",
+        "    /// Says.",
+        "    B,",
+        "    C {",
+        "        d: u32,",
+        "    },",
+        "}",
+    ];
+    assert_eq!(signature(&lines, Kind::Type), "pub enum A { B, C");
     let all = runtime();
     let path = |path: &str| all.iter().find(|item| item.path == path);
     for (there, kind) in [

@@ -1,7 +1,8 @@
 //! `docs/stable.md` lists what the facade gives without the feature `unstable`, and nothing else.
 
-use super::{root, text};
+use super::{public, root, text};
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 /// Names that a `pub use` or `pub mod` gives, unless an attribute above hides it or asks for `unstable`.
 fn given(code: &str) -> BTreeSet<String> {
@@ -52,6 +53,37 @@ fn what_is_stable_is_listed_and_nothing_else() {
     assert!(absent.is_empty(), "stable, and not listed: {absent:?}");
     let gone: Vec<_> = listed.difference(&given).collect();
     assert!(gone.is_empty(), "listed, and not given: {gone:?}");
+}
+
+/// One line for each stable function and type: the baseline that a release is compared with. What a line loses or changes is a
+/// break: it takes the second number of the version, and a line in CHANGELOG.md.
+#[test]
+fn the_stable_surface_changes_on_purpose() {
+    let listed = listed(&text(&root().join("docs/stable.md")));
+    let first = |item: &public::Item| item.path.split("::").next().map(str::to_owned);
+    let all = [public::runtime(), public::codegen(), public::facade()];
+    let stable = all.into_iter().flatten();
+    let stable = stable.filter(|item| first(item).is_some_and(|first| listed.contains(&first)));
+    let lines: BTreeSet<String> = stable
+        .filter(|item| !item.signature.is_empty())
+        .map(|item| format!("{}: {}", item.path, item.signature))
+        .collect();
+    assert!(lines.len() > 300, "{} items", lines.len());
+    let mut found = String::new();
+    for line in &lines {
+        let _ = writeln!(found, "{line}");
+    }
+    let baseline = root().join("docs/stable.api");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&baseline, &found).expect("written");
+    }
+    let known: BTreeSet<String> = text(&baseline).lines().map(str::to_owned).collect();
+    // What is new breaks nobody.
+    let gone: Vec<_> = known.difference(&lines).collect();
+    assert!(
+        gone.is_empty(),
+        "gone or changed; if it is meant, `UPDATE_DOCS=1 cargo test --test layering stable`: {gone:#?}"
+    );
 }
 
 #[test]

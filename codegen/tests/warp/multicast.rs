@@ -2,6 +2,8 @@
 //! right when one node is missing or elsewhere.
 
 use crate::fixtures::multicast::{self, REAL, Sizes};
+use crate::fixtures::wide::wide;
+use crate::generator::warps::{Warps, accepted_everywhere, rule, warps};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
@@ -49,6 +51,23 @@ fn each_word_has_right_warps() {
             }
         }
     }
+}
+
+/// Random schedules that the tile level accepts have right warps, or are refused by a rule at a statement.
+#[test]
+fn random_ones_have_right_warps() {
+    let cases = if wide() { 120 } else { 24 };
+    let (mut right, mut refused) = (0, Vec::new());
+    for case in accepted_everywhere(45).take(cases) {
+        match warps(&case.kernel) {
+            Warps::Right(_) => right += 1,
+            Warps::Refused(found) => refused.push(rule(&found.first().message)),
+            Warps::Wrong(found) => {
+                panic!("case {}: {found}\n{:#?}", case.number, case.case.program)
+            }
+        }
+    }
+    assert!(right * 5 >= cases * 4, "{right} of {cases}: {refused:?}");
 }
 
 /// Elements of one byte are moved as they are; scales that travel with them go to one rank at a time.

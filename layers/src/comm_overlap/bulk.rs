@@ -60,6 +60,11 @@ impl CommOverlap {
         Shared::new(rank, buffer_shape, settings, &all).map(CommOverlap)
     }
 
+    /// Settings that were given and have nothing to act on, each with the reason. They were logged once.
+    pub fn notices(&self) -> &[(&'static str, &'static str)] {
+        &self.0.told
+    }
+
     /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer.
     ///
     /// # Errors

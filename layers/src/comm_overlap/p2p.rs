@@ -51,6 +51,11 @@ impl CommOverlapP2P {
         }
     }
 
+    /// Settings that were given and have nothing to act on, each with the reason. They were logged once.
+    pub fn notices(&self) -> &[(&'static str, &'static str)] {
+        &self.shared.told
+    }
+
     /// Copies this rank's chunk of so many rows over all ranks, or all of them, into the buffer.
     ///
     /// # Errors

@@ -66,6 +66,9 @@ impl Operand<'_> {
 /// A product of a class: of which layer's, and its method.
 pub(super) type Of = (Parallel, Pass, Method);
 
+/// A setting and why it has nothing to act on.
+type Told = (&'static str, &'static str);
+
 /// An op is found by what it does and its sizes.
 #[derive(Clone, PartialEq, Debug)]
 struct Key {
@@ -78,6 +81,8 @@ struct Key {
 pub(super) struct Shared {
     pub userbuffers: Userbuffers,
     settings: Settings,
+    /// Settings that have nothing to act on, each with the reason.
+    pub told: Vec<Told>,
     ops: Latest<Key>,
 }
 
@@ -95,7 +100,7 @@ impl Shared {
                 legal: "leave it out: the class has its method".into(),
             });
         }
-        let mut told: Option<Vec<(&str, &str)>> = None;
+        let mut told: Option<Vec<Told>> = None;
         for product in products {
             let found = product_of(*product, settings)?.without_effect();
             told = Some(match told {
@@ -107,12 +112,14 @@ impl Shared {
                 None => found,
             });
         }
-        for (key, why) in told.unwrap_or_default() {
+        let told = told.unwrap_or_default();
+        for (key, why) in &told {
             warn!("{key} is without effect: {why}");
         }
         Ok(Shared {
             userbuffers: Userbuffers::initialize(rank, &Initialize::new(shape, rank.world()))?,
             settings: settings.clone(),
+            told,
             ops: Latest::new([]),
         })
     }

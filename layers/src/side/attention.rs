@@ -143,9 +143,9 @@ impl AttentionKernels {
         let call = call.read::<f32>("deltas", each, &deltas);
         let call = call.written::<bf16>("the gradient of qkv", inputs, dqkv);
         let call = call.bytes(&bytes(of)).bytes(&drop_bytes(mask));
+        let threads = of.rows() * of.groups * LANES;
         // The twin has done both.
         // SAFETY: as in `forward`.
-        let threads = of.rows() * of.groups * LANES;
         unsafe { call.launch(threads, |_| Ok(())).map(drop) }
     }
 }

@@ -237,6 +237,60 @@ fn communication_beside_a_product() {
 }
 
 #[test]
+fn each_setting_acts_or_is_told() {
+    let done = each(1, |rank| {
+        rank.reserve(32 << 20)?;
+        let every = Settings {
+            num_sm: Some(2),
+            cga_size: Some(2),
+            set_sm_margin: Some(true),
+            num_splits: Some(4),
+            num_max_streams: Some(3),
+            atomic_gemm: Some(false),
+            use_ce: Some(true),
+            comm_priority: Some(0),
+            gemm_priority: Some(0),
+            ..Settings::default()
+        };
+        let keys = |told: &[(&'static str, &str)]| {
+            let keys: Vec<&str> = told.iter().map(|(key, _)| *key).collect();
+            keys.join(" ")
+        };
+        let always = "cga_size set_sm_margin num_splits num_max_streams atomic_gemm";
+        let p2p = |comm, settings: &Settings| {
+            let made = CommOverlapP2P::new(rank, [8, 16], comm, settings)?;
+            Ok::<String, Error>(keys(made.notices()))
+        };
+        // Copy engines move what is gathered, or SMs do; a sum's tiles are sent by who computes them.
+        let found = p2p(Comm::AllGather, &every)?;
+        assert_eq!(
+            found,
+            format!("num_sm {always} comm_priority gemm_priority")
+        );
+        let by_sms = Settings {
+            use_ce: Some(false),
+            ..every.clone()
+        };
+        let found = p2p(Comm::AllGather, &by_sms)?;
+        assert_eq!(found, format!("{always} comm_priority gemm_priority"));
+        let found = p2p(Comm::ReduceScatter, &every)?;
+        assert_eq!(
+            found,
+            format!("num_sm {always} use_ce comm_priority gemm_priority")
+        );
+        // Bulk products have CTAs that communicate.
+        let bulk = CommOverlap::new(rank, [8, 16], &every)?;
+        let found = keys(bulk.notices());
+        assert_eq!(
+            found,
+            format!("{always} use_ce comm_priority gemm_priority")
+        );
+        Ok(())
+    });
+    done.expect("four communicators");
+}
+
+#[test]
 fn what_a_class_cannot_do_is_refused() {
     let told = |result: Result<(), Error>| {
         let error = result.expect_err("refused");

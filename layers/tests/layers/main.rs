@@ -1,4 +1,4 @@
-//! Linear layers, with and without a norm, on emulated ranks, against an unsharded reference in f64.
+//! Layers against an unsharded reference in f64: on emulated ranks, or with `REQUIRE_GPU=n` on n GPUs, which ranks share.
 
 mod cases;
 mod comm_overlap;
@@ -20,12 +20,18 @@ use counterflow_layers::overlap::Config;
 use counterflow_layers::{Initialize, Userbuffers};
 use std::sync::Arc;
 
-/// Runs it on that many emulated ranks, a thread each. A rank that fails ends the others' waits.
+/// Runs it on that many ranks, a thread each. A rank that fails ends the others' waits.
 fn each<T: Send>(
     world: u32,
     run: impl Fn(&Arc<Communicator>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
-    let ranks = Communicator::emulated(world)?;
+    let ranks = match std::env::var("REQUIRE_GPU").map(|gpus| gpus.parse::<u32>()) {
+        Ok(Ok(gpus @ 1..)) => {
+            let each: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();
+            Communicator::on(&each, None)?
+        }
+        Ok(_) | Err(_) => Communicator::emulated(world)?,
+    };
     let ranks: Vec<_> = ranks.into_iter().map(Arc::new).collect();
     let run = |rank: &Arc<Communicator>| run(rank).inspect_err(|error| rank.abort(error));
     std::thread::scope(|scope| {

@@ -29,7 +29,7 @@ enum Quantisation {
 
 /// A case of the group of layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Layer {
+enum Tested {
     LinearRow,
     LinearColumn,
     LayerNormLinear,
@@ -45,21 +45,24 @@ enum Dgrad {
     ReduceScatter,
 }
 
-const LAYERS: [(Layer, &[Dgrad]); 7] = [
-    (Layer::LinearRow, &[Dgrad::Bulk]),
-    (Layer::LinearColumn, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
-    (Layer::LayerNormLinear, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
-    (Layer::LayerNormMlp, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
+const LAYERS: [(Tested, &[Dgrad]); 7] = [
+    (Tested::LinearRow, &[Dgrad::Bulk]),
+    (Tested::LinearColumn, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
     (
-        Layer::MultiheadAttention,
+        Tested::LayerNormLinear,
+        &[Dgrad::Bulk, Dgrad::ReduceScatter],
+    ),
+    (Tested::LayerNormMlp, &[Dgrad::Bulk, Dgrad::ReduceScatter]),
+    (
+        Tested::MultiheadAttention,
         &[Dgrad::Bulk, Dgrad::ReduceScatter],
     ),
     (
-        Layer::TransformerLayers(1),
+        Tested::TransformerLayers(1),
         &[Dgrad::Bulk, Dgrad::ReduceScatter],
     ),
     (
-        Layer::TransformerLayers(2),
+        Tested::TransformerLayers(2),
         &[Dgrad::Bulk, Dgrad::ReduceScatter],
     ),
 ];
@@ -115,7 +118,11 @@ fn flags(dgrad: Dgrad, on: bool) -> ModuleFlags {
 }
 
 /// The bits of outputs and gradients of a layer on a rank.
-fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Result<Vec<u32>, Error> {
+fn of_layer(
+    rank: &Arc<Communicator>,
+    layer: Tested,
+    flags: ModuleFlags,
+) -> Result<Vec<u32>, Error> {
     let config = match flags.ub_overlap_rs_dgrad {
         true => "qkv_dgrad: {method: ring_exchange}\nfc1_dgrad: {method: pipeline}",
         false => "",
@@ -150,9 +157,9 @@ fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Resul
         }
     };
     match layer {
-        Layer::LinearRow | Layer::LinearColumn => {
+        Tested::LinearRow | Tested::LinearColumn => {
             let parallel = match layer {
-                Layer::LinearRow => Parallel::Row,
+                Tested::LinearRow => Parallel::Row,
                 _ => Parallel::Column,
             };
             let layer = Linear::new(&buffers, &linear(parallel))?;
@@ -176,7 +183,7 @@ fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Resul
             keep(y.read()?);
             keep(dx.read()?);
         }
-        Layer::LayerNormLinear => {
+        Tested::LayerNormLinear => {
             let config = LayerNormLinearConfig {
                 norm: Norm::new(Normalization::LayerNorm),
                 linear: linear(Parallel::Column),
@@ -196,7 +203,7 @@ fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Resul
             keep(y.read()?);
             keep(dx.read()?);
         }
-        Layer::LayerNormMlp => {
+        Tested::LayerNormMlp => {
             let layer = LayerNormMlp::new(&buffers, &whole.mlp)?;
             let (x, dy) = (random(layer.shape(ROWS), 1)?, random(layer.shape(ROWS), 2)?);
             let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
@@ -206,7 +213,7 @@ fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Resul
             keep(y.read()?);
             keep(dx.read()?);
         }
-        Layer::MultiheadAttention => {
+        Tested::MultiheadAttention => {
             let layer = MultiheadAttention::new(&buffers, &whole.attention, &rng)?;
             let (x, dy) = (random(layer.shape(ROWS), 1)?, random(layer.shape(ROWS), 2)?);
             let (mut y, mut dx) = (rank.zeros(dy.shape())?, rank.zeros(x.shape())?);
@@ -216,7 +223,7 @@ fn of_layer(rank: &Arc<Communicator>, layer: Layer, flags: ModuleFlags) -> Resul
             keep(y.read()?);
             keep(dx.read()?);
         }
-        Layer::TransformerLayers(count) => {
+        Tested::TransformerLayers(count) => {
             let made = (0..count).map(|_| TransformerLayer::new(&buffers, &whole, &rng));
             let layers: Vec<TransformerLayer> = made.collect::<Result<_, Error>>()?;
             let mut x = random(layers[0].shape(ROWS), 1)?;

@@ -51,6 +51,80 @@ fn exponentials_and_logarithms() {
     );
 }
 
+/// The numbers that stand in a function's text, from its name to the end of its body.
+fn numbers(text: &str, function: &str) -> Vec<f32> {
+    let from = text
+        .find(function)
+        .unwrap_or_else(|| panic!("no {function}"));
+    let body = &text[from + function.len()..];
+    let body = &body[..body.find("\n}").expect("its end")];
+    let code = body
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""));
+    let code = code.collect::<Vec<_>>().join("\n").replace('_', "");
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-' || c == '+';
+    let words = code
+        .split(|c| !part(c))
+        .map(|word| word.trim_end_matches('f'));
+    // A number of these has a point; a minus before a name is none.
+    let words = words.filter(|word| {
+        word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+    });
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// A digit that only one of them has would show on GPUs alone.
+#[test]
+fn kernels_and_twin_have_the_same_numbers() {
+    let kernels = [
+        include_str!("../../src/side/kernels/numbers.cuh"),
+        include_str!("../../src/side/kernels/elements.cuh"),
+    ];
+    let twin = [
+        include_str!("../../src/side/twin/numbers.rs"),
+        include_str!("../../src/side/twin/elements.rs"),
+    ];
+    let table = [
+        (0, "Num exp_of(Num x) {", "pub fn exp(x: f32) -> f32 {", 14),
+        (0, "Num ln_of(Num x) {", "pub fn ln(x: f32) -> f32 {", 14),
+        (
+            1,
+            "Num gelu_slope(Num x) {",
+            "fn gelu_slope(x: f32) -> f32 {",
+            3,
+        ),
+    ];
+    for (file, kernel, own, least) in table {
+        let (mut theirs, mut ours) = (numbers(kernels[file], kernel), numbers(twin[file], own));
+        // The largest number has a name of its own on the host.
+        theirs.retain(|number| *number != f32::MAX);
+        // Zeros and ones may be written in more places on one side.
+        for list in [&mut theirs, &mut ours] {
+            list.retain(|number| *number != 0.0 && *number != 1.0);
+        }
+        assert!(theirs.len() + 2 >= least, "{kernel} {theirs:?}");
+        assert_eq!(theirs, ours, "{own}");
+    }
+    let u = |text, start: &str| {
+        let line = str::lines(text)
+            .find(|line| line.contains(start))
+            .expect("a line");
+        let at = str::lines(text)
+            .position(|other| other == line)
+            .expect("its number");
+        let lines = str::lines(text)
+            .skip(at)
+            .take(2)
+            .collect::<Vec<_>>()
+            .join("\n");
+        numbers(&format!("{lines}\n}}"), start)
+    };
+    assert_eq!(
+        u(kernels[1], "Num twice_u(Num x) {")[..2],
+        u(twin[1], "fn twice_u(x: f32) -> f32 {")[..2]
+    );
+}
+
 #[test]
 fn activations_and_their_gradients() {
     let gelu = |x: f64| {
@@ -147,7 +221,7 @@ fn dropout_keeps_the_same_elements_however_they_are_divided() {
     }
     assert_eq!(parts, whole);
     let mut gradient = vec![bf16::NAN; 96];
-    twin::dropout(&vec![bf16::ONE; 96], (&mask, 0), &mut gradient);
+    twin::dropout(&[bf16::ONE; 96], (&mask, 0), &mut gradient);
     for at in 1..96 {
         let kept = whole[at] != bf16::ONE;
         let wanted = if kept {

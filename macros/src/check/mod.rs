@@ -7,7 +7,7 @@ mod uses;
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
 use crate::model::{
-    Axis, Cells, Declaration, Home, Index, Param, Read, Schedule, Stmt, StmtKind, TensorKind, Top,
+    Axis, Cells, Declaration, Home, Index, Param, Read, Schedule, Stmt, StmtKind, Top, Usage,
     Value, WaitCells,
 };
 use crate::names;
@@ -206,8 +206,8 @@ impl Checker<'_> {
         let name = names::text(&param.name);
         let uses = self.uses.get(&name);
         let written = uses.is_some_and(|uses| uses.written.is_some());
-        if param.kind.output() && !written {
-            let mistake = if param.kind == TensorKind::Accumulated {
+        if param.usage.output && !written {
+            let mistake = if param.usage == Usage::ACCUMULATED {
                 Mistake::NothingAdded { name }
             } else {
                 Mistake::OutputNotWritten { name }

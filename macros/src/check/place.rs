@@ -2,7 +2,7 @@
 
 use super::uses::Checker;
 use crate::mistakes::Mistake;
-use crate::model::{Axis, Home, Index, IndexKind, Pick, Place, TensorKind};
+use crate::model::{Axis, Home, Index, IndexKind, Pick, Place, Usage};
 use crate::names;
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
@@ -140,24 +140,24 @@ impl Checker<'_> {
             self.reads(&place.tensor, &place.tokens);
         }
         let name = names::text(&place.tensor);
-        let kind = place.kind.name().to_owned();
-        match (place.kind, access) {
-            (TensorKind::Local | TensorKind::Vector, _) if access.writes() => {
+        let kind = place.usage.name.to_owned();
+        match (place.usage, access) {
+            (Usage::LOCAL | Usage::VECTOR, _) if access.writes() => {
                 self.errors.at(&place.tokens, Mistake::Input { name, kind });
                 return;
             }
-            (TensorKind::Gathered, Access::Add) => {
+            (Usage::GATHERED, Access::Add) => {
                 self.errors
                     .at(&place.tokens, Mistake::GatheredAdded { name });
                 return;
             }
-            (TensorKind::Exchanged, Access::Add) => {
+            (Usage::EXCHANGED, Access::Add) => {
                 self.errors
                     .at(&place.tokens, Mistake::ExchangedAdded { name });
                 return;
             }
-            (TensorKind::Accumulated, Access::Add) => {}
-            (TensorKind::Accumulated, _) => {
+            (Usage::ACCUMULATED, Access::Add) => {}
+            (Usage::ACCUMULATED, _) => {
                 let mistake = if access.writes() {
                     Mistake::AccumulatedWritten { name }
                 } else {
@@ -166,14 +166,14 @@ impl Checker<'_> {
                 self.errors.at(&place.tokens, mistake);
                 return;
             }
-            (TensorKind::Vector, Access::Load) => {
+            (Usage::VECTOR, Access::Load) => {
                 if let Some(index) = place.indices.first() {
                     self.errors
                         .at(&index.tokens, Mistake::VectorIndexed { name });
                 }
                 return;
             }
-            (TensorKind::Vector, _) => {
+            (Usage::VECTOR, _) => {
                 self.errors
                     .at(&place.tokens, Mistake::VectorOperand { name });
                 return;
@@ -195,9 +195,9 @@ impl Checker<'_> {
                 word: names::text(word),
             };
             self.errors.at(word, mistake);
-        } else if place.kind != TensorKind::Gathered {
+        } else if place.usage != Usage::GATHERED {
             let name = names::text(&place.tensor);
-            let kind = place.kind.name().to_owned();
+            let kind = place.usage.name.to_owned();
             self.errors.at(word, Mistake::NoPlanes { name, kind });
         }
     }
@@ -219,9 +219,9 @@ impl Checker<'_> {
         let (Home::On(word, _) | Home::Everywhere(word)) = &place.home else {
             return;
         };
-        if !place.kind.shared() {
+        if !place.usage.shared {
             let name = names::text(&place.tensor);
-            let kind = place.kind.name().to_owned();
+            let kind = place.usage.name.to_owned();
             self.errors.at(word, Mistake::NotShared { name, kind });
         } else if matches!(place.home, Home::Everywhere(_))
             && matches!(access, Access::Operand | Access::Load | Access::CopyFrom)
@@ -259,7 +259,7 @@ impl Checker<'_> {
             }
             next = next.max(level + 1);
         }
-        let exchanged = place.kind == TensorKind::Exchanged;
+        let exchanged = place.usage == Usage::EXCHANGED;
         let several_slots = exchanged || self.slots.get(&name).is_some_and(several);
         if !item {
             self.errors
@@ -272,7 +272,7 @@ impl Checker<'_> {
     fn slot_mistake(&self, place: &Place, pick: &Pick, access: Access) -> Option<Mistake> {
         let name = names::text(&place.tensor);
         match pick {
-            _ if !place.kind.has_slots() => Some(Mistake::NoSlots { name }),
+            _ if !place.usage.slots => Some(Mistake::NoSlots { name }),
             Pick::Several(word) if access != Access::Sum => {
                 let word = names::text(word);
                 Some(if access.writes() {

@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Axis, Declaration, Like, Shape, Size, TensorKind, Top};
+use crate::model::{Axis, Declaration, Like, Shape, Size, Top, Usage};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
@@ -38,7 +38,7 @@ impl Parser<'_> {
             None => Kind::Broken,
             Some(Declaration::Partition { .. }) => Kind::Partition,
             Some(Declaration::Counters { axes, .. }) => Kind::Counters(axes.clone()),
-            Some(Declaration::Symmetric { .. }) => Kind::Tensor(TensorKind::Scratch),
+            Some(Declaration::Symmetric { .. }) => Kind::Tensor(Usage::SCRATCH),
         };
         self.scope.declare(name, kind, self.errors);
         declared.map(|declared| Top::Declare(name.clone(), declared))
@@ -132,7 +132,7 @@ impl Parser<'_> {
             }
         };
         match kind? {
-            Kind::Tensor(TensorKind::Vector) => {
+            Kind::Tensor(Usage::VECTOR) => {
                 self.errors.at(
                     tensor,
                     Mistake::VectorDivided {

@@ -17,7 +17,7 @@ mod value;
 
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
-use crate::model::{Param, Schedule, TensorKind, Top};
+use crate::model::{Param, Schedule, Top, Usage};
 use crate::names::{self, Kind, Scope};
 use chain::{
     Chain, Link, ident, identifiers, in_capitals, plain_name, without_receiver, word_call,
@@ -106,12 +106,12 @@ impl Parser<'_> {
             let read = self.tensor_type(&typed.ty);
             let kind = read
                 .as_ref()
-                .map_or(Kind::Broken, |(kind, ..)| Kind::Tensor(*kind));
+                .map_or(Kind::Broken, |(usage, ..)| Kind::Tensor(*usage));
             self.scope.declare(name, kind, self.errors);
-            if let Some((kind, marker, element)) = read {
+            if let Some((usage, marker, element)) = read {
                 params.push(Param {
                     name: name.clone(),
-                    kind,
+                    usage,
                     marker,
                     element,
                 });
@@ -121,8 +121,8 @@ impl Parser<'_> {
     }
 
     /// `Gathered<bf16>`
-    fn tensor_type(&mut self, ty: &Type) -> Option<(TensorKind, Ident, Type)> {
-        let kinds = || TensorKind::PARAMS.iter().map(|(name, _)| *name);
+    fn tensor_type(&mut self, ty: &Type) -> Option<(Usage, Ident, Type)> {
+        let kinds = || Usage::PARAMS.iter().map(|known| known.name);
         let segment = match ty {
             Type::Path(path) if path.qself.is_none() => path.path.segments.last(),
             _ => None,
@@ -133,7 +133,7 @@ impl Parser<'_> {
             return None;
         };
         let found = names::text(&segment.ident);
-        let Some((_, kind)) = TensorKind::PARAMS.iter().find(|(name, _)| *name == found) else {
+        let Some(usage) = Usage::PARAMS.iter().find(|known| known.name == found) else {
             let known = names::offer(&found, kinds());
             self.errors
                 .at(&segment.ident, Mistake::UnknownKind { found, known });
@@ -152,7 +152,7 @@ impl Parser<'_> {
             self.errors.at(ty, Mistake::OneElement { kind: found });
             return None;
         };
-        Some((*kind, segment.ident.clone(), element))
+        Some((*usage, segment.ident.clone(), element))
     }
 
     fn tops(&mut self, stmts: &[SynStmt]) -> Vec<Top> {

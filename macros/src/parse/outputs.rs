@@ -1,6 +1,6 @@
 //! Which gathered tensors are outputs: those that a statement stores to.
 
-use crate::model::{Param, Stmt, StmtKind, TensorKind, Top};
+use crate::model::{Param, Stmt, StmtKind, Top, Usage};
 use crate::names;
 use std::collections::HashSet;
 
@@ -14,8 +14,8 @@ pub(super) fn mark(params: &mut [Param], body: &[Top]) {
     }
     for param in params {
         let computed = stored.contains(&names::text(&param.name));
-        if param.kind == TensorKind::Gathered && computed {
-            param.kind = TensorKind::GatheredOutput;
+        if param.usage == Usage::GATHERED && computed {
+            param.usage = Usage::GATHERED_OUTPUT;
         }
     }
 }

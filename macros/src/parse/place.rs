@@ -47,7 +47,7 @@ impl Parser<'_> {
                 .contains(&names::text(&call.method).as_str()),
         };
         match tensor {
-            Some(Kind::Tensor(crate::model::TensorKind::Vector)) => false,
+            Some(Kind::Tensor(crate::model::Usage::VECTOR)) => false,
             Some(Kind::Tensor(_)) => chain.links.iter().all(plain),
             _ => false,
         }
@@ -141,14 +141,14 @@ impl Parser<'_> {
         root: &Ident,
         links: &'l [Link<'a>],
     ) -> (Option<Place>, &'l [Link<'a>]) {
-        let Some(Kind::Tensor(kind)) = self.scope.find(root).cloned() else {
+        let Some(Kind::Tensor(usage)) = self.scope.find(root).cloned() else {
             return (None, links);
         };
         let mut planes = None;
         let (home, indices, tokens, rest) = self.home_and_indices(root, links, Some(&mut planes));
         let place = home.zip(indices).map(|(home, indices)| Place {
             tensor: root.clone(),
-            kind,
+            usage,
             home,
             planes,
             indices,

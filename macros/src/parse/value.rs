@@ -2,7 +2,7 @@
 
 use super::{Chain, Link, NOTHING, Parser, ident, in_capitals, without_receiver, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Place, Read, TensorKind, Value};
+use crate::model::{Place, Read, Usage, Value};
 use crate::names::{self, Kind};
 use quote::ToTokens;
 use syn::{BinOp, Expr, ExprMethodCall, GenericArgument, Lit, UnOp};
@@ -303,7 +303,7 @@ fn is_vector(value: &Value) -> bool {
         value,
         Value::Load(Read {
             place: Place {
-                kind: TensorKind::Vector,
+                usage: Usage::VECTOR,
                 ..
             },
             ..

@@ -48,10 +48,10 @@ impl Communicator {
         }
     }
 
-    /// The multicast address of so many bytes behind an offset of each rank's slot.
+    /// Where a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the reason why no multicast reaches all of them.
+    /// [`Error::Usage`] with the reason why no multicast reaches them.
     pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
         self.group.everywhere(offset, bytes)
     }

@@ -152,12 +152,13 @@ impl Heap {
         Ok(())
     }
 
-    /// The multicast address of so many bytes behind an offset.
+    /// Where a store reaches every slot at that offset, and so many bytes behind it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason why no multicast reaches them.
     pub fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
-        self.state()
-            .multicast
-            .address(offset, bytes)
-            .map(Address::of)
+        let address = self.state().multicast.address(offset, bytes)?;
+        Ok(Address::of(address))
     }
 
     /// What multicast reaches of it.

@@ -256,14 +256,14 @@ impl Group {
         self.heap.used()
     }
 
+    /// Where a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
+    pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
+        self.heap.everywhere(offset, bytes)
+    }
+
     /// What multicast reaches of the heap.
     pub(crate) fn multicast(&self) -> MulticastState {
         self.heap.multicast()
-    }
-
-    /// The multicast address of so many bytes behind an offset of each slot.
-    pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
-        self.heap.everywhere(offset, bytes)
     }
 
     /// Bytes from a rank's slot to the next.

@@ -162,6 +162,9 @@ impl From<Error> for Refusal {
     }
 }
 
+/// What all ranks said, each with a file descriptor or none; or what the first was refused that could not.
+pub(super) type Said<T> = Result<Vec<(T, Option<OwnedFd>)>, Refusal>;
+
 /// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
 /// on every rank the same. `what` says what this rank does.
 ///
@@ -172,7 +175,7 @@ pub(super) fn said<T: Serialize + DeserializeOwned>(
     what: &str,
     deadline: Deadline,
     mine: Result<(T, Option<OwnedFd>), Error>,
-) -> Result<Result<Vec<(T, Option<OwnedFd>)>, Refusal>, Error> {
+) -> Result<Said<T>, Error> {
     let (said, fd) = match mine {
         Ok((said, fd)) => (Ok(said), fd),
         Err(error) => (Err(Refusal::from(error)), None),

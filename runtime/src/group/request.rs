@@ -95,10 +95,10 @@ impl Request {
             Request::Share(told) => Some(told),
             Request::Meet
             | Request::Reserve(_)
-            | Request::Multicast(_)
             | Request::Allocate(_)
             | Request::Adopt(..)
             | Request::Orders(_)
+            | Request::Multicast(_)
             | Request::Load(_)
             | Request::Refuse(_)
             | Request::Split { .. } => None,

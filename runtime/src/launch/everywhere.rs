@@ -10,15 +10,13 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::MapId;
 
 impl Loaded {
-    /// The multicast address of where each rank's slot of the heap starts, by which signals reach every rank's cells.
+    /// Where a store reaches the start of every rank's slot of the heap, and all up to the kernel's counters.
     ///
     /// # Errors
-    /// [`Error::Usage`]: no multicast reaches them.
+    /// [`Error::Usage`] with the reason why no multicast reaches them.
     pub(super) fn heap_everywhere(&self, rank: &Communicator) -> Result<Address, Error> {
-        if let Some(cells) = &self.placed.cells {
-            cells.everywhere()?;
-        }
-        rank.everywhere(0, 0)
+        let cells = self.placed.cells.as_ref();
+        rank.everywhere(0, cells.map_or(0, |cells| cells.offset() + cells.bytes()))
     }
 
     /// A tensor on every rank, as the prelude's `EveryCopy` has it: its rows, columns and strides are those of its map.
@@ -32,8 +30,7 @@ impl Loaded {
     ) -> Result<[u8; EVERY_COPY_BYTES], Error> {
         let map = self.pipeline.map(id);
         let place = self.place(tensors, plan, map.tensor)?;
-        let base = place.shared;
-        let base = base.ok_or_else(|| alone(self.name(map.tensor)))?;
+        let base = place.shared.ok_or_else(|| alone(self.name(map.tensor)))?;
         let at = rank.everywhere(base.since(self.heap), place.bytes)?;
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let mut bytes = [0; EVERY_COPY_BYTES];

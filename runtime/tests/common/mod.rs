@@ -62,6 +62,11 @@ pub fn sass(cubin: &[u8]) -> Option<Sass> {
     or_skip(|| Sass::of(cubin))
 }
 
+/// The instructions of each of them, which costs little more than of one.
+pub fn sass_of_all(cubins: &[&[u8]]) -> Option<Vec<Sass>> {
+    or_skip(|| Sass::of_all(cubins))
+}
+
 /// A folder of this test's own.
 pub fn folder(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("counterflow-test-{name}-{}", std::process::id()));

@@ -6,7 +6,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::order::{ByStep, RankTable};
 use crate::plan::Plan;
-use crate::program::{CounterId, Home, Pick, StoreMode, TensorId};
+use crate::program::{CounterId, Home, Loc, Pick, StoreMode, TensorId};
 use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
@@ -502,9 +502,9 @@ impl<'a> Env<'a> {
     }
 
     /// What went wrong in working out its numbers.
-    pub fn fault(&self, who: &str) -> Option<Diagnostic> {
+    pub fn fault(&self, who: &str, at: Loc) -> Option<Diagnostic> {
         let name = self.unknown.borrow_mut().take()?;
-        Some(unknown(who, &name))
+        Some(unknown(who, &name, at))
     }
 }
 
@@ -582,10 +582,10 @@ fn comm_ctas(ctas: u32) -> u32 {
 }
 
 /// A number that has no value where it is used.
-fn unknown(who: &str, name: &str) -> Diagnostic {
+fn unknown(who: &str, name: &str, at: Loc) -> Diagnostic {
     Diagnostic::new(
         Rule::Bounds,
-        None,
+        at,
         format!("{who} uses `{name}` before it has a value"),
     )
     .note(None, "this is a bug of the compiler, not of the schedule")

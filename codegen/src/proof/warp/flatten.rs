@@ -6,6 +6,7 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, FragmentStep, Kind, Step};
 use crate::diag::Diagnostic;
+use crate::program::Loc;
 use crate::warp::{
     BLOCK_ROWS, Expr, Lanes, Node, Phase, RingId, RunBy, Scheduler, Slot, Values, Whose,
 };
@@ -34,6 +35,8 @@ pub(super) struct Flattener<'a> {
     scheduler: Option<&'a Scheduler>,
     /// Arrivals at its order barrier that its next wait needs.
     order: u32,
+    /// The statement that the nodes are of, by the last note.
+    at: Option<Loc>,
     item: Option<(u32, u32)>,
     /// The tiling of the loop over items.
     pub(super) tiling: usize,
@@ -61,6 +64,7 @@ pub(super) fn flatten<'a>(
         all_lanes: warp.run_by != RunBy::Groups && warp.lanes() == Lanes::All,
         scheduler: None,
         order: runner,
+        at: None,
         item: None,
         tiling: 0,
         steps: Vec::new(),
@@ -93,7 +97,8 @@ pub(super) fn flatten<'a>(
             other => flat.node(other),
         }
     }
-    match flat.env.fault(warp.name) {
+    let role = &case.pipeline.kernel.roles[case.roles.gemm];
+    match flat.env.fault(warp.name, role.at) {
         Some(found) => Err(Box::new(found)),
         None => Ok(flat.steps),
     }
@@ -104,6 +109,7 @@ impl<'a> Flattener<'a> {
         self.steps.push(Step {
             node,
             kind,
+            at: self.at,
             item: self.item,
             tiling: self.tiling,
             role: self.scheduler.map_or(self.case.roles.gemm, |of| of.role),
@@ -111,7 +117,9 @@ impl<'a> Flattener<'a> {
     }
 
     fn list(&mut self, nodes: &'a [Node]) {
+        let at = self.at;
         nodes.iter().for_each(|node| self.node(node));
+        self.at = at;
     }
 
     pub(super) fn value(&self, expr: &Expr) -> u32 {
@@ -130,7 +138,8 @@ impl<'a> Flattener<'a> {
                     self.push(node, Kind::Fragment(FragmentStep::StartProducts));
                 }
             }
-            Node::Note(_) | Node::MmaFence | Node::LastCta { .. } => {}
+            Node::Note(note) => self.at = note.loc,
+            Node::MmaFence | Node::LastCta { .. } => {}
             // Of a warp whose lanes each do a part of its accesses.
             Node::SyncWarp if self.all_lanes => self.push(node, Kind::SyncWarp),
             Node::SyncWarp => {}

@@ -23,8 +23,9 @@ pub(super) fn steps<'a>(
     };
     let (plan, counters) = (case.plan(of), &case.pipeline.kernel.counters);
     let agent = unroll::agent(&case.pipeline.kernel, &plan.geometry, rank, role)?;
-    let mut kinds = Vec::new();
+    let mut steps = Vec::new();
     for step in &agent.steps {
+        let mut kinds = Vec::new();
         match step.kind {
             StepKind::Wait {
                 counter,
@@ -69,15 +70,17 @@ pub(super) fn steps<'a>(
             | StepKind::Load { .. }
             | StepKind::Store { .. } => {}
         }
+        let at = Some(case.pipeline.kernel.loc(step.op));
+        steps.extend(kinds.into_iter().map(|kind| Step {
+            node: &NONE,
+            kind,
+            at,
+            item: None,
+            role,
+            tiling: 0,
+        }));
     }
-    let step = |kind| Step {
-        node: &NONE,
-        kind,
-        item: None,
-        role,
-        tiling: 0,
-    };
-    Ok(kinds.into_iter().map(step).collect())
+    Ok(steps)
 }
 
 /// A rectangle of a rank's buffer, as a box.

@@ -99,10 +99,11 @@ impl Simulator<'_> {
             let areas = boxes.map(|at| length(at.rows) * length(at.columns));
             let measured: u64 = areas.sum();
             if measured != all {
+                let at = self.writes(of.index());
                 let [amax, of] = [tensor, of].map(|tensor| &buffers[tensor.index()].name);
                 let message =
                     format!("{amax} on rank {rank} is of {measured} of {all} elements of {of}");
-                return Err(Box::new(Diagnostic::new(Rule::Coverage, None, message)));
+                return Err(Box::new(Diagnostic::new(Rule::Coverage, at, message)));
             }
         }
         Ok(())

@@ -29,7 +29,7 @@
 //! conflicts, and time.
 //!
 //! Files, each of which needs only those before it: `visited`, `launches`, `combinations` and `case` are what is tried; `step`, `flatten`, `host` and
-//! `programs` what each agent does; `held`, `lanes`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
+//! `programs` what each agent does; `held`, `lanes`, `seen` and `simulator` the state of a run; `deeds` and `trace` the words; `memory`, `content`,
 //! `values` and `execute` what a step does and must keep to; `covered` what all steps did together; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
@@ -40,6 +40,7 @@ mod case;
 mod combinations;
 mod content;
 mod covered;
+mod deeds;
 mod execute;
 mod flatten;
 mod fragment;
@@ -82,7 +83,9 @@ pub(crate) use outdated::outdated;
 /// What is wrong with it, or why it could not be run.
 pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
     if pipeline.dependent_launch && !dependent_launch::possible(&pipeline.kernel) {
-        return Err(Refused::Wrong(trace::dependent_launch().into()));
+        return Err(Refused::Wrong(
+            trace::dependent_launch(&pipeline.kernel).into(),
+        ));
     }
     let launches = launches::launches(pipeline)?;
     let further = combinations::further(pipeline, &launches)?;

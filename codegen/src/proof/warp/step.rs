@@ -1,7 +1,7 @@
 //! What a role of a CTA does, step by step: nodes with their numbers worked out.
 
 use crate::dtype::Dtype;
-use crate::program::TensorId;
+use crate::program::{Loc, TensorId};
 use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::{Elements, Node, View};
@@ -11,6 +11,8 @@ use crate::warp::{Elements, Node, View};
 pub(super) struct Step<'a> {
     pub node: &'a Node,
     pub kind: Kind,
+    /// The schedule's statement that it is part of, if it is of one.
+    pub at: Option<Loc>,
     /// The item it is for, as row and column of its grid.
     pub item: Option<(u32, u32)>,
     /// The kernel's role that it is of, by its index.

@@ -1,175 +1,15 @@
-//! The words of a verdict: which role of which CTA of which rank did what.
+//! The words of a verdict: what went wrong, at which statement, and what to do.
 
 use super::memory::By;
-use super::simulator::{CALLER, Simulator, Touch, Who};
-use super::step::{Area, Box4, Kind, Step};
+use super::simulator::{CALLER, Simulator, Touch};
+use super::step::{Area, Box4, Kind};
 use crate::diag::{Diagnostic, Rule};
-use crate::warp::{Node, Side, View};
+use crate::kernel::Kernel;
+use crate::warp::View;
 
-impl Simulator<'_> {
-    /// `store of block 1 on rank 2`.
-    pub(super) fn who(&self, who: Who) -> String {
-        let again = if who.launch > 1 {
-            " in the next launch"
-        } else {
-            ""
-        };
-        let Some(warp) = self.case.pipeline.warps.get(who.warp) else {
-            return format!("the copy engine of rank {}{again}", who.rank);
-        };
-        let role = warp.name;
-        format!("{role} of block {} on rank {}{again}", who.block, who.rank)
-    }
-
-    pub(super) fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
-        &self.agents[agent].steps[step]
-    }
-
-    fn cell_name(&self, cell: u32) -> String {
-        let (counter, within) = self.case.counter_of(cell);
-        format!(
-            "{}[{within}]",
-            self.case.pipeline.kernel.counters[counter.index()].name
-        )
-    }
-
-    /// `stage 2: x, w`.
-    pub(super) fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
-        // The ring that the step is about: others may lie in the same place.
-        if let Some(ring) = step.node.accesses() {
-            let ring = self.case.pipeline.ring(ring);
-            let buffer = ring.buffer.iter();
-            for (buffer, slot) in buffer.flat_map(|it| (0..ring.all()).map(move |slot| (it, slot)))
-            {
-                // Those of the step's loop: what others stage lies there, too.
-                for index in (0..buffer.parts.len()).map(|it| buffer.part(step.tiling, it)) {
-                    let (part, start) = (&buffer.parts[index], buffer.part_at(index, slot));
-                    if start <= area.start && area.start < start + part.bytes {
-                        return if part.name == ring.name {
-                            format!("{} {slot}", ring.slot_name())
-                        } else {
-                            format!("{} of {} {slot}", part.name, ring.slot_name())
-                        };
-                    }
-                }
-            }
-        }
-        "shared memory".into()
-    }
-
-    fn box_name(&self, at: &Box4) -> String {
-        let name = &self.case.pipeline.kernel.buffers[at.tensor.index()].name;
-        format!(
-            "rows {}..{}, columns {}..{} of {name} (chunk or slot {}) on rank {}",
-            at.rows.0, at.rows.1, at.columns.0, at.columns.1, at.chunk, at.rank
-        )
-    }
-
-    fn awaited(&self, node: &Node) -> String {
-        let barrier = if let Node::Await { barrier, .. } = node {
-            *barrier
-        } else if let Node::AwaitTested { ring } = node {
-            ring.full()
-        } else {
-            return "waits at its order barrier".into();
-        };
-        let ring = self.case.pipeline.ring(barrier.ring);
-        match (&ring.buffer, barrier.side) {
-            (None, Side::Full) => "waits until all are done with the steps of a tile".into(),
-            (None, Side::Empty) => "waits until the subtiles before have been read".into(),
-            (Some(_), Side::Full) => format!("waits for a {} to be full", ring.slot_name()),
-            (Some(_), Side::Empty) => format!("waits for a {} to be empty", ring.slot_name()),
-        }
-    }
-
-    fn announced(&self, node: &Node) -> String {
-        if *node == Node::ArriveOrder {
-            return "arrives at the order barrier".into();
-        }
-        let Node::Arrive { barrier, .. } = node else {
-            return "releases a slot".into();
-        };
-        let ring = self.case.pipeline.ring(barrier.ring);
-        match (&ring.buffer, barrier.side) {
-            (None, Side::Full) => "says that its steps are done".into(),
-            (None, Side::Empty) => "says that its subtiles have been read".into(),
-            (Some(_), Side::Full) => format!("says that a {} is full", ring.slot_name()),
-            (Some(_), Side::Empty) => format!("releases a {}", ring.slot_name()),
-        }
-    }
-
-    fn deed(&self, step: &Step<'_>) -> String {
-        let item = step.item.map_or(String::new(), |(row, column)| {
-            format!(" for tile ({row}, {column})")
-        });
-        let what = match &step.kind {
-            Kind::Await { .. } => self.awaited(step.node),
-            Kind::TestWait { .. } => "tests a stage before its turn".into(),
-            Kind::Expect { .. } => "announces a load".into(),
-            Kind::Arrive { .. } => self.announced(step.node),
-            Kind::Load { area, from, .. } => format!(
-                "loads {} into {}",
-                self.box_name(from),
-                self.area_name(step, area)
-            ),
-            Kind::Store { area, to } => {
-                format!(
-                    "stores {} to {}",
-                    self.area_name(step, area),
-                    self.box_name(to)
-                )
-            }
-            Kind::StoreEverywhere { area, to } => format!(
-                "stores {} to {}, on every rank",
-                self.area_name(step, area),
-                to.first().map_or(String::new(), |to| self.box_name(to))
-            ),
-            Kind::SumEverywhere { area, from } => format!(
-                "sums {}, on every rank, into {}",
-                from.first()
-                    .map_or(String::new(), |from| self.box_name(from)),
-                self.area_name(step, area)
-            ),
-            Kind::Commit => "closes a group of stores".into(),
-            Kind::AwaitRead { .. } => "waits until stores have been read".into(),
-            Kind::AwaitStores { .. } => "waits until stores are complete".into(),
-            Kind::Mma { areas, .. } => format!(
-                "multiplies {}",
-                areas.map(|area| self.area_name(step, &area)).join(" by ")
-            ),
-            Kind::MmaCommit => "closes a group of multiplies".into(),
-            Kind::MmaWait { .. } => "waits for multiplies".into(),
-            Kind::Fragment(fragment) => self.fragment_deed(step, fragment),
-            Kind::HostCopy { from, to } | Kind::CopyScales { from, to } => {
-                format!("copies {} to {}", self.box_name(from), self.box_name(to))
-            }
-            Kind::FenceShared | Kind::FenceGlobal | Kind::FenceAlias => "fences".into(),
-            Kind::SyncWarp => "waits for all lanes of its warp".into(),
-            Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
-            Kind::CounterAdvance { cell } => {
-                format!("advances the base of {}", self.cell_name(*cell))
-            }
-            Kind::CounterAdd { rank, cell, .. } => {
-                format!("signals {} on rank {rank}", self.cell_name(*cell))
-            }
-            Kind::Defer { rank, cell, .. } => format!(
-                "remembers to signal {} on rank {rank}",
-                self.cell_name(*cell)
-            ),
-            Kind::Flush => "sends the remembered signal".into(),
-            Kind::AwaitLaunches => "awaits earlier launches".into(),
-            Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
-            Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
-            Kind::Last { .. } => "ends".into(),
-        };
-        format!("{what}{item}")
-    }
-
-    fn now(&self, agent: usize) -> String {
-        let agent = &self.agents[agent];
-        let step = &agent.steps[agent.at.min(agent.steps.len() - 1)];
-        format!("{} {}", self.who(agent.who), self.deed(step))
-    }
+/// A finding about what an agent does now.
+fn found(simulator: &Simulator<'_>, index: usize, rule: Rule) -> Diagnostic {
+    Diagnostic::new(rule, simulator.here(index), simulator.now(index))
 }
 
 pub(super) fn shared_race(
@@ -215,7 +55,7 @@ pub(super) fn lanes_at_work(simulator: &Simulator<'_>, index: usize) -> Diagnost
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while its lanes access every rank's memory"),
     )
     .note(
@@ -227,7 +67,7 @@ pub(super) fn lanes_at_work(simulator: &Simulator<'_>, index: usize) -> Diagnost
 
 /// A lane may not have seen what its warp's first lane waited for.
 pub(super) fn lanes_apart(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             "the first lane of its warp has waited for a counter, and the others have not met it since",
@@ -246,8 +86,7 @@ fn earlier(simulator: &Simulator<'_>, before: Touch<Box4>) -> String {
 }
 
 fn race(simulator: &Simulator<'_>, earlier: &str, index: usize, fence: Option<&str>) -> Diagnostic {
-    let found =
-        Diagnostic::new(Rule::Race, None, simulator.now(index)).note(None, earlier.to_string());
+    let found = found(simulator, index, Rule::Race).note(None, earlier);
     if let Some(fix) = fence {
         found
             .note(
@@ -274,7 +113,7 @@ pub(super) fn twice(
         simulator.who(before.who),
         simulator.deed(simulator.step_of(before.step))
     );
-    Diagnostic::new(Rule::Coverage, None, simulator.now(index))
+    found(simulator, index, Rule::Coverage)
         .note(None, earlier)
         .note(
             None,
@@ -301,7 +140,7 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         | View::SharedSlotChunks => at.chunk,
         View::SharedSlots | View::SharedChunk => at.rank,
     };
-    Diagnostic::new(Rule::Bounds, None, simulator.now(index))
+    found(simulator, index, Rule::Bounds)
         .note(
             None,
             format!(
@@ -312,7 +151,7 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
 }
 
 pub(super) fn before_the_wait(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             "this is a dependent launch, and nothing says that earlier launches are complete",
@@ -324,7 +163,7 @@ pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while earlier launches may still run"),
     )
     .note(
@@ -334,10 +173,10 @@ pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize
     .hint("every warp awaits earlier launches")
 }
 
-pub(super) fn dependent_launch() -> Diagnostic {
+pub(super) fn dependent_launch(kernel: &Kernel) -> Diagnostic {
     Diagnostic::new(
         Rule::Progress,
-        None,
+        kernel.roles.first().map(|role| role.at),
         "a kernel that communicates starts before the previous launch has ended",
     )
     .hint("only kernels without counters, copies and CTAs that move data are dependent launches")
@@ -347,7 +186,7 @@ pub(super) fn leaves_early(simulator: &Simulator<'_>, index: usize) -> Diagnosti
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while its stores may still read shared memory"),
     )
     .hint("wait for all groups of stores before the end")
@@ -357,7 +196,7 @@ pub(super) fn leaves_its_cluster(simulator: &Simulator<'_>, index: usize) -> Dia
     let who = simulator.who(simulator.agents[index].who);
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while another CTA of its cluster may still write its shared memory"),
     )
     .hint("wait for the whole cluster at the end")
@@ -371,7 +210,7 @@ pub(super) fn under_way(
     let [who, other] = [index, step.0].map(|agent| simulator.who(simulator.agents[agent].who));
     Diagnostic::new(
         Rule::Race,
-        None,
+        simulator.here(index),
         format!("{who} ends while its cluster's shared memory may still change"),
     )
     .note(None, format!("{other} {}", simulator.deed(simulator.step_of(step))))
@@ -390,7 +229,8 @@ pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usiz
         simulator.who(agent.who),
         simulator.cell_name(cell)
     );
-    let mut found = Diagnostic::new(Rule::Progress, None, message).note(None, simulator.now(index));
+    let mut found = Diagnostic::new(Rule::Progress, simulator.here(index), message)
+        .note(None, simulator.now(index));
     let here = waiting.iter().find(|other| {
         simulator.agents[**other].who.rank == agent.who.rank
             && simulator.agents[**other].who.block == agent.who.block
@@ -406,7 +246,7 @@ pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usiz
 }
 
 pub(super) fn no_bytes(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+    found(simulator, index, Rule::Progress)
         .note(
             None,
             "no bytes complete on this barrier: a phase of it ends with arrivals alone",
@@ -415,7 +255,7 @@ pub(super) fn no_bytes(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
 }
 
 pub(super) fn a_phase_behind(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             "nothing says that the previous phase is complete, and an earlier one has the same parity",
@@ -431,8 +271,9 @@ pub(super) fn overtaken(
     by: usize,
 ) -> Diagnostic {
     let who = simulator.who(simulator.agents[late].who);
-    let deed = simulator.deed(simulator.step_of((late, step)));
-    Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"))
+    let step = simulator.step_of((late, step));
+    let message = format!("{who} {}", simulator.deed(step));
+    Diagnostic::new(Rule::Progress, simulator.place(step), message)
         .note(None, simulator.now(by))
         .note(
             None,
@@ -443,7 +284,7 @@ pub(super) fn overtaken(
 
 /// A wait for a phase that was over before, with the next one.
 pub(super) fn too_late(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+    found(simulator, index, Rule::Progress)
         .note(
             None,
             "the next phase is complete, too: the parity says that the awaited one is not",
@@ -458,7 +299,7 @@ pub(super) fn stuck(simulator: &Simulator<'_>) -> Diagnostic {
     let first = blocked.first().copied().unwrap_or(0);
     let mut found = Diagnostic::new(
         Rule::Progress,
-        None,
+        simulator.here(first),
         format!("{}, for ever", simulator.now(first)),
     );
     for agent in blocked.iter().take(5) {
@@ -483,13 +324,13 @@ pub(super) fn accumulating(simulator: &Simulator<'_>, index: usize, product: usi
     let agent = &simulator.agents[index];
     let tiling = agent.steps[agent.at].tiling;
     let name = simulator.case.pipeline.accumulators(tiling, product);
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, format!("multiplies into `{name}` are under way"))
         .hint("`wgmma_wait` for all groups of an item before its accumulators are named")
 }
 
 pub(super) fn wrong(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
-    Diagnostic::new(Rule::Coverage, None, simulator.now(index)).note(None, what)
+    found(simulator, index, Rule::Coverage).note(None, what)
 }
 
 pub(super) fn uncovered(
@@ -507,7 +348,7 @@ pub(super) fn uncovered(
         let (did, all) = (written + added, wanted.0 + wanted.1);
         format!("{did} of {all} {what} are written")
     };
-    Diagnostic::new(Rule::Coverage, None, message)
+    Diagnostic::new(Rule::Coverage, simulator.writes(tensor), message)
 }
 
 /// An access of a rank's memory that its launch does not wait for.
@@ -529,7 +370,8 @@ pub(super) fn unfinished(simulator: &Simulator<'_>, touch: &Touch<Box4>, rank: u
         )
     };
     let message = format!("a launch ends on rank {rank} before {open}");
-    Diagnostic::new(Rule::Reuse, None, message)
+    let at = simulator.place(simulator.step_of(touch.step));
+    Diagnostic::new(Rule::Reuse, at, message)
         .note(None, deed)
         .hint(hint)
 }
@@ -549,7 +391,7 @@ pub(super) fn out_of_order(
         true => least.to_string(),
         false => format!("{least} to {most}"),
     };
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, which)
         .note(
             None,
@@ -575,13 +417,13 @@ pub(super) fn before_its_wait(
             "wait in the order of the statements, in this thread or in one that it waits for",
         ),
     };
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(None, what)
         .hint(hint)
 }
 
 pub(super) fn announced_early(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, simulator.now(index))
+    found(simulator, index, Rule::Race)
         .note(
             None,
             format!("it does not come after {what}, which stands before the signal in its item"),

@@ -1,7 +1,7 @@
 //! Schedules of a size that the warp level takes.
 
 use super::draw::Draw;
-use super::{Case, KIND, SEVERAL, SLABS, TENSOR_CORES, bytes, gather, sized};
+use super::{Case, KIND, MULTICAST, SEVERAL, SLABS, TENSOR_CORES, bytes, gather, sized};
 use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::diag::{Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
@@ -23,9 +23,19 @@ pub struct Accepted {
 }
 
 /// The accepted cases of a seed, with tiles that tensor cores have. `change` may give a case another world or other
-/// launches first.
+/// launches first. None of them needs multicast: GPUs run these.
 pub fn accepted(seed: u64, change: impl Fn(u64, &mut Case)) -> impl Iterator<Item = Accepted> {
-    accepted_of(bytes, seed, change)
+    accepted_of(bytes, seed, change).filter(|it| !it.kernel.needs_multicast())
+}
+
+/// The same of what reaches every rank's memory at once, which no GPU of ours runs.
+pub fn accepted_everywhere(seed: u64) -> impl Iterator<Item = Accepted> {
+    let everywhere = |seed, number| {
+        let mut bytes = bytes(seed, number);
+        bytes[KIND] = MULTICAST;
+        bytes
+    };
+    accepted_of(everywhere, seed, |_, _| {})
 }
 
 /// The same of several gathers, several GEMM loops of other depths, named roles and sums in one kernel.

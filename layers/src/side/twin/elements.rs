@@ -1,4 +1,8 @@
 //! What is computed element by element, and rotary positions.
+#![allow(
+    clippy::excessive_precision,
+    reason = "digits are those of the kernels' text"
+)]
 
 use super::numbers::{logistic, narrow, wide};
 use super::random::Mask;

@@ -1,4 +1,9 @@
 //! Arithmetic that kernels and twin share, step by step: `kernels/numbers.cuh` has the same.
+#![allow(
+    clippy::excessive_precision,
+    clippy::approx_constant,
+    reason = "digits are those of the kernels' text"
+)]
 
 use counterflow::prelude::bf16;
 

@@ -1,0 +1,362 @@
+// all_reduce_multicast  sm90  bf16  nt  tiles 128x256  11 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+#include "multicast.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 256;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 11;  // stages of stored tiles in flight
+constexpr u32 SUBTILES = 3;  // output subtiles in flight
+constexpr u32 COMM_CTAS = 32;  // blocks that move data: such blocks come first in the grid
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 STORED_AT = 0, STORED_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 180224, SUBTILE_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229464;
+constexpr u32 SUBTILE_FULL_AT = 229552, SUBTILE_EMPTY_AT = 229576;
+constexpr u32 SHARED_BYTES = 229600;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, READY, DONE, READY_Y, FREE_PART };
+
+// What the host passes for one launch.
+struct Plan {
+    Cells cells;
+    char* heap_everywhere;  // slot 0 of the heap on every rank at once: multimem alone
+    u32 g_rows;  // rows of g
+    u32 g_columns;  // columns of g
+    u32 g_rows_chunk;  // of g.rows, in a full chunk
+    u32 g_rows_partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
+    u32 me;  // this rank
+    u32 world;  // how many ranks there are
+    u32 ready;  // a counter: its first cell
+    u32 done;  // a counter: its first cell
+    u32 ready_y;  // a counter: its first cell
+    u32 free_part;  // a counter: its first cell
+    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+};
+
+// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 g_rows_chunk_of(const Plan& plan, u32 chunk) {
+    const u32 first = chunk * plan.g_rows_chunk;
+    return first >= plan.g_rows ? 0 : min(plan.g_rows_chunk, plan.g_rows - first);
+}
+
+// Tile `index` of a grid, row_major.
+__device__ __forceinline__ Tile row_major(u32 index, u32 rows, u32 columns) {
+    return {index / columns, index % columns};
+}
+
+// What a store writes, before it is rounded.
+__device__ __forceinline__ float part_value(float g) {
+    return g;
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+all_reduce_multicast(
+        const __grid_constant__ TensorMap g,  // mine, in one piece; boxes of 128x64
+        // everyone's, slot by slot, of a chunk a rank each: others write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap part_,
+        const __grid_constant__ EveryCopy part__everywhere,  // on every rank at once: multimem alone
+        const __grid_constant__ EveryCopy y_everywhere,  // on every rank at once: multimem alone
+        const __grid_constant__ EveryCopy y_everywhere_partial_chunk,  // the partial chunk
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const Buffer<STORED_AT, STORED_BYTES> smem_stored = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(g);
+        tma_prefetch_map(part_);
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me, world = plan.world;
+    const u32 tiles_n = ceil_div(plan.g_columns, TILE_N);
+
+    if (warp < 4) {
+        registers_give<56>();
+        if (warp == 0) {  // load
+            // The first CTAs compute tiles without a product.
+            if (blockIdx.x < COMM_CTAS) {
+                TileScheduler scheduler(blockIdx.x, COMM_CTAS);
+                PipelineState<STAGES> stage;
+                if (blockIdx.x == 0) {
+                    // signal ready_y.on(peer)[me] += 1 (credit: my y may be touched)
+                    #pragma unroll 1
+                    for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                        const u32 peer = (me + 1 + peer_step) % world;
+                        if (elect_one()) {
+                            counter_add(plan.cells, peer, plan.ready_y + me, 1);
+                        }
+                    }
+                }
+                #pragma unroll 1
+                for (u32 owner_step = 0; owner_step < world; ++owner_step) {
+                    const u32 owner = (me + owner_step) % world;
+                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles = tiles_m * tiles_n;
+                    for (; scheduler.has(tiles); scheduler.next()) {
+                        const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
+                        // mine = load(g[t])
+                        #pragma unroll 1
+                        for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                            stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                            const auto full = stage_full[stage.index];
+                            if (elect_one()) {
+                                full.expect(TILE_M * SUBTILE_N * 2);
+                                tma_load(smem_stored[stage.index], g, full.at, t.column * TILE_N + part * SUBTILE_N,
+                                    owner * plan.g_rows_chunk + t.row * TILE_M, 0, 0);
+                            }
+                            stage.advance();
+                        }
+                    }
+                    scheduler.end_loop(tiles);
+                }
+                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles = my_tiles_m * tiles_n;
+                for (; scheduler.has(my_tiles); scheduler.next()) {
+                    const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
+                    // acc1 += sum(part.everywhere[t])
+                    // wait ready[all][t]
+                    #pragma unroll 1
+                    for (u32 from = 0; from < world; ++from) {
+                        const u32 ready_cell =
+                            from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                        if (elect_one()) {
+                            counter_wait(plan.cells, me, plan.ready + ready_cell, watch, LOAD, READY);
+                            counter_advance(plan.cells, me, plan.ready + ready_cell);  // no one else waits for it
+                        }
+                    }
+                    if (elect_one()) {
+                        fence_async_global();
+                    }
+                    fence_alias();
+                    __syncwarp();
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        multicast_sum<T, 128, 64>(smem_stored[stage.index], part__everywhere,
+                            t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, me);
+                        fence_alias();
+                        __syncwarp();
+                        if (elect_one()) {
+                            stage_full[stage.index].arrive();
+                        }
+                        stage.advance();
+                    }
+                }
+                scheduler.end_loop(my_tiles);
+                #pragma unroll 1
+                for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                    const u32 owner = (me + 1 + owner_step) % world;
+                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles = tiles_m * tiles_n;
+                    for (; scheduler.has(tiles); scheduler.next()) {
+                        const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
+                        // wait done[t]
+                        const u32 done_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        if (elect_one()) {
+                            counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
+                            counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
+                            fence_async_global();
+                        }
+                    }
+                    scheduler.end_loop(tiles);
+                }
+            }
+        } else if (warp == 1) {  // store
+            // The first CTAs compute tiles without a product.
+            if (blockIdx.x < COMM_CTAS) {
+                TileScheduler scheduler(blockIdx.x, COMM_CTAS);
+                PipelineState<SUBTILES> subtile;
+                #pragma unroll 1
+                for (u32 owner_step = 0; owner_step < world; ++owner_step) {
+                    const u32 owner = (me + owner_step) % world;
+                    const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                    const u32 tiles = tiles_m * tiles_n;
+                    for (; scheduler.has(tiles); scheduler.next()) {
+                        const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
+                        // wait free_part[others] (credit: part was read in the last launch)
+                        #pragma unroll 1
+                        for (u32 from = 0; from < world; ++from) {
+                            if (from == me) continue;
+                            if (elect_one()) {
+                                counter_wait_before(plan.cells, me, plan.free_part + from, watch, STORE, FREE_PART);
+                            }
+                        }
+                        if (elect_one()) {
+                            fence_async_global();
+                        }
+                        // part[t] = mine
+                        #pragma unroll 1
+                        for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                            subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                            if (elect_one()) {
+                                tma_store(part_, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                                    t.row * TILE_M, owner, me);
+                                tma_commit();
+                                tma_wait_read<0>();
+                                subtile_empty[subtile.index].arrive();
+                            }
+                            subtile.advance();
+                        }
+                        if (elect_one()) {
+                            tma_wait<0>();
+                        }
+                        // signal ready.on(owner)[me][t] += 1
+                        const u32 ready_cell =
+                            me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                        if (elect_one()) {
+                            counter_add(plan.cells, owner, plan.ready + ready_cell, 1);
+                        }
+                    }
+                    scheduler.end_loop(tiles);
+                }
+                const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+                const u32 my_tiles = my_tiles_m * tiles_n;
+                for (; scheduler.has(my_tiles); scheduler.next()) {
+                    const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
+                    // wait ready_y[others] (credit: its y may be touched)
+                    #pragma unroll 1
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) continue;
+                        if (elect_one()) {
+                            counter_wait(plan.cells, me, plan.ready_y + from, watch, STORE, READY_Y);
+                        }
+                    }
+                    if (elect_one()) {
+                        fence_async_global();
+                    }
+                    fence_alias();
+                    __syncwarp();
+                    // y.everywhere[t] = acc1
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                        multicast_store<T, 128, 64>(me == plan.g_rows_partial_chunk ? y_everywhere_partial_chunk
+                            : y_everywhere, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, me);
+                        fence_async_shared();
+                        __syncwarp();
+                        if (elect_one()) {
+                            tma_commit();
+                            tma_wait_read<0>();
+                            subtile_empty[subtile.index].arrive();
+                        }
+                        subtile.advance();
+                    }
+                    if (elect_one()) {
+                        tma_wait<0>();
+                    }
+                    fence_alias();
+                    __syncwarp();
+                    // signal done.everywhere[t] += 1
+                    const u32 done_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    if (elect_one()) {
+                        counter_add_everywhere(plan.heap_everywhere, plan.cells, plan.done + done_cell, 1);
+                    }
+                }
+                if (elect_one()) {
+                    tma_wait<0>();
+                }
+            }
+        }
+    } else {  // multiply
+        registers_take<224>();
+        const u32 consumer = warp / 4 - 1;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        // The first CTAs compute tiles without a product.
+        if (blockIdx.x < COMM_CTAS) {
+            TileScheduler scheduler(blockIdx.x, COMM_CTAS);
+            PipelineState<STAGES> stage;
+            PipelineState<SUBTILES> subtile;
+            #pragma unroll 1
+            for (u32 owner_step = 0; owner_step < world; ++owner_step) {
+                const u32 owner = (me + owner_step) % world;
+                const u32 tiles_m = ceil_div(g_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    // part[t] = mine
+                    #pragma unroll
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                        stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                        float g[SUBTILE_N / 2];
+                        subtile_read<T, SUBTILE_N>(g, smem_stored[stage.index], first_row, lane);
+                        fence_async_shared();
+                        __syncwarp();
+                        if (lane == 0) stage_empty[stage.index].arrive();
+                        stage.advance();
+                        float part_values[SUBTILE_N / 2];
+                        #pragma unroll
+                        for (u32 i = 0; i < SUBTILE_N / 2; ++i) part_values[i] = part_value(g[i]);
+                        subtile_store<T, SUBTILE_N>(part_values, smem_subtile[subtile.index], first_row, lane);
+                        fence_async_shared();
+                        __syncwarp();
+                        if (lane == 0) subtile_full[subtile.index].arrive();
+                        subtile.advance();
+                    }
+                }
+                scheduler.end_loop(tiles);
+            }
+            const u32 my_tiles_m = ceil_div(g_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles = my_tiles_m * tiles_n;
+            for (; scheduler.has(my_tiles); scheduler.next()) {
+                // y.everywhere[t] = acc1
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                    float part_[SUBTILE_N / 2] = {};
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(part_, smem_stored[stage.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                    subtile_store<T, SUBTILE_N>(part_, smem_subtile[subtile.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) subtile_full[subtile.index].arrive();
+                    subtile.advance();
+                }
+            }
+        }
+    }
+
+    __syncwarp();  // the one thread of a role meets its warp again
+    __syncthreads();
+    if (warp == 0) {
+        // Every CTA is done with its waits, loads and stores when the last one comes here.
+        const bool last = __shfl_sync(~0u, threadIdx.x == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        if (last) {
+            if (threadIdx.x == 0) {
+                // signal free_part.on(peer)[me] += 1 (credit: part may be written in the next launch)
+                #pragma unroll 1
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
+                    counter_add(plan.cells, peer, plan.free_part + me, 1);
+                }
+            }
+            __syncwarp();
+            counters_advance(plan.cells, me, plan.ready_y, world, threadIdx.x);
+            counters_advance(plan.cells, me, plan.free_part, world, threadIdx.x);
+        }
+    }
+}
