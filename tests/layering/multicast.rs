@@ -274,12 +274,18 @@ fn the_check_sees_who_turns_the_feature_on() {
 #[test]
 fn no_table_of_winners_has_a_kernel_that_needs_it() {
     use counterflow::{Variant, codegen::lower::lower, schedules};
-    let needing = schedules::ALL.iter().filter_map(|schedule| {
+    let all = schedules::ALL.iter().chain(&schedules::MULTICAST);
+    let needing = all.filter_map(|schedule| {
         let program = schedule();
         let kernel = lower(&program, &Variant::new(2)).expect("a kernel");
         kernel.needs_multicast().then(|| program.name.clone())
     });
     let needing: BTreeSet<String> = needing.collect();
+    let known: BTreeSet<String> = schedules::MULTICAST
+        .iter()
+        .map(|schedule| schedule().name.clone())
+        .collect();
+    assert_eq!(needing, known, "nothing else of the library needs it");
     let mut rows = 0;
     for path in files("runtime/tuned", &[".toml"]) {
         let table: toml::Table = text(&path).parse().expect("a table");

@@ -162,8 +162,8 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What a rank says, with a file that it hands over.
-type Said<T> = (T, Option<OwnedFd>);
+/// What all ranks said, each with a file descriptor or none; or what the first was refused that could not.
+pub(super) type Said<T> = Result<Vec<(T, Option<OwnedFd>)>, Refusal>;
 
 /// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
 /// on every rank the same. `what` says what this rank does.
@@ -174,8 +174,8 @@ pub(super) fn said<T: Serialize + DeserializeOwned>(
     peers: &Peers,
     what: &str,
     deadline: Deadline,
-    mine: Result<Said<T>, Error>,
-) -> Result<Result<Vec<Said<T>>, Refusal>, Error> {
+    mine: Result<(T, Option<OwnedFd>), Error>,
+) -> Result<Said<T>, Error> {
     let (said, fd) = match mine {
         Ok((said, fd)) => (Ok(said), fd),
         Err(error) => (Err(Refusal::from(error)), None),
