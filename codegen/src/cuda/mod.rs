@@ -6,6 +6,7 @@ pub mod expected;
 mod expr;
 mod fragment;
 mod head;
+mod lanes;
 mod lines;
 mod made;
 mod mma;
@@ -67,6 +68,17 @@ pub const MULTICAST_PRELUDE: &str = "multicast.cuh";
 pub const MULTICAST: &str = include_str!("prelude/multicast.cuh");
 
 /// What a kernel's text includes, by name.
+///
+/// ```
+/// use counterflow_codegen::{cuda, verify};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let source = cuda::emit(&verify::warps(series.kernel())?);
+/// let names: Vec<&str> = cuda::headers(&source).iter().map(|(name, _)| *name).collect();
+/// assert_eq!(names, [cuda::PRELUDE]);
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
 pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
     let mut headers = vec![(PRELUDE, prelude())];
     if source.text.contains(MULTICAST_PRELUDE) {

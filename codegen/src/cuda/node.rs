@@ -1,6 +1,7 @@
 //! Nodes as statements.
 
 use super::Text;
+use super::lanes::by_one_lane;
 use super::words::ONCE;
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::Mode;
@@ -63,15 +64,6 @@ impl Text<'_> {
         (self.origin, self.more_loops) = (origin, more_loops);
     }
 
-    /// What one lane of a warp does for all of them. It is the same one each time: groups of stores are its own.
-    fn one_lane(&mut self, nodes: &[Node]) {
-        self.block("if (elect_one())", |text| {
-            text.all_lanes = false;
-            nodes.iter().for_each(|node| text.node(node));
-            text.all_lanes = true;
-        });
-    }
-
     /// Names the barrier that a stage's loads complete on and its thread arrives at, if that is in the list before the next stage.
     fn name_barrier(&mut self, nodes: &[Node]) -> bool {
         let ends = |node: &&Node| has(node, |node| matches!(node, Node::Advance { .. }));
@@ -104,7 +96,7 @@ impl Text<'_> {
         self.block("} else", |text| text.list(body));
     }
 
-    fn node(&mut self, node: &Node) {
+    pub(super) fn node(&mut self, node: &Node) {
         match node {
             Node::Note(note) => {
                 self.origin = note.loc;
@@ -554,54 +546,6 @@ impl Text<'_> {
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
         let first = Expr::Field(Field::First(counter));
         self.expr(&(first + cell.clone()))
-    }
-}
-
-/// Whether one lane does it where all lanes of a warp run: what belongs to a thread, or is done once for all of them.
-fn by_one_lane(node: &Node) -> bool {
-    match node {
-        Node::Load { .. } | Node::Store { .. } => !node.is_everywhere(),
-        Node::Expect { .. }
-        | Node::Arrive { .. }
-        | Node::Release { .. }
-        | Node::Commit
-        | Node::AwaitRead { .. }
-        | Node::AwaitStores { .. }
-        | Node::CopyScales { .. }
-        | Node::CounterWait { .. }
-        | Node::FenceGlobal
-        | Node::CounterAdvance { .. }
-        | Node::CounterAdd { .. }
-        | Node::Defer { .. }
-        | Node::Flush { .. } => true,
-        Node::Note(_)
-        | Node::Let { .. }
-        | Node::Schedule { .. }
-        | Node::Ranks { .. }
-        | Node::Others { .. }
-        | Node::Items { .. }
-        | Node::For { .. }
-        | Node::If { .. }
-        | Node::Await { .. }
-        | Node::TestWait { .. }
-        | Node::AwaitTested { .. }
-        | Node::Advance { .. }
-        | Node::Skip { .. }
-        | Node::AwaitOrder
-        | Node::ArriveOrder
-        | Node::MmaFence
-        | Node::Mma { .. }
-        | Node::MmaCommit
-        | Node::MmaWait { .. }
-        | Node::Accumulators
-        | Node::Fragment(_)
-        | Node::FenceShared
-        | Node::FenceAlias
-        | Node::SyncWarp
-        | Node::AwaitLaunches
-        | Node::SyncCta
-        | Node::SyncCluster
-        | Node::LastCta { .. } => false,
     }
 }
 

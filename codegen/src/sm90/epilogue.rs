@@ -10,6 +10,7 @@ use super::made::plane;
 use super::nodes::side;
 use super::passes::Pass;
 use super::rings::{STAGES, SUBTILES};
+use super::stages::{empty, filled, released, summed};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region, ValueId};
@@ -517,66 +518,6 @@ impl Walk<'_, '_> {
             .next()
             .map_or_else(|| "unused".into(), |param| param.name.clone())
     }
-}
-
-/// A stage with those loads of so many bytes.
-pub(super) fn filled(bytes: Expr, loads: Vec<Node>) -> Vec<Node> {
-    [vec![empty()], expected(bytes, loads)].concat()
-}
-
-/// Waits until a stage is empty.
-const fn empty() -> Node {
-    Node::Await {
-        barrier: STAGES.empty(),
-        phase: Phase::PreviousPhase,
-    }
-}
-
-/// Loads of so many bytes into an empty stage.
-pub(super) fn expected(bytes: Expr, loads: Vec<Node>) -> Vec<Node> {
-    let mut nodes = vec![Node::Expect {
-        barrier: STAGES.full(),
-        bytes,
-    }];
-    nodes.extend(loads);
-    nodes.push(Node::Advance {
-        ring: STAGES,
-        keep: false,
-    });
-    nodes
-}
-
-/// Sums of every rank's copies in an empty stage: all lanes write them by ordinary stores, which no bytes complete. What they
-/// read may be written again, at its ranks' own addresses, by whoever knows of the arrival.
-pub(super) fn summed(sums: Vec<Node>) -> Vec<Node> {
-    let full = [
-        Node::FenceAlias,
-        Node::Arrive {
-            barrier: STAGES.full(),
-            slot: Slot::Current,
-        },
-        Node::Advance {
-            ring: STAGES,
-            keep: false,
-        },
-    ];
-    sums.into_iter().chain(full).collect()
-}
-
-/// Releases a stage that was read. These were ordinary reads; the next write to it is TMA's.
-pub(super) const fn released() -> [Node; 4] {
-    [
-        Node::FenceShared,
-        Node::SyncWarp,
-        Node::Arrive {
-            barrier: STAGES.empty(),
-            slot: Slot::Current,
-        },
-        Node::Advance {
-            ring: STAGES,
-            keep: false,
-        },
-    ]
 }
 
 /// Stores that write the same subtile: what its elements are, and what each measures.

@@ -29,6 +29,7 @@ mod rings;
 mod scheduler;
 mod spare;
 mod split_k;
+mod stages;
 mod staggered;
 mod stores;
 mod tiles;

@@ -288,8 +288,8 @@ pub enum Node {
     /// Accesses of global memory at its ranks' own addresses, and at the multicast address of the same memory: what comes before
     /// the fence by one comes before what follows it by the other. Each lane's own.
     ///
-    /// CUDA: `fence_alias`. Meaning: two addresses of one memory are two proxies (PTX ISA, Memory Consistency Model, Causality
-    /// Order: aliases need an alias proxy fence along the path from one access to the other).
+    /// CUDA: `fence_alias`. Meaning: two addresses of one memory are two proxies (PTX ISA 8.6 and Causality Order: aliases need an alias
+    /// proxy fence along the path from one access to the other).
     FenceAlias,
     /// Moves the base of a cell of mine on by what arrives in this launch: nobody waits for it in this launch again.
     CounterAdvance {
@@ -423,7 +423,7 @@ pub struct At {
 /// Whose memory a place is in.
 ///
 /// CUDA: of one rank, the last coordinate of a map or a slot of the heap. Of all ranks, a multicast address, which `multimem`
-/// instructions alone may touch (PTX ISA, `multimem.ld_reduce`, `multimem.st`, `multimem.red`: anything else is undefined).
+/// instructions alone may touch (PTX ISA 9.7.10.15: anything else is undefined).
 /// Meaning: an access of that place on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whose {

@@ -1,9 +1,9 @@
-// Memory of every rank at one address. A multicast address is touched by `multimem` instructions alone; any other access
-// of it is undefined (PTX ISA, "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a store to every
-// rank, and adds what a sum reads from every rank, so either crosses this rank's link once.
+// Memory of every rank at one address. A multicast address is touched by `multimem` instructions alone; any other
+// access of it is undefined (PTX ISA 9.7.10.15, "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a
+// store to every rank, and adds what a sum reads from every rank, so either crosses this rank's link once.
 //
-// All lanes of a warp work: 16 bytes each, the widest there is (.v4 of 32 bits). Rows of a tensor are whole 16 bytes and
-// its boxes begin at multiples of them, so no access is cut or misaligned.
+// All lanes of a warp work: 16 bytes each, the widest there is (.v4 of 32 bits). Rows of a tensor are whole 16 bytes,
+// and its boxes begin at multiples of them, so no access is cut or misaligned.
 
 // What a map is for TMA, this is for multimem: where a tensor lies, and where it ends.
 struct EveryCopy {
@@ -15,8 +15,8 @@ struct EveryCopy {
 };
 
 // An access by a multicast address and one by the rank's own address of the same memory are of two proxies. This stands
-// between them on the path from one to the other, in whichever thread (PTX ISA, "Memory Consistency Model", "Causality
-// Order": aliases need an alias proxy fence along it). The warp that uses the multicast address has it on both sides:
+// between them on the path from one to the other (PTX ISA 8.6 "Proxies" and "Causality Order": aliases need an alias
+// proxy fence along it). The warp that uses the multicast address has it on both sides:
 // behind each wait that guards it, and before each signal that announces it.
 __device__ __forceinline__ void fence_alias() {
     jitter();
@@ -80,8 +80,9 @@ __device__ __forceinline__ void multicast_add(const EveryCopy& to, u32 shared, u
     });
 }
 
-// The sum of what lies at an address on every rank, in an order of the switch's own. 16-bit floats are added in f32 and
-// rounded once. Relaxed at system scope: no copy of an SM's own may answer it.
+// The sum of what lies at an address on every rank. The order of the additions is the switch's own, and PTX does not
+// say it; 16-bit floats are added with the precision of f32, and the sum is rounded once. Relaxed at system scope: no
+// copy of an SM's own may answer it.
 __device__ __forceinline__ uint4 multimem_sum(const char* at, bf16) {
     uint4 v;
     asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"

@@ -1,14 +1,14 @@
 //! Guarantee 3: every output element is written once, and is the sum that its type promises.
 //!
-//! - [`Usage::SCATTERED`], [`Usage::REDUCED`]: every rank's contribution exactly once, or a function of that
+//! - [`AtEnd::Sum`]: every rank's contribution exactly once, or a function of that
 //!   sum and of inputs ([`Sums::complete`]).
-//! - [`Usage::ACCUMULATED`]: its old contents plus every product of the launch exactly once. Each launch adds to it
+//! - [`AtEnd::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
 //!   once and never overwrites it.
-//! - [`Usage::GATHERED`]: its own rows, from the rank that owns them, unchanged.
-//! - [`Usage::GATHERED_OUTPUT`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
-//! - [`Usage::EXCHANGED`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
-//! - [`Usage::OUT`]: any expression of complete products and of inputs, at the element's own row and column.
-//! - Computed scales: of its output's blocks, each by the store that writes them ([`super::made`]).
+//! - [`AtEnd::Gathered`]: its own rows, from the rank that owns them, unchanged.
+//! - [`AtEnd::Computed`]: in rows that rank `r` owns any expression that it computed, the same on every rank.
+//! - [`AtEnd::Sent`]: in slot `s` any expression that rank `s` computed, at the element's own row and column.
+//! - [`AtEnd::Own`]: any expression of complete products and of inputs, at the element's own row and column.
+//! - Computed scales: of their output's blocks, each by the store that writes them ([`super::made`]).
 //! - An amax: every element of its output, before the scale, and nothing else ([`measured`]).
 //!
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other

@@ -8,7 +8,7 @@ mod everywhere;
 mod partials;
 
 use super::held::{Content, Phase, Short};
-use super::memory::By;
+use super::seen::By;
 use super::simulator::Simulator;
 use super::step::Kind;
 use super::trace;

@@ -4,8 +4,6 @@
 //! first lane tell of no others. What was stored to a multicast address is told where a fence between the memory's two addresses
 //! stood before that: who reads it at its own address needs none, then.
 
-use super::simulator::Agent;
-
 /// The accesses of a warp's lanes since they met.
 #[derive(Default)]
 pub(super) struct Lanes {
@@ -52,26 +50,17 @@ impl Lanes {
             .iter_mut()
             .for_each(|(_, fenced)| *fenced = true);
     }
-}
 
-impl Agent<'_> {
-    /// All lanes are here: the warp knows what each has done.
-    pub fn meet_lanes(&mut self) {
-        self.lanes.waited = false;
-        for (id, fenced) in std::mem::take(&mut self.lanes.shared) {
-            self.accessed(id);
-            if fenced {
-                self.knows.shared.proxy.add(id);
-            }
-        }
-        let (told, kept) = std::mem::take(&mut self.lanes.global)
+    /// All lanes are here: gives what they did to shared memory, with whether it is fenced, and what they did to every rank's memory
+    /// and have fenced. The rest of that nobody knows of yet.
+    pub fn meet(&mut self) -> (Vec<(u32, bool)>, Vec<u32>) {
+        self.waited = false;
+        let global = std::mem::take(&mut self.global);
+        let (told, kept) = global
             .into_iter()
-            .partition(|(_, fenced)| *fenced);
-        self.lanes.global = kept;
-        let told: Vec<(u32, bool)> = told;
-        for (id, _) in told {
-            self.knows.global.plain.add(id);
-            self.knows.global.alias.add(id);
-        }
+            .partition::<Vec<_>, _>(|(_, fenced)| *fenced);
+        self.global = kept;
+        let told = told.into_iter().map(|(id, _)| id).collect();
+        (std::mem::take(&mut self.shared), told)
     }
 }

@@ -1,7 +1,7 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
 use super::case::common;
-use super::seen::{Bits, Seen};
+use super::seen::{Bits, By, Seen};
 use super::simulator::{CALLER, Simulator, Touch, Verdict, Who};
 use super::step::{Area, Box4};
 use super::trace;
@@ -10,28 +10,6 @@ use crate::program::{TensorId, Usage};
 use crate::proof::tile::Accessor;
 use crate::undo::{Fix, undone};
 use crate::warp::View;
-
-/// How global memory is accessed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// Ordinary loads and stores, at a rank's own address.
-    Threads,
-    /// TMA, or a copy engine.
-    Tma,
-    /// `multimem` instructions, at the address that all ranks' memory has in common.
-    Multicast,
-}
-
-impl By {
-    /// Of what an agent has seen, what such an access may build on.
-    const fn known(self, seen: &Seen) -> &Bits {
-        match self {
-            By::Threads => &seen.plain,
-            By::Tma => &seen.proxy,
-            By::Multicast => &seen.alias,
-        }
-    }
-}
 
 impl Simulator<'_> {
     pub(super) fn touch_shared(

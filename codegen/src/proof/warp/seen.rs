@@ -60,6 +60,28 @@ pub(super) struct Seen {
     pub over: Bits,
 }
 
+/// How global memory is accessed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// Ordinary loads and stores, at a rank's own address.
+    Threads,
+    /// TMA, or a copy engine.
+    Tma,
+    /// `multimem` instructions, at the address that all ranks' memory has in common.
+    Multicast,
+}
+
+impl By {
+    /// Of what an agent has seen, what such an access may build on.
+    pub const fn known(self, seen: &Seen) -> &Bits {
+        match self {
+            By::Threads => &seen.plain,
+            By::Tma => &seen.proxy,
+            By::Multicast => &seen.alias,
+        }
+    }
+}
+
 impl Seen {
     /// Completed by the async proxy itself: nothing stands between it and either proxy.
     pub fn both(&mut self, id: u32) {

@@ -182,6 +182,21 @@ impl<'a> Agent<'a> {
         }
     }
 
+    /// All lanes of its warp are here: the warp knows what each has done.
+    pub fn meet_lanes(&mut self) {
+        let (shared, everywhere) = self.lanes.meet();
+        for (id, fenced) in shared {
+            self.accessed(id);
+            if fenced {
+                self.knows.shared.proxy.add(id);
+            }
+        }
+        for id in everywhere {
+            self.knows.global.plain.add(id);
+            self.knows.global.alias.add(id);
+        }
+    }
+
     /// It made an ordinary access of shared memory.
     pub fn accessed(&mut self, id: u32) {
         self.knows.shared.plain.add(id);

@@ -1,6 +1,6 @@
 //! The words of a verdict: what went wrong, at which statement, and what to do.
 
-use super::memory::By;
+use super::seen::By;
 use super::simulator::{CALLER, Simulator, Touch};
 use super::step::{Area, Box4, Kind};
 use crate::diag::{Diagnostic, Rule};

@@ -1,7 +1,7 @@
 //! Accesses of every rank's memory at once, by all lanes of a warp.
 
 use super::super::held::Content;
-use super::super::memory::By;
+use super::super::seen::By;
 use super::super::simulator::{Simulator, Verdict};
 use super::super::step::{Area, Box4};
 use super::super::trace;
