@@ -45,7 +45,7 @@ struct Weight {
 }
 
 impl Weight {
-    /// Numbers that are the same however ranks divide the weight would tell more; each rank draws its own.
+    /// Each rank draws its own numbers.
     fn random(rank: &Communicator, shape: [usize; 2], seed: u64) -> Result<Weight, Error> {
         let by = (1.0 / shape[1] as f32).sqrt();
         let numbers = (0..shape[0] * shape[1]).map(|at| by * number(seed, at));
@@ -147,15 +147,12 @@ impl Model {
             Layer::Mlp(layer) => vec![layer.linears()],
         };
         let mut weights = Vec::new();
-        for (first, second) in products.into_iter().map(|[first, second]| (first, second)) {
+        for linears in products {
             weights.push(Weight::of(rank, [1, hidden], vec![1.0; hidden], true)?);
-            for linear in [first, second] {
+            for linear in linears {
                 let seed = options.seed + 97 * (weights.len() as u64 + 1) + u64::from(rank.rank());
                 weights.push(Weight::random(rank, linear.weight_shape(), seed)?);
             }
-        }
-        if hidden == 0 {
-            return Err(usage("--hidden 0".into(), "give a multiple of 8"));
         }
         Ok(Model {
             rank: rank.clone(),
