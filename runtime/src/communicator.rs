@@ -185,6 +185,11 @@ impl Communicator {
         self.share(kernel.roles.iter().any(|role| role.kind.sequential()))
     }
 
+    /// Whether other ranks are on this rank's GPU.
+    pub(crate) fn shares_gpu(&self) -> bool {
+        self.group.shares(self.rank)
+    }
+
     /// The same, with or without copies by the host.
     pub(crate) fn share(&self, copied: bool) -> u32 {
         let gpus = self.group.gpus().iter();

@@ -18,7 +18,26 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices. Ops keep
 /// their proofs, and a proof goes with the last op.
 #[derive(Debug, Default)]
-pub(crate) struct Proven(Mutex<Known>);
+pub(crate) struct Proven {
+    known: Mutex<Known>,
+    measured: Measured,
+}
+
+/// Winners of measurements of this process, by all that was asked. An op that is built again measures nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Measured(Mutex<HashMap<String, Winner>>);
+
+impl Measured {
+    pub fn winner(&self, asked: &str) -> Option<Winner> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(asked).cloned()
+    }
+
+    pub fn put(&self, asked: String, winner: Winner) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(asked, winner);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -93,6 +112,11 @@ impl Bits {
 }
 
 impl Proven {
+    /// What was measured.
+    pub(crate) fn measured(&self) -> &Measured {
+        &self.measured
+    }
+
     /// The proof of that, made now if no rank made it before.
     ///
     /// # Errors
@@ -100,7 +124,7 @@ impl Proven {
     pub(crate) fn of(&self, asked: &Asked<'_>) -> Result<Arc<Proof>, Error> {
         // All of it: two schedules of one name are two.
         let key = blake3::hash(format!("{asked:?}").as_bytes());
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Known { all, latest } = &mut *known;
         if let Some(proof) = all.get(&key).and_then(Weak::upgrade) {
             return Ok(proof);
@@ -223,7 +247,7 @@ mod tests {
         (3..3 + LATEST as u32).for_each(|m| drop(of(m)));
         assert!(dropped.upgrade().is_none());
         assert!(Arc::ptr_eq(&kept, &of(1)), "an op has it still");
-        let known = proven.0.lock().expect("whole");
+        let known = proven.known.lock().expect("whole");
         assert_eq!((known.latest.len(), known.all.len()), (LATEST, LATEST + 1));
     }
 }

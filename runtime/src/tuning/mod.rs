@@ -8,7 +8,7 @@ mod contenders;
 mod times;
 
 pub(crate) use contenders::{Contender, contenders};
-pub(crate) use times::{Times, fastest, slowest};
+pub(crate) use times::{Times, fastest, read, slowest, text};
 
 use crate::error::Error;
 use std::fmt;
@@ -33,7 +33,8 @@ const VARIABLE: &str = "COUNTERFLOW_TUNE";
 pub enum Tuning {
     /// Nothing: the model chooses, and the same in every run.
     Off,
-    /// The model's best of up to 8 kinds, for 150 ms of GPU time an op and bucket. Compiling comes on top.
+    /// Up to 8 candidates for about 150 ms of GPU time an op and bucket: the best of each kind of tile, then others. Compiling
+    /// comes on top, and each is launched 15 times at least.
     Quick,
     /// Up to 32 candidates, for 2 s.
     Full,

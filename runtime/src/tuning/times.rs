@@ -1,5 +1,7 @@
 //! What was measured, and what wins.
 
+use crate::error::Error;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// How much faster another candidate must be than the model's favourite: two runs differ by as much.
@@ -43,6 +45,22 @@ pub(crate) fn fastest(times: &[Times]) -> usize {
     let best = each.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
     let clearly = best.filter(|(_, best)| best.median < CLEARLY * times[0].median);
     clearly.map_or(0, |(at, _)| at)
+}
+
+/// What a rank tells the others.
+pub(crate) fn text(of: &impl Serialize) -> String {
+    serde_json::to_string(of).unwrap_or_default()
+}
+
+/// What a rank told.
+///
+/// # Errors
+/// [`Error::Mismatch`]: it runs another version.
+pub(crate) fn read<T: DeserializeOwned>(said: &str, rank: u32) -> Result<T, Error> {
+    serde_json::from_str(said).map_err(|_| Error::Mismatch {
+        what: format!("rank {rank} says of candidates what this version does not understand"),
+        help: "run one version of counterflow in all processes".into(),
+    })
 }
 
 #[cfg(test)]

@@ -103,10 +103,16 @@ pub fn scatter(name: &str) -> Program {
     s.finish()
 }
 
-/// y = all_gather(x) · wᵀ with choices: three tiles, two ways to share them, three numbers of CTAs that send.
-pub fn gather_of_choices() -> Program {
-    let mut s = ScheduleBuilder::new("gather_of_choices");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+/// y = all_gather(x) · wᵀ with choices: three tiles, two ways to share them, three numbers of CTAs that send. `w` may come first.
+pub fn gather_of_choices(w_first: bool) -> Program {
+    let mut s = ScheduleBuilder::new(match w_first {
+        true => "gather_of_choices_by_w",
+        false => "gather_of_choices",
+    });
+    let first = w_first.then(|| s.local("w", Bf16));
+    let x = s.gathered("x", Bf16);
+    let w = first.unwrap_or_else(|| s.local("w", Bf16));
+    let y = s.out("y", Bf16);
     let pieces = s.pieces("pieces", x, 256);
     let tiles = s.tiles("tiles", y, tune([(128, 256), (128, 128), (128, 64)]));
     let arrived = s.counters("arrived", [pieces.into()]);

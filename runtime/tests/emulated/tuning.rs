@@ -1,6 +1,7 @@
 //! Candidates that are measured where no winner is known, on emulated ranks: their times are the emulator's.
 
 use crate::schedules::{gather_of_choices, product};
+use counterflow_runtime::family::{Family, Reason};
 use counterflow_runtime::metrics::Why;
 use counterflow_runtime::op::TuningMemory;
 use counterflow_runtime::tuning::Tuning;
@@ -26,7 +27,7 @@ fn whys(rank: &Communicator) -> Vec<Why> {
 fn all_ranks_take_the_winner_of_a_measurement() {
     let [m, n, k] = SIZE;
     let done = each(|rank| {
-        let program = gather_of_choices();
+        let program = gather_of_choices(false);
         let builder = rank.op(&program).tuning(Tuning::Quick).up_to(m, n, k);
         let memory = builder.workspace()?;
         rank.reserve(COMMUNICATOR + memory.heap + memory.tuning.heap)?;
@@ -44,11 +45,33 @@ fn all_ranks_take_the_winner_of_a_measurement() {
     assert_eq!(done[0], done[1]);
 }
 
+/// What is measured again has another time.
+#[test]
+fn an_op_that_is_built_again_measures_nothing() {
+    let [m, n, k] = SIZE;
+    let family = Family::new("gathered", gather_of_choices(false)).or(gather_of_choices(true));
+    each(|rank| {
+        rank.reserve(8 << 20)?;
+        let built = || {
+            let builder = rank.family(&family).tuning(Tuning::Quick);
+            builder.up_to(m, n, k).build()
+        };
+        let (first, again) = (built()?, built()?);
+        let Reason::Measured { microseconds, .. } = first.why(m) else {
+            panic!("{}", first.why(m));
+        };
+        assert!(microseconds > 0.0);
+        assert_eq!(first.why(m), again.why(m));
+        assert_eq!(first.variant(), again.variant());
+        rank.barrier()
+    });
+}
+
 #[test]
 fn nothing_is_measured_without_room_or_where_it_is_off() {
     let [m, n, k] = SIZE;
     each(|rank| {
-        let program = gather_of_choices();
+        let program = gather_of_choices(false);
         let builder = || rank.op(&program).up_to(m, n, k);
         let off = builder().tuning(Tuning::Off).workspace()?;
         assert_eq!(
@@ -70,7 +93,7 @@ fn nothing_is_measured_without_room_or_where_it_is_off() {
 #[test]
 fn what_leaves_nothing_open_is_not_measured() {
     each(|rank| {
-        let program = gather_of_choices();
+        let program = gather_of_choices(false);
         let alone = product((128, 128));
         // It has one variant, so there is nothing to measure.
         rank.op(&alone)
@@ -87,17 +110,23 @@ fn what_leaves_nothing_open_is_not_measured() {
 }
 
 #[test]
-fn ranks_that_do_not_all_measure_are_told() {
-    let ranks = Communicator::emulated(2).expect("ranks");
+fn ranks_that_do_not_all_measure_the_same_are_told() {
     let [m, n, k] = SIZE;
-    let done = Communicator::each(&ranks, |rank| {
-        rank.reserve(8 << 20)?;
-        let program = gather_of_choices();
-        let tuning = [Tuning::Quick, Tuning::Off][rank.rank() as usize];
-        rank.op(&program).tuning(tuning).up_to(m, n, k).build()?;
-        Ok(())
-    });
-    let error = done.expect_err("they differ");
-    assert_eq!(error.kind(), "mismatch");
-    assert!(error.to_string().contains("measures candidates"), "{error}");
+    let told = |second: Tuning| {
+        let ranks = Communicator::emulated(2).expect("ranks");
+        let done = Communicator::each(&ranks, |rank| {
+            rank.reserve(8 << 20)?;
+            let program = gather_of_choices(false);
+            let tuning = [Tuning::Quick, second][rank.rank() as usize];
+            rank.op(&program).tuning(tuning).up_to(m, n, k).build()?;
+            Ok(())
+        });
+        let error = done.expect_err("they differ");
+        assert_eq!(error.kind(), "mismatch");
+        error.to_string()
+    };
+    let off = told(Tuning::Off);
+    assert!(off.contains("measures candidates"), "{off}");
+    let full = told(Tuning::Full);
+    assert_eq!(full, "rank 1 measures other candidates than rank 0");
 }

@@ -1,33 +1,23 @@
 //! Measures a few candidates of a bucket and tells the winner.
 
-use super::super::built::tensors_of;
 use super::super::typed::Launcher;
 use super::OpBuilder;
-use super::proofs::{Bucket, Proven};
-use crate::communicator::Communicator;
-use crate::driver::{Event, Local, write};
+use super::proofs::{Bucket, Proven, needs};
 use crate::error::Error;
 use crate::family::Family;
 use crate::held::HeapUse;
-use crate::launch::{Loaded, Tensors};
-use crate::op::argument::Needs;
 use crate::op::workspace::{TuningMemory, Workspace};
+use crate::proof::Bits;
 use crate::tuned::{Key, Tuned, Winner};
-use crate::tuning::{Contender, Times, Tuning, contenders, fastest, slowest};
-use crate::user_buffer::UserBuffer;
+use crate::tuning::{Contender, Times, Tuning, contenders, fastest, read, text};
+use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::{Program, TensorId};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use tracing::{info, warn};
-
-/// How often each candidate is timed. Rounds go through all candidates, so that a change of clocks meets all of them.
-const SAMPLES: u32 = 7;
-/// The most launches of a sample.
-const LAUNCHES: f64 = 50.0;
 
 /// Choices as a table has them, and the model's time of a launch, in seconds.
 type Row = (BTreeMap<String, String>, f64);
@@ -37,7 +27,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ///
     /// # Errors
     /// What the environment says that is no word of [`Tuning`].
-    fn measures(&self) -> Result<Tuning, Error> {
+    pub(super) fn measures(&self) -> Result<Tuning, Error> {
         match self.tuning {
             Some(tuning) => Ok(tuning),
             // Emulated GPUs have no speed worth knowing.
@@ -58,23 +48,36 @@ impl<S: Launcher> OpBuilder<'_, S> {
             return Ok(None);
         }
         let alone = found.is_alone();
-        let own = (!found.is_predicted()).then(|| self.winner(bucket.shape, found));
+        let class = self.class_of_alone(found)?;
+        let bits = |stage| match &class {
+            Some(class) => Bits::Of(class.clone()),
+            None => (bucket.bits)(stage),
+        };
+        let bucket = Bucket {
+            bits: &bits,
+            ..bucket
+        };
+        let measured = self.rank.proven().measured();
+        let asked = self.asked(bucket);
+        let own = match found.is_predicted() {
+            true => measured.winner(&asked),
+            false => Some(self.winner(bucket.shape, found)),
+        };
         let known = match alone {
             true => own.clone(),
             false => self.of_first(&own)?,
         };
         if let Some(known) = known {
-            return Ok((own.as_ref() != Some(&known)).then_some(known));
+            let is_found = !found.is_predicted() && own.as_ref() == Some(&known);
+            return Ok((!is_found).then_some(known));
         }
-        let recording = self
-            .rank
-            .gpu()
-            .current()?
-            .is_capturing(self.rank.own_stream());
+        let current = self.rank.gpu().current()?;
+        let recording = current.is_capturing(self.rank.own_stream());
         if self.any(alone, recording)? {
             return Ok(None);
         }
         let candidates = self.candidates(bucket, tuning)?;
+        self.must_agree(alone, tuning, &candidates)?;
         if candidates.len() < 2 {
             return Ok(None);
         }
@@ -97,8 +100,9 @@ impl<S: Launcher> OpBuilder<'_, S> {
             of_favourite = time.median / times[0].1.median,
             "candidates measured"
         );
-        if (alone || self.rank.rank() == 0)
-            && !self.rank.gpu().is_emulated()
+        measured.put(asked, winner.clone());
+        if self.is_for_all()
+            && (alone || self.rank.rank() == 0)
             && let Err(error) = Tuned::keep(&winner)
         {
             // It serves this op all the same.
@@ -107,20 +111,76 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(Some(winner))
     }
 
+    /// The class of bits of an op that ranks build by themselves. They may measure different winners, so that the same product had
+    /// other bits on another rank, if those were not all of one class.
+    fn class_of_alone(&self, found: &Proven) -> Result<Option<BitsClass>, Error> {
+        match found.is_alone() && self.rank.world() > 1 {
+            true => Ok(Some(BitsClass::of(found.stages[0].series.kernel())?)),
+            false => Ok(None),
+        }
+    }
+
+    /// All that decides which candidates there are.
+    fn asked(&self, Bucket { shape, bits, only }: Bucket<'_>) -> String {
+        let of = match &self.family {
+            Some(family) => format!("{family:?}"),
+            None => format!("{:?}", self.program),
+        };
+        let asked = (&self.variant, shape, bits(0), only, self.left);
+        blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
+    }
+
+    /// Whether a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
+    fn is_for_all(&self) -> bool {
+        let gpu = self.rank.gpu();
+        let free = self.variant.choices.is_empty() && self.only.is_none();
+        let whole = self.left == 0 && !self.rank.shares_gpu();
+        free && whole && !self.batch_invariant && !gpu.is_emulated()
+    }
+
+    /// Rejects ranks that measure other candidates, or in another way.
+    fn must_agree(&self, alone: bool, tuning: Tuning, all: &[Proven]) -> Result<(), Error> {
+        if alone {
+            return Ok(());
+        }
+        let names = all.iter().map(|candidate| {
+            let variants = candidate.stages.iter();
+            variants.map(|proof| proof.variant.to_string()).collect()
+        });
+        let names: Vec<Vec<String>> = names.collect();
+        let said = self.rank.shares(&text(&(tuning.to_string(), names)))?;
+        let other = said.iter().position(|other| *other != said[0]);
+        other.map_or(Ok(()), |other| {
+            Err(Error::Mismatch {
+                what: format!("rank {other} measures other candidates than rank 0"),
+                help: "set COUNTERFLOW_TUNE, or `tuning`, alike on all ranks".into(),
+            })
+        })
+    }
+
     /// What building takes.
     pub(super) fn memory_to_build(&self) -> Result<Workspace, Error> {
         let tuning = self.measures()?;
         let most = Cell::new(TuningMemory::default());
+        // What the winner of each bucket may take beyond the model's choice.
+        let more = Cell::new(TuningMemory::default());
         let asks = |bucket: Bucket<'_>, found: &Proven| {
             if tuning != Tuning::Off && !self.first_options && found.is_predicted() {
                 let candidates = self.candidates(bucket, tuning)?;
                 if candidates.len() > 1 {
                     most.set(most.get().or(self.memory_to_measure(&candidates)));
                 }
+                let each = candidates.iter();
+                let each = each.map(|one| self.memory(std::slice::from_ref(one)));
+                let least = self.memory(std::slice::from_ref(found));
+                let largest = each.fold(least, Workspace::or);
+                more.set(more.get().plus(largest.beyond(least)));
             }
             Ok(None)
         };
         let mut memory = self.memory(&self.proofs(&asks)?);
+        memory.heap += more.get().heap;
+        memory.own += more.get().own;
         memory.tuning = most.get();
         Ok(memory)
     }
@@ -128,12 +188,12 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// What measuring takes: the candidates are loaded together.
     fn memory_to_measure(&self, candidates: &[Proven]) -> TuningMemory {
         let loaded = self.memory(candidates);
-        let tensors = needs(candidates).into_iter().flatten();
+        let tensors = needs(candidates).into_iter();
         let memory = TuningMemory {
             heap: loaded.heap,
             own: loaded.own,
         };
-        tensors.fold(memory, |memory, (_, bytes, in_heap)| match in_heap {
+        tensors.fold(memory, |memory, (_, (bytes, in_heap))| match in_heap {
             true => TuningMemory {
                 heap: memory.heap + HeapUse::by(bytes),
                 ..memory
@@ -152,7 +212,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     }
 
     /// Whether that is so on any rank.
-    fn any(&self, alone: bool, own: bool) -> Result<bool, Error> {
+    pub(super) fn any(&self, alone: bool, own: bool) -> Result<bool, Error> {
         if alone {
             return Ok(own);
         }
@@ -187,7 +247,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             m: shape.m,
             n: shape.n,
             k: shape.k,
-            microseconds: 0.0,
+            microseconds: of.microseconds(),
             p10: 0.0,
             p90: 0.0,
             cublaslt: 0.0,
@@ -216,6 +276,9 @@ impl<S: Launcher> OpBuilder<'_, S> {
         };
         let mut proven: Vec<Proven> = Vec::new();
         for (choices, _) in rows {
+            if proven.len() == tuning.most() {
+                break;
+            }
             let Shape { m, n, k, .. } = *bucket.shape;
             let row = Winner {
                 key: key.clone(),
@@ -232,7 +295,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             let Ok(one) = self.proven(bucket, Some(&row)) else {
                 continue;
             };
-            if proven.len() < tuning.most() && !proven.iter().any(|known| known.like(&one)) {
+            if !proven.iter().any(|known| known.like(&one)) {
                 proven.push(one);
             }
         }
@@ -306,216 +369,10 @@ impl<S: Launcher> OpBuilder<'_, S> {
         firsts.append(&mut rows);
         Ok(firsts)
     }
-
-    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there.
-    fn times(
-        &self,
-        candidates: &[Proven],
-        tuning: Tuning,
-        alone: bool,
-    ) -> Result<Option<Vec<(usize, Times)>>, Error> {
-        let Some(memory) = self.memory_for(candidates, alone)? else {
-            return Ok(None);
-        };
-        let mut loaded = Vec::new();
-        for (at, candidate) in candidates.iter().enumerate() {
-            // Where a rank cannot load it, the others hear of that here at the latest.
-            let kernels = self.loaded(candidate, "candidates").and_then(|kernels| {
-                match alone {
-                    true => Ok(()),
-                    false => self.rank.barrier(),
-                }?;
-                Ok(kernels)
-            });
-            match kernels {
-                Ok(kernels) => loaded.push((at, kernels)),
-                Err(error) if self.rank.alive().is_ok() => {
-                    info!(rank = self.rank.rank(), %error, "a candidate is left out");
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if loaded.len() < 2 {
-            return Ok(None);
-        }
-        let machine = |program: &Program| {
-            Ok::<_, Error>(Machine {
-                sms: self.sms(program)?,
-                ..Machine::of(self.rank.gpu().name())
-            })
-        };
-        let all: f64 = loaded
-            .iter()
-            .map(|(at, _)| candidates[*at].predicted(&machine))
-            .sum::<Result<f64, Error>>()?;
-        // By the model, so that all ranks launch as often. An emulated launch takes milliseconds.
-        let launches = match self.rank.gpu().is_emulated() {
-            true => 1,
-            false => (tuning.budget() / (f64::from(SAMPLES) * all)).clamp(1.0, LAUNCHES) as u32,
-        };
-        let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
-            let stages = candidates[*at].stages.iter().zip(kernels);
-            let mut stages = stages.zip(memory.tensors(&candidates[*at]));
-            stages.try_for_each(|((proof, loaded), tensors)| {
-                loaded.launch(self.rank, &proof.largest, &tensors)
-            })
-        };
-        loaded.iter().try_for_each(launch)?;
-        self.rank.synchronize()?;
-        let stream = self.rank.own_stream();
-        let mut samples = vec![Vec::new(); loaded.len()];
-        for _ in 0..SAMPLES {
-            let mut events = Vec::new();
-            for one in &loaded {
-                let start = Event::record(stream)?;
-                (0..launches).try_for_each(|_| launch(one))?;
-                events.push((start, Event::record(stream)?));
-            }
-            self.rank.synchronize()?;
-            for (samples, (start, end)) in samples.iter_mut().zip(events) {
-                let each = end.since(&start)?.as_secs_f64() / f64::from(launches);
-                samples.push(each * 1e6);
-            }
-        }
-        let own: Vec<Times> = samples.into_iter().filter_map(Times::of).collect();
-        let times = match alone {
-            true => own,
-            false => {
-                let said = self.rank.shares(&text(&own))?;
-                let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
-                slowest(&each.collect::<Result<Vec<_>, _>>()?)
-            }
-        };
-        let places = loaded.into_iter().map(|(at, _)| at);
-        Ok(Some(places.zip(times).collect()))
-    }
-
-    /// Memory for launches of all candidates, if all ranks have it.
-    fn memory_for(&self, candidates: &[Proven], alone: bool) -> Result<Option<Memory>, Error> {
-        let made = Memory::new(self.rank, candidates);
-        let made = made.and_then(|given| {
-            let between = self.between_alone(candidates)?;
-            Ok(Memory { between, ..given })
-        });
-        if let Err(error) = &made {
-            self.rank.alive()?;
-            info!(rank = self.rank.rank(), %error, "no candidates are measured");
-        }
-        match self.any(alone, made.is_err())? {
-            true => Ok(None),
-            false => made.map(Some),
-        }
-    }
 }
 
 /// The place and the times of the winner. The first is the model's favourite of those that were measured.
 fn best(times: &[(usize, Times)]) -> (usize, Times) {
     let each: Vec<Times> = times.iter().map(|(_, time)| *time).collect();
     times[fastest(&each)]
-}
-
-fn text(of: &impl serde::Serialize) -> String {
-    serde_json::to_string(of).unwrap_or_default()
-}
-
-/// What another rank said.
-fn read<T: serde::de::DeserializeOwned>(said: &str, rank: u32) -> Result<T, Error> {
-    serde_json::from_str(said).map_err(|_| Error::Mismatch {
-        what: format!("rank {rank} says of candidates what this version does not understand"),
-        help: "run one version of counterflow in all processes".into(),
-    })
-}
-
-/// Of each tensor of the front kernel that is no scratch, its name, its bytes in the candidate that needs most, and whether it is
-/// in the heap.
-fn needs(candidates: &[Proven]) -> Vec<Option<(String, u64, bool)>> {
-    let kernel = candidates[0].front.series.kernel();
-    let each = kernel.buffers.iter().zip(0..).map(|(buffer, id)| {
-        let sizes = candidates.iter().map(|candidate| {
-            let front = &candidate.front;
-            let needs = Needs::of(front.series.kernel(), &front.largest, TensorId(id));
-            (needs.bytes(), needs.in_heap)
-        });
-        let (bytes, in_heap) = sizes.fold((0, false), |a, b| (a.0.max(b.0), a.1 | b.1));
-        (!buffer.is_scratch()).then(|| (buffer.name.clone(), bytes, in_heap))
-    });
-    each.collect()
-}
-
-/// A tensor for candidates' launches.
-enum Given {
-    Heap(UserBuffer<u8>),
-    Own(Arc<Local<u8>>),
-}
-
-/// Tensors that candidates' launches are given, as large as the largest of each.
-struct Memory {
-    given: Vec<Option<Given>>,
-    between: Option<Arc<Local<u8>>>,
-}
-
-impl Memory {
-    /// Symmetric tensors first: all ranks have these, or none.
-    fn new(rank: &Communicator, candidates: &[Proven]) -> Result<Memory, Error> {
-        let needs = needs(candidates);
-        let heap = needs.iter().map(|needs| {
-            let (name, bytes, _) = needs.as_ref().filter(|(.., in_heap)| *in_heap)?;
-            Some(rank.allocate::<u8>(&format!("{name} of candidates"), [*bytes as usize]))
-        });
-        let heap: Vec<Option<_>> = heap.map(Option::transpose).collect::<Result<_, _>>()?;
-        let _turn = rank.own().settled()?;
-        let given = needs.into_iter().zip(heap).map(|(needs, heap)| {
-            let given = match (needs, heap) {
-                (Some((_, bytes, _)), None) => {
-                    Given::Own(Arc::new(Local::zeros(rank.own_stream(), bytes as usize)?))
-                }
-                (Some(_), Some(heap)) => Given::Heap(heap),
-                (None, _) => return Ok(None),
-            };
-            given.fill(rank)?;
-            Ok(Some(given))
-        });
-        Ok(Memory {
-            given: given.collect::<Result<_, Error>>()?,
-            between: None,
-        })
-    }
-
-    /// The tensors of each stage.
-    fn tensors<'m>(&'m self, candidate: &'m Proven) -> impl Iterator<Item = Tensors> + 'm {
-        let given = |at: usize, id: TensorId, tensors: &mut Tensors| match &self.given[at] {
-            Some(Given::Heap(buffer)) => tensors.shared(id, buffer),
-            Some(Given::Own(local)) => tensors.own(id, local, u64::MAX),
-            None => {}
-        };
-        let wires = candidate.wires.iter();
-        wires.map(move |(sources, _)| tensors_of(sources, given, self.between.as_ref()))
-    }
-}
-
-impl Given {
-    /// Fills it with numbers of every sign whose products neither vanish nor overflow, in every type: what switches in the
-    /// multipliers costs power, and so time.
-    fn fill(&self, rank: &Communicator) -> Result<(), Error> {
-        const BLOCK: usize = 1 << 20;
-        let (at, bytes) = match self {
-            Given::Heap(buffer) => (buffer.address(), buffer.len()),
-            Given::Own(local) => (local.address(), local.len()),
-        };
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(rank.rank());
-        let words = (0..BLOCK / 2).flat_map(|_| {
-            // Xorshift: any bits serve that do not repeat in a tile.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            // No element of e4m3 is NaN, and all of 16 bits are below one.
-            (((state as u16) & 0x83bf) | 0x3800).to_le_bytes()
-        });
-        let block: Vec<u8> = words.take(BLOCK.min(bytes)).collect();
-        for begin in (0..bytes).step_by(BLOCK) {
-            let part = &block[..BLOCK.min(bytes - begin)];
-            write(rank.own_stream(), at.plus(begin as u64), part)?;
-        }
-        Ok(())
-    }
 }

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::family::{self, Chosen, Reason, Source, sources};
 use crate::launch::{Loaded, is_alone};
 use crate::metrics::Why;
+use crate::op::argument::Needs;
 use crate::proof::{Asked, Bits, Proof};
 use crate::tuned::{Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
@@ -16,6 +17,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind, TensorId};
 use counterflow_codegen::shape::Shape;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
@@ -79,6 +81,14 @@ impl Proven {
     pub fn is_alone(&self) -> bool {
         let mut kernels = self.stages.iter().map(|proof| proof.series.kernel());
         self.chosen.is_none() && kernels.all(|kernel| is_alone(kernel))
+    }
+
+    /// The time by which it was chosen, in microseconds; 0 where none is known.
+    pub fn microseconds(&self) -> f64 {
+        match &self.chosen {
+            Some((_, _, Reason::Measured { microseconds, .. })) => *microseconds,
+            Some((_, _, Reason::Named | Reason::FirstOptions | Reason::Model { .. })) | None => 0.0,
+        }
     }
 
     /// The model's time of its largest launch, in seconds.
@@ -320,6 +330,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
             chosen: bucket.chosen.map(|(_, name, why)| (name, why)),
         })
     }
+}
+
+/// The tensors that launches of candidates are given, by name: bytes in the candidate that needs most, and whether they are in the
+/// heap.
+pub(super) fn needs(candidates: &[Proven]) -> BTreeMap<String, (u64, bool)> {
+    let mut all = BTreeMap::new();
+    for candidate in candidates {
+        let (kernel, plan) = (candidate.front.series.kernel(), &candidate.front.largest);
+        for (buffer, id) in kernel.buffers.iter().zip(0..) {
+            if buffer.is_scratch() {
+                continue;
+            }
+            let own = Needs::of(kernel, plan, TensorId(id));
+            let most: &mut (u64, bool) = all.entry(buffer.name.clone()).or_default();
+            *most = (most.0.max(own.bytes()), most.1 | own.in_heap);
+        }
+    }
+    all
 }
 
 /// A stage's proof, where its tensors come from, and whether it moves rows of the result.

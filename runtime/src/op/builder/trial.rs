@@ -1,0 +1,209 @@
+//! Times candidates: memory for their launches, the kernels, and rounds through all of them.
+
+use super::super::built::tensors_of;
+use super::super::typed::Launcher;
+use super::OpBuilder;
+use super::proofs::{Proven, needs};
+use crate::communicator::Communicator;
+use crate::driver::{Event, Local, write};
+use crate::error::Error;
+use crate::launch::{Loaded, Tensors};
+use crate::tuning::{Times, Tuning, read, slowest, text};
+use crate::user_buffer::UserBuffer;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::{Program, TensorId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tracing::info;
+
+/// How often each candidate is timed. Rounds go through all candidates, so that a change of clocks meets all of them.
+const SAMPLES: usize = 7;
+/// The most launches of a sample.
+const LAUNCHES: f64 = 50.0;
+
+impl<S: Launcher> OpBuilder<'_, S> {
+    /// The times of those candidates that can be loaded, with their places. None where the memory for it is not there.
+    pub(super) fn times(
+        &self,
+        candidates: &[Proven],
+        tuning: Tuning,
+        alone: bool,
+    ) -> Result<Option<Vec<(usize, Times)>>, Error> {
+        let Some(memory) = self.memory_for(candidates, alone)? else {
+            return Ok(None);
+        };
+        let mut loaded = Vec::new();
+        for (at, candidate) in candidates.iter().enumerate() {
+            let kernels = self.loaded(candidate, "candidates");
+            if let Err(error) = &kernels {
+                self.rank.alive()?;
+                info!(rank = self.rank.rank(), %error, "a candidate is left out");
+            }
+            let left_out = match self.any(alone, kernels.is_err()) {
+                // Another rank refused it while this one was here already, and asks as well now.
+                Err(_) if self.rank.alive().is_ok() => self.any(alone, true),
+                said => said,
+            }?;
+            if let (Ok(kernels), false) = (kernels, left_out) {
+                loaded.push((at, kernels));
+            }
+        }
+        if loaded.len() < 2 {
+            return Ok(None);
+        }
+        let machine = |program: &Program| {
+            Ok::<_, Error>(Machine {
+                sms: self.sms(program)?,
+                ..Machine::of(self.rank.gpu().name())
+            })
+        };
+        let all: f64 = loaded
+            .iter()
+            .map(|(at, _)| candidates[*at].predicted(&machine))
+            .sum::<Result<f64, Error>>()?;
+        // By the model, so that all ranks launch as often. An emulated launch takes milliseconds.
+        let launches = match self.rank.gpu().is_emulated() {
+            true => 1,
+            false => (tuning.budget() / (SAMPLES as f64 * all)).clamp(1.0, LAUNCHES) as u32,
+        };
+        let launch = |(at, kernels): &(usize, Vec<Loaded>)| {
+            let stages = candidates[*at].stages.iter().zip(kernels);
+            let mut stages = stages.zip(memory.tensors(&candidates[*at]));
+            stages.try_for_each(|((proof, loaded), tensors)| {
+                loaded.launch(self.rank, &proof.largest, &tensors)
+            })
+        };
+        loaded.iter().try_for_each(launch)?;
+        self.rank.synchronize()?;
+        let stream = self.rank.own_stream();
+        let mut samples = vec![Vec::new(); loaded.len()];
+        for round in 0..SAMPLES {
+            // Ranks begin a round together, and another candidate is the first in each.
+            if !alone {
+                self.rank.barrier()?;
+            }
+            let mut events = Vec::new();
+            for turn in 0..loaded.len() {
+                let at = (round + turn) % loaded.len();
+                // What ranks wait for each other until all have begun is not timed.
+                launch(&loaded[at])?;
+                let start = Event::record(stream)?;
+                (0..launches).try_for_each(|_| launch(&loaded[at]))?;
+                events.push((at, start, Event::record(stream)?));
+            }
+            self.rank.synchronize()?;
+            for (at, start, end) in events {
+                let each = end.since(&start)?.as_secs_f64() / f64::from(launches);
+                samples[at].push(each * 1e6);
+            }
+        }
+        let own: Vec<Times> = samples.into_iter().filter_map(Times::of).collect();
+        let times = match alone {
+            true => own,
+            false => {
+                let said = self.rank.shares(&text(&own))?;
+                let each = said.iter().zip(0..).map(|(said, rank)| read(said, rank));
+                slowest(&each.collect::<Result<Vec<_>, _>>()?)
+            }
+        };
+        let places = loaded.into_iter().map(|(at, _)| at);
+        Ok(Some(places.zip(times).collect()))
+    }
+
+    /// Memory for launches of all candidates, if all ranks have it.
+    fn memory_for(&self, candidates: &[Proven], alone: bool) -> Result<Option<Memory>, Error> {
+        let made = Memory::new(self.rank, candidates);
+        let made = made.and_then(|given| {
+            let between = self.between_alone(candidates)?;
+            Ok(Memory { between, ..given })
+        });
+        if let Err(error) = &made {
+            self.rank.alive()?;
+            info!(rank = self.rank.rank(), %error, "no candidates are measured");
+        }
+        match self.any(alone, made.is_err())? {
+            true => Ok(None),
+            false => made.map(Some),
+        }
+    }
+}
+
+/// A tensor for candidates' launches.
+enum Given {
+    Heap(UserBuffer<u8>),
+    Own(Arc<Local<u8>>),
+}
+
+/// Tensors that candidates' launches are given, as large as the largest of each.
+struct Memory {
+    /// By name: each candidate's kernel has them in an order of its own.
+    given: BTreeMap<String, Given>,
+    between: Option<Arc<Local<u8>>>,
+}
+
+impl Memory {
+    /// Symmetric tensors first: all ranks have these, or none.
+    fn new(rank: &Communicator, candidates: &[Proven]) -> Result<Memory, Error> {
+        let needs = needs(candidates);
+        let heap = needs.iter().filter(|(_, (_, in_heap))| *in_heap);
+        let heap = heap.map(|(name, (bytes, _))| {
+            let buffer = rank.allocate::<u8>(&format!("{name} of candidates"), [*bytes as usize]);
+            Ok((name.clone(), Given::Heap(buffer?)))
+        });
+        let mut given = heap.collect::<Result<BTreeMap<_, _>, Error>>()?;
+        let _turn = rank.own().settled()?;
+        for (name, (bytes, in_heap)) in needs {
+            if !in_heap {
+                let local = Local::zeros(rank.own_stream(), bytes as usize)?;
+                given.insert(name, Given::Own(Arc::new(local)));
+            }
+        }
+        given.values().try_for_each(|given| given.fill(rank))?;
+        Ok(Memory {
+            given,
+            between: None,
+        })
+    }
+
+    /// The tensors of each stage.
+    fn tensors<'m>(&'m self, candidate: &'m Proven) -> impl Iterator<Item = Tensors> + 'm {
+        let buffers = &candidate.front.series.kernel().buffers;
+        let given = |at: usize, id: TensorId, tensors: &mut Tensors| match self
+            .given
+            .get(&buffers[at].name)
+        {
+            Some(Given::Heap(buffer)) => tensors.shared(id, buffer),
+            Some(Given::Own(local)) => tensors.own(id, local, u64::MAX),
+            None => {}
+        };
+        let wires = candidate.wires.iter();
+        wires.map(move |(sources, _)| tensors_of(sources, given, self.between.as_ref()))
+    }
+}
+
+impl Given {
+    /// Fills it with numbers of every sign whose products neither vanish nor overflow, in every type: what switches in the
+    /// multipliers costs power, and so time.
+    fn fill(&self, rank: &Communicator) -> Result<(), Error> {
+        const BLOCK: usize = 1 << 20;
+        let (at, bytes) = match self {
+            Given::Heap(buffer) => (buffer.address(), buffer.len()),
+            Given::Own(local) => (local.address(), local.len()),
+        };
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(rank.rank());
+        let words = (0..BLOCK / 2).flat_map(|_| {
+            // Xorshift: any bits serve that do not repeat in a tile.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // No element of e4m3 is NaN, and all of 16 bits are below one.
+            (((state as u16) & 0x83bf) | 0x3800).to_le_bytes()
+        });
+        let block: Vec<u8> = words.take(BLOCK.min(bytes)).collect();
+        for begin in (0..bytes).step_by(BLOCK) {
+            let part = &block[..BLOCK.min(bytes - begin)];
+            write(rank.own_stream(), at.plus(begin as u64), part)?;
+        }
+        Ok(())
+    }
+}
