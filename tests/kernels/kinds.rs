@@ -292,7 +292,10 @@ fn the_kernels_people_read_compile_as_they_stand() {
         return;
     };
     let prelude = cuda::prelude();
-    let headers = [(cuda::PRELUDE, prelude.as_str())];
+    let headers = [
+        (cuda::PRELUDE, prelude.as_str()),
+        (cuda::MULTICAST_PRELUDE, cuda::MULTICAST),
+    ];
     let all = checked_in();
     let sources: Vec<_> = all
         .iter()

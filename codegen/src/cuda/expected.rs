@@ -68,29 +68,31 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 /// Accesses of every rank's memory at once. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary
 /// one in machine code, since its address says where it goes.
 fn everywhere(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
-    const UNROLLED: u32 = 4;
+    // As multicast.cuh has them.
+    const STORES: u32 = 4;
+    const SUMS: u32 = 2;
     let mut wanted: Vec<(&'static str, u32)> = Vec::new();
     pipeline.visit(|node| {
         if !node.is_everywhere() {
             return;
         }
         let dtype_of = |map| pipeline.kernel.buffers[pipeline.map(map).tensor.index()].dtype;
-        let (map, kind) = if let Node::Store { map, mode, .. } = node {
+        let (map, kind, unrolled) = if let Node::Store { map, mode, .. } = node {
             let kind = match (mode, dtype_of(*map)) {
                 (StoreMode::Write, _) => "STG.E.128",
                 (StoreMode::Add, Dtype::Bf16) => "REDG.E.ADD.BF16x8",
                 (StoreMode::Add, Dtype::F16) => "REDG.E.ADD.F16x8",
                 (StoreMode::Add, Dtype::F32 | Dtype::E4M3 | Dtype::E5M2) => "REDG.E.ADD.F32x4",
             };
-            (*map, kind)
+            (*map, kind, STORES)
         } else if let Node::Load { map, .. } = node {
-            (*map, "LDGMC")
+            (*map, "LDGMC", SUMS)
         } else {
             return;
         };
         let bytes = dtype_of(map).bytes();
         let map = pipeline.map(map);
-        let times = (map.box_rows * map.box_columns * bytes / 512).min(UNROLLED);
+        let times = (map.box_rows * map.box_columns * bytes / 512).min(unrolled);
         match wanted.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, count)) => *count += times,
             None => wanted.push((kind, times)),

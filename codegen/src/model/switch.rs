@@ -228,10 +228,9 @@ impl Moves {
             (EVERYWHERE, dst) => {
                 self.unicast[usize::from(dst)][1] += bytes * (world as u64 - 1);
                 self.switch[usize::from(dst)][1] += bytes;
-                for src in others(dst) {
-                    self.unicast[usize::from(src)][0] += bytes;
-                    self.switch[usize::from(src)][0] += bytes;
-                }
+                others(dst).for_each(|src| self.unicast[usize::from(src)][0] += bytes);
+                // The switch adds every rank's copy, also that of the rank which asks.
+                self.switch.iter_mut().for_each(|[sent, _]| *sent += bytes);
             }
             (src, dst) => {
                 self.unicast[usize::from(src)][0] += bytes;
@@ -250,7 +249,7 @@ impl Moves {
         let others = (world as u64 - 1).max(1);
         let each = self.unicast.iter().map(|[sent, received]| match self.way {
             Some(Way::Everywhere) => [sent / others, *received],
-            Some(Way::Sum) => [*sent, received / others],
+            Some(Way::Sum) => [sent * world as u64 / others, received / others],
             Some(Way::Already | Way::None) | None => [*sent, *received],
         });
         if self.way != Some(Way::Already) {

@@ -48,14 +48,14 @@ fn a_gather_leaves_a_rank_once_and_arrives_as_before() {
 }
 
 #[test]
-fn a_sum_arrives_once_and_leaves_a_rank_as_before() {
+fn a_sum_arrives_once_and_leaves_every_rank() {
     let part = 256 * 512 * 2;
     let summed = found(&schedules::slots_sum(), &Shape::new(1024, 512, 256));
     assert_eq!(ways(&summed), [Way::Sum]);
     let (.., brings) = summed.statements[0];
     assert_eq!(
         (brings.unicast, brings.switch),
-        ([3 * part; 2], [3 * part, part])
+        ([3 * part; 2], [4 * part, part])
     );
     assert_eq!(summed.all_reduce, None, "the rows of one rank");
     // Two shots: the sums, and then the rows that each rank has.
@@ -64,7 +64,7 @@ fn a_sum_arrives_once_and_leaves_a_rank_as_before() {
     assert_eq!(both.all.unicast, [6 * part; 2]);
     assert_eq!(
         both.all.switch,
-        [4 * part; 2],
+        [5 * part, 4 * part],
         "(1 + 1/4) of all rows, with this rank's own"
     );
     let each = both.statements.iter().map(|(.., brings)| brings.after[1]);

@@ -104,13 +104,32 @@ __device__ __forceinline__ uint4 multimem_sum(const char* at, float) {
 
 // A box of sums into shared memory, by ordinary stores: whoever reads it by ordinary loads waits for an arrival after
 // the warp has met. What does not exist is left as it was, and ends in rows and columns that nobody stores.
+// A sum comes back through the switch, so a lane has two under way. Four would take registers that a loader lacks.
 template <typename T, u32 rows, u32 columns>
 __device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from, u32 column, u32 row, u32 chunk) {
-    each_sixteen<T, rows, columns>(from, shared, column, row, chunk, [](u32 to, const char* at) {
-        const uint4 v = multimem_sum(at, T());
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                     ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-    });
+    constexpr u32 in_line = columns * sizeof(T) / 16, all = rows * in_line, ahead = 2;
+    const char* const first = from.at + chunk * from.slab + column * u64(sizeof(T));
+    const auto exists = [&](u32 at) {
+        return at < all && row + at / in_line < from.rows && column + at % in_line * u32(16 / sizeof(T)) < from.columns;
+    };
+    jitter();
+    #pragma unroll 1
+    for (u32 begin = threadIdx.x % 32; begin < all; begin += 32 * ahead) {
+        uint4 sums[ahead];
+        #pragma unroll
+        for (u32 i = 0; i < ahead; ++i) {
+            const u32 at = begin + 32 * i;
+            if (exists(at)) sums[i] = multimem_sum(first + (row + at / in_line) * from.line + at % in_line * 16, T());
+        }
+        #pragma unroll
+        for (u32 i = 0; i < ahead; ++i) {
+            const u32 at = begin + 32 * i;
+            const u32 to = subtile_address<columns * sizeof(T) / 2>(shared, at / in_line, at % in_line);
+            if (exists(at))
+                asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                             ::"r"(to), "r"(sums[i].x), "r"(sums[i].y), "r"(sums[i].z), "r"(sums[i].w) : "memory");
+        }
+    }
 }
 
 // A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
