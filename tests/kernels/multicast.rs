@@ -1,6 +1,6 @@
 //! Every rank's memory at once: no spill, no slow code, and the multicast instructions are there. Compiled, never run.
 
-use crate::multicast_of::{REAL, Sizes, all};
+use crate::multicast_of::{REAL, Sizes, added, all, all_reduce};
 use crate::sass::all_pass;
 use counterflow::{Dtype, Program, Variant, schedules};
 
@@ -30,9 +30,17 @@ fn all_kernels_that_reach_every_rank_pass_the_sass_checks() {
         },
         Sizes {
             dtype: Dtype::F16,
+            sums: Dtype::F16,
             ..REAL
         },
     ]);
+    let single = Sizes {
+        tile: (128, 128),
+        sums: Dtype::F32,
+        ..REAL
+    };
+    let single = [all_reduce(single), added(single)];
+    of.extend(single.map(|program| (program, Variant::new(4))));
     let bytes = Sizes { k: 128, ..REAL };
     let gather = all(bytes).swap_remove(0);
     of.push((gather, Variant::new(4).dtype(Dtype::E4M3)));

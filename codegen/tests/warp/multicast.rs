@@ -38,6 +38,12 @@ fn each_word_has_right_warps() {
         },
         Sizes {
             dtype: Dtype::F16,
+            sums: Dtype::F16,
+            ..REAL
+        },
+        Sizes {
+            tile: (128, 128),
+            sums: Dtype::F32,
             ..REAL
         },
     ];

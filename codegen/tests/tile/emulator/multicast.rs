@@ -90,6 +90,17 @@ fn the_order_of_a_sum_is_the_switchs() {
         if found.iter().any(|it| it.message.contains("in an order of its own"))));
 }
 
+/// Ranks that add to every rank's memory do so as they come.
+#[test]
+fn the_order_of_adds_is_nobodys() {
+    let variant = Variant::new(4).arch(Arch::Cpu);
+    let kernel = lower(&multicast::added(SMALL), &variant).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
+    let found = BitsClass::of(&kernel).expect_err("no class of bits");
+    let told = found.first().message.clone();
+    assert!(told.contains("in the order in which they come"), "{told}");
+}
+
 /// A schedule with something wrong, and what is said of it first.
 fn said(program: &Program) -> String {
     fn first<T>(result: Result<T, Diagnostics>) -> Result<T, String> {
