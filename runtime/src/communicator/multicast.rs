@@ -8,7 +8,7 @@ use crate::multicast::{Multicast, MulticastState};
 
 impl Communicator {
     /// Asks for NVLink multicast of the heap, by which one store reaches every rank's memory: see `docs/multicast.md` before
-    /// you do. Collective, and best before the first `reserve`. Each communicator begins without, also one of a split.
+    /// you do. Collective. Each communicator begins without, also one of a split.
     ///
     /// It is on, or off, on all ranks alike. It is off where the program was built without the feature `multicast`, a variable
     /// forbids it, ranks share a GPU, a GPU has none, or the driver refuses any step on any rank: all ranks are told why.

@@ -183,8 +183,9 @@ fn must_be_aligned(heap: &Heap, granularity: Granularity) -> Result<(), Error> {
             what: format!(
                 "multicast to {bytes} bytes at {offset} of each slot, where it takes multiples of {least}"
             ),
-            legal: "ask for multicast before the first `reserve`; otherwise go on without it"
-                .into(),
+            legal: format!(
+                "`reserve` a multiple of {least} bytes first, and ask then; otherwise go on without it"
+            ),
         }),
     }
 }

@@ -4,7 +4,7 @@ use super::calls::{Calls, Granularity, Object, Part, Team};
 use crate::error::Error;
 use crate::shared::Handed;
 use std::sync::Arc;
-use tracing::debug;
+use tracing::warn;
 
 /// A store to an address of it reaches every rank's slot at the same offset. It is undone in reverse: unmapped, then unbound,
 /// while the memory is there, then released.
@@ -136,7 +136,10 @@ impl View {
 /// Nobody is there to hear of what the driver does not undo, but who reads the log. What comes behind it is undone all the same.
 fn noted(undone: Result<(), Error>) {
     if let Err(error) = undone {
-        debug!(%error, "a part of a multicast view was not undone");
+        warn!(
+            %error,
+            "a part of a multicast view was not undone: end this process, and look at the GPUs' fabric state before the next one"
+        );
     }
 }
 

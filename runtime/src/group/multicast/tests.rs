@@ -356,7 +356,10 @@ fn new_memory_comes_in_multiples_of_what_the_driver_binds() {
         "multicast to {start} bytes at 0 of each slot, where it takes multiples of {coarse}"
     );
     assert_eq!(why, wanted);
-    assert!(help.contains("before the first `reserve`"), "{help}");
+    assert!(
+        help.contains("`reserve` a multiple of 1048576 bytes first"),
+        "{help}"
+    );
     switch.coarser(3);
     assert!(
         matches!(auto(&group, &switch, 0), MulticastState::Off { why, .. } if why.contains("granularity"))
