@@ -16,7 +16,7 @@ fn kernels_that_reach_every_rank_pass_the_sass_checks() {
 
 /// Other tiles and types, and the library's: with those above, more than twenty.
 #[test]
-#[ignore = "a minute of compiling"]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn all_kernels_that_reach_every_rank_pass_the_sass_checks() {
     let mut of = cases([
         Sizes {

@@ -89,7 +89,8 @@ fn train(
     flags: ModuleFlags,
     steps: usize,
 ) -> Result<(Vec<f64>, Vec<u16>), Error> {
-    const RATE: f32 = 0.2;
+    // A rate at which training is steady: ten times as large, roundings alone lead it elsewhere within 30 steps.
+    const RATE: f32 = 0.02;
     let hidden = SIZES.hidden;
     let buffers = userbuffers(rank, [ROWS[0], hidden], "")?;
     rank.reserve(GradientSum::heap_bytes(hidden, rank.world()) + (8 << 20))?;
@@ -186,10 +187,7 @@ fn two_layers_learn_the_same_with_and_without_overlap_and_as_one_rank() {
         // Sums over ranks have the same order in both, and the same roundings.
         assert!(on == off, "{world} ranks: {:?} and {:?}", on.0, off.0);
         for (step, (on, alone)) in on.0.iter().zip(&alone).enumerate() {
-            // Roundings grow from step to step, as small changes of weights do in training. So what comes later is held to
-            // the loss that a batch began with.
-            let scale = if step < 8 { *alone } else { first[step % 4] };
-            let near = (on - *alone).abs() <= 0.02 * scale;
+            let near = (on - alone).abs() <= 0.02 * alone;
             assert!(near, "step {step} of {world} ranks: {on}, not {alone}");
         }
     }

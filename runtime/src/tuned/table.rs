@@ -101,7 +101,7 @@ pub struct Winner {
     pub p10: f64,
     /// Its 90th percentile.
     pub p90: f64,
-    /// cuBLASLt's median for the product alone, in the same run.
+    /// cuBLASLt's median for the product alone, in the same run. 0 where an op measured its own candidates: cuBLASLt is not there.
     pub cublaslt: f64,
     /// The choices, as `--set` takes them; of a [family](crate::family), its `schedule`, too, and those of one of several stages
     /// begin with its name: `gemm/tiles`. The winner counts as long as the schedule offers them; sweep again to have

@@ -36,7 +36,7 @@ const HELP: &str = "help: ";
 
 /// One rank of the tests below.
 #[test]
-#[ignore = "the other tests start it, once for every rank"]
+#[ignore = "no test: the others start it as a child process, once for each rank"]
 fn part() {
     let part = children::part();
     let joined = |part: &str| {

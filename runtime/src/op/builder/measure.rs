@@ -12,7 +12,7 @@ use crate::tuned::{Key, Tuned, Winner};
 use crate::tuning::{Contender, Times, Tuning, contenders, fastest, read, text};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::cell::Cell;
@@ -225,29 +225,30 @@ impl<S: Launcher> OpBuilder<'_, S> {
 
     /// A row of a table with these choices.
     fn winner(&self, shape: &Shape, of: &Proven) -> Winner {
-        let gpu = self.rank.gpu().name();
         let choices = of.stages.iter().map(|proof| proof.variant.choices.clone());
         let choices: Vec<_> = choices.collect();
-        let (key, choices) = match (&self.family, of.candidate()) {
-            (Some(family), Some(at)) => {
-                let candidate = &family.candidates()[at];
-                (
-                    family.key(gpu, &self.variant),
-                    candidate.named_choices(&choices),
-                )
-            }
-            (Some(_) | None, _) => {
-                let named = choices.into_iter().flatten();
-                let named = named.map(|(name, setting)| (name, setting.to_string()));
-                (Key::new(gpu, &self.program, &self.variant), named.collect())
-            }
+        let named = match (&self.family, of.candidate()) {
+            (Some(family), Some(at)) => family.candidates()[at].named_choices(&choices),
+            (Some(_) | None, _) => choices.into_iter().flatten().map(named).collect(),
         };
         Winner {
-            key,
+            microseconds: of.microseconds(),
+            ..self.row(shape, named)
+        }
+    }
+
+    /// The same with choices that were not measured.
+    fn row(&self, shape: &Shape, choices: BTreeMap<String, String>) -> Winner {
+        let gpu = self.rank.gpu().name();
+        Winner {
+            key: match &self.family {
+                Some(family) => family.key(gpu, &self.variant),
+                None => Key::new(gpu, &self.program, &self.variant),
+            },
             m: shape.m,
             n: shape.n,
             k: shape.k,
-            microseconds: of.microseconds(),
+            microseconds: 0.0,
             p10: 0.0,
             p90: 0.0,
             cublaslt: 0.0,
@@ -260,39 +261,20 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let rows = match &self.family {
             None => {
                 let found = self.variants((&self.program, &self.variant), bucket, 0, tuning)?;
-                let named = found.into_iter().map(|contender| {
-                    let choices = contender.choices.into_iter();
-                    let choices = choices.map(|(name, setting)| (name, setting.to_string()));
-                    (choices.collect(), contender.seconds)
-                });
-                named.collect()
+                let rows = found.into_iter();
+                let rows =
+                    rows.map(|one| (one.choices.into_iter().map(named).collect(), one.seconds));
+                rows.collect()
             }
             Some(family) => self.combined(family, bucket, tuning)?,
-        };
-        let gpu = self.rank.gpu().name();
-        let key = match &self.family {
-            Some(family) => family.key(gpu, &self.variant),
-            None => Key::new(gpu, &self.program, &self.variant),
         };
         let mut proven: Vec<Proven> = Vec::new();
         for (choices, _) in rows {
             if proven.len() == tuning.most() {
                 break;
             }
-            let Shape { m, n, k, .. } = *bucket.shape;
-            let row = Winner {
-                key: key.clone(),
-                m,
-                n,
-                k,
-                microseconds: 0.0,
-                p10: 0.0,
-                p90: 0.0,
-                cublaslt: 0.0,
-                choices,
-            };
             // What is rejected closely is no candidate.
-            let Ok(one) = self.proven(bucket, Some(&row)) else {
+            let Ok(one) = self.proven(bucket, Some(&self.row(bucket.shape, choices))) else {
                 continue;
             };
             if !proven.iter().any(|known| known.like(&one)) {
@@ -369,6 +351,11 @@ impl<S: Launcher> OpBuilder<'_, S> {
         firsts.append(&mut rows);
         Ok(firsts)
     }
+}
+
+/// A choice as a table has it.
+fn named((name, setting): (String, Setting)) -> (String, String) {
+    (name, setting.to_string())
 }
 
 /// The place and the times of the winner. The first is the model's favourite of those that were measured.
