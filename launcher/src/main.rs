@@ -8,11 +8,13 @@
 
 mod ended;
 mod ranks;
+mod say;
 
 use clap::Parser;
 use ended::Ended;
 use ranks::{Ranks, become_rank};
 use rustix::process::Signal;
+use say::say;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -69,7 +71,7 @@ fn main() -> ExitCode {
     match run(&command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("counterflow-run: {error}");
+            say(&error);
             ExitCode::FAILURE
         }
     }
@@ -120,7 +122,7 @@ fn run(command: &Command) -> std::io::Result<u8> {
     ranks.signal(Signal::KILL);
     let first = ranks.first_failure();
     for ended in ranks.failures() {
-        eprintln!("counterflow-run: {ended}");
+        say(&ended);
     }
     Ok(match (interrupted, first) {
         (Some(signal), _) => 128 + signal as u8,

@@ -1,6 +1,7 @@
 //! The processes of a job.
 
 use crate::ended::{Ended, How};
+use crate::say::say;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process_group,
     set_parent_process_death_signal, waitid,
@@ -117,7 +118,7 @@ impl Drop for Ranks {
 /// Turns this process into the program, which ends when its launcher does. Returns only if the program cannot be started.
 pub fn become_rank(launcher: u32, program: &[OsString]) -> ExitCode {
     let failed = |error: io::Error| {
-        eprintln!("counterflow-run: {}: {error}", program[0].display());
+        say(&format_args!("{}: {error}", program[0].display()));
         let missing = error.kind() == io::ErrorKind::NotFound;
         // A shell's codes for a program that is not there, and for one that cannot be started.
         ExitCode::from(if missing { 127 } else { 126 })

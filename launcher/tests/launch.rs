@@ -111,6 +111,25 @@ fn a_program_that_is_not_there_has_a_shells_code() {
     assert!(lines(&done.stderr)[0].contains("/no/such/program"));
 }
 
+#[test]
+fn lines_of_ranks_stay_whole() {
+    for _ in 0..20 {
+        let done = Command::new(env!("CARGO_BIN_EXE_counterflow-run"))
+            .args(["-n", "8", "/no/such/program"])
+            .output()
+            .expect("the launcher starts");
+        let lines = lines(&done.stderr);
+        assert_eq!(lines.len(), 16, "{lines:?}");
+        for line in &lines {
+            let once = line.matches("counterflow-run: ").count();
+            assert!(
+                line.starts_with("counterflow-run: ") && once == 1,
+                "{lines:?}"
+            );
+        }
+    }
+}
+
 /// Whether it ends within so many seconds.
 fn gone(process: u32, seconds: u64) -> bool {
     let pid = Pid::from_raw(process as i32).expect("a process");
