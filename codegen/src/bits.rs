@@ -1,13 +1,15 @@
-//! Which bits a result's row has: whether they depend on how many rows a launch has, and which variants of a kernel agree on them.
+//! Classes of bits. Two launches of one class give a row of results the same bits, whatever variant and number of rows they have.
 //!
 //! A variant is *batch-invariant* if a row of a result depends on that row, on the weights and on the world, and on no number of
-//! rows: neither on the place of the row in a tile, nor on the rank that owns it. Two batch-invariant variants of one [`BitsClass`] give
+//! rows: neither on the place of the row in a tile, nor on the rank that owns it. Two batch-invariant variants of one
+//! [`BitsClass`] give
 //! the same bits, so a launch may have either of them.
 //!
 //! Facts that decide the class ([`BitsClass::of`]):
 //!
 //! - types, scales, layout and world: a variant without its choices;
-//! - for each pair of operands, the step of the K loop, how many CTAs split K (and, of more than two, whose columns are added where),
+//! - for each pair of operands, the step of the K loop, how many CTAs split K (and, of more than two, whose columns are
+//! added where),
 //!   whether the operands are swapped, and whether sums are promoted.
 //!
 //! Tiles, clusters, stages, groups, ping-pong and the CTAs that move data decide none of it.

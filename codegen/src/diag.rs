@@ -91,7 +91,7 @@ impl Rule {
 pub struct Diagnostic {
     /// Which rule it is about.
     pub rule: Rule,
-    /// What is wrong, in one sentence, with the values.
+    /// The fault in one sentence, with its values.
     pub message: String,
     /// Where.
     pub at: Option<Loc>,
@@ -104,7 +104,7 @@ pub struct Diagnostic {
 /// A step of a diagnostic's trace.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// What happened.
+    /// The event in one sentence.
     pub text: String,
     /// Where.
     pub at: Option<Loc>,
@@ -212,7 +212,8 @@ impl Diagnostics {
         }
     }
 
-    /// The same findings as a compiler bug: `what` failed, although the schedule keeps every rule. What the warps did is a note
+    /// Reports these findings as a compiler bug: `what` failed, although the schedule keeps every rule. What the warps did
+    /// is a note
     /// for those who mend it.
     #[must_use]
     pub fn ours(self, what: &str) -> Diagnostics {

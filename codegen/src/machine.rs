@@ -47,7 +47,7 @@ pub struct Machine {
     pub cluster_sm: f64,
     /// The least seconds of a K step of 64, however small the tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// The same if more than two CTAs split the steps of a tile.
+    /// That cost if more than two CTAs split the steps of a tile.
     pub shared_step_latency: f64,
     /// Extra seconds of a step with multicast loads, in which the CTAs of a cluster wait for the slowest of them.
     pub meeting: f64,
@@ -105,7 +105,7 @@ pub struct Machine {
     pub dependent_launch_latency: f64,
     /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
-    /// What changes under a load of several seconds.
+    /// Changes under a load of several seconds.
     pub sustained: Sustained,
 }
 

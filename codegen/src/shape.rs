@@ -24,11 +24,11 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// How many.
+    /// Number of elements.
     pub const fn len(self) -> u32 {
         self.end - self.start
     }
-    /// Whether there are none.
+    /// True without elements.
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
@@ -44,7 +44,7 @@ impl Extent {
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
-    /// Whether both share an element.
+    /// True if both share an element.
     pub const fn overlaps(self, other: Extent) -> bool {
         self.start < other.end && other.start < self.end
     }
@@ -53,12 +53,12 @@ impl Extent {
 /// A kernel's dimensions, chunks, items and cells, in numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// How many ranks.
+    /// Number of ranks.
     pub world: u32,
     dims: Vec<DimGeometry>,
     partitions: Vec<Partition>,
     counters: Vec<Vec<u32>>,
-    /// Whether it is the union of all launches up to this one.
+    /// True if it stands for all launches up to this one together.
     together: bool,
 }
 
@@ -72,18 +72,18 @@ struct DimGeometry {
     unit: u32,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
-    /// Whether it is the union of all launches of up to that many rows, instead of one launch of `size` rows.
+    /// Largest number of rows, if it stands for all launches of up to so many together; `None`: one launch of `size` rows.
     together: Option<u32>,
 }
 
 /// An item of a partition: its chunk and its position in the chunk's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Item {
-    /// Which chunk.
+    /// Chunk.
     pub chunk: u32,
-    /// Which row of the chunk's grid.
+    /// Row of the chunk's grid.
     pub row: u32,
-    /// Which column.
+    /// Column of the chunk's grid.
     pub column: u32,
 }
 
@@ -131,7 +131,7 @@ impl Geometry {
         all
     }
 
-    /// Whether it is the union of launches.
+    /// True if it stands for several launches together.
     pub(crate) fn is_together(&self) -> bool {
         self.together
     }
@@ -327,7 +327,7 @@ impl Geometry {
         self.dims[usize::from(dim.0)].size
     }
 
-    /// How many row chunks a dimension has: the world, or one.
+    /// Number of row chunks of a dimension: the world, or one.
     pub fn chunks(&self, dim: DimId) -> u32 {
         if self.dims[usize::from(dim.0)].chunked {
             self.world
@@ -380,7 +380,7 @@ impl Geometry {
         extent
     }
 
-    /// What a partition's items of chunk `chunk` may have of a side: the chunk's part, or all that is not divided.
+    /// Elements of a side that a partition's items of chunk `chunk` may have: the chunk's part, or all that is not divided.
     pub(crate) fn span(&self, partition: PartitionId, side: Side, chunk: u32) -> Extent {
         let dim = self.partitions[partition.index()].dim(side);
         if self.chunked_side(partition) == Some(side) {

@@ -28,7 +28,7 @@ use std::fmt;
 pub struct Variant {
     /// The architecture the kernel is for.
     pub arch: Arch,
-    /// How many ranks run it.
+    /// Number of ranks.
     pub world: u32,
     /// Replaces the element type of the first parameter wherever that type occurs. FP8 replaces it only in what products
     /// multiply, and in what is copied from or to that: results stay in the type that the schedule says.
@@ -50,12 +50,13 @@ pub struct Variant {
     /// `partial`, that has a number for each 128 columns of a row. Who stores a tile makes them; who adds it multiplies, and adds
     /// in f32, in the same order as ever. `None`: the type that the schedule says.
     pub partial_sums: Option<Rule>,
-    /// Whether each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for the output
+    /// True if each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for
+    /// the output
     /// `y`. A launch makes it as large as the largest absolute value of what it computes there, taken before the scale and before
     /// anything is rounded to FP8. Where that is NaN, so is the amax. What it held before counts, unless its sign bit is set: then
     /// it is less than any absolute value, even if it is NaN.
     pub amax: bool,
-    /// Whether sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
+    /// True if sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
     /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
     pub promote: bool,
     /// The layout of dots' operands.
@@ -98,7 +99,7 @@ impl Arch {
     }
 }
 
-/// How the operands of `dot(a, b)` lie in memory: N = K is contiguous, T = rows are contiguous, named as BLAS does
+/// Memory layout of the operands of `dot(a, b)`: N = K is contiguous, T = rows are contiguous, named as BLAS does
 /// for column-major memory.
 ///
 /// ```
@@ -123,7 +124,7 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
-    /// Whether the rows of `a` and of `b` are contiguous, instead of K.
+    /// For `a` and for `b`: true if rows are contiguous, false if K is.
     pub const fn mn_major(self) -> [bool; 2] {
         match self {
             Layout::Nt => [false, false],
@@ -270,7 +271,7 @@ impl Variant {
         self
     }
 
-    /// Whether sums of FP8 products are promoted: where asked for, and where scales are of blocks of K.
+    /// True if sums of FP8 products are promoted to f32: if asked for, and always with scales of blocks of K.
     pub fn promotes(&self) -> bool {
         self.promote || self.scales.is_some_and(|scales| scales.blocks().is_some())
     }

@@ -28,7 +28,7 @@ impl Pieces {
         }
     }
 
-    /// How many scales there are along rows and along columns.
+    /// Number of scales along rows, and along columns.
     ///
     /// ```
     /// use counterflow_quantise::Pieces;

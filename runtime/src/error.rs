@@ -145,7 +145,7 @@ impl Error {
         }
     }
 
-    /// How to correct it, if the message does not say so.
+    /// Advice on how to correct it, if the message does not say so.
     pub fn help(&self) -> Option<&str> {
         match self {
             Error::Rejected(_) | Error::Compile(_) => None,

@@ -160,7 +160,7 @@ impl Memory {
         })
     }
 
-    /// Where it is.
+    /// Address of the memory.
     pub fn address(&self) -> Address {
         match self {
             Memory::Own(local) => local.address(),

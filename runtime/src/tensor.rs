@@ -196,12 +196,12 @@ impl<T: Element> Tensor<T> {
         self.shape
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape[0] * self.shape[1]
     }
 
-    /// Whether there are none.
+    /// True without elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -254,7 +254,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
+    /// Address on its GPU. To use the number with another library is as unsafe as that library's call.
     ///
     /// ```
     /// # use counterflow::Communicator;

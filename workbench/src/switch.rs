@@ -1,4 +1,4 @@
-//! What NVLink multicast would bring a plan, statement by statement, by rates that others published.
+//! Predicted gain of NVLink multicast, statement by statement, by rates that others published.
 
 use super::ready::Ready;
 use super::render::Console;

@@ -25,7 +25,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// That of an operand.
+    /// The blocks whose scales an operand has; `None` if it has none.
     pub fn of(program: &Program, operand: TensorId) -> Option<Blocks> {
         let scale = scale_of(program, operand)?;
         let usage = program.tensors[scale.index()].usage;
@@ -67,7 +67,7 @@ impl Blocks {
 }
 
 impl Summing {
-    /// How a kernel sums the product of two tensors.
+    /// The way a kernel sums the product of two tensors.
     pub fn of(kernel: &Kernel, operands: [TensorId; 2]) -> Summing {
         let fp8 = operands.map(|of| kernel.buffers[of.index()].dtype.is_fp8());
         let scale = |operand: TensorId| {

@@ -281,7 +281,7 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// Whether sums of FP8 products are promoted.
+    /// True if sums of FP8 products are promoted to f32.
     pub fn promotes(&self) -> bool {
         self.variant.promotes()
     }

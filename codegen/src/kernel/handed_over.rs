@@ -1,4 +1,4 @@
-//! What ranks and roles pass to each other.
+//! Data that ranks and roles hand to each other.
 
 use super::{Kernel, OpKind, Region, visit};
 

@@ -65,7 +65,7 @@ pub(crate) enum WhichChunk {
 }
 
 impl Axis {
-    /// That side of an item.
+    /// One side of an item's rectangle.
     pub const fn of(var: Var, side: Side) -> Axis {
         match side {
             Side::Rows => Axis::RowsOf(var),
@@ -103,7 +103,8 @@ impl Kernel {
     }
 
     /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for; and
+    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask
+    /// for; and
     /// where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of =

@@ -1,4 +1,4 @@
-//! What NVLink multicast would bring the statements of a plan, by rates that others published. Nobody measured it here.
+//! Predicted gain of NVLink multicast for the statements of a plan, by rates that others published. Nobody measured it here.
 //!
 //! One store to a multicast address reaches every rank: what leaves a rank once for each of the others would leave it once. A
 //! sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
@@ -74,7 +74,7 @@ struct Moves {
     switch: Vec<[u64; 2]>,
 }
 
-/// What multicast would bring `plan`, statement by statement.
+/// Predicts the gain of multicast for each statement of `plan`.
 ///
 /// ```
 /// use counterflow_codegen::model::{Brings, Multicast, Way, multicast};

@@ -1,6 +1,6 @@
 //! The predicted timeline of one launch.
 //!
-//! What is modelled:
+//! The model covers:
 //! - Each CTA of the GEMM claims items in order. A tile costs the larger of its multiplications and its reads through
 //!   L2, plus a fixed overhead, and at least the time of its operands from memory if nobody read them before. Waves
 //!   follow from that. The SMs of a pair read what consecutive tiles share once, while they are in step. A finished
@@ -13,7 +13,7 @@
 //! - Scales that a store makes count by the bytes of their plane, with the tile: written, sent, and read where partial
 //!   sums are added.
 //!
-//! What is not modelled: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
+//! It leaves out clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
 //! [`Machine::h200`] says; [`Machine::at_power_limit`] has the sustained rate), clusters of three that start
 //! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by

@@ -1,4 +1,4 @@
-//! Which items of a chunk a loop visits: all, or some by their place in its order.
+//! Selection of the items of a chunk that a loop visits: all, or some by their place in its order.
 
 use super::Int;
 use crate::rank::{RankError, RankExpr, Var};
@@ -86,7 +86,7 @@ pub struct Chosen<I> {
 }
 
 impl Selection {
-    /// What these steps leave. Without any: all.
+    /// Selects the items that all of these cuts leave; without cuts, every item.
     pub const fn new(cuts: Vec<Cut>) -> Selection {
         Selection(cuts)
     }
@@ -108,7 +108,7 @@ impl Selection {
         self.is_all() || !divided && !self.0.iter().any(is_half)
     }
 
-    /// What it leaves of `count` items on rank `me` of `world`. `var` gives the values of loop variables.
+    /// The items left of `count`, on rank `me` of `world`. `var` gives the values of loop variables.
     ///
     /// # Errors
     /// The step whose number has no value or is out of range, and why.

@@ -1,4 +1,4 @@
-//! What a tensor is for: attributes that are independent of each other, and what follows from them. A reader asks for the one
+//! Uses of a tensor: attributes that are independent of each other, and what follows from them. A reader asks for the one
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
@@ -396,7 +396,8 @@ impl Usage {
         }
     }
 
-    /// Whether each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that travel.
+    /// Whether each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that
+    /// travel.
     pub(crate) const fn is_line_of_chunks(self) -> bool {
         matches!(self.blocks(), Some(ScaleBlock::Line)) && self.placement.symmetric
     }

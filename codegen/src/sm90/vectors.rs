@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// How what it loads is read, which has one row or one column.
+    /// Place from which a row or column vector is read: shared memory, or global memory by each thread.
     pub(super) fn source(&self, leaf: &Leaf<'_>) -> Source {
         let OpKind::Load { from, .. } = &leaf.op.kind else {
             return Source::Subtile;

@@ -1,4 +1,4 @@
-//! How the tiles of a GEMM loop are computed, without a word of an architecture: a value.
+//! Tiling of a GEMM loop: the way its tiles are computed, as a value that names no architecture.
 //!
 //! An architecture's rules make it, once ([`crate::sm90::cta`]). The plan, the model, the warp level, the verifier and the
 //! emitter read it, and decide nothing of it again.

@@ -105,7 +105,7 @@ impl Field {
         self.bytes() == 8
     }
 
-    /// How many bytes it takes.
+    /// Size in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Field::Size(_)

@@ -1,4 +1,4 @@
-//! What a thread that multiplies does with its fragment of a tile: its accumulators, and what it reads beside them. An
+//! Work of a multiplying thread on its fragment of a tile: its accumulators, and what it reads beside them. An
 //! operation of an epilogue is one of these: here is what it is, in `cuda::fragment` its text, in `verify::warp::fragment` its
 //! meaning, and `sm90::epilogue` makes it.
 
@@ -115,7 +115,8 @@ pub enum FragmentOp {
         /// What it is rounded to.
         dtype: Dtype,
     },
-    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or a share of
+    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or
+    /// a share of
     /// them, which takes the place of another one.
     ReadBlocks {
         /// The ring.
@@ -129,7 +130,8 @@ pub enum FragmentOp {
         /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
         share: u32,
     },
-    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its operands'
+    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its
+    /// operands'
     /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
     Promote {
         /// Which of the tiling's multiplies.
@@ -159,7 +161,8 @@ pub enum FragmentOp {
         /// Whether its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
         scaled: bool,
     },
-    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A block is the
+    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A
+    /// block is the
     /// subtile, or several subtiles of a product.
     ///
     /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
@@ -187,7 +190,8 @@ pub enum FragmentOp {
         /// The subtile's first column among all, and one past the last that there is: beyond it are no scales.
         columns: [Expr; 2],
     },
-    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the arrival that
+    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the
+    /// arrival that
     /// says that the subtile is written: what the storing thread announces comes after both.
     SendScales {
         /// The plane.
@@ -203,7 +207,8 @@ pub enum FragmentOp {
         /// The block's first column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
-    /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after a wait for
+    /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after
+    /// a wait for
     /// what the tile's codes completed on; what is not there reads as zero.
     ReadTileScales {
         /// The plane.
@@ -428,7 +433,7 @@ pub struct Param {
     pub from: Source,
 }
 
-/// Where a number of an [`Epilogue`] comes from.
+/// Origin of a number in an [`Epilogue`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The accumulators of one of the item's products.

@@ -1,7 +1,8 @@
 //! The warp level: how the warps of a CTA do what a checked kernel says, with every barrier, group, fence, release and
 //! acquire spelled out.
 //!
-//! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`crate::verify::pipeline`] runs all warps of all
+//! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers,
+//! [`crate::verify::pipeline`] runs all warps of all
 //! CTAs of a few ranks on a small case and accepts it, and [`crate::cuda::emit`] prints what was accepted. Both read
 //! the same nodes; a number is written once, as an [`Expr`].
 //!
@@ -10,7 +11,8 @@
 //! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swapped)), or take
 //! tiles in ping-pong, so that one rounds and hands over its tile while the other multiplies; then each has subtiles of its own
 //! and a thread that stores them. Where they share a tile that is too large for all of its subtiles to have room beside three
-//! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places that go from
+//! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places
+//! that go from
 //! one to the other. Operands pass through a ring of stages, results through a ring of subtiles.
 //!
 //! CTAs of a cluster work together in one of two ways. Those that have tiles beside each other load what these have in
@@ -114,7 +116,7 @@ impl Comm {
         self.roles.iter().map(|role| role.ctas).sum()
     }
 
-    /// The same in the text.
+    /// That count as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
         self.before(self.roles.len())
     }
@@ -127,7 +129,7 @@ impl Comm {
 }
 
 impl CommRole {
-    /// How many there are, in the text.
+    /// Their number, as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
         Expr::symbol(&self.symbol, self.ctas)
     }

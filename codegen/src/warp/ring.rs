@@ -75,7 +75,7 @@ pub struct Buffer {
     pub operands: Vec<Vec<usize>>,
 }
 
-/// What a slot consists of, for the tensors it stages.
+/// Part of a slot: the box of one staged tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Its name: `x`, `w`, `subtile`.
@@ -153,7 +153,7 @@ impl Buffer {
         self.at + at + slot % self.places * stride
     }
 
-    /// Which part is a loop's operand, by the loop's tiling.
+    /// Index of the part that holds a loop's operand; `tiling` names the loop.
     pub fn part(&self, tiling: usize, operand: usize) -> usize {
         let of = self.operands.get(tiling);
         of.and_then(|parts| parts.get(operand).copied())
@@ -214,7 +214,7 @@ impl Ring {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.parts)
     }
 
-    /// What a slot holds of a loop's operand, by the loop's tiling.
+    /// The part that holds a loop's operand; `tiling` names the loop.
     ///
     /// # Panics
     /// If the ring has no buffer, or no such part: a node that names it is a mistake in whatever made the pipeline.

@@ -1,4 +1,5 @@
-//! Which items of a role's loops a CTA has, and in which order: one value for a nest of loops, which all warps that run
+//! The tile scheduler: the items of a role's loops that a CTA has, in order. It is one value for a nest of loops, which all
+//! warps that run
 //! it share. `sm90` makes it; the verifier runs it and the emitter prints it.
 
 use super::{Expr, Field, Values};

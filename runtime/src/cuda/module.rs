@@ -143,7 +143,7 @@ impl Module {
         })
     }
 
-    /// What its kernels need.
+    /// Registers, shared memory and parameters of its kernels.
     pub fn facts(&self) -> &[Facts] {
         &self.facts
     }
@@ -358,7 +358,7 @@ impl Function {
         &self.name
     }
 
-    /// What it needs.
+    /// Registers, shared memory and parameters of the kernel.
     pub fn facts(&self) -> Option<&Facts> {
         self.module
             .facts()

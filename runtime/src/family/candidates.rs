@@ -1,4 +1,4 @@
-//! What a family is: its candidates, their stages, and where these have their tensors from.
+//! Families: their candidates, the stages of these, and the origin of each stage's tensors.
 
 use crate::error::Error;
 use crate::tuned::{Key, choices};
@@ -10,7 +10,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use std::collections::BTreeMap;
 
-/// What an op computes, and the schedules that compute it: its candidates. All take the same tensors, by the same names.
+/// Schedules that compute the same result, the candidates for an op. All take the same tensors, by the same names.
 ///
 /// ```
 /// use counterflow::family::{Candidate, Family, Stage};
@@ -110,7 +110,7 @@ impl Family {
         &self.candidates[0].stages[0].program
     }
 
-    /// What its winners are for, except the shape.
+    /// Key of its winners in a table, without the shape.
     pub fn key(&self, gpu: &str, variant: &Variant) -> Key {
         Key {
             op: self.name.clone(),
@@ -172,7 +172,8 @@ impl Candidate {
 pub const SCHEDULE: &str = "schedule";
 
 impl Stage {
-    /// That schedule, whose tensors have the family's names, and which moves rows of the product's depth or multiplies.
+    /// Makes a stage of a schedule whose tensors have the family's names, and which moves rows of the product's depth or
+    /// multiplies.
     pub fn new(program: Program) -> Stage {
         Stage {
             program,
@@ -212,7 +213,7 @@ impl Stage {
         Shape { k, ..shape.clone() }
     }
 
-    /// What of a family's variant it takes. What only moves has none of the options of products.
+    /// The part of a family's variant that applies to this stage. A stage that only moves data has no options of products.
     pub fn variant(&self, asked: &Variant) -> Variant {
         let offered = choices(&self.program);
         let mut choices = asked.choices.clone();
@@ -241,7 +242,7 @@ impl Stage {
     }
 }
 
-/// Where a stage has a tensor from.
+/// Origin of a stage's tensor.
 ///
 /// [`sources`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,7 +253,7 @@ pub enum Source {
     Own,
 }
 
-/// Where each stage's tensors come from; none for scratch. `front` is the first candidate's kernel.
+/// Origin of each stage's tensors; `None` for scratch. `front` is the first candidate's kernel.
 ///
 /// ```
 /// use counterflow::codegen::{lower::lower, verify};

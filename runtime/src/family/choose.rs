@@ -1,4 +1,4 @@
-//! Which candidate of a family is built, and why.
+//! Choice of the candidate of a family that is built, with its reason.
 
 use super::candidates::{Candidate, Family, SCHEDULE, Wired, fits, sources};
 use crate::error::Error;

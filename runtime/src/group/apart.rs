@@ -1,4 +1,4 @@
-//! How processes become the ranks of a communicator, once they are connected: each says what GPU it has, rank 0 hands out
+//! From connected processes to the ranks of a communicator: each says what GPU it has, rank 0 hands out
 //! the memory that all share, and each maps the others' part of the heap.
 
 use super::abort::End;

@@ -1,4 +1,4 @@
-//! What a rank's GPU runs: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
+//! Code of a rank's GPU: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
 
 use super::compile::compile;
 use crate::communicator::Communicator;
@@ -71,7 +71,7 @@ impl Code {
         }
     }
 
-    /// What must stay until the launches are done.
+    /// The loaded function, which must stay until its launches are done.
     pub fn function(&self) -> Option<&Function> {
         match self {
             Code::Cuda { function, .. } => Some(function),

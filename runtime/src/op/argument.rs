@@ -1,4 +1,4 @@
-//! What a launch is given for its tensors, and whether it may have it. Nothing here asks a GPU.
+//! Arguments of a launch, and their checks. Nothing here asks a GPU.
 
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
@@ -41,7 +41,7 @@ pub(super) struct Given {
     pub writable: bool,
 }
 
-/// What a schedule's tensor must be.
+/// Requirements on a tensor of a launch: its type, shape and place.
 ///
 /// ```
 /// # use counterflow::{Communicator, schedules::AgGemmOp};

@@ -1,4 +1,4 @@
-//! What building gives: a loaded kernel with its scratch, and the plans of its launches.
+//! A built op: a loaded kernel with its scratch, and the plans of its launches.
 
 use super::argument::{self, Needs, Planned};
 use super::given::Open;
@@ -260,7 +260,7 @@ impl<S> Op<S> {
         self.0.largest().proof.series.most()
     }
 
-    /// What its largest launch needs of the tensor of that name.
+    /// Requirements of the largest launch on the tensor of that name.
     ///
     /// # Errors
     /// [`Error::Usage`] if the schedule has no such tensor.
@@ -270,7 +270,8 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// The same of a launch of so many rows, or of [`Sizes`]. Of scales of 1×128, fewer rows have shorter lines, whether one rank has them or they
+    /// Requirements of a launch of so many rows, or of [`Sizes`]. With scales of 1×128, fewer rows have shorter lines,
+    /// whether one rank has them or they
     /// are gathered and chunks lie behind each other as planes of their own: give the memory of the largest launch in that shape
     /// ([`Tensor::shaped`](crate::Tensor::shaped), [`UserBuffer::shaped`](crate::UserBuffer::shaped)).
     ///

@@ -25,7 +25,7 @@ const LONGEST: u64 = 16 << 20;
 /// How far a shape may be from the measured one in each dimension.
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
-/// What a winner is for, except the shape.
+/// Key of a winner in a table, without the shape.
 ///
 /// ```
 /// use counterflow::{Dtype, Scales, Variant, schedules::gemm, tuned::Key};
@@ -240,7 +240,7 @@ impl Winner {
 }
 
 impl Tuned {
-    /// What comes with the package.
+    /// The tables that come with the package.
     ///
     /// # Errors
     /// [`Error::File`] only if the package is broken; a test reads it.
@@ -264,7 +264,7 @@ impl Tuned {
         }
     }
 
-    /// Where the user's file is: beside the compiled kernels.
+    /// Path of the user's table: beside the compiled kernels.
     pub fn place() -> Option<PathBuf> {
         Cache::of_user().dir().map(|dir| dir.join(FILE))
     }
@@ -377,12 +377,12 @@ impl Tuned {
         gpus
     }
 
-    /// How many there are.
+    /// Number of winners.
     pub fn len(&self) -> usize {
         self.winner.len()
     }
 
-    /// Whether there is none.
+    /// True without winners.
     pub fn is_empty(&self) -> bool {
         self.winner.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which variants of a schedule are worth a measurement.
+//! Variants of a schedule that are worth a measurement.
 
 use crate::error::Error;
 use crate::tuned::{Ranked, Ranking, alike, combinations, moves};

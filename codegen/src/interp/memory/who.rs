@@ -1,4 +1,4 @@
-//! Who accesses memory, and how.
+//! The agent of a memory access, and the kind of the access.
 
 use crate::interp::clocks::{Clock, Epoch};
 

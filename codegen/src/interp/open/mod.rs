@@ -10,7 +10,7 @@
 //! gives up after a time limit, when a rank gave up, or when the host says so: then it tells why, and the rest of the
 //! kernel goes on without waiting. The machine has no clock: the caller says what time it is.
 //!
-//! Who steps next is chosen by a seeded policy. A machine whose memory refuses an access is dead: its streams are
+//! A seeded policy chooses the agent that steps next. A machine whose memory refuses an access is dead: its streams are
 //! empty, and [`Machine::fault`] says why.
 
 mod bytes;

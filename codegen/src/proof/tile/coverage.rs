@@ -492,7 +492,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         (facts.rectangle(area, block).0.start / chunk) as u16
     }
 
-    /// Whether a block of a gathered output is not known to be what the rank that owns its rows has.
+    /// Reports a block of a gathered output that may differ from the owner's copy.
     fn differs(&self, area: &Area, block: u32, owner: u16) -> Option<Diagnostic> {
         let (rows, columns) = self.facts.rectangle(area, block);
         let there = Span {

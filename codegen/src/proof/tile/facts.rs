@@ -1,4 +1,4 @@
-//! What the rules ask of a plan: who signals a cell, who accesses a block of memory, what precedes what.
+//! Facts that the rules look up in a plan: the signals of a cell, the accesses of a block of memory, and their order.
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;

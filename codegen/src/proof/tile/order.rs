@@ -1,4 +1,4 @@
-//! How many accesses precede each access of one launch at the tile level. The warp level must agree.
+//! Number of accesses that precede each access of one launch at the tile level. The warp level must agree.
 //!
 //! Any two accesses of a checked plan to the same memory, one of them a write, are ordered. So the plan alone decides how
 //! many accesses precede another one in each element, whoever makes them and however they are divided. The warps do what
@@ -89,7 +89,7 @@ pub(crate) struct Part {
 }
 
 impl Order {
-    /// That of a plan without races.
+    /// The order of accesses in a plan without races.
     pub fn of(kernel: &Kernel, plan: &Plan) -> Order {
         let facts = Facts::new(kernel, plan);
         Order {
