@@ -89,15 +89,15 @@ impl Rule {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// Which rule it is about.
+    /// The rule that it breaks.
     pub rule: Rule,
     /// The fault in one sentence, with its values.
     pub message: String,
-    /// Where.
+    /// Place in the user's source.
     pub at: Option<Loc>,
     /// The trace: what happened, in order, each with its place.
     pub notes: Vec<Note>,
-    /// How to correct it.
+    /// Advice on how to correct it.
     pub hint: Option<String>,
 }
 
@@ -106,7 +106,7 @@ pub struct Diagnostic {
 pub struct Note {
     /// The event in one sentence.
     pub text: String,
-    /// Where.
+    /// Place in the user's source.
     pub at: Option<Loc>,
 }
 

@@ -57,7 +57,7 @@ pub struct Machine {
     pub exchange: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
-    /// The same for one SM, however few others multiply.
+    /// That rate of one SM, however few others multiply.
     pub flops_sm: f64,
     /// Elements of a piece's sums that an SM promotes a second.
     pub promotion: f64,

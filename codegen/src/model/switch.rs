@@ -28,7 +28,7 @@ const ALL_REDUCES: [(f64, f64, f64); 4] = [
     (4.0 * MIB, 37e-6, 31e-6),
 ];
 
-/// How a statement's bytes could go through the switch.
+/// Ways of a statement's bytes through the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The same bytes to every other rank: one store to all.
@@ -41,7 +41,7 @@ pub enum Way {
     None,
 }
 
-/// What multicast would bring one statement, or all. [`multicast`] has an example.
+/// Predicted gain of one statement, or of all. [`multicast`] has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Brings {
     /// Bytes that the busiest rank sends and receives by unicast.
@@ -54,7 +54,7 @@ pub struct Brings {
     pub after: [f64; 2],
 }
 
-/// What multicast would bring a launch.
+/// Predicted gain of multicast in a launch.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Multicast {
     /// The statements that move bytes between ranks.

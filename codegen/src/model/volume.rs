@@ -27,7 +27,7 @@ use crate::unroll::{EVERYWHERE, Span, StepKind};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Volume {
-    /// How many ranks.
+    /// Number of ranks.
     pub world: u32,
     /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver.
     pub pairs: Vec<u64>,
@@ -48,11 +48,11 @@ pub struct Volume {
 /// One movement of a step: `bytes` from `src` to `dst`, either of which may be [`EVERYWHERE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crossing {
-    /// Whose memory is read.
+    /// Rank whose memory is read.
     pub src: u16,
-    /// Whose memory is written; the reader for a load or a sum.
+    /// Rank whose memory is written; the reader for a load or a sum.
     pub dst: u16,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

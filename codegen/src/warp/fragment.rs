@@ -41,7 +41,7 @@ pub enum FragmentOp {
         column: Expr,
         /// One past the last column that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
+        /// True if the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Brings a tile's numbers of a vector or a scale of rows near, before the tile is multiplied: they are read behind that, in
@@ -79,7 +79,7 @@ pub enum FragmentOp {
         row: Expr,
         /// One past the last row that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
+        /// True if the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
@@ -158,7 +158,7 @@ pub enum FragmentOp {
         elements: Elements,
         /// What it is rounded to.
         dtype: Dtype,
-        /// Whether its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
+        /// True if its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
         scaled: bool,
     },
     /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A
@@ -272,7 +272,7 @@ pub enum FragmentOp {
         part: Expr,
         /// The type it is stored in.
         dtype: Dtype,
-        /// Whether it has scales.
+        /// True if it has scales.
         scaled: bool,
     },
 }
@@ -392,7 +392,7 @@ impl FragmentOp {
     }
 }
 
-/// What the elements of a subtile are before they are rounded.
+/// Elements of a subtile before they are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Elements {
     /// A product's accumulators as they are.
@@ -406,11 +406,11 @@ pub enum Elements {
 pub struct Epilogue {
     /// Its name in the text.
     pub name: String,
-    /// What the schedule says, of all that the item added up and loaded.
+    /// Value in the schedule, of all that the item added up and loaded.
     pub of: ValueId,
-    /// The same with the sum of what was added to accumulators as one.
+    /// That value with everything added to accumulators as one number.
     pub value: Value,
-    /// What it reads.
+    /// Numbers that it reads.
     pub params: Vec<Param>,
 }
 
@@ -422,14 +422,14 @@ impl Epilogue {
     }
 }
 
-/// What an [`Epilogue`] reads.
+/// A number that an [`Epilogue`] reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// What it is in [`Epilogue::value`].
+    /// Its name in [`Epilogue::value`].
     pub acc: AccId,
     /// Its name in the text.
     pub name: String,
-    /// Where it comes from.
+    /// Its origin.
     pub from: Source,
 }
 

@@ -50,13 +50,13 @@ use crate::tiling::Tiling;
 /// A kernel as the warps of a CTA run it.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// What it does, tile by tile.
+    /// The kernel that it computes, tile by tile.
     pub kernel: Checked<Kernel>,
-    /// How a CTA computes its tiles.
+    /// Tilings and shared memory of a CTA.
     pub cta: Cta,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
-    /// Which items the CTAs have of each role's loops.
+    /// Items of each role's loops that the CTAs have.
     pub schedulers: Vec<Scheduler>,
     /// The tensor maps.
     pub maps: Vec<Map>,
@@ -70,14 +70,14 @@ pub struct Pipeline {
     pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
-    /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
+    /// True if its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
     /// as soon as all of its own are there ([`crate::sm90::cta::dependent_launch`]).
     pub dependent_launch: bool,
-    /// What all warps do first, once the CTA's barriers are there: empty, or the wait of dependent launches.
+    /// Nodes of all warps once the CTA's barriers are there: none, or the wait of dependent launches.
     pub start: Vec<Node>,
-    /// What each warp does.
+    /// Programs of the warps.
     pub warps: Vec<Warp>,
-    /// What all warps do at the end: empty, or a barrier and what the last CTA does.
+    /// Nodes of all warps at the end: none, or a barrier and the last CTA's work.
     pub end: Vec<Node>,
 }
 
@@ -95,7 +95,7 @@ pub struct OrderTable {
 pub struct Comm {
     /// Their roles, in the order of their CTAs.
     pub roles: Vec<CommRole>,
-    /// Whether they take items of the GEMM when they are done.
+    /// True if they take items of the GEMM when they are done.
     pub join_late: bool,
 }
 
@@ -106,12 +106,12 @@ pub struct CommRole {
     pub role: usize,
     /// The constant that says how many there are.
     pub symbol: String,
-    /// How many.
+    /// Number of CTAs.
     pub ctas: u32,
 }
 
 impl Comm {
-    /// How many there are of all roles.
+    /// Number of CTAs of all roles.
     pub fn ctas(&self) -> u32 {
         self.roles.iter().map(|role| role.ctas).sum()
     }
@@ -140,13 +140,13 @@ impl CommRole {
 pub struct Warp {
     /// Its name, also in stall records.
     pub name: &'static str,
-    /// Who runs it.
+    /// Threads that run it.
     pub run_by: RunBy,
-    /// What it runs.
+    /// Nodes in order.
     pub body: Vec<Node>,
 }
 
-/// Which lanes of a warp run its role.
+/// Lanes of a warp that run its role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lanes {
     /// One elected lane.
@@ -165,7 +165,7 @@ impl Lanes {
 }
 
 impl Warp {
-    /// Which lanes of its warps run it; those of warpgroups are all there.
+    /// Lanes of its warps that run it; of warpgroups, all do.
     pub fn lanes(&self) -> Lanes {
         let mut everywhere = false;
         for node in &self.body {
@@ -188,7 +188,7 @@ impl Subject for Pipeline {
 }
 
 impl Pipeline {
-    /// How the tiles of its first loop are computed: those of the others have the same sides on the instruction, and subtiles
+    /// Tiling of its first loop: those of the others have the same sides on the instruction, and subtiles
     /// as wide.
     pub const fn tiling(&self) -> &Tiling {
         self.cta.tiling()
@@ -291,7 +291,7 @@ impl Pipeline {
         self.scheduler(of.scheduler).loops[usize::from(of.nth)]
     }
 
-    /// How the tiles of a loop are computed, by [`ItemLoop::tiling`].
+    /// Tiling of a loop, by [`ItemLoop::tiling`].
     pub fn tiling_of(&self, tiling: usize) -> &Tiling {
         &self.cta.tilings()[tiling]
     }
@@ -301,12 +301,12 @@ impl Pipeline {
         &self.maps[usize::from(map.0)]
     }
 
-    /// Whether the contiguous dimension of a map is its tensor's rows.
+    /// True if the contiguous dimension of a map is its tensor's rows.
     pub fn mn_major(&self, map: MapId) -> bool {
         self.kernel.buffers[self.map(map).tensor.index()].mn_major
     }
 
-    /// Where the barriers start in shared memory: after the rings' buffers.
+    /// Offset of the barriers in shared memory: after the rings' buffers.
     pub fn barriers_at(&self) -> u32 {
         let buffers = self.rings.iter().filter_map(|ring| ring.buffer.as_ref());
         let end = buffers.map(Buffer::end).max();
@@ -339,13 +339,13 @@ impl Pipeline {
         before.map(|(other, _)| self.ring(other.ring).all()).sum()
     }
 
-    /// How many mbarriers the rings have.
+    /// Number of mbarriers of the rings.
     pub fn ring_barriers(&self) -> u32 {
         let all = self.barriers();
         all.map(|(id, _)| self.ring(id.ring).all()).sum()
     }
 
-    /// Where the order barriers start, if there are any: after those of the rings.
+    /// Offset of the order barriers, if there are any: after those of the rings.
     pub fn order_at(&self) -> u32 {
         self.barriers_at() + self.ring_barriers() * 8
     }

@@ -357,7 +357,7 @@ pub enum Node {
 pub struct Note {
     /// The schedule's statement, or why the nodes are there.
     pub words: String,
-    /// Where the statement stands, if it is one: what a compiler's message about these nodes names.
+    /// Place of the statement, if it is one: a compiler's message about these nodes names it.
     pub loc: Option<Loc>,
 }
 
@@ -375,7 +375,7 @@ pub struct Grid {
     pub columns: Expr,
 }
 
-/// How often the body of a loop stands in the machine code.
+/// Number of copies of a loop's body in the machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unroll {
     /// Once: the compiler does not choose, so that it is known how many instructions of a kind a kernel has.
@@ -386,7 +386,7 @@ pub enum Unroll {
     Fully,
 }
 
-/// Which phase of a barrier: the parity of the role's pass over the ring, or the one before.
+/// Phase of a barrier: the parity of the role's pass over the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// The one of this pass.
@@ -398,7 +398,7 @@ pub enum Phase {
     Staggered,
 }
 
-/// Which slot an arrival is about.
+/// Slot that an arrival is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// The current one.
@@ -416,13 +416,13 @@ pub struct At {
     pub column: Expr,
     /// First row.
     pub row: Expr,
-    /// Which chunk or slot.
+    /// Chunk or slot.
     pub chunk: Expr,
-    /// Whose memory.
+    /// Rank whose memory it is.
     pub whose: Whose,
 }
 
-/// Whose memory a place is in.
+/// Rank whose memory a place is in.
 ///
 /// CUDA: of one rank, the last coordinate of a map or a slot of the heap. Of all ranks, a multicast address, which `multimem`
 /// instructions alone may touch (PTX ISA 9.7.10.15: anything else is undefined).
@@ -472,7 +472,7 @@ pub struct Map {
     pub name: String,
     /// Of which tensor.
     pub tensor: TensorId,
-    /// How the tensor's rows are laid over the middle dimensions.
+    /// Layout of the tensor's rows over the middle dimensions.
     pub view: View,
     /// Columns of a box.
     pub box_columns: u32,
@@ -530,7 +530,7 @@ impl Map {
     }
 }
 
-/// How a tensor's rows are laid over a map's dimensions.
+/// Layout of a tensor's rows over a map's dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
     /// All rows this rank holds in one chunk, of this rank alone.

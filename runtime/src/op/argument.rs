@@ -37,7 +37,7 @@ pub(super) struct Given {
     /// None: its elements are no tensor's.
     pub dtype: Option<Dtype>,
     pub extent: Extent,
-    /// Whether the caller lent it to be written.
+    /// True if the caller lent it to be written.
     pub writable: bool,
 }
 
@@ -53,13 +53,13 @@ pub(super) struct Given {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needs {
-    /// What it is for.
+    /// Use of the tensor.
     pub usage: Usage,
     /// Its element type.
     pub dtype: Dtype,
     /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
     pub shape: [usize; 2],
-    /// Whether peers address it, so that it must be in the symmetric heap.
+    /// True if peers address it, so that it must be in the symmetric heap.
     pub in_heap: bool,
 }
 
@@ -87,7 +87,7 @@ impl Needs {
 pub(super) struct Planned {
     /// The bucket whose kernel it is for.
     pub bucket: usize,
-    /// What its tensors are checked by.
+    /// Plan by which its tensors are checked.
     pub plan: Arc<Checked<Plan>>,
     /// The plan of each of the bucket's stages.
     pub stages: Vec<Arc<Checked<Plan>>>,
@@ -111,7 +111,7 @@ impl Planned {
         }
     }
 
-    /// How many counts of arrivals it keeps.
+    /// Number of counts of arrivals that it keeps.
     pub fn arrivals(&self) -> usize {
         let apart = self.stages.iter();
         let apart = apart.filter(|stage| !Arc::ptr_eq(stage, &self.plan));
@@ -119,7 +119,7 @@ impl Planned {
         all.map(|plan| plan.arrivals.len()).sum()
     }
 
-    /// The same with stages of other kernels.
+    /// Adds stages of other kernels.
     pub fn with_stages(self, stages: impl IntoIterator<Item = Checked<Plan>>) -> Planned {
         let stages = stages.into_iter().map(Arc::new).collect();
         Planned { stages, ..self }

@@ -70,9 +70,9 @@ pub(super) struct Inner {
     pub buckets: Vec<Bucket>,
     /// By the rows, columns and depth of the launch.
     pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
-    /// Whether the caller vouches for what else is in the rank's stream.
+    /// True if the caller vouches for what else is in the rank's stream.
     pub early: bool,
-    /// What one stage makes for the next: as much as the largest launch of any bucket needs.
+    /// Memory that one stage fills for the next: as much as the largest launch of any bucket needs.
     pub between: Option<Arc<Local<u8>>>,
 }
 
@@ -91,12 +91,12 @@ pub(super) struct Bucket {
 #[derive(Debug)]
 pub(super) struct Stage {
     pub proof: Arc<Proof>,
-    /// Where its launches are counted.
+    /// Counts of its launches.
     pub counted: Arc<Counted>,
     pub loaded: Arc<Loaded>,
-    /// Where its tensors come from; none for scratch.
+    /// Origin of its tensors; `None` for scratch.
     pub sources: Vec<Option<Source>>,
-    /// Whether its depth is the columns of the launch.
+    /// True if its depth is the columns of the launch.
     pub of_result: bool,
 }
 
@@ -340,7 +340,7 @@ impl<S> Op<S> {
 }
 
 impl Inner {
-    /// That of the largest launch.
+    /// The bucket of the largest launch.
     pub fn largest(&self) -> &Bucket {
         &self.buckets[self.buckets.len() - 1]
     }

@@ -48,25 +48,25 @@ pub struct Key {
     pub world: u32,
     /// The name of the first tensor's element type.
     pub dtype: String,
-    /// That of products' second operands, where the variant has another for them.
+    /// Type of products' second operands, where the variant has another for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<String>,
-    /// That of the first output, where it is not the first tensor's.
+    /// Type of the first output, where it is not the first tensor's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The kind of scales that FP8 operands have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<String>,
-    /// Whether sums of FP8 products are promoted.
+    /// True if sums of FP8 products are promoted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
-    /// Whether launches make scales of outputs.
+    /// True if launches make scales of outputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scales: bool,
-    /// Whether partial sums travel in FP8.
+    /// True if partial sums travel in FP8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Whether outputs have amaxes.
+    /// True if outputs have amaxes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub amax: bool,
     /// The operands' layout's name.
@@ -86,7 +86,7 @@ pub struct Key {
 /// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Winner {
-    /// What for.
+    /// Key of the winner.
     #[serde(flatten)]
     pub key: Key,
     /// Rows over all ranks.

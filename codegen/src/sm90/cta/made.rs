@@ -81,7 +81,6 @@ pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<D
         return None;
     }
     let message = format!("scales made of what is computed in {}", asked.tiles());
-    let hint =
-        "tiles of 128 rows: scales are made of 128 columns at a time, and a thread has no room for those of more rows";
+    let hint = "tiles of 128 rows: scales are made of 128 columns at a time, and a thread has no room for those of more rows";
     Some(refuse(at, message, hint))
 }

@@ -341,9 +341,7 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
             let message = format!("{} of {products} products", asked.tiles());
             let hint = match most(asked.wgmma, asked.company()) {
                 Some(Tile { rows, columns, .. }) => {
-                    format!(
-                        "{products} products an item have tiles of up to {rows}x{columns}"
-                    )
+                    format!("{products} products an item have tiles of up to {rows}x{columns}")
                 }
                 None => hint.into(),
             };
