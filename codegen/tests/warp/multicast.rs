@@ -261,11 +261,18 @@ fn a_signal_comes_after_the_stores_of_all_lanes() {
 fn what_goes_everywhere_goes_to_every_rank() {
     let home = |list: &mut Vec<Node>| {
         let mut done = 0;
-        for node in list {
-            if let Node::Store { at, .. } = node
+        for mut node in std::mem::take(list) {
+            let mut found = false;
+            if let Node::Store { at, .. } = &mut node
                 && at.whose == Whose::Everywhere
             {
                 at.whose = Expr::me().into();
+                found = true;
+            }
+            list.push(node);
+            if found {
+                // What a store in bulk needs.
+                list.extend([Node::Commit, Node::AwaitStores { pending: 0.into() }]);
                 done += 1;
             }
         }
