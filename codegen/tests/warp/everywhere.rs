@@ -275,3 +275,137 @@ fn one_place_is_not_added_to_at_two_addresses() {
       help: `.on(rank)` in a loop over ranks for both, or every part by `.everywhere()`
     ");
 }
+
+/// What other kinds of tiles come to, program by program: right warps, or a refusal at a statement. Nothing else.
+#[test]
+fn other_kinds_of_tiles_are_right_or_refused() {
+    let kinds = [
+        (
+            "ping-pong",
+            multicast::Sizes {
+                tile: (64, 256),
+                ping_pong: true,
+                ..REAL
+            },
+        ),
+        (
+            "swapped",
+            multicast::Sizes {
+                tile: (32, 128),
+                ..REAL
+            },
+        ),
+        (
+            "swapped, narrow",
+            multicast::Sizes {
+                tile: (8, 64),
+                ..REAL
+            },
+        ),
+        (
+            "cluster",
+            multicast::Sizes {
+                cluster: ((2, 1), 1),
+                ..REAL
+            },
+        ),
+        (
+            "split",
+            multicast::Sizes {
+                cluster: ((1, 1), 2),
+                ..REAL
+            },
+        ),
+    ];
+    let mut said = String::new();
+    for (kind, sizes) in kinds {
+        // Without a product there is nothing to share.
+        let all = multicast::all(sizes).into_iter();
+        let shared = sizes.cluster != REAL.cluster;
+        for program in all.filter(|it| !shared || it.name != "all_reduce_multicast") {
+            let kernel = lower(&program, &Variant::new(3)).and_then(verify::kernel);
+            let outcome = kernel.and_then(|kernel| {
+                let pipeline = sm90::build(&kernel)?;
+                let text = cuda::emit(&verify::pipeline(pipeline)?).text;
+                assert!(
+                    text.contains("multimem") || text.contains("multicast_"),
+                    "{text}"
+                );
+                Ok("right".to_owned())
+            });
+            let outcome = outcome.unwrap_or_else(|found| {
+                let first = found.first();
+                let (rule, at) = (
+                    first.rule.name(),
+                    if first.at.is_some() { "" } else { ", nowhere" },
+                );
+                format!("error[{rule}{at}]: {}", first.message)
+            });
+            said.push_str(&format!("{kind}, {}: {outcome}\n", program.name));
+        }
+    }
+    insta::assert_snapshot!(said, @"
+    ping-pong, ag_gemm_multicast: right
+    ping-pong, gemm_ag_multicast: right
+    ping-pong, gemm_ar_multicast: error[resources]: a sum of stored tiles, with tiles in ping-pong
+    ping-pong, all_reduce_multicast: error[resources]: tiles of 64x256 that multiply nothing
+    ping-pong, added_everywhere: right
+    swapped, ag_gemm_multicast: right
+    swapped, gemm_ag_multicast: right
+    swapped, gemm_ar_multicast: right
+    swapped, all_reduce_multicast: right
+    swapped, added_everywhere: right
+    swapped, narrow, ag_gemm_multicast: right
+    swapped, narrow, gemm_ag_multicast: right
+    swapped, narrow, gemm_ar_multicast: error[resources]: a sum of stored tiles, with tiles of 8x64, which one warpgroup computes
+    swapped, narrow, all_reduce_multicast: error[resources]: tiles of 8x64 that multiply nothing
+    swapped, narrow, added_everywhere: right
+    cluster, ag_gemm_multicast: error[resources]: a cluster of 2x1 in a kernel that signals
+    cluster, gemm_ag_multicast: error[resources]: a cluster of 2x1 in a kernel that signals
+    cluster, gemm_ar_multicast: error[resources]: a cluster of 2x1 in a kernel that signals
+    cluster, added_everywhere: error[resources]: a cluster of 2x1 in a kernel that signals
+    split, ag_gemm_multicast: error[resources]: 2 CTAs that split the K of a tile, in a kernel that moves data or signals
+    split, gemm_ag_multicast: error[resources]: 2 CTAs that split the K of a tile, in a kernel that moves data or signals
+    split, gemm_ar_multicast: error[resources]: 2 CTAs that split the K of a tile, in a kernel that moves data or signals
+    split, added_everywhere: error[resources]: 2 CTAs that split the K of a tile, in a kernel that moves data or signals
+    ");
+}
+
+/// Accesses of every rank's memory are of 16 bytes: of rows that are not whole 16 bytes there is no plan, and a box that begins
+/// within 16 bytes is found.
+#[test]
+fn rows_that_are_not_aligned_are_refused() {
+    let kernel = |program| {
+        let kernel = lower(&program, &Variant::new(3)).and_then(verify::kernel);
+        kernel.unwrap_or_else(|found| panic!("{found}"))
+    };
+    for (program, shape) in [
+        (multicast::ag_gemm(REAL), Shape::new(768, 256, 68)),
+        (multicast::gemm_ag(REAL), Shape::new(768, 260, 64)),
+        (multicast::gemm_ar(REAL), Shape::new(768, 260, 64)),
+    ] {
+        let name = program.name.clone();
+        let found = verify::plan(&kernel(program), &shape, &Machine::h200());
+        let found = found.err().unwrap_or_else(|| panic!("{name}: accepted"));
+        let told = found.first().text(&|_| String::new());
+        assert!(told.contains("multiple of 16 bytes"), "{name}: {told}");
+    }
+    let mut pipeline = built(&multicast::gemm_ag(REAL));
+    let mut moved = 0;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Store { at, .. } = node
+                && at.whose == Whose::Everywhere
+            {
+                at.column = at.column.clone() + 4;
+                moved += 1;
+            }
+        }
+    });
+    assert!(moved > 0);
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 4..68 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
+      = the box begins at a column that is no multiple of 16 bytes
+    ");
+}
