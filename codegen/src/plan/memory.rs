@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::kernel::Kernel;
 use crate::program::TensorId;
-use crate::unroll::Span;
+use crate::region::Span;
 
 /// A rectangle's lines in its tensor's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ impl Plan {
         lines * u64::from(buffer.slots(geometry.world))
     }
 
-    /// A rectangle's lines in its tensor's memory on the rank that is its home.
+    /// A box's lines in its plane's memory on the rank that has it.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
@@ -59,8 +59,10 @@ impl Plan {
     /// let (_, plan) = example::proven();
     /// for step in &plan.agent(0, 0).steps {
     ///     if let StepKind::Copy { src, .. } = &step.kind {
-    ///         let bytes = plan.lines(plan.kernel(), src);
-    ///         println!("{} lines of {} bytes from {} on", bytes.lines, bytes.bytes, bytes.offset);
+    ///         for one in src.boxes(plan.kernel(), &plan.geometry) {
+    ///             let bytes = plan.lines(plan.kernel(), &one);
+    ///             println!("{} lines of {} bytes from {} on", bytes.lines, bytes.bytes, bytes.offset);
+    ///         }
     ///     }
     /// }
     /// ```

@@ -12,7 +12,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{AtStart, CounterId, Program, TensorId};
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::unroll::Span;
+use counterflow_codegen::region::Span;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use std::borrow::Cow;
