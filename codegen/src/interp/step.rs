@@ -215,10 +215,7 @@ impl Emulator<'_> {
         let of_acc = |acc: AccId| accs[usize::from(acc.0)].tags.clone();
         let world = (setup.kernel, setup.world as u16);
         let tags = Tags::of(value, &of_acc, who.at.rank, world);
-        let how = match mode {
-            StoreMode::Write => Access::Write,
-            StoreMode::Add => Access::Add,
-        };
+        let how = mode.access();
         let mut values = match self.data.wanted() {
             true => self.evaluated(accs, dst, id),
             false => Vec::new(),

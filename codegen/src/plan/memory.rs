@@ -50,6 +50,20 @@ impl Plan {
         lines * u64::from(buffer.slots(geometry.world))
     }
 
+    /// The part of its plane's memory that a write of a box touches: behind the last scale of a line, the padding that nobody
+    /// needs. Who writes that scale fills the padding, so that a reader of whole lines finds nothing old.
+    pub fn touched(&self, kernel: &Kernel, span: &Span) -> Span {
+        let buffer = &kernel.buffers[span.buffer.index()];
+        let end = self.geometry.size(buffer.columns);
+        let pads = buffer.usage.rule().is_some() && !buffer.is_scratch();
+        let mut touched = *span;
+        if pads && span.columns.end == end && !span.columns.is_empty() {
+            let line = self.pitch(kernel, span.buffer) / u64::from(buffer.dtype.bytes());
+            touched.columns.end = u32::try_from(line).unwrap_or(end);
+        }
+        touched
+    }
+
     /// A box's lines in its plane's memory on the rank that has it.
     ///
     /// ```

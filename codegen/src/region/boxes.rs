@@ -4,39 +4,6 @@ use crate::kernel::Kernel;
 use crate::program::TensorId;
 use crate::shape::{Extent, Geometry};
 
-/// What an access does to memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// It reads.
-    Read,
-    /// It replaces what is there.
-    Write,
-    /// It adds to what is there. Adds are atomic: they have no order among each other.
-    Add,
-}
-
-impl Access {
-    /// The verb of a sentence about it.
-    pub const fn verb(self) -> &'static str {
-        match self {
-            Access::Read => "reads",
-            Access::Write => "writes",
-            Access::Add => "adds to",
-        }
-    }
-
-    /// Whether the order of two accesses decides what is read, or what remains.
-    pub const fn conflicts(self, other: Access) -> bool {
-        match (self, other) {
-            (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
-            (
-                Access::Read | Access::Write | Access::Add,
-                Access::Read | Access::Write | Access::Add,
-            ) => true,
-        }
-    }
-}
-
 /// In whose memory a rectangle is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {

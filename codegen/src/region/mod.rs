@@ -11,5 +11,6 @@
 mod boxes;
 mod planes;
 
-pub use boxes::{Access, Owner, Rectangle, Span};
+pub use crate::kernel::Access;
+pub use boxes::{Owner, Rectangle, Span};
 pub(crate) use planes::as_lines;

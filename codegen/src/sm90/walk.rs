@@ -6,7 +6,7 @@ use super::either::either;
 use super::everywhere::moves_everywhere;
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
-use crate::kernel::{Block, OpKind, Region, visit};
+use crate::kernel::{Block, visit};
 use crate::order::Selection;
 use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
@@ -461,19 +461,10 @@ impl Builder<'_> {
     /// Whether some statement names a tensor on another rank.
     fn reached_by_peers(&self, tensor: TensorId) -> bool {
         let mut found = false;
-        let mut see = |region: &Region| {
-            found |= region.buffer == tensor && region.home != Home::Me;
-        };
         for role in &self.kernel.roles {
-            visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Copy { dst, src } => [dst, src].into_iter().for_each(&mut see),
-                OpKind::Dot { a, b, .. } => [a, b].into_iter().for_each(&mut see),
-                OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => see(from),
-                OpKind::Store { dst, .. } => see(dst),
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => {}
+            visit(&role.body, &mut |op| {
+                let mut regions = op.kind.regions();
+                found |= regions.any(|(of, _)| of.buffer == tensor && of.home != Home::Me);
             });
         }
         found

@@ -131,12 +131,8 @@ impl StepKind {
             }
             StepKind::Load { from, .. } => [read(from), None, None, None],
             StepKind::Store { dst, mode, .. } => {
-                let access = match mode {
-                    StoreMode::Write => Access::Write,
-                    StoreMode::Add => Access::Add,
-                };
                 let scales = kernel.tile_scales(dst).map(|it| (Access::Write, it));
-                [Some((access, *dst)), scales, None, None]
+                [Some((mode.access(), *dst)), scales, None, None]
             }
         };
         planes.into_iter().flatten()

@@ -229,7 +229,13 @@ proptest! {
         let mut numbers = 0;
         for (_, one) in scales {
             numbers += one.elements();
-            let Bytes { offset, pitch, bytes, lines } = plan.lines(&kernel, one);
+            let touched = plan.touched(&kernel, one);
+            let behind = touched.columns.end - one.columns.end;
+            let last = one.columns.end == geometry.size(kernel.buffers[plane.index()].columns);
+            prop_assert_eq!((touched.rows, touched.columns.start), (one.rows, one.columns.start));
+            let unit = if last { 4 } else { 1 };
+            prop_assert!(behind < unit && touched.columns.end.is_multiple_of(unit));
+            let Bytes { offset, pitch, bytes, lines } = plan.lines(&kernel, &touched);
             prop_assert!(offset % pitch + bytes <= pitch, "a line ends before the next");
             prop_assert!(offset + (lines - 1) * pitch + bytes <= plan.bytes(&kernel, plane));
         }
@@ -241,7 +247,8 @@ proptest! {
 #[test]
 fn a_multicast_leaves_its_own_rows() {
     let kernel = gather(Variant::new(3));
-    let geometry = Geometry::new(&kernel, &Shape::new(90, 64, 64)).unwrap_or_else(|e| panic!("{e}"));
+    let geometry =
+        Geometry::new(&kernel, &Shape::new(90, 64, 64)).unwrap_or_else(|e| panic!("{e}"));
     let extent = |start, end| Extent { start, end };
     let at = |owner| Rectangle {
         tensor: buffer(&kernel, "x"),
@@ -260,5 +267,9 @@ fn a_multicast_leaves_its_own_rows() {
         written.map(|(_, one)| one.home).collect::<Vec<_>>()
     };
     assert_eq!(written(Owner::Rank(1), 1), [0, 2]);
-    assert_eq!(written(Owner::Rank(1), 0), [0, 1, 2], "another rank's memory is written");
+    assert_eq!(
+        written(Owner::Rank(1), 0),
+        [0, 1, 2],
+        "another rank's memory is written"
+    );
 }

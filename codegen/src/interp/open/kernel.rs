@@ -437,8 +437,8 @@ impl Running {
                     let scales = rule.scale_lines(&mut values, columns);
                     let lines = self.lines_of(&made)?;
                     lines.write(memory, &as_lines(plane.usage, scales, rows), false)?;
-                    let end = self.launch.plan.geometry.size(plane.columns);
-                    if !plane.is_scratch() && made.columns.end == end {
+                    let here = made.on(self.launch.rank as u16);
+                    if self.launch.plan.touched(kernel, &here) != here {
                         lines.clear_rest(memory)?;
                     }
                 }
