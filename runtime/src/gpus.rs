@@ -13,7 +13,7 @@ use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{AtStart, TensorId};
 use counterflow_codegen::shape::Extent;
-use counterflow_codegen::unroll::Span;
+use counterflow_codegen::region::Span;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;

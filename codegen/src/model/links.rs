@@ -7,7 +7,7 @@
 //! Receivers queue without blocking their senders' other packets: the switch does not block.
 
 use super::cost::{Ps, at_rate};
-use crate::unroll::EVERYWHERE;
+use super::volume::EVERYWHERE;
 
 /// Bytes of a packet.
 pub(super) const PACKET: u64 = 256 << 10;
