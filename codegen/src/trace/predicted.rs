@@ -46,7 +46,9 @@ pub fn predicted(kernel: &Kernel, timeline: &Timeline) -> Trace {
             EventKind::Dot => Phase::Multiply,
             EventKind::Reduce => Phase::Sum,
             EventKind::Load => Phase::Epilogue,
-            EventKind::Wait | EventKind::Join => Phase::Wait,
+            EventKind::Wait => Phase::Wait,
+            // For items of other CTAs, by no counter.
+            EventKind::Join => Phase::Idle,
             EventKind::Drain => Phase::Store,
             EventKind::Local | EventKind::Push | EventKind::Pull => match event.overlapped {
                 true => Phase::Store,

@@ -42,7 +42,10 @@ fn sites() -> Vec<Site> {
 }
 
 fn site(kind: SiteKind) -> u32 {
-    KINDS.iter().position(|known| *known == kind).expect("known") as u32
+    KINDS
+        .iter()
+        .position(|known| *known == kind)
+        .expect("known") as u32
 }
 
 fn mark(kind: SiteKind, time: u64, number: u32) -> Mark {
@@ -71,7 +74,13 @@ fn strand(block: u32, marks: Vec<Mark>) -> Strand {
 
 fn read(ranks: &[Recorded]) -> Result<Trace, Misread> {
     let sites = sites();
-    measured("t".into(), &Events { sites: &sites, ranks })
+    measured(
+        "t".into(),
+        &Events {
+            sites: &sites,
+            ranks,
+        },
+    )
 }
 
 fn none() -> Alone {
@@ -161,7 +170,13 @@ fn a_ctas_time_is_where_it_was_by_hand() {
 fn overlap_is_what_is_hidden_of_communication() {
     let trace = read(&[one_cta()]).expect("a trace");
     let overlap = |gemm: f64, communication: f64| {
-        report(&trace, &Alone { gemm: Some(gemm * 1e-9), communication: communication * 1e-9 })
+        report(
+            &trace,
+            &Alone {
+                gemm: Some(gemm * 1e-9),
+                communication: communication * 1e-9,
+            },
+        )
     };
     // One after the other: nothing is hidden. As fast as the product alone: everything is.
     let near = |told: Option<f64>, known: f64| (told.expect("known") - known).abs() < 1e-6;
@@ -169,14 +184,20 @@ fn overlap_is_what_is_hidden_of_communication() {
     assert!(near(overlap(8900.0, 2000.0).overlap, 1.0));
     assert!(near(overlap(7900.0, 2000.0).overlap, 0.5));
     assert!(near(overlap(4900.0, 2000.0).overlap, -1.0));
-    assert!(near(overlap(6900.0, 2000.0).exposed.map(|it| it * 1e9), 2000.0));
+    assert!(near(
+        overlap(6900.0, 2000.0).exposed.map(|it| it * 1e9),
+        2000.0
+    ));
     assert_eq!(overlap(6900.0, 0.0).overlap, None);
     assert_eq!(report(&trace, &none()).exposed, None);
 }
 
 #[test]
 fn what_is_no_trace_is_refused() {
-    let empty = Recorded { clock: 0, strands: Vec::new() };
+    let empty = Recorded {
+        clock: 0,
+        strands: Vec::new(),
+    };
     assert_eq!(read(&[one_cta(), empty]), Err(Misread::Nothing { rank: 1 }));
     let mut unknown = one_cta();
     unknown.strands[0].marks[1].site = 99;
@@ -188,11 +209,26 @@ fn what_is_no_trace_is_refused() {
     let start = mark(SiteKind::Start, 0, 0);
     let early = Recorded {
         clock: 0,
-        strands: vec![strand(0, vec![start, mark(SiteKind::Waits, 10, 3), mark(SiteKind::Met, 20, 3)])],
+        strands: vec![strand(
+            0,
+            vec![
+                start,
+                mark(SiteKind::Waits, 10, 3),
+                mark(SiteKind::Met, 20, 3),
+            ],
+        )],
     };
     let late = Recorded {
         clock: 1,
-        strands: vec![strand(0, vec![start, signal(500, (0, 3)), mark(SiteKind::Waits, 600, 4), mark(SiteKind::Met, 700, 4)])],
+        strands: vec![strand(
+            0,
+            vec![
+                start,
+                signal(500, (0, 3)),
+                mark(SiteKind::Waits, 600, 4),
+                mark(SiteKind::Met, 700, 4),
+            ],
+        )],
     };
     let mut contradicts = early.clone();
     contradicts.strands[0].marks.push(signal(400, (1, 4)));
@@ -226,16 +262,25 @@ fn adds_up(trace: &Trace) {
             }
         };
         assert_eq!(segment.start, begins, "{segment:?}");
-        assert!(segment.end >= segment.start && segment.end <= end, "{segment:?}");
+        assert!(
+            segment.end >= segment.start && segment.end <= end,
+            "{segment:?}"
+        );
         at = Some((segment.rank, segment.cta, segment.end));
     }
     let told = report(trace, &none());
     let sum: f64 = told.phases.iter().sum();
     let mean = spans.iter().sum::<f64>() / spans.len().max(1) as f64;
-    assert!((sum - mean).abs() <= 1e-9 * mean.max(1e-9), "{sum} of {mean}");
+    assert!(
+        (sum - mean).abs() <= 1e-9 * mean.max(1e-9),
+        "{sum} of {mean}"
+    );
     for (phases, (start, end)) in told.by_rank.iter().zip(&trace.ranks) {
         let sum: f64 = phases.iter().sum();
-        assert!((sum - (end - start)).abs() <= 1e-9 * sum.max(1e-9), "{phases:?}");
+        assert!(
+            (sum - (end - start)).abs() <= 1e-9 * sum.max(1e-9),
+            "{phases:?}"
+        );
     }
     let exposed: f64 = told.waits.iter().map(|wait| wait.exposed).sum();
     let waiting: f64 = segments(trace)
@@ -243,7 +288,10 @@ fn adds_up(trace: &Trace) {
         .filter(|segment| segment.phase == Phase::Wait)
         .map(|segment| segment.end - segment.start)
         .sum();
-    assert!((exposed - waiting).abs() <= 1e-9 * waiting.max(1e-9), "{exposed} of {waiting}");
+    assert!(
+        (exposed - waiting).abs() <= 1e-9 * waiting.max(1e-9),
+        "{exposed} of {waiting}"
+    );
 }
 
 /// Ranks that signal each other, each by its own clock: `ahead` of the true time, with latencies from `least` up.
@@ -262,7 +310,11 @@ fn exchange(ahead: &[i64], latencies: &[u64], least: u64) -> Vec<Recorded> {
                 let met = sent + least + next.next().expect("a cycle");
                 let cell = (round * 100 + from as u64 * 10) as u32;
                 events.push((sent, from, signal(by(from, sent), (to as u32, cell))));
-                events.push((sent - 500, to, mark(SiteKind::Waits, by(to, sent - 500), cell)));
+                events.push((
+                    sent - 500,
+                    to,
+                    mark(SiteKind::Waits, by(to, sent - 500), cell),
+                ));
                 events.push((met, to, mark(SiteKind::Met, by(to, met), cell)));
             }
         }
@@ -272,7 +324,11 @@ fn exchange(ahead: &[i64], latencies: &[u64], least: u64) -> Vec<Recorded> {
         marks[rank].push(mark);
     }
     let each = (0..).zip(marks);
-    each.map(|(clock, marks)| Recorded { clock, strands: vec![strand(0, marks)] }).collect()
+    each.map(|(clock, marks)| Recorded {
+        clock,
+        strands: vec![strand(0, marks)],
+    })
+    .collect()
 }
 
 proptest! {
@@ -328,12 +384,19 @@ proptest! {
 fn without_signals_a_clock_is_not_known_and_that_is_said() {
     let mut other = one_cta();
     other.clock = 1;
-    for mark in other.strands.iter_mut().flat_map(|strand| &mut strand.marks) {
+    for mark in other
+        .strands
+        .iter_mut()
+        .flat_map(|strand| &mut strand.marks)
+    {
         mark.time += 12_345;
     }
     let trace = read(&[one_cta(), other]).expect("a trace");
     assert_eq!(trace.clocks[0].within, Some(0));
-    assert_eq!((trace.clocks[1].ahead, trace.clocks[1].within), (12_345, None));
+    assert_eq!(
+        (trace.clocks[1].ahead, trace.clocks[1].within),
+        (12_345, None)
+    );
     assert_eq!(trace.ranks[1], trace.ranks[0]);
 }
 
@@ -341,12 +404,15 @@ fn without_signals_a_clock_is_not_known_and_that_is_said() {
 #[test]
 fn predictions_add_up_too() {
     let schedules = [
-        crate::schedules::ag_gemm,
-        crate::schedules::gemm_rs,
-        crate::schedules::gemm_ar,
+        crate::fixtures::library::ag_gemm,
+        crate::fixtures::library::gemm_rs,
+        crate::fixtures::library::gemm_ar,
     ];
     for schedule in schedules {
-        let kernel = lower(&schedule(), &Variant::new(2).set("tiles", (128, 256)));
+        let kernel = lower(
+            &schedule(&crate::fixtures::library::real()),
+            &Variant::new(2).set("tiles", (128, 256)),
+        );
         let kernel = kernel.and_then(verify::kernel).expect("legal");
         let machine = Machine::h200();
         let plan = verify::plan(&kernel, &Shape::new(4096, 2048, 1024), &machine).expect("a plan");
@@ -361,12 +427,17 @@ fn predictions_add_up_too() {
         assert_eq!(told.total, timeline.total);
         assert_eq!(told.exposed, Some(timeline.exposed_communication()));
         let ladder = told.ladders[0];
-        assert!(ladder.first_load < ladder.last_multiply && ladder.last_multiply <= Some(ladder.end));
+        assert!(
+            ladder.first_load < ladder.last_multiply && ladder.last_multiply <= Some(ladder.end)
+        );
         assert!(ladder.signal_seen.is_some(), "{}", kernel.name);
         // The waits that cost most are statements of the schedule.
         let waits = told.waits.iter().filter(|wait| wait.exposed > 0.0);
         for wait in waits {
-            assert!(wait.statement.text.contains("wait") || wait.statement.text.contains("dot"), "{wait:?}");
+            assert!(
+                wait.statement.text.contains("wait") || wait.statement.text.contains("dot"),
+                "{wait:?}"
+            );
         }
     }
 }
