@@ -46,13 +46,13 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
 }
 
 const H200: Band = Band {
-    low: 0.0,
-    high: 0.0,
-    rows: 0,
+    low: 0.923,
+    high: 1.301,
+    rows: 2869,
 };
 
 const H100: Band = Band {
-    low: 0.0,
-    high: 0.0,
-    rows: 0,
+    low: 1.126,
+    high: 1.594,
+    rows: 672,
 };
