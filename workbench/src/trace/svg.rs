@@ -2,6 +2,7 @@
 
 use super::gantt::{self, GROUPS};
 use super::page::{Page, steps};
+use counterflow_codegen::trace::Ladder;
 use std::fmt::Write;
 
 /// Pixels: of the picture, left of the charts, of a chart's width and height, and between them.
@@ -12,6 +13,10 @@ const HIGH: f64 = 64.0;
 const GAP: usize = 30;
 /// Points along a chart.
 const COLUMNS: usize = 280;
+/// The most letters of a title.
+const WORDS: usize = 130;
+/// Pixels between the numbers of two steps.
+const NEAR: f64 = 12.0;
 /// The most ranks that are drawn.
 const RANKS: usize = 4;
 
@@ -21,12 +26,8 @@ pub(super) fn svg(page: &Page<'_>) -> String {
     for (kind, seen) in page.charts() {
         let title = format!("{kind}: {:.1} µs", seen.trace.total * 1e6);
         text(&mut body, (16.0, y), (14, "bold", "start"), &title);
-        text(
-            &mut body,
-            (180.0, y),
-            (11, "normal", "start"),
-            &seen.trace.title,
-        );
+        let what: String = seen.trace.title.chars().take(WORDS).collect();
+        text(&mut body, (180.0, y), (11, "normal", "start"), &what);
         y += 12;
         let shares = gantt::shares(seen.trace, page.total(), COLUMNS);
         for (rank, columns) in shares.iter().enumerate().take(RANKS) {
@@ -39,22 +40,7 @@ pub(super) fn svg(page: &Page<'_>) -> String {
             );
             stack(&mut body, y, columns);
             let ladder = seen.report.ladders.get(rank).copied().unwrap_or_default();
-            for (at, (name, time)) in steps(&ladder).into_iter().enumerate() {
-                let Some(time) = time else { continue };
-                let x = LEFT as f64 + time / page.total() * CHART;
-                let (top, end) = (y as f64, y as f64 + HIGH);
-                _ = writeln!(
-                    body,
-                    "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{end}\" stroke=\"#1f2933\" stroke-dasharray=\"2 3\"><title>{name}: {:.1} µs</title></line>",
-                    time * 1e6
-                );
-                text(
-                    &mut body,
-                    (x, y + HIGH as usize + 11),
-                    (9, "normal", "middle"),
-                    &format!("{}", at + 1),
-                );
-            }
+            marks(&mut body, y, page.total(), &ladder);
             y += HIGH as usize + GAP;
         }
         if shares.len() > RANKS {
@@ -73,7 +59,7 @@ pub(super) fn svg(page: &Page<'_>) -> String {
         &end,
     );
     y += 18;
-    let names = steps(&Default::default()).into_iter().enumerate();
+    let names = steps(&Ladder::default()).into_iter().enumerate();
     let names: Vec<String> = names
         .map(|(at, (name, _))| format!("{} {name}", at + 1))
         .collect();
@@ -92,6 +78,36 @@ pub(super) fn svg(page: &Page<'_>) -> String {
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#ffffff\"/>\n\
          <text x=\"16\" y=\"20\" font-size=\"12\">{what}</text>\n{body}</svg>\n"
     )
+}
+
+/// A line at each step of a launch, and its number. Steps that are too near to tell apart have their numbers at one place.
+fn marks(svg: &mut String, y: usize, total: f64, ladder: &Ladder) {
+    let mut labels: Vec<(f64, String)> = Vec::new();
+    let mut all: Vec<(f64, usize, &str)> = (1..)
+        .zip(steps(ladder))
+        .filter_map(|(number, (name, time))| Some((time?, number, name)))
+        .collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for (time, number, name) in all {
+        let x = LEFT as f64 + time / total * CHART;
+        let (top, end, us) = (y as f64, y as f64 + HIGH, time * 1e6);
+        _ = writeln!(
+            svg,
+            "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{end}\" stroke=\"#1f2933\" stroke-dasharray=\"2 3\"><title>{name}: {us:.1} µs</title></line>"
+        );
+        match labels.last_mut().filter(|(last, _)| x - *last < NEAR) {
+            Some((_, label)) => label.push_str(&format!(" {number}")),
+            None => labels.push((x, number.to_string())),
+        }
+    }
+    for (x, label) in labels {
+        text(
+            svg,
+            (x, y + HIGH as usize + 11),
+            (9, "normal", "middle"),
+            &label,
+        );
+    }
 }
 
 /// Stacked areas, the first group lowest.
