@@ -2,12 +2,15 @@
 
 mod cases;
 mod comm_overlap;
+mod defects;
 mod layer_norm_linear;
 mod model;
 mod norm;
+mod one;
 mod peers;
 mod reference;
 mod refused;
+mod reported;
 mod right;
 mod settings;
 mod side;
