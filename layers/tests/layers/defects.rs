@@ -6,7 +6,7 @@
 //! | H2 | with several SMs that send, a receiver goes on after the first one | [`sms_that_communicate_change_no_bit`] |
 //! | H3 | with 5, 6 or 7 ranks nothing is launched | [`every_number_of_ranks`] |
 //! | H4 | few elements are left out, and so are tails | [`few_elements_and_tails`]; of sums, `training::gradients_are_summed_over_ranks` |
-//! | H5 | f16 is added as if it were bf16 | layers refuse f16: `refused::buffers`; sums of f16 by themselves: `products::suites` |
+//! | H5 | f16 is added as if it were bf16 | layers refuse f16: `refused::buffers`; sums of f16 by themselves: `suites::gathered_and_summed_products` |
 //! | H6 | the order of a sum depends on SMs, and it is added in bf16 | [`sms_that_communicate_change_no_bit`], `reported::sums_are_rounded_once` |
 //! | H7 | the 33rd buffer is none, and nobody says so | [`forty_buffers_and_a_heap_that_is_full`] |
 //! | H8 | the settings of one product are those of the next one, too | [`layers_keep_their_own_settings`] |
