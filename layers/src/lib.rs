@@ -49,6 +49,7 @@
 
 mod attention;
 mod comm_overlap;
+mod cross_entropy;
 mod gradient_sum;
 mod layer_norm_linear;
 mod layer_norm_mlp;
@@ -66,6 +67,7 @@ pub use attention::{
     MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
 };
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
+pub use cross_entropy::VocabParallelCrossEntropy;
 pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,

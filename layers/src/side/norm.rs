@@ -233,7 +233,7 @@ impl NormKernels {
 }
 
 /// Refuses rows that are no whole eights.
-pub(super) fn eights(columns: usize) -> Result<(), Error> {
+pub(crate) fn eights(columns: usize) -> Result<(), Error> {
     if columns > 0 && columns.is_multiple_of(8) {
         return Ok(());
     }

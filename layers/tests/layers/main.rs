@@ -18,6 +18,7 @@ mod side;
 mod suites;
 mod tape;
 mod training;
+mod vocabulary;
 mod whole;
 
 use counterflow::{Communicator, Error};
