@@ -57,6 +57,7 @@ mod linear;
 pub mod overlap;
 mod random;
 pub mod schedules;
+mod scratch;
 pub mod side;
 mod step;
 mod transformer_layer;

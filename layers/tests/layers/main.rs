@@ -4,6 +4,7 @@ mod cases;
 mod comm_overlap;
 mod defects;
 mod layer_norm_linear;
+mod memory;
 mod model;
 mod norm;
 mod one;
