@@ -211,7 +211,7 @@ fn sizes_beyond_32_bits() {
         arguments.heap_bytes(),
         2 * (1 << 16) * ((1 << 20) + (1 << 17))
     );
-    assert!(GradientSum::heap_bytes(1 << 33, 2) >= 2 * 4 << 33);
+    assert!(GradientSum::heap_bytes(1 << 33, 2) >= (2 * 4) << 33);
 }
 
 #[test]
