@@ -14,6 +14,7 @@ mod rejected;
 mod run;
 mod schedules;
 mod show;
+mod trace;
 mod words;
 #[path = "../../examples/your_own.rs"]
 #[allow(dead_code, reason = "its main is the example's")]

@@ -4,7 +4,7 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
-use super::{check, size, switch};
+use super::{band, check, size, switch};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Machine};
@@ -98,6 +98,9 @@ pub(super) fn timeline(
         request.machine().name,
         timeline.summary()
     ));
+    let machine = request.machine();
+    let band = band::of(&ready.kernel, &machine);
+    console.say(format!("  {}", band::told(band.as_ref(), &machine)));
     let chart = timeline.gantt(WIDTH);
     // The chart's own title and summary are already printed.
     let chart: Vec<&str> = chart.lines().skip(2).collect();
@@ -125,6 +128,7 @@ pub(super) fn timeline(
         "bound_seconds": timeline.bound(),
         "bytes": volume.total(),
         "least_bytes": volume.least_total(),
+        "error_band": band::object(band.as_ref()),
         "trace": request.trace.as_ref().map(|path| path.display().to_string()),
     });
     let mut fields = Map::from_iter([("predicted".into(), predicted)]);

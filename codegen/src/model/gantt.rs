@@ -2,7 +2,7 @@
 
 use super::event::{Event, EventKind};
 use super::timeline::Timeline;
-use crate::unroll::EVERYWHERE;
+use super::volume::EVERYWHERE;
 use std::ops::Range;
 
 /// The most ranks that are all shown. Of more, only the first few.

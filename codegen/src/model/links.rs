@@ -10,7 +10,7 @@
 //! every rank whose copy it reads, the reader's own too, and then the reader's once.
 
 use super::cost::{Ps, at_rate};
-use crate::unroll::EVERYWHERE;
+use super::volume::EVERYWHERE;
 
 /// Bytes of a packet.
 pub(super) const PACKET: u64 = 256 << 10;

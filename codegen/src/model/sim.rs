@@ -7,12 +7,12 @@ use super::map::Map;
 use super::start::launch;
 use super::state::{AgentState, Mode, Worker, workers};
 use super::switch::IN_SWITCH;
+use super::volume::EVERYWHERE;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::CounterId;
-use crate::unroll::EVERYWHERE;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

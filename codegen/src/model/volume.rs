@@ -10,7 +10,8 @@ use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
-use crate::unroll::{Agent, EVERYWHERE, Span, StepKind};
+use crate::region::Owner;
+use crate::unroll::{Agent, StepKind};
 
 /// Bytes between ranks in one launch.
 ///
@@ -46,6 +47,9 @@ pub struct Volume {
     pub least_received: Vec<u64>,
 }
 
+/// An end of a transfer that is every rank's memory at once.
+pub const EVERYWHERE: u16 = u16::MAX;
+
 /// One movement of a step: `bytes` from `src` to `dst`, either of which may be [`EVERYWHERE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crossing {
@@ -55,6 +59,14 @@ pub struct Crossing {
     pub dst: u16,
     /// How much.
     pub bytes: u64,
+}
+
+/// The end of a transfer that is in some memory.
+pub(super) const fn end(owner: Owner) -> u16 {
+    match owner {
+        Owner::Rank(rank) => rank,
+        Owner::Everywhere => EVERYWHERE,
+    }
 }
 
 /// The bytes that a step of `agent` moves over links. Only a copy engine moves more than once: it reaches every rank in turn.
@@ -78,19 +90,14 @@ pub fn crossings<'a>(
     })
 }
 
-fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
-    let bytes = |span: &Span| {
-        span.elements() * u64::from(kernel.buffers[span.buffer.index()].dtype.bytes())
-    };
+/// The bytes that a step of rank `rank` moves over links, if any, as if all went at once.
+pub(super) fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
     let (src, dst, bytes) = match step {
-        StepKind::Copy { dst, src } => (src.home, dst.home, bytes(src)),
+        StepKind::Copy { dst, src } => (end(src.owner), end(dst.owner), src.bytes(kernel)),
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
-            (from.home, rank, bytes(from))
+            (end(from.owner), rank, kernel.tile_bytes(from))
         }
-        StepKind::Store { dst, scales, .. } => {
-            let scales = scales.as_ref().map_or(0, bytes);
-            (rank, dst.home, bytes(dst) + scales)
-        }
+        StepKind::Store { dst, .. } => (rank, end(dst.owner), kernel.tile_bytes(dst)),
         StepKind::Wait { .. }
         | StepKind::Signal { .. }
         | StepKind::Dot { .. }
@@ -103,11 +110,11 @@ fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
 fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
     let (a, b) = match step {
         StepKind::Copy { dst, src } => (
-            Some(dst.buffer),
-            (dst.buffer != src.buffer).then_some(src.buffer),
+            Some(dst.tensor),
+            (dst.tensor != src.tensor).then_some(src.tensor),
         ),
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.buffer), None),
-        StepKind::Store { dst, .. } => (Some(dst.buffer), None),
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.tensor), None),
+        StepKind::Store { dst, .. } => (Some(dst.tensor), None),
         StepKind::Wait { .. }
         | StepKind::Signal { .. }
         | StepKind::Dot { .. }
@@ -235,7 +242,7 @@ impl Volume {
                 columns * u64::from(rule.to.dtype().bytes()) + scales
             });
             for rank in 0..self.world {
-                let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len());
+                let own = u64::from(plan.geometry.owned(buffer.rows, rank).len());
                 let others = u64::from(plan.geometry.size(buffer.rows)) - own;
                 let (sum, gather) = match buffer.usage.at_end {
                     AtEnd::Gathered | AtEnd::Computed => (false, true),
