@@ -9,6 +9,7 @@
 
 mod handed_over;
 mod region;
+mod regions;
 mod scales;
 mod sides;
 mod slots;
