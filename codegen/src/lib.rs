@@ -57,6 +57,7 @@ pub mod shape;
 pub mod sm90;
 pub mod target;
 pub mod tiling;
+pub mod trace;
 #[doc(hidden)]
 pub mod undo;
 pub mod unroll;

@@ -267,9 +267,7 @@ impl Data {
         }
         let dtype = self.store(homes.start, from.tensor).dtype;
         let mut order: Vec<u16> = homes.collect();
-        for at in (1..order.len()).rev() {
-            order.swap(at, self.switch.below(at as u64 + 1) as usize);
-        }
+        self.switch.shuffle(&mut order);
         tile.reduce(order.iter().map(|home| self.view(&from.on(*home))), dtype);
     }
 

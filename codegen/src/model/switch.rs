@@ -4,7 +4,7 @@
 //! sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
 //! statements gain, those that send the same to all others, and those that send partial sums to whom adds them.
 
-use super::volume::{Crossing, EVERYWHERE, crossing};
+use super::volume::{Crossing, EVERYWHERE, crossings};
 use crate::kernel::{Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
@@ -94,21 +94,20 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
     let alike = alike(kernel, plan);
     for agent in &plan.agents {
         for step in &agent.steps {
-            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
-                continue;
-            };
-            let way = way(kernel, &alike, step.op, moved, &step.kind);
-            let moves = statements.entry(step.op).or_insert_with(|| Moves {
-                way: None,
-                unicast: vec![[0; 2]; world],
-                switch: vec![[0; 2]; world],
-            });
-            moves.way = Some(
-                moves
-                    .way
-                    .map_or(way, |other| if other == way { way } else { Way::None }),
-            );
-            moves.add(moved, world);
+            for moved in crossings(kernel, agent, &step.kind) {
+                let way = way(kernel, &alike, step.op, moved, &step.kind);
+                let moves = statements.entry(step.op).or_insert_with(|| Moves {
+                    way: None,
+                    unicast: vec![[0; 2]; world],
+                    switch: vec![[0; 2]; world],
+                });
+                moves.way = Some(
+                    moves
+                        .way
+                        .map_or(way, |other| if other == way { way } else { Way::None }),
+                );
+                moves.add(moved, world);
+            }
         }
     }
     let mut all = Moves {
@@ -161,15 +160,14 @@ fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
     let mut all = Alike::new();
     for agent in &plan.agents {
         for step in &agent.steps {
-            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
-                continue;
-            };
-            if let Some(dst) = written(&step.kind)
-                && moved.src == agent.rank
-            {
-                all.entry((step.op, agent.rank, place(dst)))
-                    .or_default()
-                    .insert(moved.dst);
+            for moved in crossings(kernel, agent, &step.kind) {
+                if let Some(dst) = written(&step.kind)
+                    && moved.src == agent.rank
+                {
+                    all.entry((step.op, agent.rank, place(dst)))
+                        .or_default()
+                        .insert(moved.dst);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cost::Ps;
 use super::event::EventKind;
-use super::links::Transfer;
+use super::links::{Transfer, receiver};
 use super::sim::{Action, Sim, Waiting};
 use super::state::{Did, Mode};
 use super::volume::{Crossing, EVERYWHERE, crossing, end};
@@ -275,13 +275,15 @@ impl Sim<'_> {
             self.at(end, action);
             return Did::Started;
         }
-        let push = self.path(self.role(w), true, mode == StoreMode::Add);
+        let ends = [rank, dst];
+        let push = self.path(self.role(w), true, mode == StoreMode::Add, ends);
         self.send(Transfer {
             worker: w as u32,
             lane,
             op,
             src: rank,
             dst,
+            turns: false,
             bytes,
             left: bytes,
             path: push,
@@ -292,6 +294,15 @@ impl Sim<'_> {
 
     /// A transfer that the worker waits for.
     fn transfer(&mut self, w: usize, op: OpId, Crossing { src, dst, bytes }: Crossing) -> Did {
+        // A copy engine has no multicast: it goes to one rank after another.
+        let turns = dst == EVERYWHERE && self.role(w).sequential();
+        let first = match turns {
+            true => receiver(0, src, self.plan.geometry.world),
+            false => Some(dst),
+        };
+        let Some(dst) = first else {
+            return Did::Step;
+        };
         let push = src == self.workers[w].rank && src != EVERYWHERE;
         self.send(Transfer {
             worker: w as u32,
@@ -299,9 +310,10 @@ impl Sim<'_> {
             op,
             src,
             dst,
+            turns,
             bytes,
             left: bytes,
-            path: self.path(self.role(w), push, false),
+            path: self.path(self.role(w), push, false, [src, dst]),
             start: self.now,
         });
         Did::Started

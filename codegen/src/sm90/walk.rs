@@ -3,7 +3,7 @@
 use super::builder::{Builder, refuse};
 use super::cta::{Cta, Mode};
 use super::either::either;
-use super::everywhere::moves_everywhere;
+use super::everywhere::{moves_everywhere, stores_everywhere, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
 use crate::kernel::{Block, visit};
@@ -136,6 +136,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
         };
         nodes.extend(self.blocks(body));
+        without_groups(&mut nodes);
         trim(&mut nodes);
         only_used(&mut nodes);
         let scheduled = nodes.iter().any(Node::has_items);
@@ -148,13 +149,15 @@ impl<'b, 'a> Walk<'b, 'a> {
         match self.which {
             Which::Load => nodes.extend(self.all_stages_empty()),
             Which::Multiply | Which::Spare | Which::End => {}
-            Which::Store if nodes.iter().any(has_stores) => {
+            Which::Store if nodes.iter().any(stores_in_bulk) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })
             }
             Which::Store => {}
             // One thread does all: what it sent has left when its last item is done.
             Which::Fetch | Which::Send if self.in_order => {}
             Which::Fetch => nodes.extend(self.drained()),
+            // All lanes have read each place, and it was released then.
+            Which::Send if stores_everywhere(&nodes) => {}
             Which::Send => nodes.extend(self.all_released()),
         }
         if scheduled {
@@ -469,12 +472,6 @@ impl Builder<'_> {
         }
         found
     }
-}
-
-fn has_stores(node: &Node) -> bool {
-    let mut found = false;
-    node.visit(&mut |node| found |= matches!(node, Node::Store { .. }));
-    found
 }
 
 /// Drops numbers of a list that nothing in it uses.

@@ -28,6 +28,7 @@ mod series;
 mod short_sums;
 mod slabs;
 mod switch;
+mod trace;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

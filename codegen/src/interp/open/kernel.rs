@@ -6,6 +6,7 @@ use super::work::{Launch, Place};
 use crate::dtype::Dtype;
 use crate::interp::blocks::Summing;
 use crate::interp::data::{Tile, evaluate, measured};
+use crate::interp::policy::Numbers;
 use crate::interp::step::shares;
 use crate::kernel::{Amax, Kernel, ValueId};
 use crate::plan::COUNTER_LINE;
@@ -42,6 +43,8 @@ pub(super) struct Running {
     workers: Vec<Worker>,
     /// Whether waits return at once.
     drained: bool,
+    /// In which order the switch adds.
+    switch: Numbers,
 }
 
 /// What came of trying a worker's next step.
@@ -69,8 +72,8 @@ pub struct Blocked {
 }
 
 impl Running {
-    /// With that many workers for each role.
-    pub fn new(launch: Launch, mut workers: impl FnMut() -> u32) -> Running {
+    /// With that many workers for each role. The switch adds in orders that `switch` draws.
+    pub fn new(launch: Launch, switch: Numbers, mut workers: impl FnMut() -> u32) -> Running {
         let kernel = launch.plan.kernel();
         let roles: Vec<Role> = kernel
             .roles
@@ -95,6 +98,7 @@ impl Running {
             roles,
             workers: all,
             drained: false,
+            switch,
         }
     }
 
@@ -164,8 +168,10 @@ impl Running {
             return Ok(Took::Nothing);
         }
         let mut accs = std::mem::take(&mut self.workers[worker].accs);
-        let done = self.act(role, &kind, &mut accs, memory);
+        let mut switch = self.switch.clone();
+        let done = self.act(role, &kind, (&mut accs, &mut switch), memory);
         self.workers[worker].accs = accs;
+        self.switch = switch;
         done?;
         self.workers[worker].item = Some((step + 1, end)).filter(|(next, end)| next < end);
         self.roles[role].running -= u32::from(step + 1 == end);
@@ -345,7 +351,7 @@ impl Running {
         &self,
         role: usize,
         kind: &StepKind,
-        accs: &mut [Option<Tile>],
+        (accs, switch): (&mut [Option<Tile>], &mut Numbers),
         memory: &mut impl Memory,
     ) -> Result<(), Fault> {
         let kernel: &Kernel = self.launch.plan.kernel();
@@ -390,8 +396,10 @@ impl Running {
                 tile.promoted_dot((&left, of_left), (&right, of_right), &shares, &factors);
             }
             StepKind::Reduce { acc, from } => {
-                let homes = from.owner.ranks(world);
-                let parts = homes.map(|home| self.lines(from, home)?.read(memory));
+                let mut order: Vec<u16> = from.owner.ranks(world).collect();
+                switch.shuffle(&mut order);
+                let parts = order.into_iter();
+                let parts = parts.map(|home| self.lines(from, home)?.read(memory));
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 let dtype = kernel.buffers[from.tensor.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
