@@ -52,6 +52,7 @@ mod print;
 pub mod program;
 mod proof;
 pub mod rank;
+pub mod region;
 pub mod shape;
 pub mod sm90;
 pub mod target;

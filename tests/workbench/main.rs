@@ -7,6 +7,7 @@ mod doctor;
 mod families;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
+mod multicast;
 #[path = "../../examples/rejected.rs"]
 #[allow(dead_code, reason = "its main is the example's")]
 mod rejected;

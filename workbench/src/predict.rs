@@ -21,7 +21,11 @@ const WIDTH: usize = 100;
 
 pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     if let Some(family) = &request.family {
-        return of_family(request, family, console);
+        // What needs multicast is predicted, and nothing chooses it for a run.
+        return match request.multicast {
+            true => of_family(request, &family.for_predictions(), console),
+            false => of_family(request, family, console),
+        };
     }
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);

@@ -17,5 +17,6 @@ pub use attention::{AttentionKernels, attention_text};
 pub use elements::{ElementKernels, elements_text};
 pub use launch::HEADERS;
 pub use loss::{LossKernels, loss_text};
+pub(crate) use norm::eights;
 pub use norm::{NormKernels, norm_text};
 pub use rope::{RopeKernels, rope_text};

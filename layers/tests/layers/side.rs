@@ -460,6 +460,18 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
     loss.cross_entropy(&logits, &targets, 0.3, &mut losses, &mut gradient)?;
     of_bf16("the gradient of cross-entropy", &gradient)?;
     of_f32("cross-entropy", &losses)?;
+    // The second of two ranks, with what both have.
+    let mut parts = rank.zeros::<f32>([6, 4])?;
+    targets.write(&[5999, IGNORED, 17])?;
+    let mut of_both = [parts.rows(0..3)?, parts.rows(3..6)?];
+    for (first, own) in [0, 3000].into_iter().zip(&mut of_both) {
+        loss.part(&logits, &targets, first, own)?;
+    }
+    let to = (&mut losses, &mut gradient);
+    loss.of_parts(&logits, &targets, [3000, 2], &mut parts, 0.3, to)?;
+    of_f32("parts of cross-entropy", &parts)?;
+    of_bf16("the gradient of a part of cross-entropy", &gradient)?;
+    of_f32("cross-entropy of parts", &losses)?;
     found.extend(numbers);
     Ok(found)
 }
