@@ -8,12 +8,14 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 mod handed_over;
+mod region;
 mod scales;
 mod sides;
 mod slots;
 mod turns;
 mod worlds;
 
+pub use region::{Access, Axis, Region};
 pub(crate) use sides::WhichChunk;
 pub(crate) use turns::Turn;
 
@@ -446,32 +448,6 @@ pub struct Cells {
     pub home: Home,
     /// The index.
     pub index: Vec<CellIndex>,
-}
-
-/// A rectangle of a buffer.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Region {
-    /// The buffer.
-    pub buffer: TensorId,
-    /// Whose memory.
-    pub home: Home,
-    /// Which slot; `None`: the only one.
-    pub slot: Option<Pick>,
-    /// Which rows.
-    pub rows: Axis,
-    /// Which columns.
-    pub columns: Axis,
-}
-
-/// Which part of a dimension a region covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Axis {
-    /// All of it.
-    All,
-    /// The rows of an item.
-    RowsOf(Var),
-    /// The columns of an item.
-    ColumnsOf(Var),
 }
 
 impl Kernel {

@@ -3,6 +3,7 @@
 mod cover;
 mod empty;
 mod lines;
+mod shards;
 mod sizes;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
@@ -35,14 +36,20 @@ impl Extent {
     /// The blocks of so many that have some of it.
     #[must_use]
     pub const fn in_blocks(self, of: u32) -> Extent {
-        Extent {
-            start: self.start / of,
-            end: self.end.div_ceil(of),
-        }
+        let start = self.start / of;
+        let end = match self.is_empty() {
+            true => start,
+            false => self.end.div_ceil(of),
+        };
+        Extent { start, end }
     }
     /// As a range of indices.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
+    }
+    /// Whether it has all of another one.
+    pub const fn contains(self, other: Extent) -> bool {
+        self.start <= other.start && other.end <= self.end
     }
     /// Whether both share an element.
     pub const fn overlaps(self, other: Extent) -> bool {

@@ -4,15 +4,15 @@
 mod nvidia;
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Fp8, HEADERS, Pieces, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Granularity, HEADERS, Recipe, Rule, Scaling};
 use counterflow_runtime::jit::{Compiled, Source, Target};
 
 const SCALINGS: [Scaling; 5] = [
-    Scaling::Current(Pieces::Whole),
+    Scaling::Current(Granularity::PerTensor),
     Scaling::Delayed,
-    Scaling::Current(Pieces::Rows),
-    Scaling::Current(Pieces::OneBy128),
-    Scaling::Current(Pieces::Square),
+    Scaling::Current(Granularity::PerRow),
+    Scaling::Current(Granularity::Block1x128),
+    Scaling::Current(Granularity::Block128x128),
 ];
 
 /// Each type, scaling and copy with each convention in turn.
@@ -44,7 +44,7 @@ fn recipes() -> Vec<Recipe> {
 }
 
 fn compiled(texts: &[String]) -> Option<Vec<Compiled>> {
-    let compiler = nvidia::compiler()?;
+    let compiler = nvidia::caching_compiler()?;
     let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
     let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
     let fine = |made: Result<Compiled, counterflow_runtime::Error>| {

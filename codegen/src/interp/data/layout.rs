@@ -2,7 +2,7 @@
 
 use crate::interp::setup::Setup;
 use crate::program::TensorId;
-use crate::unroll::Span;
+use crate::region::Span;
 
 /// A buffer's layout in one rank's memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
