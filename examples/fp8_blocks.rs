@@ -4,9 +4,11 @@
 //! quantises; on GPUs `quantise::Quantiser` does, into the same memory. `cargo run --release --features quantise --example fp8_blocks`
 
 use counterflow::prelude::{bf16, e4m3};
-use counterflow::quantise::{Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, SquarePadded, twin};
+use counterflow::quantise::{
+    Fp8, Granularity, Matrix, Quantised, RowsLast, Rule, SquarePadded, twin,
+};
 use counterflow::schedules::AgGemmOp;
-use counterflow::{Communicator, Dtype, Error, Scales};
+use counterflow::{Communicator, Dtype, Error, QuantTensor, Scales};
 
 /// Rows over all ranks, columns, depth.
 const SIZE: [usize; 3] = [64, 128, 256];
@@ -17,7 +19,7 @@ fn number(row: usize, column: usize) -> f32 {
     size * (((row * 37 + column * 11) % 29) as f32 - 14.0) / 14.0
 }
 
-fn quantised(rows: std::ops::Range<usize>, pieces: Pieces) -> Quantised {
+fn quantised(rows: std::ops::Range<usize>, pieces: Granularity) -> Quantised {
     let [.., k] = SIZE;
     let count = rows.len();
     let of = |row: usize| (0..k).map(move |column| number(row, column));
@@ -43,32 +45,23 @@ fn run(rank: &Communicator) -> Result<f32, Error> {
         .dtype(Dtype::E4M3)
         .scales(Scales::Blocks1d2d);
     let op = op.first_options().up_to(m, n, k).build()?;
-    let (x, w) = (
-        rank.allocate::<e4m3>("x", [m, k])?,
-        rank.zeros::<e4m3>([n, k])?,
-    );
-    let planes = op.needs("x.scale")?.shape; // each rank's chunk has its own, behind each other
-    let of_x = rank.allocate::<f32>("x.scale", planes)?;
-    let of_w = rank.zeros::<f32>(op.needs("w.scale")?.shape)?;
+    // Codes and their scales: those of `x` in the heap, where peers address them.
+    let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
+    let w = QuantTensor::zeros::<e4m3>(rank, &op.needs("w")?)?;
     let mut y = rank.zeros::<bf16>([m, n])?;
 
-    let mine = op.chunk("x", rank.rank(), m)?;
-    let own = quantised(mine.clone(), Pieces::OneBy128);
-    x.rows(mine)?.write(&codes(&own))?;
-    let lines = planes[0] / rank.world() as usize;
-    let first = lines * rank.rank() as usize;
-    of_x.rows(first..first + lines)?
-        .write(own.plane::<RowsLast>().values())?;
-    let weights = quantised(0..n, Pieces::Square);
-    w.write(&codes(&weights))?;
-    of_w.write(weights.plane::<SquarePadded>().values())?;
+    let rows = op.chunk("x", rank.rank(), m)?;
+    let (own, mine) = (
+        quantised(rows.clone(), Granularity::Block1x128),
+        x.rows(rows)?,
+    );
+    mine.codes().write(&codes(&own))?;
+    mine.scales().write(own.plane::<RowsLast>().values())?;
+    let weights = quantised(0..n, Granularity::Block128x128);
+    w.codes().write(&codes(&weights))?;
+    w.scales().write(weights.plane::<SquarePadded>().values())?;
 
-    let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    launch
-        .tensor("x.scale", &of_x)
-        .tensor("w.scale", &of_w)
-        .launch()?
-        .wait()?;
+    op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
     let y = y.read()?;
     let off = (0..m * n).map(|at| {
         let (row, column) = (at / n, at % n);

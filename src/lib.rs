@@ -22,8 +22,8 @@ pub use counterflow_codegen::{builder, given, rule};
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Multicast, MulticastState, Op, OpBuilder,
-    Owner, Pending, Recording, Tensor, UserBuffer, cuda, dlpack, driver, error, family, jit,
-    metrics, op, rendezvous, tuned, tuning,
+    Owner, Pending, QuantTensor, Recording, Tensor, UserBuffer, cuda, dlpack, driver, error,
+    family, jit, metrics, op, rendezvous, tuned, tuning,
 };
 
 #[cfg(feature = "quantise")]

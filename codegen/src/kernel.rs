@@ -8,12 +8,15 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 mod handed_over;
+mod region;
+mod regions;
 mod scales;
 mod sides;
 mod slots;
 mod turns;
 mod worlds;
 
+pub use region::{Access, Axis, Region};
 pub(crate) use sides::WhichChunk;
 pub(crate) use turns::Turn;
 
@@ -149,6 +152,8 @@ pub struct Partition {
     pub row_block: Option<u32>,
     /// Columns of an item; `None`: all.
     pub column_block: Option<u32>,
+    /// Whether its items divide all rows at once: it has no chunks, and an item may be in several shards.
+    pub across: bool,
 }
 
 /// A set of counters on every rank.
@@ -446,32 +451,6 @@ pub struct Cells {
     pub home: Home,
     /// The index.
     pub index: Vec<CellIndex>,
-}
-
-/// A rectangle of a buffer.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Region {
-    /// The buffer.
-    pub buffer: TensorId,
-    /// Rank whose memory it is.
-    pub home: Home,
-    /// Slot; `None`: the only one.
-    pub slot: Option<Pick>,
-    /// Rows.
-    pub rows: Axis,
-    /// Columns.
-    pub columns: Axis,
-}
-
-/// Part of a dimension that a region covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Axis {
-    /// All of it.
-    All,
-    /// The rows of an item.
-    RowsOf(Var),
-    /// The columns of an item.
-    ColumnsOf(Var),
 }
 
 impl Kernel {

@@ -128,6 +128,8 @@ pub struct Partition {
     pub tensor: TensorId,
     /// Rows and columns of an item.
     pub block: Block,
+    /// True if items divide all rows, so that one may be in several shards; false if they divide each shard by itself.
+    pub across: bool,
     /// Place in the user's source.
     pub at: Loc,
 }

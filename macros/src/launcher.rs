@@ -80,16 +80,15 @@ fn method(param: &Param) -> Option<TokenStream> {
         return None;
     }
     let about = format!("Gives `{text}`.");
-    let symmetric = quote!(<T: ::counterflow::op::Element>);
-    let (generics, memory) = match (usage.shared, usage.output) {
-        (false, false) => (quote!(), quote!(impl ::counterflow::op::Input<'a>)),
-        (false, true) => (quote!(), quote!(impl ::counterflow::op::Output<'a>)),
-        (true, false) => (symmetric, quote!(&'a ::counterflow::UserBuffer<T>)),
-        (true, true) => (symmetric, quote!(&'a mut ::counterflow::UserBuffer<T>)),
+    let memory = match (usage.shared, usage.output) {
+        (false, false) => quote!(Input),
+        (false, true) => quote!(Output),
+        (true, false) => quote!(HeapInput),
+        (true, true) => quote!(HeapOutput),
     };
     Some(quote! {
         #[doc = #about]
-        pub fn #name #generics (self, memory: #memory) -> Self {
+        pub fn #name(self, memory: impl ::counterflow::op::#memory<'a>) -> Self {
             Self(self.0.tensor(#text, memory))
         }
     })

@@ -1,13 +1,13 @@
 //! A launch of a quantiser: its memory, checked and put together.
 
 use crate::job::{At, Job, Order, Steps, Words, fits};
-use crate::kernels::Scaling;
+use crate::kernels::{Recipe, Scaling};
 use crate::launch;
 use crate::plane::{Layout, RowsLast, SquarePadded};
 use crate::quantiser::{DeviceHistory, Quantiser};
-use crate::twin::Pieces;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, Step};
+use counterflow_codegen::encoding::Granularity;
+use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, ScaleUse, Step};
 use counterflow_runtime::{Error, Pending};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -34,6 +34,8 @@ struct Given<'a> {
     scales: Option<Argument<'a>>,
     turned: Option<Argument<'a>>,
     turned_scales: Option<Argument<'a>>,
+    /// What the scales of a `QuantTensor` are, and of the one for the transposed copy.
+    uses: [Option<ScaleUse>; 2],
     skip: Option<Argument<'a>>,
 }
 
@@ -58,7 +60,30 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where the codes go: a tensor or a user buffer of the same shape.
+    /// Where codes and scales go: a `QuantTensor` with the recipe's type and granularity. Its scales lie as products read them, so
+    /// launches take it as it is.
+    pub fn to(mut self, quantised: impl Output<'a>) -> Self {
+        let mut codes: Argument<'a> = quantised.into();
+        if let Some((scales_are, scales)) = codes.take_scales() {
+            self.given.uses[0] = Some(scales_are);
+            self.given.scales = Some(scales);
+        }
+        self.given.codes = Some(codes);
+        self
+    }
+
+    /// Where codes and scales of the transposed copy go: as [`Quantise::to`], of the shape that [`Quantise::transposed`] has.
+    pub fn transposed_to(mut self, quantised: impl Output<'a>) -> Self {
+        let mut codes: Argument<'a> = quantised.into();
+        if let Some((scales_are, scales)) = codes.take_scales() {
+            self.given.uses[1] = Some(scales_are);
+            self.given.turned_scales = Some(scales);
+        }
+        self.given.turned = Some(codes);
+        self
+    }
+
+    /// Where the codes go, by themselves: a tensor or a user buffer of the same shape.
     pub fn codes(mut self, codes: impl Output<'a>) -> Self {
         self.given.codes = Some(codes.into());
         self
@@ -72,11 +97,11 @@ impl<'a> Quantise<'a> {
     ///
     /// ```
     /// # use counterflow_codegen::dtype::Dtype;
-    /// # use counterflow_quantise::{Pieces, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_quantise::{Granularity, Quantiser, Recipe, Rule, Scaling};
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
     /// # let rank = &Communicator::emulated(1)?[0];
-    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Pieces::OneBy128), Dtype::Bf16);
+    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
     /// # let quantiser = Quantiser::build(rank, recipe, [3, 256])?;
     /// # let (x, mut codes) = (rank.zeros::<bf16>([3, 256])?, rank.zeros::<F8E4M3>([3, 256])?);
     /// let mut chunk = rank.zeros::<f32>([2, 8])?; // of 8 rows
@@ -168,6 +193,10 @@ impl<'a> Quantise<'a> {
             at: At::default(),
         };
         fits(&job, quantiser.most)?;
+        for scales_are in given.uses.into_iter().flatten() {
+            as_recipe(&recipe, scales_are)?;
+            as_products_read(order, &recipe)?;
+        }
         let elements = shape[0] * shape[1];
         if let Some(history) = &history
             && history.recipe.to != recipe.rule.to
@@ -196,7 +225,7 @@ impl<'a> Quantise<'a> {
         let words = |plane: Words| Part::of::<f32>(plane.len()).by_elements();
         let whole = matches!(
             recipe.scaling,
-            Scaling::Current(Pieces::Whole) | Scaling::Delayed
+            Scaling::Current(Granularity::PerTensor) | Scaling::Delayed
         );
         let casts = steps != Steps::Measure;
         let turned = casts && recipe.transposed;
@@ -236,6 +265,36 @@ fn add<'a>(
     }
 }
 
+/// Rejects a `QuantTensor` whose scales are of other elements than the recipe's.
+fn as_recipe(recipe: &Recipe, scales_are: ScaleUse) -> Result<(), Error> {
+    let wanted = ScaleUse::Dequantises(recipe.granularity());
+    match scales_are == wanted {
+        true => Ok(()),
+        false => Err(Error::Usage {
+            what: format!("a quantiser of {wanted}, to a tensor with {scales_are}"),
+            legal: "give a `QuantTensor` of the recipe's granularity: `Quantiser::zeros` makes one"
+                .into(),
+        }),
+    }
+}
+
+/// Rejects another layout of the scales in a `QuantTensor` than that which products read.
+fn as_products_read(order: Option<Order>, recipe: &Recipe) -> Result<(), Error> {
+    let (Some(asked), Some(read)) = (order, default_order(recipe.scaling)) else {
+        return Ok(());
+    };
+    match asked.name == read.name {
+        true => Ok(()),
+        false => Err(Error::Usage {
+            what: format!("scales in the layout {} in a `QuantTensor`", asked.name),
+            legal: format!(
+                "leave `layout` out: launches read {}; or give `codes` and `scales` by themselves",
+                read.name
+            ),
+        }),
+    }
+}
+
 fn absent(name: &str) -> Error {
     Error::Usage {
         what: format!("a quantiser without {name}"),
@@ -263,8 +322,8 @@ fn of(dtype: Dtype, elements: usize) -> Part {
 
 fn default_order(scaling: Scaling) -> Option<Order> {
     match scaling {
-        Scaling::Current(Pieces::OneBy128) => Some(Order::of::<RowsLast>()),
-        Scaling::Current(Pieces::Square) => Some(Order::of::<SquarePadded>()),
-        Scaling::Current(Pieces::Whole | Pieces::Rows) | Scaling::Delayed => None,
+        Scaling::Current(Granularity::Block1x128) => Some(Order::of::<RowsLast>()),
+        Scaling::Current(Granularity::Block128x128) => Some(Order::of::<SquarePadded>()),
+        Scaling::Current(Granularity::PerTensor | Granularity::PerRow) | Scaling::Delayed => None,
     }
 }

@@ -3,8 +3,9 @@
 use crate::history::{Delayed, History};
 use crate::job::{Job, Steps, Words};
 use crate::kernels::Scaling;
-use crate::twin::{self, Matrix, Pieces, Quantised};
+use crate::twin::{self, Matrix, Quantised};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Fp8, Scale};
 use counterflow_runtime::Error;
 use counterflow_runtime::driver::Element;
@@ -25,7 +26,7 @@ pub(crate) fn quantise(running: &Running<'_>, job: &Job) -> Result<(), Error> {
     let turned = Matrix::new(&turned, job.turned_shape(), job.recipe.from);
     let rule = &job.recipe.rule;
     match job.recipe.scaling {
-        Scaling::Current(Pieces::Whole) => {
+        Scaling::Current(Granularity::PerTensor) => {
             let state = job.at.state.unwrap_or_default();
             let amax = match job.steps {
                 Steps::All | Steps::Measure => twin::amax(&x, rule),
@@ -95,7 +96,7 @@ fn one(
         let q = Quantised {
             codes: twin::cast(turned, to, scale.multiplier),
             scales: Vec::new(),
-            pieces: Pieces::Whole,
+            pieces: Granularity::PerTensor,
             shape: turned.shape(),
         };
         codes(running, at, to, &q.with_pitch(job.pitch()))?;

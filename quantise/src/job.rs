@@ -2,7 +2,7 @@
 
 use crate::kernels::{Recipe, Scaling};
 use crate::plane::{Block, Layout};
-use crate::twin::Pieces;
+use counterflow_codegen::encoding::Granularity;
 use counterflow_runtime::Error;
 
 /// Its memory, by the numbers of a step's parts.
@@ -20,6 +20,8 @@ pub(crate) struct At {
 /// An order of scales of blocks in memory: rows of a block, whether lines are along rows, and the words of a matrix's plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
+    /// The layout's.
+    pub name: &'static str,
     pub rows: usize,
     pub rows_last: bool,
     pub words: fn([usize; 2]) -> Words,
@@ -43,6 +45,7 @@ impl Words {
 impl Order {
     pub fn of<L: Layout>() -> Order {
         Order {
+            name: L::NAME,
             rows: L::Block::ROWS,
             // Of several blocks either way: of one, both strides may be 1.
             rows_last: L::strides([2, 2])[0] == 1,
@@ -95,10 +98,10 @@ impl Job {
             return down * across.max(1);
         }
         match self.recipe.scaling {
-            Scaling::Current(Pieces::Rows | Pieces::OneBy128) | Scaling::Delayed => {
+            Scaling::Current(Granularity::PerRow | Granularity::Block1x128) | Scaling::Delayed => {
                 down.max(1) * across.max(1)
             }
-            Scaling::Current(Pieces::Whole | Pieces::Square) => down * across,
+            Scaling::Current(Granularity::PerTensor | Granularity::Block128x128) => down * across,
         }
     }
 
@@ -172,10 +175,11 @@ impl Job {
             return of_rows;
         }
         match (self.recipe.scaling, self.order) {
-            (Scaling::Current(Pieces::OneBy128 | Pieces::Square), Some(order)) => {
-                (order.words)(shape)
-            }
-            (Scaling::Current(Pieces::Rows), _) => of_rows,
+            (
+                Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128),
+                Some(order),
+            ) => (order.words)(shape),
+            (Scaling::Current(Granularity::PerRow), _) => of_rows,
             (Scaling::Current(_) | Scaling::Delayed, _) => Words {
                 strides: [0, 0],
                 padded: [1, 1],
@@ -222,9 +226,9 @@ pub(crate) fn fits(job: &Job, most: [usize; 2]) -> Result<(), Error> {
         });
     }
     let blocks = match job.recipe.scaling {
-        Scaling::Current(Pieces::OneBy128) => Some(1),
-        Scaling::Current(Pieces::Square) => Some(128),
-        Scaling::Current(Pieces::Whole | Pieces::Rows) | Scaling::Delayed => None,
+        Scaling::Current(Granularity::Block1x128) => Some(1),
+        Scaling::Current(Granularity::Block128x128) => Some(128),
+        Scaling::Current(Granularity::PerTensor | Granularity::PerRow) | Scaling::Delayed => None,
     };
     if job.order.map(|order| order.rows) != blocks {
         return Err(Error::Usage {
@@ -233,7 +237,7 @@ pub(crate) fn fits(job: &Job, most: [usize; 2]) -> Result<(), Error> {
                 .into(),
         });
     }
-    let whole = job.recipe.scaling == Scaling::Current(Pieces::Whole);
+    let whole = job.recipe.scaling == Scaling::Current(Granularity::PerTensor);
     if job.steps != Steps::All && !whole {
         return Err(Error::Usage {
             what: format!("{} in two steps", job.recipe),

@@ -1,7 +1,7 @@
 //! The quantisers' CUDA: what the JIT compiles.
 
-use crate::twin::Pieces;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Convention, Fp8, Rule};
 
 /// Texts that kernels include.
@@ -15,15 +15,15 @@ pub const HEADERS: [(&str, &str); 4] = [
 /// Origin of the elements' scale.
 ///
 /// ```
-/// use counterflow_quantise::{Pieces, Scaling};
+/// use counterflow_quantise::{Granularity, Scaling};
 ///
-/// assert_eq!(Scaling::Current(Pieces::Square).name(), "square");
+/// assert_eq!(Scaling::Current(Granularity::Block128x128).name(), "square");
 /// assert_eq!(Scaling::Delayed.name(), "delayed");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scaling {
     /// From their own amax.
-    Current(Pieces),
+    Current(Granularity),
     /// One for all, from the amaxes of earlier steps.
     Delayed,
 }
@@ -32,11 +32,11 @@ impl Scaling {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
-            Scaling::Current(Pieces::Whole) => "whole",
+            Scaling::Current(Granularity::PerTensor) => "whole",
             Scaling::Delayed => "delayed",
-            Scaling::Current(Pieces::Rows) => "rows",
-            Scaling::Current(Pieces::OneBy128) => "one_by_128",
-            Scaling::Current(Pieces::Square) => "square",
+            Scaling::Current(Granularity::PerRow) => "rows",
+            Scaling::Current(Granularity::Block1x128) => "one_by_128",
+            Scaling::Current(Granularity::Block128x128) => "square",
         }
     }
 }
@@ -45,9 +45,9 @@ impl Scaling {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Pieces, Recipe, Rule, Scaling};
+/// use counterflow_quantise::{Fp8, Granularity, Recipe, Rule, Scaling};
 ///
-/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Pieces::OneBy128), Dtype::Bf16);
+/// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
 /// assert!(!recipe.transposed && recipe.with_transposed().transposed);
 /// println!("{}", recipe.tiles()); // CUDA
 /// # assert_eq!(recipe.rule.to, Fp8::E4M3);
@@ -79,6 +79,24 @@ impl Recipe {
         }
     }
 
+    /// Elements that share a scale in memory.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_quantise::{Granularity, Recipe, Rule, Scaling};
+    ///
+    /// let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
+    /// assert_eq!(recipe.granularity(), Granularity::PerTensor);
+    /// assert_eq!(recipe.with_scale_in_each_row().granularity(), Granularity::PerRow);
+    /// ```
+    pub const fn granularity(&self) -> Granularity {
+        match self.scaling {
+            _ if self.each_row => Granularity::PerRow,
+            Scaling::Current(granularity) => granularity,
+            Scaling::Delayed => Granularity::PerTensor,
+        }
+    }
+
     /// Adds a transposed copy.
     #[must_use]
     pub const fn with_transposed(self) -> Recipe {
@@ -93,13 +111,13 @@ impl Recipe {
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
+    /// use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
     ///
     /// # let rank = &Communicator::emulated(1)?[0];
     /// let rule = Rule::transformer_engine(Fp8::E4M3);
-    /// let recipe = Recipe::new(rule, Scaling::Current(Pieces::Whole), Dtype::Bf16).with_scale_in_each_row();
+    /// let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16).with_scale_in_each_row();
     /// let quantiser = Quantiser::build(rank, recipe, [3, 16])?;
     /// # let (x, mut codes, mut scales) = (rank.zeros::<bf16>([3, 16])?, rank.zeros::<F8E4M3>([3, 16])?, rank.zeros::<f32>([3])?);
     /// x.write(&[bf16::from_f32(224.0); 3 * 16])?;
@@ -127,7 +145,7 @@ impl Recipe {
 
     /// Its kernels that see lines of elements.
     pub fn lines(&self) -> String {
-        let pieces = Scaling::Current(Pieces::Whole);
+        let pieces = Scaling::Current(Granularity::PerTensor);
         let recipe = Recipe::new(self.rule, pieces, self.from);
         let rules = Recipe {
             scaling: self.scaling,

@@ -4,8 +4,8 @@
 use crate::history::{Delayed, Pick};
 use crate::job::{At, Job, Steps, Words};
 use crate::kernels::{HEADERS, Recipe, Scaling};
-use crate::twin::Pieces;
 use crate::{emulate, job};
+use counterflow_codegen::encoding::Granularity;
 use counterflow_runtime::cuda::{Arguments, Function, Gpu, LaunchConfig, Module};
 use counterflow_runtime::driver::Address;
 use counterflow_runtime::jit::{Compiler, Source, Target};
@@ -41,7 +41,7 @@ impl Kernels {
             Module::load(gpu, &compiler.compile(&source, Target::Sm90a)?)
         };
         let (tiles, lines) = (load(&recipe.tiles())?, load(&recipe.lines())?);
-        let by_rows = recipe.scaling == Scaling::Current(Pieces::Rows);
+        let by_rows = recipe.scaling == Scaling::Current(Granularity::PerRow);
         let of_lines = by_rows.then(|| tiles.function("amaxes_of_lines", 0));
         Ok(Kernels {
             cast_tiles: tiles.function("cast_tiles", 0)?,
@@ -67,7 +67,7 @@ impl Kernels {
         let [rows, columns] = job.shape;
         let tiles = job.tiles();
         match job.recipe.scaling {
-            Scaling::Current(Pieces::Whole) => {
+            Scaling::Current(Granularity::PerTensor) => {
                 let eights = rows * columns / 8;
                 let most = MOST_CTAS.min(self.sms as usize * 8);
                 let ctas = eights.div_ceil(4 * THREADS as usize).clamp(1, most) as u32;
@@ -96,7 +96,7 @@ impl Kernels {
                     return Ok(());
                 }
             }
-            Scaling::Current(Pieces::Rows) if job.at.turned.is_none() => {
+            Scaling::Current(Granularity::PerRow) if job.at.turned.is_none() => {
                 let threads = threads_of_row(columns);
                 let ctas = rows.div_ceil((THREADS / threads) as usize) as u32;
                 let of = [
@@ -111,7 +111,7 @@ impl Kernels {
                 // SAFETY: as the caller promises; so many threads have a row.
                 return unsafe { on.launch(&self.cast_rows, ctas, &of) };
             }
-            Scaling::Current(Pieces::Rows) => {
+            Scaling::Current(Granularity::PerRow) => {
                 let lines = rows + columns;
                 let ctas = lines.div_ceil(THREADS as usize) as u32;
                 let of = [Item::At(on.state()), on.skip(), Item::Number(lines as u32)];
@@ -124,7 +124,8 @@ impl Kernels {
                     unsafe { on.launch(kernel, tiles as u32, &of)? };
                 }
             }
-            Scaling::Current(Pieces::OneBy128 | Pieces::Square) | Scaling::Delayed => {}
+            Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128)
+            | Scaling::Delayed => {}
         }
         let of = [
             on.x(),

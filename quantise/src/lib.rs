@@ -1,18 +1,18 @@
 //! Quantisers: FP8 codes of a tensor and the scales that go with them.
 //!
 //! A [`Rule`] says how an amax, the largest absolute value of some elements, becomes a scale: as TransformerEngine does
-//! it, or as DeepGEMM does, bit for bit. A [`Pieces`] says which elements share one. A [`Plane`] is how scales lie in
+//! it, or as DeepGEMM does, bit for bit. A [`Granularity`] says which elements share one. A [`Plane`] is how scales lie in
 //! memory, and its type says which of the layouts in use it is.
 //!
 //! [`twin`] computes all of it on the host, one element after another, without a GPU:
 //!
 //! ```
 //! use counterflow_codegen::dtype::Dtype;
-//! use counterflow_quantise::{Fp8, Matrix, Pieces, Plane, Rule, RowsLast, twin};
+//! use counterflow_quantise::{Fp8, Matrix, Granularity, Plane, Rule, RowsLast, twin};
 //!
 //! let x: Vec<f32> = (0..2 * 256).map(|at| at as f32 / 16.0).collect();
 //! let x = Matrix::new(&x, [2, 256], Dtype::Bf16);
-//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Pieces::OneBy128);
+//! let quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::Block1x128);
 //! let plane: Plane<RowsLast> = quantised.plane();
 //! assert_eq!((quantised.codes.len(), plane.values().len()), (512, 2 * 4)); // two blocks of K, rows padded to 4
 //! ```
@@ -33,6 +33,7 @@ mod quantiser;
 pub mod twin;
 
 pub use builder::Quantise;
+pub use counterflow_codegen::encoding::Granularity;
 pub use counterflow_codegen::rule::{Convention, Fp8, Rule, Scale};
 pub use history::{Delayed, History, Pick};
 pub use kernels::{HEADERS, Recipe, Scaling};
@@ -41,4 +42,4 @@ pub use plane::{
     SquarePadded,
 };
 pub use quantiser::{DeviceHistory, Quantiser};
-pub use twin::{Matrix, Pieces, Quantised};
+pub use twin::{Matrix, Quantised};

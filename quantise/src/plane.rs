@@ -48,6 +48,9 @@ pub trait Layout: Copy {
     /// What shares a scale.
     type Block: Block;
 
+    /// Its name in reports.
+    const NAME: &'static str;
+
     /// Blocks along rows and along K, with those that are padding.
     fn padded(pieces: [usize; 2]) -> [usize; 2];
 
@@ -79,6 +82,7 @@ macro_rules! layouts {
 
         impl Layout for $name {
             type Block = $block;
+            const NAME: &'static str = stringify!($name);
             fn padded(pieces: [usize; 2]) -> [usize; 2] {
                 let padded: fn([usize; 2]) -> [usize; 2] = $padded;
                 padded(pieces)

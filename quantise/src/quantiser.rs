@@ -4,36 +4,36 @@ use crate::history::{Delayed, History};
 use crate::job::sizes;
 use crate::kernels::{Recipe, Scaling};
 use crate::launch::{self, BEFORE_CTAS, Kernels, MOST_CTAS};
-use crate::twin::Pieces;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::Scale;
 use counterflow_runtime::jit::Compiler;
-use counterflow_runtime::op::{Caller, Part};
+use counterflow_runtime::op::{Caller, Code, Part, QuantTensor};
 use counterflow_runtime::{Communicator, Error, Pending, Tensor};
 
 /// A recipe on a rank, for matrices up to a size. Emulated ranks run the twin.
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Pieces, Plane, Quantiser, Recipe, RowsLast, Rule, Scaling};
+/// use counterflow_quantise::{Fp8, Granularity, Plane, Quantiser, Recipe, RowsLast, Rule, Scaling};
 /// use counterflow_runtime::Communicator;
 /// use float8::F8E4M3;
 /// use half::bf16;
 ///
 /// let rank = &Communicator::emulated(1)?[0];
 /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-/// let recipe = Recipe::new(rule, Scaling::Current(Pieces::OneBy128), Dtype::Bf16).with_transposed();
+/// let recipe = Recipe::new(rule, Scaling::Current(Granularity::Block1x128), Dtype::Bf16).with_transposed();
 /// let quantiser = Quantiser::build(rank, recipe, [8, 256])?;
 ///
 /// let x = rank.zeros::<bf16>([8, 256])?;
 /// x.write(&[bf16::from_f32(3.0); 8 * 256])?;
-/// let (mut codes, mut scales) = (rank.zeros::<F8E4M3>([8, 256])?, rank.zeros::<f32>([2, 8])?);
-/// let (mut turned, mut of_turned) = (rank.zeros::<F8E4M3>([256, 16])?, rank.zeros::<f32>([1, 256])?);
+/// let mut quantised = quantiser.zeros::<F8E4M3>([8, 256])?; // launches of products take it as it is
+/// let mut transposed = quantiser.zeros::<F8E4M3>([256, 16])?; // 8 columns, padded to 16
 /// let changed = rank.zeros::<u32>([1])?; // not 0: nothing is done
-/// let launch = quantiser.on(rank, [8, 256]).x(&x).codes(&mut codes).scales(&mut scales);
-/// let launch = launch.transposed(&mut turned).transposed_scales(&mut of_turned);
-/// launch.layout::<RowsLast>().skip(&changed).launch()?.wait()?;
-/// let plane = Plane::<RowsLast>::from_memory([8, 256], scales.read()?).expect("its words");
-/// assert_eq!((plane.at([7, 1]), codes.read()?[0].to_f32()), (1.0 / 128.0, 384.0));
+/// let launch = quantiser.on(rank, [8, 256]).x(&x).to(&mut quantised).transposed_to(&mut transposed);
+/// launch.skip(&changed).launch()?.wait()?;
+/// let scales = Plane::<RowsLast>::from_memory([8, 256], quantised.scales().read()?).expect("its words");
+/// assert_eq!((scales.at([7, 1]), quantised.codes().read()?[0].to_f32()), (1.0 / 128.0, 384.0));
 /// # Ok::<(), counterflow_runtime::Error>(())
 /// ```
 ///
@@ -41,11 +41,11 @@ use counterflow_runtime::{Communicator, Error, Pending, Tensor};
 ///
 /// ```
 /// # use counterflow_codegen::dtype::Dtype;
-/// # use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
+/// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
 /// # use counterflow_runtime::Communicator;
 /// # use {float8::F8E5M2, half::bf16};
 /// # let rank = &Communicator::emulated(1)?[0];
-/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E5M2), Scaling::Current(Pieces::Whole), Dtype::Bf16);
+/// let recipe = Recipe::new(Rule::transformer_engine(Fp8::E5M2), Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
 /// let quantiser = Quantiser::build(rank, recipe, [4, 16])?;
 /// # let (x, mut codes, mut scale) = (rank.zeros::<bf16>([4, 16])?, rank.zeros::<F8E5M2>([4, 16])?, rank.zeros::<f32>([1])?);
 /// quantiser.on(rank, [4, 16]).x(&x).measure()?;
@@ -85,7 +85,7 @@ impl<'r> Quantiser<'r> {
         }
         let one = matches!(
             recipe.scaling,
-            Scaling::Current(Pieces::Whole) | Scaling::Delayed
+            Scaling::Current(Granularity::PerTensor) | Scaling::Delayed
         );
         if recipe.each_row && !one {
             return Err(Error::Usage {
@@ -103,8 +103,8 @@ impl<'r> Quantiser<'r> {
             )?),
         };
         let words = match recipe.scaling {
-            Scaling::Current(Pieces::Whole) => BEFORE_CTAS + MOST_CTAS,
-            Scaling::Current(Pieces::Rows) if recipe.transposed => most[0] + most[1],
+            Scaling::Current(Granularity::PerTensor) => BEFORE_CTAS + MOST_CTAS,
+            Scaling::Current(Granularity::PerRow) if recipe.transposed => most[0] + most[1],
             Scaling::Current(_) | Scaling::Delayed => 1,
         };
         Ok(Quantiser {
@@ -114,6 +114,26 @@ impl<'r> Quantiser<'r> {
             most,
             state: rank.zeros([words.max(1), 1])?,
         })
+    }
+
+    /// Codes and scales of zeros for a matrix of that shape: for [`Quantise::to`](crate::Quantise::to), and then for launches.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for codes of another type than the recipe's; when the GPU's memory is full.
+    pub fn zeros<T: Code>(&self, shape: [usize; 2]) -> Result<QuantTensor<Tensor<T>>, Error> {
+        let to = self.recipe.rule.to.dtype();
+        if T::TENSOR != Some(to) {
+            return Err(Error::Usage {
+                what: format!(
+                    "codes of {} of a quantiser to {to}",
+                    T::TENSOR.map_or("another type", Dtype::name)
+                ),
+                legal: "name the type that its rule is of".into(),
+            });
+        }
+        let granularity = self.recipe.granularity();
+        let scales = self.rank.zeros(granularity.scales(shape))?;
+        QuantTensor::new(self.rank.zeros(shape)?, scales, granularity)
     }
 
     /// What it does.
@@ -200,13 +220,14 @@ impl DeviceHistory {
         self.number(2)
     }
 
-    /// What the current step's elements are multiplied by: one number, for a product that quantises what it computes, as its
-    /// `y.scale`. With [`DeviceHistory::amax`] as its `y.amax`, which is what it computed before, delayed scaling takes no pass
-    /// of its own.
+    /// Multiplier of the current step's elements: one number, for a product that quantises its results
+    /// ([`QuantTensor::output`]). With [`DeviceHistory::amax`] as the amax, which the product measures before it rounds, delayed
+    /// scaling takes no pass of its own.
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;
-    /// use counterflow_quantise::{Delayed, Fp8, Quantiser, Recipe, Rule, Scaling};
+    /// use counterflow_quantise::{Delayed, Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// use counterflow_runtime::QuantTensor;
     /// # use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
     /// # use counterflow_runtime::Communicator;
     /// # use {float8::F8E4M3, half::bf16};
@@ -225,16 +246,17 @@ impl DeviceHistory {
     /// let quantiser = Quantiser::build(rank, recipe, [1, 16])?;
     /// let mut history = quantiser.history(Delayed::transformer_engine(Fp8::E4M3))?;
     /// # let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// # let mut y = rank.zeros::<F8E4M3>([64, 64])?;
+    /// # let codes = rank.zeros::<F8E4M3>([64, 64])?;
     /// # x.write(&[bf16::ONE; 64 * 64])?;
     /// # w.write(&[bf16::ONE; 64 * 64])?;
     /// for (scale, code) in [(1.0, 64.0), (7.0, 448.0)] {
-    ///     let (by, mut amax) = (history.multiplier(), history.amax());
-    ///     let launch = op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y);
-    ///     launch.tensor("y.scale", &by).tensor("y.amax", &mut amax).launch()?;
-    ///     assert_eq!(by.read()?, [scale]);
-    ///     quantiser.next_step(rank, &mut history)?; // before it, a product of `y` takes `history.stored()` as its `x.scale`
-    ///     assert_eq!(y.read()?[0].to_f32(), code);
+    ///     let mut y = QuantTensor::output(codes.clone(), history.multiplier())?.with_amax(history.amax())?;
+    ///     op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y).launch()?;
+    ///     assert_eq!(y.scales().read()?, [scale]);
+    ///     // A product of them, before the next step.
+    ///     let _x = QuantTensor::new(codes.clone(), history.stored(), Granularity::PerTensor)?;
+    ///     quantiser.next_step(rank, &mut history)?;
+    ///     assert_eq!(codes.read()?[0].to_f32(), code);
     /// }
     /// # Ok::<(), counterflow_runtime::Error>(())
     /// ```

@@ -2,53 +2,8 @@
 
 use crate::plane::{Block, Layout, Plane};
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::{Fp8, Rule, Scale};
-
-/// Which elements of a matrix share a scale.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Pieces {
-    /// All of them.
-    Whole,
-    /// Those of a row.
-    Rows,
-    /// 128 next to each other in a row.
-    OneBy128,
-    /// 128 rows of 128.
-    Square,
-}
-
-impl Pieces {
-    /// Rows and columns of elements that share a scale, in a matrix of that shape.
-    fn extent(self, shape: [usize; 2]) -> [usize; 2] {
-        match self {
-            Pieces::Whole => shape.map(|size| size.max(1)),
-            Pieces::Rows => [1, shape[1].max(1)],
-            Pieces::OneBy128 => [1, 128],
-            Pieces::Square => [128, 128],
-        }
-    }
-
-    /// Number of scales along rows, and along columns.
-    ///
-    /// ```
-    /// use counterflow_quantise::Pieces;
-    ///
-    /// assert_eq!(Pieces::Whole.count([5, 300]), [1, 1]);
-    /// assert_eq!(Pieces::Rows.count([5, 300]), [5, 1]);
-    /// assert_eq!(Pieces::OneBy128.count([5, 300]), [5, 3]);
-    /// assert_eq!(Pieces::Square.count([129, 300]), [2, 3]);
-    /// ```
-    pub fn count(self, shape: [usize; 2]) -> [usize; 2] {
-        let [rows, columns] = self.extent(shape);
-        match self {
-            Pieces::Whole => [1, 1],
-            Pieces::Rows => [shape[0], 1],
-            Pieces::OneBy128 | Pieces::Square => {
-                [shape[0].div_ceil(rows), shape[1].div_ceil(columns)]
-            }
-        }
-    }
-}
 
 /// A matrix that is quantised: rows of numbers, one after another, and the type that holds them exactly.
 ///
@@ -99,10 +54,10 @@ impl<'a> Matrix<'a> {
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
-/// use counterflow_quantise::{Fp8, Matrix, Pieces, Quantised, Rule, twin};
+/// use counterflow_quantise::{Fp8, Matrix, Granularity, Quantised, Rule, twin};
 ///
 /// let x = Matrix::new(&[1.0, -448.0], [1, 2], Dtype::F32);
-/// let q: Quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Pieces::Whole);
+/// let q: Quantised = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Granularity::PerTensor);
 /// assert_eq!((&q.codes[..], &q.scales[..]), (&[0x38, 0xfe][..], &[1.0][..]));
 /// assert_eq!(q.with_pitch(4), [0x38, 0xfe, 0, 0]);
 /// ```
@@ -113,7 +68,7 @@ pub struct Quantised {
     /// The stored scales of the pieces, those of a row of pieces next to each other.
     pub scales: Vec<f32>,
     /// Which elements share one.
-    pub pieces: Pieces,
+    pub pieces: Granularity,
     /// Rows and columns of elements.
     pub shape: [usize; 2],
 }
@@ -126,8 +81,10 @@ impl Quantised {
     pub fn plane<L: Layout>(&self) -> Plane<L> {
         let blocks = [<L::Block as Block>::ROWS, 128];
         assert!(
-            matches!(self.pieces, Pieces::OneBy128 | Pieces::Square)
-                && self.pieces.extent(self.shape) == blocks,
+            matches!(
+                self.pieces,
+                Granularity::Block1x128 | Granularity::Block128x128
+            ) && self.pieces.extent(self.shape) == blocks,
             "a plane of blocks of {blocks:?} for {:?}",
             self.pieces
         );
@@ -184,7 +141,7 @@ pub fn cast(of: &Matrix<'_>, to: Fp8, multiplier: f32) -> Vec<u8> {
 
 /// Codes and scales of a matrix, by the amaxes of its pieces. The transposed copy of a matrix is that of
 /// [`Matrix::transposed`]: quantised from the source, since other elements share a scale there.
-pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Pieces) -> Quantised {
+pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Granularity) -> Quantised {
     let ([_, columns], [tall, wide]) = (of.shape, pieces.extent(of.shape));
     let [rows_of_pieces, columns_of_pieces] = pieces.count(of.shape);
     let place = |at: usize| at / columns / tall * columns_of_pieces + at % columns / wide;
@@ -195,8 +152,8 @@ pub fn quantise(of: &Matrix<'_>, rule: &Rule, pieces: Pieces) -> Quantised {
     }
     let scale = |amax: &f32| -> Scale {
         match pieces {
-            Pieces::Whole | Pieces::Rows => rule.of_tensor(*amax),
-            Pieces::OneBy128 | Pieces::Square => rule.of_block(*amax, of.from),
+            Granularity::PerTensor | Granularity::PerRow => rule.of_tensor(*amax),
+            Granularity::Block1x128 | Granularity::Block128x128 => rule.of_block(*amax, of.from),
         }
     };
     let scales: Vec<Scale> = amaxes.iter().map(scale).collect();

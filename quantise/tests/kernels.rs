@@ -4,15 +4,15 @@
 mod nvidia;
 
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Fp8, HEADERS, Pieces, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Granularity, HEADERS, Recipe, Rule, Scaling};
 use counterflow_runtime::jit::{Compiled, Source, Target};
 
 const SCALINGS: [Scaling; 5] = [
-    Scaling::Current(Pieces::Whole),
+    Scaling::Current(Granularity::PerTensor),
     Scaling::Delayed,
-    Scaling::Current(Pieces::Rows),
-    Scaling::Current(Pieces::OneBy128),
-    Scaling::Current(Pieces::Square),
+    Scaling::Current(Granularity::PerRow),
+    Scaling::Current(Granularity::Block1x128),
+    Scaling::Current(Granularity::Block128x128),
 ];
 
 /// Each type, scaling and copy with each convention in turn.

@@ -2,16 +2,16 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, History, Layout, Matrix, Pick, Pieces, Plane, RowsLast, Rule,
+    BlocksLast, Delayed, Fp8, Granularity, History, Layout, Matrix, Pick, Plane, RowsLast, Rule,
     SquareByColumn, SquareByRow, SquarePadded, twin,
 };
 use proptest::prelude::*;
 
-const KINDS: [Pieces; 4] = [
-    Pieces::Whole,
-    Pieces::Rows,
-    Pieces::OneBy128,
-    Pieces::Square,
+const KINDS: [Granularity; 4] = [
+    Granularity::PerTensor,
+    Granularity::PerRow,
+    Granularity::Block1x128,
+    Granularity::Block128x128,
 ];
 
 fn rules() -> Vec<Rule> {
@@ -43,10 +43,10 @@ fn matrices() -> impl Strategy<Value = ([usize; 2], Vec<f32>)> {
 fn scale_at(q: &twin::Quantised, row: usize, column: usize) -> f32 {
     let [_, across] = q.pieces.count(q.shape);
     let at = match q.pieces {
-        Pieces::Whole => 0,
-        Pieces::Rows => row,
-        Pieces::OneBy128 => row * across + column / 128,
-        Pieces::Square => row / 128 * across + column / 128,
+        Granularity::PerTensor => 0,
+        Granularity::PerRow => row,
+        Granularity::Block1x128 => row * across + column / 128,
+        Granularity::Block128x128 => row / 128 * across + column / 128,
     };
     q.scales[at]
 }
@@ -79,14 +79,14 @@ proptest! {
         prop_assert_eq!(xt.transposed(), &values[..]);
         for rule in rules() {
             // Where the same elements share a scale, the codes are the same.
-            for pieces in [Pieces::Whole, Pieces::Square] {
+            for pieces in [Granularity::PerTensor, Granularity::Block128x128] {
                 let (q, qt) = (twin::quantise(&x, &rule, pieces), twin::quantise(&xt, &rule, pieces));
                 for at in 0..values.len() {
                     let (row, column) = (at / shape[1], at % shape[1]);
                     prop_assert_eq!(q.codes[at], qt.codes[column * shape[0] + row]);
                 }
             }
-            let rows = twin::quantise(&xt, &rule, Pieces::Rows);
+            let rows = twin::quantise(&xt, &rule, Granularity::PerRow);
             for column in 0..shape[1] {
                 let own: Vec<f32> = (0..shape[0]).map(|row| values[row * shape[1] + column]).collect();
                 let own = Matrix::new(&own, [1, shape[0]], Dtype::Bf16);
@@ -252,9 +252,13 @@ fn codes_are_what_the_hardware_is_documented_to_give() {
 fn nan_is_seen_by_one_convention_and_not_by_the_other() {
     let values = [1.0, f32::NAN, 2.0, 4.0];
     let x = Matrix::new(&values, [2, 2], Dtype::Bf16);
-    let theirs = twin::quantise(&x, &Rule::transformer_engine(Fp8::E4M3), Pieces::Rows);
+    let theirs = twin::quantise(
+        &x,
+        &Rule::transformer_engine(Fp8::E4M3),
+        Granularity::PerRow,
+    );
     assert_eq!(theirs.codes, [0x7e, 0x7f, 0x76, 0x7e]);
-    let deep = twin::quantise(&x, &Rule::deep_gemm(), Pieces::Rows);
+    let deep = twin::quantise(&x, &Rule::deep_gemm(), Granularity::PerRow);
     assert_eq!(deep.codes, [0x7f, 0x7f, 0x76, 0x7e]);
     assert!(deep.scales[0].is_nan() && !deep.scales[1].is_nan());
 }

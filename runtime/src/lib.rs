@@ -64,7 +64,7 @@ pub use error::Error;
 pub use graph::Graph;
 pub use held::{HeapUse, Held, Owner};
 pub use multicast::{Multicast, MulticastState};
-pub use op::{Op, OpBuilder};
+pub use op::{Op, OpBuilder, QuantTensor};
 pub use pending::Pending;
 pub use recording::Recording;
 pub use tensor::Tensor;

@@ -2,12 +2,14 @@
 
 mod block;
 pub mod bounds;
+mod granularity;
 pub mod rule;
 mod scales;
 
 use crate::dtype::Dtype;
 pub(crate) use block::SCALES_LINE;
 pub use block::{BLOCK, ScaleBlock};
+pub use granularity::Granularity;
 use rule::Rule;
 pub use scales::Scales;
 
@@ -38,6 +40,18 @@ impl Scaling {
             Scaling::Given(Along::Blocks(block)) => Some(block),
             Scaling::Computed(_) => Some(ScaleBlock::Line),
             Scaling::Given(Along::All | Along::Rows | Along::Columns) => None,
+        }
+    }
+
+    /// Elements of the tensor that share a scale.
+    pub const fn granularity(self) -> Granularity {
+        match (self, self.blocks()) {
+            (_, Some(ScaleBlock::Line)) => Granularity::Block1x128,
+            (_, Some(ScaleBlock::Square)) => Granularity::Block128x128,
+            (Scaling::Given(Along::Rows | Along::Columns), None) => Granularity::PerRow,
+            (Scaling::Given(Along::All | Along::Blocks(_)) | Scaling::Computed(_), None) => {
+                Granularity::PerTensor
+            }
         }
     }
 }

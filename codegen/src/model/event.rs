@@ -37,7 +37,7 @@ pub struct Event {
     pub kind: EventKind,
     /// For which op of the kernel.
     pub op: OpId,
-    /// The other rank of a transfer, or [`crate::unroll::EVERYWHERE`]; otherwise the rank itself.
+    /// The other rank of a transfer, or [`EVERYWHERE`](super::volume::EVERYWHERE); otherwise the rank itself.
     pub peer: u16,
     /// Begin, in seconds.
     pub start: f64,

@@ -56,13 +56,7 @@ impl Walk<'_, '_> {
         };
         let (row, column) = self.subtile_at(row, column, part);
         let partition_of = &self.b.kernel.partitions[partition.index()];
-        let in_all = |side: Side, at: Expr| {
-            let chunked = self.b.kernel.is_chunked_along(partition, side);
-            match chunk.clone().filter(|_| chunked) {
-                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(partition_of.dim(side))) + at,
-                None => at,
-            }
-        };
+        let in_all = |side: Side, at: Expr| self.among_all((partition, chunk.as_ref()), side, at);
         let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
         // Numbers of rows in other chunks may be on their way.
         let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]

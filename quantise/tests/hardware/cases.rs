@@ -2,7 +2,7 @@
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::Numbers;
-use counterflow_quantise::{Fp8, Pieces, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8, Granularity, Recipe, Rule, Scaling};
 
 /// Every convention, both types, with and without powers of two.
 pub fn rules() -> Vec<Rule> {
@@ -14,11 +14,11 @@ pub fn rules() -> Vec<Rule> {
     all.into_iter().chain(powers).chain([eps]).collect()
 }
 
-const PIECES: [Pieces; 4] = [
-    Pieces::Whole,
-    Pieces::Rows,
-    Pieces::OneBy128,
-    Pieces::Square,
+const PIECES: [Granularity; 4] = [
+    Granularity::PerTensor,
+    Granularity::PerRow,
+    Granularity::Block1x128,
+    Granularity::Block128x128,
 ];
 
 /// All recipes with current scaling. Of f16 and f32 only two rules.
@@ -31,7 +31,7 @@ pub fn current() -> Vec<Recipe> {
             for pieces in PIECES {
                 let recipe = Recipe::new(rule, Scaling::Current(pieces), from);
                 recipes.extend([recipe, recipe.with_transposed()]);
-                if pieces == Pieces::Whole {
+                if pieces == Granularity::PerTensor {
                     let rows = recipe.with_scale_in_each_row();
                     recipes.extend([rows, rows.with_transposed()]);
                 }

@@ -10,8 +10,8 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
-use counterflow_runtime::{Communicator, Error};
+use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
 use std::sync::PoisonError;
@@ -79,7 +79,7 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
     let chunk = m.div_ceil(all.len());
     let full = chunk * all.len();
     let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    let recipe = Recipe::new(rule, Scaling::Current(Pieces::Whole), Dtype::Bf16);
+    let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
     // Numbers of a rank are 32 times those of the one before it.
     let all_x: Vec<f32> = integers(m * K, 8, 3)
         .into_iter()
@@ -95,19 +95,19 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
             .scales(Scales::Rows)
             .up_to(m, N, K)
             .build()?;
-        let codes = rank.allocate::<F8E4M3>("x", [full, K])?;
-        let of_x = rank.allocate::<f32>("x.scale", [full, 1])?;
-        let (w, of_w) = (rank.zeros::<F8E4M3>([N, K])?, rank.zeros::<f32>([N, 1])?);
+        let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &op.needs("x")?)?;
+        assert_eq!(gathered.codes().shape(), [full, K]);
+        let w = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("w")?)?;
         let mut y = rank.zeros::<bf16>([m, N])?;
-        w.write(
+        w.codes().write(
             &all_w
                 .iter()
                 .map(|value| F8E4M3::from_f32(*value))
                 .collect::<Vec<_>>(),
         )?;
-        of_w.write(&[1.0; N])?;
-        codes.fill(0xff)?;
-        of_x.fill(0xff)?;
+        w.scales().write(&[1.0; N])?;
+        gathered.codes().fill(0xff)?;
+        gathered.scales().fill(0xff)?;
         y.fill(0xff)?;
         rank.barrier()?;
 
@@ -121,24 +121,20 @@ fn chunks(all: &[Communicator], m: usize) -> Result<(), Error> {
                 .collect::<Vec<_>>(),
         )?;
         let quantiser = Quantiser::build(rank, recipe.with_scale_in_each_row(), [chunk, K])?;
-        let (mut own_codes, mut own_scales) = (codes.rows(mine.clone())?, of_x.rows(mine.clone())?);
+        let mut own = gathered.rows(mine.clone())?;
         let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
-        launch
-            .codes(&mut own_codes)
-            .scales(&mut own_scales)
-            .launch()?;
+        launch.to(&mut own).launch()?;
         // What allocates, or launches a kernel for the first time, may wait for all kernels on its GPU, and so for one that waits.
         rank.barrier()?;
         let launch = op
             .on(rank)
-            .tensor("x", &codes)
+            .tensor("x", &gathered)
             .tensor("w", &w)
             .tensor("y", &mut y);
-        let launch = launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w);
         launch.rows(m).launch()?.wait()?;
 
         // The numbers of each rank had a scale of their own, here as there.
-        let scales = &of_x.read()?[..m];
+        let scales = &gathered.scales().read()?[..m];
         for (row, scale) in scales.iter().enumerate() {
             assert_eq!(*scale, scales[row / chunk * chunk], "row {row}");
         }
@@ -179,8 +175,8 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
         .collect()
     };
     let (by_x, by_w, of_x, of_w) = match scales {
-        Scales::Blocks1d2d => (1, 0, Pieces::OneBy128, Pieces::Square),
-        _ => (0, 1, Pieces::Square, Pieces::OneBy128),
+        Scales::Blocks1d2d => (1, 0, Granularity::Block1x128, Granularity::Block128x128),
+        _ => (0, 1, Granularity::Block128x128, Granularity::Block1x128),
     };
     let all_x = &sized(integers(m * K, 8, 3), by_x);
     let all_w = &sized(integers(N * K, 2, 4), by_w);
@@ -191,45 +187,31 @@ fn chunks_of_blocks(all: &[Communicator], scales: Scales, m: usize) -> Result<()
     Communicator::each(all, |rank| {
         rank.reserve(8 << 20)?;
         let op = rank.op(program).scales(scales).up_to(m, N, K).build()?;
-        let needs = |tensor: &str| op.needs(tensor).map(|needs| needs.shape);
-        let [full, _] = needs("x")?;
-        let (chunk, lines) = (full / all.len(), needs("x.scale")?[0] / all.len());
-        let codes = rank.allocate::<F8E4M3>("x", [full, K])?;
-        let x_scale = rank.allocate::<f32>("x.scale", needs("x.scale")?)?;
-        let (mut w, mut w_scale) = (
-            rank.zeros::<F8E4M3>([N, K])?,
-            rank.zeros::<f32>(needs("w.scale")?)?,
-        );
+        let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &op.needs("x")?)?;
+        let chunk = gathered.codes().shape()[0] / all.len();
+        let mut w = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("w")?)?;
         let mut y = rank.zeros::<bf16>([m, N])?;
-        codes.fill(0xff)?;
-        x_scale.fill(0xff)?;
+        gathered.codes().fill(0xff)?;
+        gathered.scales().fill(0xff)?;
         y.fill(0xff)?;
         rank.barrier()?;
 
-        let me = rank.rank() as usize;
-        let mine = (me * chunk).min(m)..((me + 1) * chunk).min(m);
+        let mine = op.chunk("x", rank.rank(), m)?;
         let x = rank.zeros::<bf16>([mine.len(), K])?;
         x.write(&bf16s(&all_x[mine.start * K..mine.end * K]))?;
         let quantiser = Quantiser::build(rank, recipe(of_x), [chunk, K])?;
-        let mut own_codes = codes.rows(mine.clone())?;
-        let mut own_scales = x_scale.rows(me * lines..(me + 1) * lines)?;
+        let mut own = gathered.rows(mine.clone())?;
         let launch = quantiser.on(rank, [mine.len(), K]).x(&x);
-        launch
-            .codes(&mut own_codes)
-            .scales(&mut own_scales)
-            .launch()?;
+        launch.to(&mut own).launch()?;
         let source = rank.zeros::<bf16>([N, K])?;
         source.write(&bf16s(all_w))?;
         let quantiser = Quantiser::build(rank, recipe(of_w), [N, K])?;
         let launch = quantiser.on(rank, [N, K]).x(&source);
-        launch.codes(&mut w).scales(&mut w_scale).launch()?;
+        launch.to(&mut w).launch()?;
         // As above: ranks share a GPU.
         rank.barrier()?;
-        let launch = op.on(rank).tensor("x", &codes).tensor("w", &w);
+        let launch = op.on(rank).tensor("x", &gathered).tensor("w", &w);
         let launch = launch.tensor("y", &mut y);
-        let launch = launch
-            .tensor("x.scale", &x_scale)
-            .tensor("w.scale", &w_scale);
         launch.rows(m).launch()?.wait()?;
 
         for (at, got) in y.read()?.into_iter().enumerate() {

@@ -15,7 +15,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Fp8, Matrix, Pieces, Quantised, RowsLast, Rule, twin};
+use counterflow_quantise::{Fp8, Granularity, Matrix, Quantised, RowsLast, Rule, twin};
 use counterflow_runtime::op::Launch;
 use counterflow_runtime::{Communicator, Error, Tensor};
 use half::bf16;
@@ -160,7 +160,11 @@ fn plain(count: usize, seed: u64) -> Vec<bf16> {
 
 /// What the twin makes of f32 results.
 fn of_twin(y: &[f32], shape: [usize; 2], rule: &Rule) -> Quantised {
-    twin::quantise(&Matrix::new(y, shape, Dtype::F32), rule, Pieces::OneBy128)
+    twin::quantise(
+        &Matrix::new(y, shape, Dtype::F32),
+        rule,
+        Granularity::Block1x128,
+    )
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -219,15 +223,14 @@ fn made(rank: &Communicator) -> Result<(), Error> {
                     .rows(m)
                     .launch()?
                     .wait()?;
-                let mut codes = Codes::new(rank, rule.to, [m, n])?;
-                let [lines, padded] = op.needs_at("y.scale", m)?.shape;
+                let codes = Codes::new(rank, rule.to, [m, n])?;
+                let needs = op.needs_at("y", m)?.scale.expect("scales");
+                let [lines, padded] = needs.shape;
                 // With a line more, which nobody may write.
-                let mut scales = rank.zeros::<f32>([lines + 1, padded])?;
+                let scales = rank.zeros::<f32>([lines + 1, padded])?;
                 scales.fill(0xff)?;
-                let launch = codes
-                    .given(given(op.on(rank), operands, b), "y")
-                    .tensor("y.scale", &mut scales);
-                launch.rows(m).launch()?.wait()?;
+                let launch = given(op.on(rank), operands, b).rows(m);
+                codes.made(launch, &scales)?.wait()?;
                 let y = y.read()?;
                 let wild = y.iter().any(|value| value.is_nan()) && y.contains(&f32::INFINITY);
                 assert!(wild || m == 1, "{what}");

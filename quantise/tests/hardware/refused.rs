@@ -3,7 +3,7 @@
 use crate::{emulated, fine};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Delayed, Fp8, Pieces, Quantise, Quantiser, Recipe, Rule, Scaling, SquareByRow,
+    BlocksLast, Delayed, Fp8, Granularity, Quantise, Quantiser, Recipe, Rule, Scaling, SquareByRow,
     SquarePadded,
 };
 use counterflow_runtime::{Communicator, Error, Pending};
@@ -13,7 +13,7 @@ use half::{bf16, f16};
 const SHAPE: [usize; 2] = [64, 256];
 
 fn blocks() -> Recipe {
-    let pieces = Scaling::Current(Pieces::OneBy128);
+    let pieces = Scaling::Current(Granularity::Block1x128);
     Recipe::new(Rule::deep_gemm(), pieces, Dtype::Bf16)
 }
 
@@ -117,7 +117,7 @@ fn sizes_layouts_and_steps_that_the_recipe_has_not_are_refused() {
         "one_by_128 bf16 -> e4m3, DeepGemm in two steps"
     );
     let rows = Recipe {
-        scaling: Scaling::Current(Pieces::Rows),
+        scaling: Scaling::Current(Granularity::PerRow),
         ..blocks()
     };
     let quantiser = fine(Quantiser::build(rank, rows, SHAPE));
@@ -154,7 +154,7 @@ fn lines_of_another_length_are_refused() {
     assert_eq!(blocks_last(&[64, 2]), "fine");
     assert_eq!(blocks_last(&[64, 3]), format!("scales is 64 x 3; {wanted}"));
     assert_eq!(blocks_last(&[2, 64]), format!("scales is 2 x 64; {wanted}"));
-    let scaling = Scaling::Current(Pieces::Square);
+    let scaling = Scaling::Current(Granularity::Block128x128);
     let square = Recipe {
         scaling,
         ..blocks()

@@ -4,8 +4,8 @@ use crate::cases::{FILLINGS, Filling, SHAPES, current, filled};
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    BlocksLast, Fp8, Layout, Matrix, Pieces, Quantised, Quantiser, Recipe, RowsLast, Rule, Scaling,
-    SquareByColumn, SquareByRow, SquarePadded, twin,
+    BlocksLast, Fp8, Granularity, Layout, Matrix, Quantised, Quantiser, Recipe, RowsLast, Rule,
+    Scaling, SquareByColumn, SquareByRow, SquarePadded, twin,
 };
 use counterflow_runtime::driver::Element;
 use counterflow_runtime::{Communicator, Tensor};
@@ -114,13 +114,13 @@ type InOrder = (
 /// The layouts that a recipe's scales may have.
 fn orders(recipe: &Recipe) -> Vec<InOrder> {
     match recipe.scaling {
-        Scaling::Current(Pieces::OneBy128) => vec![
+        Scaling::Current(Granularity::Block1x128) => vec![
             ("RowsLast", plane::<RowsLast>, |on| on),
             ("BlocksLast", plane::<BlocksLast>, |on| {
                 on.layout::<BlocksLast>()
             }),
         ],
-        Scaling::Current(Pieces::Square) => vec![
+        Scaling::Current(Granularity::Block128x128) => vec![
             ("SquarePadded", plane::<SquarePadded>, |on| on),
             ("SquareByRow", plane::<SquareByRow>, |on| {
                 on.layout::<SquareByRow>()
@@ -129,7 +129,7 @@ fn orders(recipe: &Recipe) -> Vec<InOrder> {
                 on.layout::<SquareByColumn>()
             }),
         ],
-        Scaling::Current(Pieces::Whole | Pieces::Rows) | Scaling::Delayed => {
+        Scaling::Current(Granularity::PerTensor | Granularity::PerRow) | Scaling::Delayed => {
             vec![("", |q| q.scales.clone(), |on| on)]
         }
     }
@@ -189,7 +189,7 @@ fn compare(
         let (mut own, mut of_copy) = (scales(words.len()), scales(words_of_copy.len()));
         let launch = ordered(quantiser.on(rank, shape));
         let launch = given!(launch, &x, &mut codes, &mut copy).scales(&mut own);
-        let launch = match recipe.transposed && pieces != Pieces::Whole {
+        let launch = match recipe.transposed && pieces != Granularity::PerTensor {
             true => launch.transposed_scales(&mut of_copy),
             false => launch,
         };
@@ -206,7 +206,7 @@ fn compare(
                 &wanted_turned.with_pitch(pitch),
                 &format!("{what}: transposed"),
             );
-            if pieces != Pieces::Whole {
+            if pieces != Granularity::PerTensor {
                 let of_copy = bits(&fine(of_copy.read()));
                 same(
                     &of_copy,
@@ -257,7 +257,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
     let recipe = |from| {
         Recipe::new(
             Rule::transformer_engine(Fp8::E4M3),
-            Scaling::Current(Pieces::OneBy128),
+            Scaling::Current(Granularity::Block1x128),
             from,
         )
     };
@@ -281,7 +281,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
                 let turned = Matrix::new(&turned, [shape[1], shape[0]], recipe.from);
                 // The memory of a plane, and what it must have.
                 let plane = |x: &Matrix<'_>| {
-                    let q = twin::quantise(x, &recipe.rule, Pieces::OneBy128);
+                    let q = twin::quantise(x, &recipe.rule, Granularity::Block1x128);
                     let [lines, line] =
                         [x.shape()[1].div_ceil(128), x.shape()[0].next_multiple_of(4)];
                     let mut wanted = vec![0.0; lines * (line + more)];
@@ -307,7 +307,7 @@ fn planes_with_longer_lines(rank: &Communicator) {
                 };
                 fine(launch.launch());
                 same(&bits(&fine(own.read())), &bits(&wanted), &what);
-                let q = twin::quantise(&x, &recipe.rule, Pieces::OneBy128);
+                let q = twin::quantise(&x, &recipe.rule, Granularity::Block1x128);
                 same(&codes.read(), &q.codes, &what);
                 if recipe.transposed {
                     let of_copy = bits(&fine(of_copy.read()));

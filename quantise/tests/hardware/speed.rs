@@ -3,7 +3,7 @@
 use crate::right::{Codes, Source, given};
 use crate::{cases, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Delayed, Fp8, Pieces, Quantiser, Recipe, Rule, Scaling};
+use counterflow_quantise::{Delayed, Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
 use counterflow_runtime::driver::{Event, Stream};
 use counterflow_runtime::{Communicator, Error};
 
@@ -19,11 +19,11 @@ pub fn recipes() -> Vec<Recipe> {
     let rule = Rule::transformer_engine(Fp8::E4M3);
     let blocks = rule.powers_of_two();
     let kinds = [
-        (rule, Scaling::Current(Pieces::Whole)),
+        (rule, Scaling::Current(Granularity::PerTensor)),
         (rule, Scaling::Delayed),
-        (rule, Scaling::Current(Pieces::Rows)),
-        (blocks, Scaling::Current(Pieces::OneBy128)),
-        (blocks, Scaling::Current(Pieces::Square)),
+        (rule, Scaling::Current(Granularity::PerRow)),
+        (blocks, Scaling::Current(Granularity::Block1x128)),
+        (blocks, Scaling::Current(Granularity::Block128x128)),
     ];
     let each = kinds.map(|(rule, scaling)| Recipe::new(rule, scaling, Dtype::Bf16));
     each.iter()
@@ -36,12 +36,13 @@ pub fn recipes() -> Vec<Recipe> {
 fn bytes(recipe: &Recipe, [rows, columns]: [usize; 2]) -> usize {
     let elements = rows * columns;
     let twice = match recipe.scaling {
-        Scaling::Current(Pieces::Whole) => true,
-        Scaling::Current(Pieces::Rows) => recipe.transposed,
-        Scaling::Current(Pieces::OneBy128 | Pieces::Square) | Scaling::Delayed => false,
+        Scaling::Current(Granularity::PerTensor) => true,
+        Scaling::Current(Granularity::PerRow) => recipe.transposed,
+        Scaling::Current(Granularity::Block1x128 | Granularity::Block128x128)
+        | Scaling::Delayed => false,
     };
     let of_codes = |codes: usize| match recipe.scaling {
-        Scaling::Current(Pieces::OneBy128) => codes + codes / 32,
+        Scaling::Current(Granularity::Block1x128) => codes + codes / 32,
         Scaling::Current(_) | Scaling::Delayed => codes,
     };
     let written = of_codes(elements) * (1 + usize::from(recipe.transposed));
@@ -75,7 +76,7 @@ fn measure(rank: &Communicator, recipe: Recipe, shape: [usize; 2]) {
     let mut history = fine(quantiser.history(Delayed::transformer_engine(Fp8::E4M3)));
     let whole = matches!(
         recipe.scaling,
-        Scaling::Current(Pieces::Whole) | Scaling::Delayed
+        Scaling::Current(Granularity::PerTensor) | Scaling::Delayed
     );
     let moved = bytes(&recipe, shape);
     let from = fine(rank.zeros::<u8>([moved / 2]));

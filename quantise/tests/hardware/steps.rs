@@ -6,7 +6,7 @@ use crate::right::{Codes, Source, given, same};
 use crate::{emulated, fine, on_gpu};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_quantise::{
-    Delayed, Fp8, History, Matrix, Pick, Pieces, Quantiser, Recipe, Rule, Scaling, twin,
+    Delayed, Fp8, Granularity, History, Matrix, Pick, Quantiser, Recipe, Rule, Scaling, twin,
 };
 use counterflow_runtime::{Communicator, Tensor};
 use float8::F8E4M3;
@@ -181,7 +181,7 @@ const SHAPE: [usize; 2] = [64, 256];
 impl<'r> Whole<'r> {
     fn new(rank: &'r Communicator) -> Whole<'r> {
         let rule = Rule::transformer_engine(Fp8::E4M3);
-        let recipe = Recipe::new(rule, Scaling::Current(Pieces::Whole), Dtype::Bf16);
+        let recipe = Recipe::new(rule, Scaling::Current(Granularity::PerTensor), Dtype::Bf16);
         Whole {
             quantiser: fine(Quantiser::build(rank, recipe, SHAPE)),
             x: fine(rank.zeros(SHAPE)),
@@ -237,11 +237,11 @@ fn asides(rank: &Communicator) {
 fn buffers_and_flags(rank: &Communicator) {
     let rule = Rule::transformer_engine(Fp8::E4M3);
     let kinds = [
-        Scaling::Current(Pieces::Whole),
+        Scaling::Current(Granularity::PerTensor),
         Scaling::Delayed,
-        Scaling::Current(Pieces::Rows),
-        Scaling::Current(Pieces::OneBy128),
-        Scaling::Current(Pieces::Square),
+        Scaling::Current(Granularity::PerRow),
+        Scaling::Current(Granularity::Block1x128),
+        Scaling::Current(Granularity::Block128x128),
     ];
     let x = fine(rank.zeros::<bf16>(SHAPE));
     fine(x.write(&vec![bf16::from_f32(7.0); SHAPE[0] * SHAPE[1]]));
@@ -271,7 +271,7 @@ fn buffers_and_flags(rank: &Communicator) {
             let launch = launch.scales(&mut scales);
             let launch = match scaling {
                 Scaling::Delayed => launch.history(&mut history),
-                Scaling::Current(Pieces::Whole) => launch,
+                Scaling::Current(Granularity::PerTensor) => launch,
                 Scaling::Current(_) => launch.transposed_scales(&mut of_turned),
             };
             fine(launch.launch().and_then(|done| done.wait()));

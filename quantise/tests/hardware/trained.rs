@@ -11,9 +11,11 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::value::Value;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::{sm90, verify};
-use counterflow_quantise::{Delayed, Fp8, History, Matrix, Quantiser, Recipe, Rule, Scaling, twin};
+use counterflow_quantise::{
+    Delayed, Fp8, Granularity, History, Matrix, Quantiser, Recipe, Rule, Scaling, twin,
+};
 use counterflow_runtime::op::{Launch, Op};
-use counterflow_runtime::{Communicator, Error, Tensor};
+use counterflow_runtime::{Communicator, Error, Pending, QuantTensor, Tensor};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
 
@@ -74,11 +76,37 @@ impl Codes {
         })
     }
 
-    /// As an output of a launch.
-    pub fn given<'a>(&'a mut self, launch: Launch<'a>, name: &str) -> Launch<'a> {
+    /// As an output of a launch that is given a scale and measures.
+    pub fn measured<'a>(
+        &self,
+        launch: Launch<'_>,
+        (scale, amax): (&Tensor<f32>, &Tensor<f32>),
+    ) -> Result<Pending, Error> {
+        let (scale, amax) = (scale.clone(), amax.clone());
         match self {
-            Codes::E4M3(codes) => launch.tensor(name, codes),
-            Codes::E5M2(codes) => launch.tensor(name, codes),
+            Codes::E4M3(codes) => {
+                let mut y = QuantTensor::output(codes.clone(), scale)?.with_amax(amax)?;
+                launch.tensor("y", &mut y).launch()
+            }
+            Codes::E5M2(codes) => {
+                let mut y = QuantTensor::output(codes.clone(), scale)?.with_amax(amax)?;
+                launch.tensor("y", &mut y).launch()
+            }
+        }
+    }
+
+    /// As an output of a launch that makes its scales of 1×128.
+    pub fn made(&self, launch: Launch<'_>, scales: &Tensor<f32>) -> Result<Pending, Error> {
+        let (by, scales) = (Granularity::Block1x128, scales.clone());
+        match self {
+            Codes::E4M3(codes) => {
+                let mut y = QuantTensor::new(codes.clone(), scales, by)?;
+                launch.tensor("y", &mut y).launch()
+            }
+            Codes::E5M2(codes) => {
+                let mut y = QuantTensor::new(codes.clone(), scales, by)?;
+                launch.tensor("y", &mut y).launch()
+            }
         }
     }
 
@@ -106,9 +134,8 @@ impl Step<'_> {
         (scale, amax): (&Tensor<f32>, &mut Tensor<f32>),
     ) -> Result<(), Error> {
         let launch = op.on(rank).tensor("x", self.x).tensor("w", self.w);
-        let launch = launch.tensor("b", self.b).tensor("y.scale", scale);
-        let launch = codes.given(launch, "y");
-        launch.tensor("y.amax", amax).launch().map(drop)
+        let launch = launch.tensor("b", self.b);
+        codes.measured(launch, (scale, amax)).map(drop)
     }
 
     /// Into f32.

@@ -29,6 +29,10 @@ use std::collections::BTreeMap;
 pub struct Family {
     name: String,
     candidates: Vec<Candidate>,
+    /// Those that predictions alone consider.
+    predicted: Vec<Candidate>,
+    /// They are among the candidates.
+    predicts: bool,
 }
 
 /// One way to compute what a family does: a schedule, or several stages, one launch behind the other.
@@ -77,6 +81,8 @@ impl Family {
         let family = Family {
             name: name.into(),
             candidates: Vec::new(),
+            predicted: Vec::new(),
+            predicts: false,
         };
         family.or(schedule)
     }
@@ -93,6 +99,42 @@ impl Family {
         let stages = stages.into_iter().collect();
         self.candidates.push(Candidate { stages });
         self
+    }
+
+    /// Adds schedules that compute the same and are no candidates of an op, as they reach every rank's memory at once: nothing
+    /// chooses multicast by itself. [`Family::for_predictions`] has them.
+    ///
+    /// ```
+    /// use counterflow::families;
+    ///
+    /// let family = families::all_gather_gemm();
+    /// let predicted = family.for_predictions();
+    /// assert_eq!(predicted.candidates().last().unwrap().name(), "ag_gemm_multicast");
+    /// assert_eq!(predicted.candidates().len(), family.candidates().len() + 1);
+    /// ```
+    #[must_use]
+    pub fn or_predicted(mut self, stages: impl IntoIterator<Item = Stage>) -> Family {
+        let stages = stages.into_iter().collect();
+        self.predicted.push(Candidate { stages });
+        self
+    }
+
+    /// The family with those candidates, too, for [`choose`](super::choose) alone. An op of it is refused where one of them
+    /// would be built.
+    #[must_use]
+    pub fn for_predictions(&self) -> Family {
+        let all = self.candidates.iter().chain(&self.predicted);
+        Family {
+            name: self.name.clone(),
+            candidates: all.cloned().collect(),
+            predicted: Vec::new(),
+            predicts: true,
+        }
+    }
+
+    /// Whether it is for predictions alone.
+    pub(crate) fn predicts(&self) -> bool {
+        self.predicts
     }
 
     /// Its name, under which tables have its winners.
@@ -127,7 +169,7 @@ impl Family {
     /// The family for launches of so many ranks: orders by closure are tabulated.
     pub(crate) fn tabulated(&self, world: u32) -> Family {
         let mut family = self.clone();
-        let stages = family.candidates.iter_mut();
+        let stages = family.candidates.iter_mut().chain(&mut family.predicted);
         for stage in stages.flat_map(|candidate| &mut candidate.stages) {
             stage.program = stage.program.tabulated(world).into_owned();
         }

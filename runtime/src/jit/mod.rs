@@ -156,6 +156,10 @@ impl Compiler {
         }
     }
 
+    pub(crate) const fn probes(&self) -> Probes {
+        self.probes
+    }
+
     fn identity(&self) -> &str {
         match &self.with {
             With::Nvrtc(nvrtc) => nvrtc.identity(),

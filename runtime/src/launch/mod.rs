@@ -16,6 +16,7 @@ mod prepared;
 mod ready;
 mod tables;
 mod tensors;
+mod traced;
 mod which;
 mod workspace;
 

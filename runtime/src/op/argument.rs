@@ -2,11 +2,14 @@
 
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::encoding::{Granularity, Scaling};
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::model::Volume;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, Usage};
 use counterflow_codegen::verify::Checked;
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -61,6 +64,61 @@ pub struct Needs {
     pub shape: [usize; 2],
     /// True if peers address it, so that it must be in the symmetric heap.
     pub in_heap: bool,
+    /// Its scales, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
+    pub scale: Option<Box<Needs>>,
+    /// Whether a launch measures its amax: one number.
+    pub amax: bool,
+}
+
+/// What the numbers of a tensor's scales are.
+///
+/// ```
+/// use counterflow::op::{Granularity, ScaleUse};
+///
+/// assert_eq!(ScaleUse::Dequantises(Granularity::Block1x128).to_string(), "scales of 1×128");
+/// assert_eq!(ScaleUse::Quantises.granularity(), Granularity::PerTensor);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScaleUse {
+    /// A value is code × scale: scales of operands, and those that a launch computes.
+    Dequantises(Granularity),
+    /// A code is the result × scale, rounded: the number that an output is given.
+    Quantises,
+}
+
+impl ScaleUse {
+    /// What those of a kernel's scale tensor are.
+    pub(super) fn of(kernel: &Kernel, scale: TensorId) -> Option<ScaleUse> {
+        let usage = kernel.buffers[scale.index()].usage;
+        let of = kernel.buffers[usage.scales_of()?.index()].usage;
+        Some(ScaleUse::new(usage.scaling()?, of))
+    }
+
+    fn new(scaling: Scaling, of: Usage) -> ScaleUse {
+        match scaling {
+            Scaling::Given(_) if of.is_output() => ScaleUse::Quantises,
+            Scaling::Given(_) | Scaling::Computed(_) => {
+                ScaleUse::Dequantises(scaling.granularity())
+            }
+        }
+    }
+
+    /// Elements that share a scale.
+    pub const fn granularity(self) -> Granularity {
+        match self {
+            ScaleUse::Dequantises(granularity) => granularity,
+            ScaleUse::Quantises => Granularity::PerTensor,
+        }
+    }
+}
+
+impl fmt::Display for ScaleUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScaleUse::Dequantises(granularity) => write!(f, "scales of {granularity}"),
+            ScaleUse::Quantises => f.write_str("a number by which results are multiplied"),
+        }
+    }
 }
 
 impl Needs {
@@ -68,12 +126,42 @@ impl Needs {
     pub(crate) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
         let buffer = &kernel.buffers[tensor.index()];
         let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());
+        let [scale, amax] = Needs::planes(kernel, tensor);
         Needs {
             usage: buffer.usage,
             dtype: buffer.dtype,
             shape: [plan.held_lines(kernel, tensor), line].map(|side| side as usize),
             in_heap: buffer.usage.placement.symmetric,
+            scale: scale.map(|scale| Box::new(Needs::of(kernel, plan, scale))),
+            amax: amax.is_some(),
         }
+    }
+
+    /// The tensors of a kernel that have the scales and the amax of a tensor.
+    pub(super) fn planes(kernel: &Kernel, tensor: TensorId) -> [Option<TensorId>; 2] {
+        let find = |is: &dyn Fn(Usage) -> bool| {
+            let found = kernel.buffers.iter().position(|buffer| is(buffer.usage));
+            found.map(|at| TensorId(at as u16))
+        };
+        [
+            find(&|usage| usage.scales_of() == Some(tensor)),
+            find(&|usage| usage.amax_of() == Some(tensor)),
+        ]
+    }
+
+    /// What the numbers of its scales are.
+    ///
+    /// ```
+    /// use counterflow::op::{Granularity, ScaleUse};
+    /// # use counterflow::{Communicator, Dtype, Scales, schedules::GemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows).up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.needs("x")?.scale_use(), Some(ScaleUse::Dequantises(Granularity::PerRow)));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn scale_use(&self) -> Option<ScaleUse> {
+        let scaling = self.scale.as_ref()?.usage.scaling()?;
+        Some(ScaleUse::new(scaling, self.usage))
     }
 
     /// Bytes of it.
@@ -149,7 +237,7 @@ pub(super) fn check_one(
     given: &Given,
 ) -> Result<(), Error> {
     let buffer = &kernel.buffers[tensor.index()];
-    let name = &buffer.name;
+    let name = called(kernel, tensor);
     let needs = &planned.needs[tensor.index()];
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     match given.home {
@@ -232,7 +320,7 @@ pub(super) fn check_starts(
         let buffer = &kernel.buffers[one.0.index()];
         let align = align(buffer);
         if !one.1.is_multiple_of(align) {
-            let name = &buffer.name;
+            let name = called(kernel, one.0);
             return Err(Error::Usage {
                 what: format!("{name} starts at an address that is not a multiple of {align}"),
                 legal: format!(
@@ -244,14 +332,13 @@ pub(super) fn check_starts(
         for other in &given[at + 1..] {
             let b = range(other);
             let both = a.start < b.end && b.start < a.end;
-            let [first, second] = [one, other].map(|(id, _)| &kernel.buffers[id.index()]);
+            let [first, second] = [one, other].map(|(id, _)| *id);
+            let written = |id: TensorId| written(&kernel.buffers[id.index()]);
             if both && (written(first) || written(second)) {
                 let writes = if written(first) { first } else { second };
+                let [first, second, writes] = [first, second, writes].map(|id| called(kernel, id));
                 return Err(Error::Usage {
-                    what: format!(
-                        "{} and {} overlap, and the launch writes {}",
-                        first.name, second.name, writes.name
-                    ),
+                    what: format!("{first} and {second} overlap, and the launch writes {writes}"),
                     legal: "give tensors that do not overlap".into(),
                 });
             }
@@ -260,29 +347,62 @@ pub(super) fn check_starts(
     Ok(())
 }
 
-/// The tensor of that name. Scratch is the op's own.
+/// A tensor in reports: its name, or that of the tensor whose scales or amax it has.
+pub(super) fn called(kernel: &Kernel, tensor: TensorId) -> Cow<'_, str> {
+    let buffer = &kernel.buffers[tensor.index()];
+    let name = |of: TensorId| &kernel.buffers[of.index()].name;
+    match (buffer.usage.scales_of(), buffer.usage.amax_of()) {
+        (Some(of), _) => format!("the scale tensor of {}", name(of)).into(),
+        (_, Some(of)) => format!("the amax of {}", name(of)).into(),
+        (None, None) => buffer.name.as_str().into(),
+    }
+}
+
+/// Whether launches are given it by its name: scratch is the op's own, and scales and amaxes come with their tensors.
+fn is_named(buffer: &&Buffer) -> bool {
+    !buffer.is_scratch() && buffer.usage.plane.is_none()
+}
+
+/// The tensor of that name.
 pub(super) fn find(kernel: &Kernel, name: &str) -> Result<TensorId, Error> {
-    let named = |buffer: &&Buffer| !buffer.is_scratch();
-    let at = kernel
-        .buffers
-        .iter()
-        .position(|buffer| named(&buffer) && buffer.name == name);
-    at.map(|at| TensorId(at as u16))
-        .ok_or_else(|| Error::Usage {
+    let found = same(kernel, name);
+    let usage = found.map(|id| kernel.buffers[id.index()].usage);
+    let of = usage.and_then(|usage| usage.plane).map(|plane| plane.of);
+    match (found, of) {
+        (Some(id), None) => Ok(id),
+        (_, Some(of)) => {
+            let of = &kernel.buffers[of.index()].name;
+            Err(Error::Usage {
+                what: format!("`{name}` is no tensor of its own"),
+                legal: format!(
+                    "give `{of}` as a `QuantTensor`, which has its codes, scales and amax; `needs(\"{of}\")` says what they hold"
+                ),
+            })
+        }
+        (None, None) => Err(Error::Usage {
             what: format!("{} has no tensor `{name}`", kernel.name),
             legal: format!(
                 "its tensors are {}",
-                names(kernel.buffers.iter().filter(named))
+                names(kernel.buffers.iter().filter(is_named))
             ),
-        })
+        }),
+    }
+}
+
+/// The tensor of another kernel of the op that a launch's tensor of that name is.
+pub(super) fn same(kernel: &Kernel, name: &str) -> Option<TensorId> {
+    let mut buffers = kernel.buffers.iter();
+    let at = buffers.position(|buffer| !buffer.is_scratch() && buffer.name == name);
+    at.map(|at| TensorId(at as u16))
 }
 
 /// Rejects a launch without all of its tensors.
 pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error> {
-    let absent =
-        kernel.buffers.iter().enumerate().filter(|(at, buffer)| {
-            !buffer.is_scratch() && !given.iter().any(|id| id.index() == *at)
-        });
+    let absent = kernel
+        .buffers
+        .iter()
+        .enumerate()
+        .filter(|(at, buffer)| is_named(buffer) && !given.iter().any(|id| id.index() == *at));
     let absent: Vec<&Buffer> = absent.map(|(_, buffer)| buffer).collect();
     if absent.is_empty() {
         return Ok(());

@@ -270,22 +270,18 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// Requirements of a launch of so many rows, or of [`Sizes`]. With scales of 1×128, fewer rows have shorter lines,
-    /// whether one rank has them or they
-    /// are gathered and chunks lie behind each other as planes of their own: give the memory of the largest launch in that shape
-    /// ([`Tensor::shaped`](crate::Tensor::shaped), [`UserBuffer::shaped`](crate::UserBuffer::shaped)).
+    /// Requirements of a launch of so many rows, or of [`Sizes`]. Scales of 1×128 of fewer rows have shorter lines: give the memory of the
+    /// largest launch in that shape ([`QuantTensor::shaped`](crate::QuantTensor::shaped)).
     ///
     /// ```
-    /// # use counterflow::{Communicator, Dtype, Scales, prelude::e4m3, schedules::AgGemmOp};
+    /// # use counterflow::{Communicator, Dtype, QuantTensor, Scales, prelude::e4m3, schedules::AgGemmOp};
     /// # let ranks = Communicator::emulated(2)?;
     /// # Communicator::each(&ranks, |rank| {
     /// let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
     /// let op = op.first_options().up_to(64, 64, 128).build()?;
-    /// let scales = rank.allocate::<f32>("x.scale", op.needs("x.scale")?.shape)?;
-    /// let of_39_rows = op.needs_at("x.scale", 39)?;
-    /// assert_eq!((scales.shape(), of_39_rows.shape), (&[2, 32][..], [2, 20])); // 20 rows of rank 0, 19 of rank 1
-    /// let scales = scales.shaped(of_39_rows.shape)?;
-    /// # assert_eq!(scales.len(), 40);
+    /// let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
+    /// let of_39_rows = x.shaped(&op.needs_at("x", 39)?)?; // 20 rows of rank 0, 19 of rank 1
+    /// assert_eq!((x.scales().shape(), of_39_rows.scales().shape()), (&[2, 32][..], &[2, 20][..]));
     /// # rank.barrier()
     /// # })?;
     /// # Ok::<(), counterflow::Error>(())

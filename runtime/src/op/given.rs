@@ -1,6 +1,6 @@
 //! The memory that a launch is given.
 
-use super::argument::{Extent, Given, Home};
+use super::argument::{Extent, Given, Home, ScaleUse};
 use crate::communicator::Communicator;
 use crate::driver::{Element, Foreign, Opened, Stream};
 use crate::error::Error;
@@ -42,6 +42,14 @@ pub struct Argument<'a> {
     extent: Extent,
     bytes: u64,
     writable: bool,
+    /// The scales and the amax of a `QuantTensor`.
+    planes: Option<Box<Planes<'a>>>,
+}
+
+#[derive(Debug)]
+struct Planes<'a> {
+    scale: (ScaleUse, Argument<'a>),
+    amax: Option<Argument<'a>>,
 }
 
 #[derive(Debug)]
@@ -85,6 +93,7 @@ impl<'a> Argument<'a> {
             extent: Extent::Shaped(rows_and_columns(buffer.shape())),
             bytes,
             writable,
+            planes: None,
         }
     }
 
@@ -104,6 +113,7 @@ impl<'a> Argument<'a> {
             extent: Extent::Shaped(tensor.shape()),
             bytes,
             writable: writable && !tensor.is_read_only(),
+            planes: None,
         }
     }
 
@@ -115,7 +125,49 @@ impl<'a> Argument<'a> {
             extent: Extent::Flat(elements),
             bytes: (elements * size_of::<T>()) as u64,
             writable,
+            planes: None,
         }
+    }
+
+    /// The same with scales, and the amax if there is one.
+    pub(super) fn with_planes(
+        self,
+        scale: (ScaleUse, Argument<'a>),
+        amax: Option<Argument<'a>>,
+    ) -> Self {
+        Argument {
+            planes: Some(Box::new(Planes { scale, amax })),
+            ..self
+        }
+    }
+
+    /// Its scales and its amax, which it has no more.
+    pub(super) fn take_planes(
+        &mut self,
+    ) -> (Option<(ScaleUse, Argument<'a>)>, Option<Argument<'a>>) {
+        let planes = self.planes.take();
+        planes.map_or((None, None), |planes| (Some(planes.scale), planes.amax))
+    }
+
+    /// Its scales, which it has no more, if it is a [`QuantTensor`](super::QuantTensor): what they are, and their memory.
+    ///
+    /// ```
+    /// use counterflow::op::{Argument, Granularity, QuantTensor, ScaleUse};
+    /// # let rank = &counterflow::Communicator::emulated(1)?[0];
+    /// # let codes = rank.zeros::<counterflow::prelude::e4m3>([3, 16])?;
+    /// let x = QuantTensor::new(codes, rank.zeros::<f32>([3, 1])?, Granularity::PerRow)?;
+    /// let mut codes = Argument::from(&x);
+    /// let (is, scales) = codes.take_scales().expect("its scales");
+    /// assert_eq!((is, scales.shape()), (ScaleUse::Dequantises(Granularity::PerRow), Some([3, 1])));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn take_scales(&mut self) -> Option<(ScaleUse, Argument<'a>)> {
+        self.take_planes().0
+    }
+
+    /// Whether it is codes together with their scales.
+    pub(super) fn has_scales(&self) -> bool {
+        self.planes.is_some()
     }
 
     /// Its rows and columns; none of another library's slice, which has only a length.
@@ -296,7 +348,7 @@ impl Open<'_> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an input",
-    note = "give `&` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"
+    note = "give `&` a `Tensor`, a `UserBuffer` or a `QuantTensor` of this rank, or a slice or view of cudarc's"
 )]
 pub trait Input<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
@@ -312,11 +364,43 @@ pub trait Input<'a>: Into<Argument<'a>> + sealed::Sealed {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an output",
-    note = "a launch writes it: give `&mut` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"
+    note = "a launch writes it: give `&mut` a `Tensor`, a `UserBuffer` or a `QuantTensor` of this rank, or a slice or view of cudarc's"
 )]
 pub trait Output<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
-mod sealed {
+#[diagnostic::on_unimplemented(
+    message = "{Self} cannot be given for an input that peers address",
+    note = "it must be in the symmetric heap: give `&` a `UserBuffer`, or a `QuantTensor` of one: `Communicator::allocate`, `QuantTensor::allocate`"
+)]
+/// What an input that peers address may be given: `&` memory of the symmetric heap.
+///
+/// ```
+/// use counterflow::{UserBuffer, op::{HeapInput, HeapOutput}, prelude::bf16, schedules::GemmRsOp};
+///
+/// fn output<'a>(launch: GemmRsOp<'a>, y: impl HeapOutput<'a>) -> GemmRsOp<'a> {
+///     launch.y(y)
+/// }
+/// # fn is_input<'a>(_: impl HeapInput<'a>) {}
+/// # fn both<'a>(launch: GemmRsOp<'a>, x: &'a UserBuffer<bf16>, y: &'a mut UserBuffer<bf16>) {
+/// #     is_input(x);
+/// #     output(launch, y);
+/// # }
+/// ```
+pub trait HeapInput<'a>: Input<'a> {}
+
+#[diagnostic::on_unimplemented(
+    message = "{Self} cannot be given for an output that peers address",
+    note = "it must be in the symmetric heap, and a launch writes it: give `&mut` a `UserBuffer`, or a `QuantTensor` of one: `Communicator::allocate`, `QuantTensor::allocate`"
+)]
+/// What an output that peers address may be given: `&mut` memory of the symmetric heap.
+///
+/// [`HeapInput`] has an example with both.
+pub trait HeapOutput<'a>: Output<'a> {}
+
+impl<'a, T: Element> HeapInput<'a> for &'a UserBuffer<T> {}
+impl<'a, T: Element> HeapOutput<'a> for &'a mut UserBuffer<T> {}
+
+pub(super) mod sealed {
     pub trait Sealed {}
 }
 

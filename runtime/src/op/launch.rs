@@ -3,6 +3,7 @@
 use super::argument;
 use super::built::{Inner, Stage};
 use super::given::{Argument, lenders};
+use super::planes;
 use super::sizes::Sizes;
 use crate::attempt::Attempt;
 use crate::begins::Begins;
@@ -43,8 +44,8 @@ pub struct Launch<'a> {
     op: &'a Inner,
     caller: Caller<'a>,
     given: Vec<(TensorId, Argument<'a>)>,
-    /// The first name that is no tensor's.
-    unknown: Option<Error>,
+    /// The first that is no tensor of the schedule, or has other scales.
+    refused: Option<Error>,
     sizes: Sizes,
 }
 
@@ -54,17 +55,20 @@ impl<'a> Launch<'a> {
             op,
             caller,
             given: Vec::with_capacity(8),
-            unknown: None,
+            refused: None,
             sizes: Sizes::default(),
         }
     }
 
-    /// Gives the schedule's tensor of that name: `&` an input, `&mut` an output. What is gathered may be given by `&`.
+    /// Gives the schedule's tensor of that name: `&` an input, `&mut` an output. What is gathered may be given by `&`. A tensor with
+    /// scales is given as a [`QuantTensor`](super::QuantTensor).
     pub fn tensor(mut self, name: &str, memory: impl Into<Argument<'a>>) -> Self {
-        match argument::find(self.op.kernel(), name) {
-            Ok(id) => self.given.push((id, memory.into())),
-            Err(unknown) => {
-                self.unknown.get_or_insert(unknown);
+        let kernel = self.op.kernel();
+        let given = argument::find(kernel, name);
+        match given.and_then(|id| planes::assign(kernel, id, memory.into())) {
+            Ok(assigned) => self.given.extend(assigned.into_iter().flatten()),
+            Err(refused) => {
+                self.refused.get_or_insert(refused);
             }
         }
         self
@@ -155,10 +159,10 @@ impl<'a> Launch<'a> {
             op,
             caller,
             mut given,
-            unknown,
+            refused,
             sizes,
         } = self;
-        unknown.map_or(Ok(()), Err)?;
+        refused.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
@@ -201,11 +205,16 @@ impl<'a> Launch<'a> {
         // Those of other libraries' memory, each once.
         let mut theirs: Vec<Stream> = Vec::new();
         for (id, argument) in &given {
-            let name = &op.kernel().buffers[id.index()].name;
-            let id = match largest {
-                true => *id,
-                false => argument::find(kernel, name)?,
+            let name = &argument::called(op.kernel(), *id);
+            let known = &op.kernel().buffers[id.index()].name;
+            let same = match largest {
+                true => Some(*id),
+                false => argument::same(kernel, known),
             };
+            let id = same.ok_or_else(|| Error::Usage {
+                what: format!("{name} in a launch of so few rows"),
+                legal: "build the op anew: its buckets have the same tensors".into(),
+            })?;
             if ids.contains(&id) {
                 return Err(Error::Usage {
                     what: format!("{name} was given twice"),

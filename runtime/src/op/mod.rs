@@ -13,6 +13,8 @@ mod captured;
 mod ends;
 mod given;
 mod launch;
+mod planes;
+mod quantised;
 mod sizes;
 #[cfg(test)]
 mod stages;
@@ -22,11 +24,13 @@ mod workspace;
 
 pub use crate::caller::Caller;
 pub use crate::driver::Element;
-pub use argument::Needs;
+pub use argument::{Needs, ScaleUse};
 pub use builder::OpBuilder;
 pub use built::{ByName, Op};
-pub use given::{Argument, Input, Output};
+pub use counterflow_codegen::encoding::Granularity;
+pub use given::{Argument, HeapInput, HeapOutput, Input, Output};
 pub use launch::Launch;
+pub use quantised::{Code, Handle, Memory, QuantTensor};
 pub use sizes::Sizes;
 pub use step::{Part, Running, Step};
 pub use typed::{Computes, Launcher, Schedule};

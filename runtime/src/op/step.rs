@@ -272,6 +272,13 @@ fn check(
 ) -> Result<(), Error> {
     let given = argument.given(part.name, rank, (records, false))?;
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
+    if argument.has_scales() {
+        let what = format!("{} was given with scales", part.name);
+        return refuse(
+            what,
+            "give codes and scales as a part each: a kernel of yours takes both".into(),
+        );
+    }
     if let Home::Elsewhere(place) = given.home {
         let what = format!("{} is of {place}", part.name);
         return refuse(what, format!("give memory of rank {}", rank.rank()));

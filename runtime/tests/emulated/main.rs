@@ -15,6 +15,7 @@ mod no_rows;
 mod orders;
 mod partial;
 mod planes;
+mod quantised;
 mod refused;
 mod rounds;
 mod schedules;

@@ -4,7 +4,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::Program;
 use counterflow_runtime::driver::Stream;
-use counterflow_runtime::{Communicator, Error};
+use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
 use std::time::Duration;
@@ -43,11 +43,12 @@ fn a_launch_of_no_rows_does_nothing() -> Result<(), Error> {
     let op = rank.op(&program).output(Dtype::E4M3).amax();
     let op = op.up_to(64, 64, 64).build()?;
     let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    let mut y = rank.zeros::<F8E4M3>([64, 64])?;
-    let (scale, mut amax) = (rank.zeros::<f32>([1])?, rank.zeros::<f32>([1])?);
+    let (codes, amax) = (rank.zeros::<F8E4M3>([64, 64])?, rank.zeros::<f32>([1])?);
+    let scale = rank.zeros::<f32>([1])?;
     x.write(&[bf16::ONE; 64 * 64])?;
     w.write(&[bf16::ONE; 64 * 64])?;
     scale.write(&[1.0])?;
+    let mut y = QuantTensor::output(codes.clone(), scale)?.with_amax(amax.clone())?;
     let stream: Stream = rank.gpu().stream()?;
     for (rows, wanted) in [(0, [0.0; 2]), (2, [64.0; 2]), (0, [64.0; 2])] {
         for on_stream in [false, true] {
@@ -56,13 +57,8 @@ fn a_launch_of_no_rows_does_nothing() -> Result<(), Error> {
                 false => op.on(rank),
             };
             let launch = launch.tensor("x", &x).tensor("w", &w).tensor("y", &mut y);
-            let launch = launch.tensor("y.scale", &scale);
-            launch
-                .tensor("y.amax", &mut amax)
-                .rows(rows)
-                .launch()?
-                .wait()?;
-            assert_eq!([y.read()?[0].to_f32(), amax.read()?[0]], wanted);
+            launch.rows(rows).launch()?.wait()?;
+            assert_eq!([codes.read()?[0].to_f32(), amax.read()?[0]], wanted);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use crate::schedules;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Scales;
-use counterflow_runtime::{Communicator, Error};
+use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
 
@@ -18,35 +18,37 @@ fn a_plane_of_fewer_rows_has_shorter_lines() -> Result<(), Error> {
     let program = schedules::product((128, 64));
     let op = rank.op(&program).dtype(Dtype::E4M3);
     let op = op.scales(Scales::Blocks1d2d).up_to(ROWS, N, K).build()?;
-    let (x, w) = (
-        rank.zeros::<F8E4M3>([ROWS, K])?,
-        rank.zeros::<F8E4M3>([N, K])?,
-    );
-    let plane = rank.zeros::<f32>(op.needs("x.scale")?.shape)?;
-    let of_w = rank.zeros::<f32>(op.needs("w.scale")?.shape)?;
+    let x = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("x")?)?;
+    let w = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("w")?)?;
+    let plane = x.scales();
     assert_eq!(plane.shape(), [3, ROWS]);
-    x.fill(F8E4M3::ONE.to_bits())?;
-    w.fill(F8E4M3::ONE.to_bits())?;
-    of_w.write(&vec![1.0; of_w.len()])?;
+    x.codes().fill(F8E4M3::ONE.to_bits())?;
+    w.codes().fill(F8E4M3::ONE.to_bits())?;
+    w.scales().write(&vec![1.0; w.scales().len()])?;
     for rows in [ROWS, 39, 1] {
         let mut y = rank.zeros::<bf16>([ROWS, N])?;
-        let [lines, line] = op.needs_at("x.scale", rows)?.shape;
+        let needs = op.needs_at("x", rows)?;
+        let shorter = x.shaped(&needs)?;
+        let [lines, line] = shorter.scales().shape();
         assert_eq!([lines, line], [3, rows.next_multiple_of(4)]);
         plane.fill(0xff)?;
-        let shorter = plane.shaped([lines, line])?;
         let scales = |at: usize| match at % line < rows {
             true => 2f32.powi((at % line % 5) as i32),
             false => 0.0,
         };
-        shorter.write(&(0..lines * line).map(scales).collect::<Vec<_>>())?;
-        let mut launch = |plane| {
-            let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-            let launch = launch.tensor("y", &mut y).tensor("x.scale", plane);
-            launch.tensor("w.scale", &of_w).rows(rows).launch()
+        shorter
+            .scales()
+            .write(&(0..lines * line).map(scales).collect::<Vec<_>>())?;
+        let mut launch = |x: &QuantTensor| {
+            let launch = op.on(rank).tensor("x", x).tensor("w", &w);
+            launch.tensor("y", &mut y).rows(rows).launch()
         };
         if line != ROWS {
-            let error = launch(&plane).map(drop).expect_err("lines of all rows");
-            assert_eq!(error.to_string(), format!("x.scale is 3 x {ROWS}"));
+            let error = launch(&x).map(drop).expect_err("lines of all rows");
+            assert_eq!(
+                error.to_string(),
+                format!("the scale tensor of x is 3 x {ROWS}")
+            );
             let help = error.help().unwrap_or_default().to_owned();
             let wanted = format!("give 3 x {line} for {rows}x{N}x{K}; `needs_at` has");
             assert!(

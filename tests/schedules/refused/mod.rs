@@ -17,7 +17,7 @@ fn plain() -> Variant {
 }
 
 /// In the order of the table.
-const EXHIBITS: [Exhibit; 22] = [
+const EXHIBITS: [Exhibit; 23] = [
     (panels, plain),
     (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::Rows)),
     (some_pieces, plain),
@@ -31,6 +31,7 @@ const EXHIBITS: [Exhibit; 22] = [
     (scales_everywhere, || {
         plain().dtype(Dtype::E4M3).scales(Scales::Rows)
     }),
+    (signals_at_two_addresses, plain),
     (operand_in_a_slot, plain),
     (operand_of_a_peer, plain),
     (multiplies_in_a_loop, plain),

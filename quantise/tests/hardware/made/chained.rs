@@ -4,39 +4,30 @@ use super::{K, MOST_RANKS, NEXT, chained_rule, gather, holds, next, of_twin, pla
 use crate::fine;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Scales;
-use counterflow_quantise::{Matrix, Pieces, RowsLast, SquarePadded, twin};
+use counterflow_quantise::{Granularity, Matrix, RowsLast, SquarePadded, twin};
 use counterflow_runtime::op::Launch;
-use counterflow_runtime::{Communicator, Error, Tensor};
+use counterflow_runtime::{Communicator, Error, QuantTensor};
 use float8::F8E4M3;
 use half::bf16;
 use proptest::prelude::*;
 use std::sync::PoisonError;
 
-/// The next product's second operand, quantised by 128×128.
-struct Second {
-    codes: Tensor<F8E4M3>,
-    scales: Tensor<f32>,
-}
-
-impl Second {
-    /// Of so much depth.
-    fn new(rank: &Communicator, depth: usize) -> Result<Second, Error> {
-        let v: Vec<f32> = plain(NEXT * depth, 11)
-            .into_iter()
-            .map(bf16::to_f32)
-            .collect();
-        let v = Matrix::new(&v, [NEXT, depth], Dtype::F32);
-        let v = twin::quantise(&v, &chained_rule(), Pieces::Square);
-        let plane = v.plane::<SquarePadded>();
-        let lines = NEXT.div_ceil(128);
-        let second = Second {
-            codes: rank.zeros([NEXT, depth])?,
-            scales: rank.zeros([lines, plane.values().len() / lines])?,
-        };
-        second.codes.write(&of_bits(&v.codes))?;
-        second.scales.write(plane.values())?;
-        Ok(second)
-    }
+/// The next product's second operand, of so much depth, quantised by 128×128.
+fn second(rank: &Communicator, depth: usize) -> Result<QuantTensor, Error> {
+    let v: Vec<f32> = plain(NEXT * depth, 11)
+        .into_iter()
+        .map(bf16::to_f32)
+        .collect();
+    let v = Matrix::new(&v, [NEXT, depth], Dtype::F32);
+    let v = twin::quantise(&v, &chained_rule(), Granularity::Block128x128);
+    let plane = v.plane::<SquarePadded>();
+    let (codes, scales) = (
+        rank.zeros([NEXT, depth])?,
+        rank.zeros(Granularity::Block128x128.scales([NEXT, depth]))?,
+    );
+    codes.write(&of_bits(&v.codes))?;
+    scales.write(plane.values())?;
+    QuantTensor::new(codes, scales, Granularity::Block128x128)
 }
 
 fn of_bits(codes: &[u8]) -> Vec<F8E4M3> {
@@ -56,7 +47,7 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
     let rule = chained_rule();
     let [narrow, wide] = [Dtype::Bf16, Dtype::F32].map(|y| gather(Dtype::Bf16, y));
     let (all_x, all_w) = (plain(m * K, 3), plain(n * K, 4));
-    let second = next();
+    let after = next();
     Communicator::each(all, |rank| {
         rank.reserve(4 << 20)?;
         let op = rank
@@ -66,7 +57,7 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
             .build()?;
         let plain = rank.op(&wide).up_to(m, n, K).build()?;
         let next = rank
-            .op(&second)
+            .op(&after)
             .scales(Scales::Blocks1d2d)
             .up_to(m, NEXT, n)
             .build()?;
@@ -83,31 +74,25 @@ fn chained(all: &[Communicator], m: usize, n: usize) -> Result<(), Error> {
         let launch = plain.on(rank).tensor("x", &x).tensor("w", &w);
         alone(rank, launch.tensor("y", &mut wanted))?;
         let wanted = of_twin(&wanted.read()?, [m, n], &rule);
-        let mut codes = rank.zeros::<F8E4M3>([m, n])?;
-        let mut scales = rank.zeros::<f32>(op.needs("y.scale")?.shape)?;
-        scales.fill(0xff)?;
+        let mut ours = QuantTensor::zeros::<F8E4M3>(rank, &op.needs("y")?)?;
+        ours.scales().fill(0xff)?;
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-        let launch = launch
-            .tensor("y", &mut codes)
-            .tensor("y.scale", &mut scales);
-        alone(rank, launch)?;
-        let read: Vec<u8> = codes.read()?.iter().map(F8E4M3::to_bits).collect();
-        holds(&format!("{m} rows of {n}"), &read, &scales.read()?, &wanted);
+        alone(rank, launch.tensor("y", &mut ours))?;
+        let read: Vec<u8> = ours.codes().read()?.iter().map(F8E4M3::to_bits).collect();
+        let scales = ours.scales().read()?;
+        holds(&format!("{m} rows of {n}"), &read, &scales, &wanted);
 
-        let second = Second::new(rank, n)?;
-        let after = |codes: &Tensor<F8E4M3>, scales: &Tensor<f32>| -> Result<Vec<u16>, Error> {
+        let second = second(rank, n)?;
+        let after = |x: &QuantTensor| -> Result<Vec<u16>, Error> {
             let mut z = rank.zeros::<bf16>([m, NEXT])?;
-            let launch = next.on(rank).tensor("x", codes).tensor("w", &second.codes);
-            let launch = launch
-                .tensor("x.scale", scales)
-                .tensor("w.scale", &second.scales);
+            let launch = next.on(rank).tensor("x", x).tensor("w", &second);
             launch.tensor("y", &mut z).launch()?.wait()?;
             Ok(z.read()?.iter().map(|value| value.to_bits()).collect())
         };
-        let theirs = (rank.zeros([m, n])?, rank.zeros(scales.shape())?);
-        theirs.0.write(&of_bits(&wanted.codes))?;
-        theirs.1.write(wanted.plane::<RowsLast>().values())?;
-        let (ours, theirs) = (after(&codes, &scales)?, after(&theirs.0, &theirs.1)?);
+        let theirs = QuantTensor::zeros::<F8E4M3>(rank, &next.needs("x")?)?;
+        theirs.codes().write(&of_bits(&wanted.codes))?;
+        theirs.scales().write(wanted.plane::<RowsLast>().values())?;
+        let (ours, theirs) = (after(&ours)?, after(&theirs)?);
         assert!(ours == theirs, "{m} rows of {n}, then {NEXT}");
         assert!(ours.iter().any(|bits| *bits != 0));
         rank.barrier()
@@ -128,7 +113,7 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
         gather(Dtype::E4M3, Dtype::Bf16),
     );
     let (all_x, all_w) = (plain(m * K, 5), plain(n * K, 6));
-    let second = next();
+    let after = next();
     Communicator::each(all, |rank| {
         rank.reserve(8 << 20)?;
         let op = rank
@@ -142,59 +127,41 @@ fn gathered(all: &[Communicator], rows: usize, n: usize) -> Result<(), Error> {
             .up_to(m, NEXT, n)
             .build()?;
         let whole = rank
-            .op(&second)
+            .op(&after)
             .scales(Scales::Blocks1d2d)
             .up_to(m, NEXT, n)
             .build()?;
-        let codes = rank.allocate::<F8E4M3>("x", gather.needs("x")?.shape)?;
-        let [lines, chunk] = gather.needs("x.scale")?.shape;
-        let (planes, lines) = (
-            rank.allocate::<f32>("x.scale", [lines, chunk])?,
-            lines / all.len(),
-        );
+        let gathered = QuantTensor::allocate::<F8E4M3>(rank, "x", &gather.needs("x")?)?;
+        let (lines, chunk) = match gathered.scales().shape() {
+            [lines, chunk] => (*lines, *chunk),
+            other => panic!("{other:?}"),
+        };
+        let lines = lines / all.len();
         let me = rank.rank() as usize;
         let (x, w) = (rank.zeros::<bf16>([rows, K])?, rank.zeros::<bf16>([n, K])?);
         x.write(&all_x[me * rows * K..(me + 1) * rows * K])?;
         w.write(&all_w)?;
-        let mut own = codes.rows(me * rows..(me + 1) * rows)?;
-        let mut own_scales = planes.rows(me * lines..(me + 1) * lines)?;
+        let mut own = gathered.rows(me * rows..(me + 1) * rows)?;
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
-        launch
-            .tensor("y", &mut own)
-            .tensor("y.scale", &mut own_scales)
-            .launch()?
-            .wait()?;
-        let second = Second::new(rank, n)?;
+        launch.tensor("y", &mut own).launch()?.wait()?;
+        let second = second(rank, n)?;
         let mut z = rank.zeros::<bf16>([m, NEXT])?;
-        let launch = gather
-            .on(rank)
-            .tensor("x", &codes)
-            .tensor("w", &second.codes);
-        let launch = launch
-            .tensor("x.scale", &planes)
-            .tensor("w.scale", &second.scales);
+        let launch = gather.on(rank).tensor("x", &gathered).tensor("w", &second);
         alone(rank, launch.tensor("y", &mut z))?;
 
         // All rows on one rank, with the same codes and scales in one plane.
-        let local = rank.zeros::<F8E4M3>([m, n])?;
-        local.write(&codes.read()?[..m * n])?;
-        let scales = rank.zeros::<f32>(whole.needs("x.scale")?.shape)?;
-        let of_ranks = planes.read()?;
-        let [_, padded] = scales.shape();
+        let local = QuantTensor::zeros::<F8E4M3>(rank, &whole.needs("x")?)?;
+        local.codes().write(&gathered.codes().read()?[..m * n])?;
+        let of_ranks = gathered.scales().read()?;
+        let [_, padded] = local.scales().shape();
         let mut together = vec![0.0; lines * padded];
         for (line, row) in (0..lines).flat_map(|line| (0..m).map(move |row| (line, row))) {
             together[line * padded + row] =
                 of_ranks[(row / rows * lines + line) * chunk + row % rows];
         }
-        scales.write(&together)?;
+        local.scales().write(&together)?;
         let mut wanted = rank.zeros::<bf16>([m, NEXT])?;
-        let launch = whole
-            .on(rank)
-            .tensor("x", &local)
-            .tensor("w", &second.codes);
-        let launch = launch
-            .tensor("x.scale", &scales)
-            .tensor("w.scale", &second.scales);
+        let launch = whole.on(rank).tensor("x", &local).tensor("w", &second);
         launch.tensor("y", &mut wanted).launch()?.wait()?;
         let of = |y: Vec<bf16>| y.into_iter().map(bf16::to_bits).collect::<Vec<_>>();
         let (z, wanted) = (of(z.read()?), of(wanted.read()?));

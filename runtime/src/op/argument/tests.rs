@@ -171,7 +171,7 @@ fn a_scale_is_aligned_as_a_number() {
         let kernel = kernel.expect("a kernel");
         let plan = verify::plan(&kernel, &Shape::new(1000, 256, 128), &Machine::h200());
         let planned = Planned::new(&kernel, 0, plan.expect("a plan"), 0);
-        let id = find(&kernel, "w.scale").expect("a scale");
+        let id = same(&kernel, "w.scale").expect("a scale");
         match check_starts(&kernel, &planned, &[(id, start)]) {
             Ok(()) => "fine".into(),
             Err(error) => error.to_string(),
@@ -180,7 +180,8 @@ fn a_scale_is_aligned_as_a_number() {
     assert_eq!(told(Scales::Whole, 4100), "fine");
     assert_eq!(told(Scales::Rows, 4112), "fine");
     for (scales, start, align) in [(Scales::Whole, 4098, 4), (Scales::Rows, 4100, 16)] {
-        let wanted = format!("w.scale starts at an address that is not a multiple of {align}");
+        let wanted =
+            format!("the scale tensor of w starts at an address that is not a multiple of {align}");
         assert!(told(scales, start).starts_with(&wanted));
     }
 }

@@ -220,6 +220,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             only,
             known,
             bits,
+            predicts: false,
         };
         let Chosen {
             candidate,

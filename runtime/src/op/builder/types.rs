@@ -35,8 +35,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// Sets the scales of FP8 operands. Launches take each operand's scale as a tensor of its own, `x.scale` for `x`, in the
-    /// GPU's memory, which they read when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
+    /// Sets the scales of FP8 operands. Launches take each operand as a [`QuantTensor`](crate::QuantTensor), codes and scales together, and read
+    /// the scales in the GPU's memory when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
     /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
     /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
     /// ranks alike.
@@ -48,19 +48,21 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// [`Op::needs_at`](crate::op::Op::needs_at) has that number for each number of rows.
     ///
     /// ```
+    /// use counterflow::op::{Granularity, QuantTensor};
     /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Whole);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
     /// let (x, w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    /// let (of_x, of_w) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
+    /// let (of_x, of_w) = (rank.zeros::<f32>([1])?, rank.zeros::<f32>([1])?);
     /// x.write(&[e4m3::ONE; 64 * 64])?;
     /// w.write(&[e4m3::ONE; 64 * 64])?;
     /// of_x.write(&[0.5])?;
     /// of_w.write(&[0.25])?;
-    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    /// // Codes and scales, each a handle of memory that may be shared.
+    /// let whole = |codes: &_, scale| QuantTensor::new(Clone::clone(codes), scale, Granularity::PerTensor);
+    /// op.on(rank).x(&whole(&x, of_x)?).w(&whole(&w, of_w)?).y(&mut y).launch()?.wait()?;
     /// assert_eq!(y.read()?, [bf16::from_f32(64.0 * 0.5 * 0.25); 64 * 64]);
     ///
     /// let op = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
@@ -69,8 +71,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// let rows: Vec<f32> = (0..64).map(|row| 0.25 * row as f32).collect();
     /// of_x.write(&rows)?;
     /// of_w.write(&[0.5; 64])?;
-    /// let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    /// launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    /// let (x, w) = (QuantTensor::new(x, of_x, Granularity::PerRow)?, QuantTensor::new(w, of_w, Granularity::PerRow)?);
+    /// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
     /// assert_eq!(y.read()?[3 * 64], bf16::from_f32(64.0 * 0.75 * 0.5));
     ///
     /// use counterflow::schedules::AgGemmOp;
@@ -78,35 +80,30 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// Communicator::each(&all, |rank| {
     ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Rows);
     ///     let op = op.first_options().up_to(64, 64, 64).build()?;
-    ///     assert!(op.needs("x.scale")?.in_heap);
-    ///     let (x, of_x) = (rank.allocate::<e4m3>("x", [64, 64])?, rank.allocate::<f32>("x.scale", [64, 1])?);
-    ///     let (w, mut y) = (rank.zeros::<e4m3>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
-    ///     let of_w = rank.zeros::<f32>([64, 1])?;
-    ///     w.write(&[e4m3::ONE; 64 * 64])?;
-    ///     of_w.write(&[0.5; 64])?;
-    ///     x.write(&[e4m3::ONE; 64 * 64])?; // this rank's 32 rows count
-    ///     of_x.write(&vec![rank.rank() as f32 + 1.0; 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    ///     let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
+    ///     let (w, mut y) = (QuantTensor::zeros::<e4m3>(rank, &op.needs("w")?)?, rank.zeros::<bf16>([64, 64])?);
+    ///     w.codes().write(&[e4m3::ONE; 64 * 64])?;
+    ///     w.scales().write(&[0.5; 64])?;
+    ///     x.codes().write(&[e4m3::ONE; 64 * 64])?; // this rank's 32 rows count
+    ///     x.scales().write(&vec![rank.rank() as f32 + 1.0; 64])?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
     ///     let y = y.read()?;
     ///     assert_eq!([y[0], y[63 * 64]], [32.0, 64.0].map(bf16::from_f32)); // rows of rank 0, and of rank 1
     ///
     ///     let op = rank.op_of::<AgGemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
     ///     let op = op.first_options().up_to(64, 64, 256).build()?;
     ///     rank.reserve(2 << 20)?; // a slot of the heap
-    ///     let (x, w) = (rank.allocate::<e4m3>("x", [64, 256])?, rank.zeros::<e4m3>([64, 256])?);
-    ///     let planes = op.needs("x.scale")?.shape;
-    ///     assert_eq!(planes, [2 * 2, 32]); // of each rank two lines, of 32 rows
-    ///     let (of_x, of_w) = (rank.allocate::<f32>("x.scale", planes)?, rank.zeros::<f32>([1, 4])?);
-    ///     w.write(&[e4m3::ONE; 64 * 256])?;
-    ///     of_w.write(&[0.5, 0.25, 0.0, 0.0])?; // a number for each 128 of K, and padding
-    ///     x.write(&[e4m3::ONE; 64 * 256])?;
-    ///     let me = rank.rank() as usize;
-    ///     let mine = [[1.0; 32], [4.0; 32]].concat().iter().map(|scale| scale * (me + 1) as f32).collect::<Vec<_>>();
-    ///     of_x.rows(2 * me..2 * me + 2)?.write(&mine)?; // or a quantiser does
+    ///     let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
+    ///     let w = QuantTensor::zeros::<e4m3>(rank, &op.needs("w")?)?;
+    ///     assert_eq!(x.scales().shape(), [2 * 2, 32]); // of each rank two lines, of 32 rows
+    ///     w.codes().write(&[e4m3::ONE; 64 * 256])?;
+    ///     w.scales().write(&[0.5, 0.25, 0.0, 0.0])?; // a number for each 128 of K, and padding
+    ///     let mine = x.rows(op.chunk("x", rank.rank(), 64)?)?;
+    ///     mine.codes().write(&[e4m3::ONE; 32 * 256])?;
+    ///     let sized = |scale: f32| scale * (rank.rank() + 1) as f32;
+    ///     mine.scales().write(&[[sized(1.0); 32], [sized(4.0); 32]].concat())?; // or a quantiser does
     ///     let mut y = rank.zeros::<bf16>([64, 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y);
-    ///     launch.tensor("x.scale", &of_x).tensor("w.scale", &of_w).launch()?.wait()?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
     ///     let y = y.read()?;
     ///     assert_eq!([y[0], y[63 * 64]], [192.0, 384.0].map(bf16::from_f32)); // 128 · (1 · 0.5 + 4 · 0.25), and twice that
     ///     Ok(())
@@ -118,25 +115,24 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// The type of outputs (`Out`) that have the type of the first parameter, instead of that. Of FP8, each result is
-    /// multiplied by
-    /// one f32 in the GPU's memory, then rounded, and saturates: launches take it as a tensor of its own, `y.scale` for `y`, and
-    /// read it when they run.
+    /// The type of outputs (`Out`) that have the type of the first parameter, instead of that. Of FP8, each result is multiplied by
+    /// one f32 in the GPU's memory, which launches read when they run, then rounded, and saturates. Launches take codes and number
+    /// together: [`QuantTensor::output`](crate::QuantTensor::output).
     ///
     /// ```
-    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
+    /// use counterflow::{Communicator, Dtype, QuantTensor, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3);
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
-    /// let scale = rank.zeros::<f32>([1, 1])?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let mut y = QuantTensor::output(rank.zeros::<e4m3>([64, 64])?, rank.zeros::<f32>([1])?)?;
     /// x.write(&[bf16::ONE; 64 * 64])?;
     /// w.write(&[bf16::ONE; 64 * 64])?;
     /// for (by, wanted) in [(0.25, 16.0), (8.0, 448.0)] {
-    ///     scale.write(&[by])?;
-    ///     op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale).launch()?.wait()?;
-    ///     assert_eq!(y.read()?, [e4m3::from_f32(wanted); 64 * 64]);
+    ///     y.scales().write(&[by])?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+    ///     assert_eq!(y.codes().read()?, [e4m3::from_f32(wanted); 64 * 64]);
     /// }
     /// # Ok::<(), counterflow::Error>(())
     /// ```
@@ -145,18 +141,15 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// Makes outputs ([`OpBuilder::output`]) FP8 with scales of 1×128, which each launch makes by that rule of what it
-    /// computes: of 128
-    /// columns of a row next to each other the amax becomes a scale, by which they are multiplied before they are rounded.
-    /// Launches
-    /// write them to a tensor of its own, `y.scale` for `y`: a plane `[⌈N/128⌉][M padded to 4]`, padding zero, as a
-    /// quantiser writes
-    /// it and as the next product reads it ([`Scales::Blocks1d2d`], [`Scales::Blocks1d1d`]). Codes and scales have the bits that
+    /// Makes outputs ([`OpBuilder::output`]) FP8 with scales of 1×128, which each launch makes by that rule of what it computes: of 128
+    /// columns of a row next to each other the amax becomes a scale, by which they are multiplied before they are rounded. Launches
+    /// write codes and scales of a [`QuantTensor`](crate::QuantTensor): scales `[⌈N/128⌉][M padded to 4]`, padding zero, as a quantiser
+    /// writes them and as the next product reads them ([`Scales::Blocks1d2d`], [`Scales::Blocks1d1d`]). Codes and scales have the bits that
     /// quantising the f32 results would give. Tiles have a multiple of 128 columns.
     ///
     /// ```
     /// use counterflow::rule::{Fp8, Rule};
-    /// use counterflow::{Communicator, Dtype, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
+    /// use counterflow::{Communicator, Dtype, QuantTensor, Scales, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
@@ -164,19 +157,17 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// let down = rank.op_of::<GemmOp>().dtype(Dtype::E4M3).scales(Scales::Blocks1d2d);
     /// let down = down.first_options().up_to(64, 64, 256).build()?;
     /// let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([256, 64])?);
-    /// let (mut y, mut scales) = (rank.zeros::<e4m3>([64, 256])?, rank.zeros::<f32>(up.needs("y.scale")?.shape)?);
+    /// let mut y = QuantTensor::zeros::<e4m3>(rank, &up.needs("y")?)?;
     /// x.write(&[bf16::ONE; 64 * 64])?;
     /// w.write(&[[bf16::ONE; 128 * 64], [bf16::from_f32(0.25); 128 * 64]].concat())?;
-    /// up.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &mut scales).launch()?.wait()?;
-    /// assert_eq!(scales.read()?, [[0.25; 64], [0.0625; 64]].concat()); // 64 and 16 as 256
-    /// assert_eq!(y.read()?, [e4m3::from_f32(256.0); 64 * 256]);
+    /// up.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+    /// assert_eq!(y.scales().read()?, [[0.25; 64], [0.0625; 64]].concat()); // 64 and 16 as 256
+    /// assert_eq!(y.codes().read()?, [e4m3::from_f32(256.0); 64 * 256]);
     ///
-    /// let (v, mut z) = (rank.zeros::<e4m3>([64, 256])?, rank.zeros::<bf16>([64, 64])?);
-    /// let of_v = rank.zeros::<f32>([1, 4])?;
-    /// v.write(&[e4m3::ONE; 64 * 256])?;
-    /// of_v.write(&[1.0, 2.0, 0.0, 0.0])?;
-    /// let launch = down.on(rank).x(&y).w(&v).y(&mut z);
-    /// launch.tensor("x.scale", &scales).tensor("w.scale", &of_v).launch()?.wait()?;
+    /// let (v, mut z) = (QuantTensor::zeros::<e4m3>(rank, &down.needs("w")?)?, rank.zeros::<bf16>([64, 64])?);
+    /// v.codes().write(&[e4m3::ONE; 64 * 256])?;
+    /// v.scales().write(&[1.0, 2.0, 0.0, 0.0])?;
+    /// down.on(rank).x(&y).w(&v).y(&mut z).launch()?.wait()?;
     /// assert_eq!(z.read()?, [bf16::from_f32(128.0 * (64.0 + 2.0 * 16.0)); 64 * 64]);
     /// # Ok::<(), counterflow::Error>(())
     /// ```
@@ -228,26 +219,25 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// Gives each output that has a scale ([`OpBuilder::output`]) its amax: one f32 in the GPU's memory, a tensor of its
-    /// own, `y.amax`
-    /// for `y`. A launch makes it as large as the largest absolute value of what it computes for the output, before the scale.
+    /// Gives each output that has a scale ([`OpBuilder::output`]) its amax: one f32 in the GPU's memory,
+    /// [`QuantTensor::with_amax`](crate::QuantTensor::with_amax). A launch makes it as large as the largest absolute value of what it computes for the output, before the scale.
     /// What it held before counts, unless its sign bit is set: then it is less than any absolute value, even if it is NaN. Where
     /// what is computed is NaN, so is the amax. Delayed scaling makes the next scale of it.
     ///
     /// ```
-    /// use counterflow::{Communicator, Dtype, prelude::{bf16, e4m3}, schedules::GemmOp};
+    /// use counterflow::{Communicator, Dtype, QuantTensor, prelude::{bf16, e4m3}, schedules::GemmOp};
     ///
     /// let rank = &Communicator::emulated(1)?[0];
     /// let op = rank.op_of::<GemmOp>().output(Dtype::E4M3).amax();
     /// let op = op.first_options().up_to(64, 64, 64).build()?;
-    /// let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<e4m3>([64, 64])?);
-    /// let (scale, mut amax) = (rank.zeros::<f32>([1, 1])?, rank.zeros::<f32>([1, 1])?);
+    /// let (x, w, amax) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<f32>([1])?);
+    /// let y = QuantTensor::output(rank.zeros::<e4m3>([64, 64])?, rank.zeros::<f32>([1])?)?;
+    /// let mut y = y.with_amax(amax.clone())?;
     /// w.write(&[bf16::ONE; 64 * 64])?;
-    /// scale.write(&[2.0])?;
+    /// y.scales().write(&[2.0])?;
     /// for (of, wanted) in [(-0.5, 32.0), (0.25, 32.0), (1.0, 64.0)] {
     ///     x.write(&[bf16::from_f32(of); 64 * 64])?;
-    ///     let launch = op.on(rank).x(&x).w(&w).y(&mut y).tensor("y.scale", &scale);
-    ///     launch.tensor("y.amax", &mut amax).launch()?.wait()?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
     ///     assert_eq!(amax.read()?, [wanted]);
     /// }
     /// # Ok::<(), counterflow::Error>(())

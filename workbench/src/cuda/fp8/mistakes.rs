@@ -135,20 +135,20 @@ fn quantised(of: Matrix, seed: u64) -> (Vec<u8>, Vec<f32>) {
     };
     match of.pieces {
         Pieces::Nothing | Pieces::Whole => {
-            let made = made(quantise::Pieces::Whole);
+            let made = made(quantise::Granularity::PerTensor);
             (made.codes, made.scales)
         }
         Pieces::Rows => {
-            let made = made(quantise::Pieces::Rows);
+            let made = made(quantise::Granularity::PerRow);
             (made.codes, made.scales)
         }
         Pieces::OneBy128 => {
-            let made = made(quantise::Pieces::OneBy128);
+            let made = made(quantise::Granularity::Block1x128);
             let plane = made.plane::<quantise::RowsLast>();
             (made.codes, plane.values().to_vec())
         }
         Pieces::Square => {
-            let made = made(quantise::Pieces::Square);
+            let made = made(quantise::Granularity::Block128x128);
             let plane = made.plane::<quantise::SquarePadded>();
             (made.codes, plane.values().to_vec())
         }

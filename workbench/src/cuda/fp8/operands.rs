@@ -4,7 +4,7 @@ use super::super::elements;
 use super::super::numbers::{Draw, GRID, Numbers};
 use super::Fp8;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_quantise::{Fp8 as Codes, Pieces as Shared, Quantiser, Recipe, Rule, Scaling};
+use counterflow_quantise::{Fp8 as Codes, Granularity as Shared, Quantiser, Recipe, Rule, Scaling};
 use counterflow_runtime::cuda::Arguments;
 use counterflow_runtime::driver::{Address, Element};
 use counterflow_runtime::{Communicator, Error};
@@ -116,11 +116,11 @@ impl<'r> OperandSource<'r> {
         let rule = Rule::transformer_engine(to);
         let (rule, shared) = match of.pieces {
             // An amax that is taken to be the largest code has the scale 1.
-            Pieces::Nothing => (rule.with_eps(of.dtype.largest()), Shared::Whole),
-            Pieces::Whole => (rule, Shared::Whole),
-            Pieces::Rows => (rule, Shared::Rows),
-            Pieces::OneBy128 => (rule, Shared::OneBy128),
-            Pieces::Square => (rule, Shared::Square),
+            Pieces::Nothing => (rule.with_eps(of.dtype.largest()), Shared::PerTensor),
+            Pieces::Whole => (rule, Shared::PerTensor),
+            Pieces::Rows => (rule, Shared::PerRow),
+            Pieces::OneBy128 => (rule, Shared::Block1x128),
+            Pieces::Square => (rule, Shared::Block128x128),
         };
         let recipe = Recipe::new(rule, Scaling::Current(shared), Dtype::Bf16);
         let quantiser = Quantiser::build(rank, recipe, of.shape())?;
