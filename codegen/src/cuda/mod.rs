@@ -16,13 +16,14 @@ mod probes;
 mod promotion;
 mod rings;
 mod scheduler;
+mod site;
 mod tiles;
 mod value;
 mod words;
 mod wrap;
 
 pub use params::{EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
-pub use probes::{Site, SiteKind};
+pub use site::{Site, SiteKind};
 
 use crate::checked::Checked;
 use crate::kernel::DimId;

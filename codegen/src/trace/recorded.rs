@@ -22,7 +22,7 @@ use std::collections::HashMap;
 /// let marks = [(0, 1000), (1, 1200), (2, 1900), (3, 2000)].map(mark).to_vec();
 /// let rank = Recorded { clock: 0, strands: vec![Strand { block: 0, marks, lost: 0 }] };
 /// let trace = measured("gemm".into(), &Events { sites: &sites, ranks: &[rank] })?;
-/// assert_eq!(trace.total, 1e-6);
+/// assert_eq!((trace.total * 1e9).round(), 1000.0); // nanoseconds
 /// # Ok::<(), Misread>(())
 /// ```
 ///

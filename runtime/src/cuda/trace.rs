@@ -53,7 +53,7 @@ pub struct Sighting {
 }
 
 impl Function {
-    /// The events since the last call, thread by thread. Waits for the stream.
+    /// The events of the last launch, if there was one since the last call, thread by thread. Waits for the stream.
     ///
     /// # Errors
     /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes).

@@ -1,4 +1,4 @@
-//! What a traced kernel's last launches wrote, as the analysis takes it.
+//! What a traced kernel's last launch wrote, as the analysis takes it.
 
 use super::Loaded;
 use crate::communicator::Communicator;
@@ -13,7 +13,7 @@ impl Loaded {
         self.code.sites()
     }
 
-    /// The events of its launches since the last call. Waits for the rank's stream.
+    /// The events of its last launch, if there was one since the last call. Waits for the rank's stream.
     ///
     /// # Errors
     /// [`Error::Usage`] if its kernel has no probes: compile it with [`Probes::trace`](crate::jit::Probes), on GPUs. What

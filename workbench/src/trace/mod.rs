@@ -1,38 +1,22 @@
 //! `trace`: what each role of a launch did when, measured beside predicted.
 
 mod gantt;
+mod measured;
 mod page;
 mod perfetto;
 mod svg;
 
 use super::args::Request;
 use super::outcome::Outcome;
-use super::ready::{self, Ready};
 use super::render::Console;
-use super::{band, check, run};
+use super::{band, check, ready, run};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{self, Machine};
-use counterflow_codegen::trace::{self, Alone, Events, Report, Trace};
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::trace::{self, Alone, Trace};
 use counterflow_codegen::verify;
-use counterflow_runtime::jit::Compiler;
-use counterflow_runtime::tuned::{self, Tuned};
-use counterflow_runtime::{Communicator, Device, Error, gpus};
+use counterflow_runtime::{Device, Error, gpus};
 use page::{Page, Seen};
 use std::path::Path;
-use std::time::Duration;
-
-/// A launch that was traced, and what it was timed beside.
-struct Measured {
-    trace: Trace,
-    report: Report,
-    /// Median time of a launch back to back, without probes and with them.
-    plain: Duration,
-    probed: Duration,
-    /// The product alone on one GPU.
-    gemm: Option<Duration>,
-}
 
 pub(super) fn trace(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let request = &run::settled(request, console)?;
@@ -50,9 +34,11 @@ pub(super) fn trace(request: &Request, console: &mut Console<'_>) -> Result<Outc
         },
         None => request.machine(),
     };
+    // With the SMs that a rank has here.
+    let series = verify::series(&ready.kernel, &request.shape, &machine)?;
+    let plan = series.plan(&request.shape)?;
     let bar = console.bar(2, "predicting");
-    let timeline =
-        model::predict(&ready.kernel, &ready.plan, &machine).map_err(Diagnostics::from)?;
+    let timeline = model::predict(&ready.kernel, &plan, &machine).map_err(Diagnostics::from)?;
     bar.step();
     let predicted = trace::predicted(&ready.kernel, &timeline);
     let alone = Alone {
@@ -63,9 +49,9 @@ pub(super) fn trace(request: &Request, console: &mut Console<'_>) -> Result<Outc
     bar.say("tracing");
     let measured = match ranks.is_empty() {
         true => None,
-        false => Some(measured(
+        false => Some(measured::measured(
             request,
-            &ready,
+            (&series, &plan),
             &ranks,
             &machine,
             alone.communication,
@@ -125,99 +111,4 @@ fn write(
         legal: "give a file that can be written, in an existing folder".into(),
     })?;
     Ok(said)
-}
-
-/// Times the launch without and with probes, traces one, and times the product alone.
-fn measured(
-    request: &Request,
-    ready: &Ready,
-    ranks: &[Communicator],
-    machine: &Machine,
-    communication: f64,
-) -> Result<Measured, Error> {
-    ranks[0].gpu().cuda()?.must_be_hopper()?;
-    let pipeline = verify::warps(&ready.kernel)?;
-    let series = verify::series(&ready.kernel, &request.shape, machine)?;
-    let plan = series.plan(&request.shape)?;
-    let compiler = Compiler::find()?;
-    let seed = request.seed;
-    let launch = gpus::traced(ranks, &compiler, &pipeline, &series, &plan, seed)?;
-    let place = match ranks.len() {
-        1 => ranks[0].gpu().name().to_owned(),
-        count => format!("{count} x {}", ranks[0].gpu().name()),
-    };
-    let kernel = &ready.kernel;
-    let title = format!(
-        "{}  {}  shape {}  on {place}",
-        kernel.name, kernel.variant, plan.shape
-    );
-    let events = Events {
-        sites: &launch.sites,
-        ranks: &launch.ranks,
-    };
-    let trace = trace::measured(title, &events).map_err(|error| Error::Wrong {
-        what: format!("the trace cannot be read: {error}"),
-        help: "trace it again; if it stays so, report it with the schedule and the shape".into(),
-    })?;
-    let gemm = product(request, &compiler, machine)?;
-    let alone = Alone {
-        gemm: gemm.map(|gemm| gemm.as_secs_f64()),
-        communication,
-    };
-    Ok(Measured {
-        report: trace::report(&trace, &alone),
-        trace,
-        plain: launch.plain,
-        probed: launch.probed,
-        gemm,
-    })
-}
-
-/// The time of the same product alone on one GPU, by this binary's `gemm`. `None` if it has none, or if the schedule's
-/// products are not one product of its first two parameters.
-fn product(
-    request: &Request,
-    compiler: &Compiler,
-    machine: &Machine,
-) -> Result<Option<Duration>, Error> {
-    let inputs = |program: &counterflow_codegen::program::Program| {
-        let kernel = lower(program, &request.variant)?;
-        let inputs = kernel
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.usage.is_input());
-        Ok::<_, Error>(inputs.count())
-    };
-    let Some(gemm) = &request.baseline else {
-        return Ok(None);
-    };
-    if inputs(&request.program)? != inputs(gemm)? {
-        return Ok(None);
-    }
-    let ranks = Communicator::local(1)?;
-    let gpu = ranks[0].gpu().name();
-    let tables = [Tuned::of_user()?, Tuned::embedded()?];
-    let base = Variant {
-        world: 1,
-        choices: std::collections::BTreeMap::new(),
-        ..request.variant.clone()
-    };
-    let machine = Machine {
-        sms: ranks[0].gpu().sms(),
-        ..machine.clone()
-    };
-    let choice = tuned::select(&tables, gpu, gemm, &base, &request.shape, &machine)?;
-    let kernel = verify::kernel(lower(gemm, &choice.variant)?)?;
-    let series = verify::series(&kernel, &request.shape, &machine)?;
-    let plan = series.plan(&request.shape)?;
-    let pipeline = verify::warps(&kernel)?;
-    let ran = gpus::run(
-        &ranks,
-        compiler,
-        &pipeline,
-        &series,
-        vec![&plan],
-        request.seed,
-    )?;
-    Ok(ran.times.first().copied())
 }

@@ -3,7 +3,8 @@
 use super::super::args::Request;
 use super::super::band;
 use super::super::render::{self, Console};
-use super::{Measured, gantt};
+use super::gantt;
+use super::measured::Measured;
 use counterflow_codegen::model::{Band, Machine};
 use counterflow_codegen::trace::{Alone, Ladder, Phase, Report, Trace, WaitLine};
 use serde_json::{Map, Value as Json, json};
