@@ -39,7 +39,11 @@ fn what_needs_no_gpu_reaches_them() {
         let told = good(tell(&format!("{name} predict --multicast {shape}"))).out;
         has(
             &told,
-            &["by published rates, not measured by us", "written so"],
+            &[
+                "by published rates, not measured by us",
+                "written so",
+                "timed by rates that others published, not measured by us",
+            ],
         );
         let small = match &name[..] {
             "ag_gemm_multicast" => "--set pieces=8",
@@ -68,6 +72,7 @@ fn no_verb_runs_them_on_a_gpu() {
         for words in [
             "run --device cuda",
             "demo --device cuda",
+            "trace --device cuda",
             "bench --shape 512x512x256",
             "bench --shape 512x512x256 --sweep",
         ] {

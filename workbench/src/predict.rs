@@ -101,6 +101,9 @@ pub(super) fn timeline(
     let machine = request.machine();
     let band = band::of(&ready.kernel, &machine);
     console.say(format!("  {}", band::told(band.as_ref(), &machine)));
+    if ready.kernel.needs_multicast() {
+        console.say(format!("  {}", switch::RATES));
+    }
     let chart = timeline.gantt(WIDTH);
     // The chart's own title and summary are already printed.
     let chart: Vec<&str> = chart.lines().skip(2).collect();
@@ -129,6 +132,7 @@ pub(super) fn timeline(
         "bytes": volume.total(),
         "least_bytes": volume.least_total(),
         "error_band": band::object(band.as_ref()),
+        "by_published_rates": ready.kernel.needs_multicast(),
         "trace": request.trace.as_ref().map(|path| path.display().to_string()),
     });
     let mut fields = Map::from_iter([("predicted".into(), predicted)]);
