@@ -9,6 +9,7 @@
 
 mod handed_over;
 mod region;
+mod regions;
 mod scales;
 mod sides;
 mod slots;
@@ -151,6 +152,8 @@ pub struct Partition {
     pub row_block: Option<u32>,
     /// Columns of an item; `None`: all.
     pub column_block: Option<u32>,
+    /// Whether its items divide all rows at once: it has no chunks, and an item may be in several shards.
+    pub across: bool,
 }
 
 /// A set of counters on every rank.

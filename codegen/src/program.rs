@@ -128,6 +128,8 @@ pub struct Partition {
     pub tensor: TensorId,
     /// Rows and columns of an item.
     pub block: Block,
+    /// Whether items divide all rows, so that one may be in several shards. Else they divide each shard by itself.
+    pub across: bool,
     /// Where it was written.
     pub at: Loc,
 }

@@ -2,6 +2,7 @@
 
 mod cover;
 mod empty;
+mod extent;
 mod lines;
 mod shards;
 mod sizes;
@@ -13,49 +14,8 @@ use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
 
 pub use cover::covers;
+pub use extent::Extent;
 pub use sizes::Shape;
-
-/// A half-open range of rows or columns, in elements.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Extent {
-    /// First.
-    pub start: u32,
-    /// One past the last.
-    pub end: u32,
-}
-
-impl Extent {
-    /// How many.
-    pub const fn len(self) -> u32 {
-        self.end - self.start
-    }
-    /// Whether there are none.
-    pub const fn is_empty(self) -> bool {
-        self.end <= self.start
-    }
-    /// The blocks of so many that have some of it.
-    #[must_use]
-    pub const fn in_blocks(self, of: u32) -> Extent {
-        let start = self.start / of;
-        let end = match self.is_empty() {
-            true => start,
-            false => self.end.div_ceil(of),
-        };
-        Extent { start, end }
-    }
-    /// As a range of indices.
-    pub const fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-    /// Whether it has all of another one.
-    pub const fn contains(self, other: Extent) -> bool {
-        self.start <= other.start && other.end <= self.end
-    }
-    /// Whether both share an element.
-    pub const fn overlaps(self, other: Extent) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
 
 /// A kernel's dimensions, chunks, items and cells, in numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +39,8 @@ struct DimGeometry {
     unit: u32,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
+    /// The size in that launch.
+    largest: u32,
     /// Whether it is the union of all launches of up to that many rows, instead of one launch of `size` rows.
     together: Option<u32>,
 }
@@ -184,6 +146,7 @@ impl Geometry {
                     chunked: dim.chunked,
                     unit,
                     most: of_chunk(most.max(size)),
+                    largest: most.max(size),
                     together: None,
                 }
             })
@@ -234,6 +197,7 @@ impl Geometry {
             }
         }
         geometry.check_columns(kernel, most, found);
+        geometry.check_across(kernel, found);
         geometry
     }
 
@@ -447,7 +411,10 @@ impl Geometry {
     fn cell_grid(&self, partition: PartitionId) -> (u32, u32) {
         let columns = self.grid(partition, None).1;
         let partition = &self.partitions[partition.index()];
-        let most = self.dims[usize::from(partition.rows.0)].most;
+        let most = match partition.across {
+            true => self.most(partition.rows),
+            false => self.most_chunk_rows(partition.rows),
+        };
         (
             partition.row_block.map_or(1, |block| most.div_ceil(block)),
             columns,
@@ -587,6 +554,10 @@ impl Geometry {
             let chunks = self.partition_chunks(partition);
             let grids = (0..chunks).map(|chunk| self.grid(partition, Some(chunk)));
             class.extend(grids.flat_map(|(rows, columns)| [rows, columns]));
+            // Where shards end within its items follows from their sizes alone.
+            let of = &self.partitions[index];
+            class.extend(of.across.then(|| self.chunk_rows(of.rows)));
+            class.extend(of.across.then(|| self.size(of.rows)));
         }
         class
     }

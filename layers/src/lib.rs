@@ -50,6 +50,7 @@
 mod attention;
 mod comm_overlap;
 mod cross_entropy;
+mod embedding;
 mod gradient_sum;
 mod layer_norm_linear;
 mod layer_norm_mlp;
@@ -69,6 +70,7 @@ pub use attention::{
 };
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
 pub use cross_entropy::VocabParallelCrossEntropy;
+pub use embedding::VocabParallelEmbedding;
 pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,

@@ -81,6 +81,7 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
         ("elements", side::elements_text(), 7),
         ("rope", side::rope_text(), 1),
         ("attention", side::attention_text(), 3),
+        ("embedding", side::embedding_text(), 2),
         ("loss", side::loss_text(), 3),
     ];
     for (name, text, kernels) in texts {

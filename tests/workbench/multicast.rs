@@ -34,7 +34,7 @@ fn what_needs_no_gpu_reaches_them() {
         );
         has(
             &good(tell(&format!("{name} emit"))).out,
-            &["multimem", "multicast.cuh"],
+            &["multimem", "multimem.st.weak.global"],
         );
         let told = good(tell(&format!("{name} predict --multicast {shape}"))).out;
         has(

@@ -19,7 +19,7 @@ use crate::program::{AtStart, TensorId};
 use crate::region::{Rectangle, Span};
 use crate::shape::Extent;
 use layout::Layout;
-use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, CowArray, Ix2, ShapeBuilder, concatenate};
 use std::ops::Range;
 
 #[derive(Clone, Debug)]
@@ -193,6 +193,25 @@ impl Data {
         view.expect("the rectangle was checked to be inside")
     }
 
+    /// The numbers of a rectangle, which may be in several shards: where rows are contiguous, each shard is a matrix of its own.
+    fn part(&self, span: &Span) -> CowArray<'_, f32, Ix2> {
+        let layout = &self.store(span.home, span.buffer).layout;
+        let parts: Vec<_> = layout.matrices(span.rows).collect();
+        if parts.len() == 1 {
+            return self.view(span).into();
+        }
+        let views: Vec<_> = (parts.iter())
+            .map(|rows| {
+                self.view(&Span {
+                    rows: *rows,
+                    ..*span
+                })
+            })
+            .collect();
+        let all = concatenate(Axis(0), &views).expect("they have the same columns");
+        all.into()
+    }
+
     fn view_mut(&mut self, span: &Span) -> ArrayViewMut2<'_, f32> {
         let store = self.store_mut(span.home, span.buffer);
         let shape = (span.rows.len() as usize, span.columns.len() as usize);
@@ -215,7 +234,8 @@ impl Data {
         shares: &[Range<usize>],
         summing: &Summing,
     ) {
-        let views = [a, b].map(|span| self.view(span));
+        let parts = [a, b].map(|span| self.part(span));
+        let views = parts.each_ref().map(|part| part.view());
         let [of_a, of_b] = [a, b].map(|span| self.store(span.home, span.buffer).dtype);
         if !summing.promoted {
             tile.dot((&views[0], of_a), (&views[1], of_b), shares);
@@ -223,7 +243,7 @@ impl Data {
         }
         let factors = |at: usize| {
             let (blocks, scales) = (summing.scales[at]?, scales[at]?);
-            Some(blocks.factors([a, b][at].rows, &self.view(&scales)))
+            Some(blocks.factors([a, b][at].rows, &self.part(&scales).view()))
         };
         let factors = [0, 1].map(factors);
         let [left, right] = &views;
@@ -253,7 +273,7 @@ impl Data {
 
     /// `tile = from`.
     pub fn load(&self, tile: &mut Tile, from: &Span) {
-        let view = self.view(from);
+        let view = self.part(from);
         tile.shaped(view.nrows(), view.ncols());
         let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
             .expect("the tile was just shaped");

@@ -68,12 +68,15 @@ impl Emulator<'_> {
             StepKind::Copy { dst, src } => {
                 same_size(setup, &who, &dst, &src)?;
                 let from = one_home(setup, &who, &src)?;
+                // What travels is in one shard.
+                bounds(setup, &who, &from, Access::Read)?;
                 let tags = self.read(&who, &src)?;
                 let kept = dst.kept_by(&src, at.rank);
                 for home in dst.owner.ranks(setup.world as u32) {
                     if Some(home) == kept {
                         continue;
                     }
+                    bounds(setup, &who, &dst.on(home), Access::Write)?;
                     self.write(&who, (&dst, home), Access::Write, &tags)?;
                     if self.data.wanted() {
                         self.data.copy(&dst.on(home), &from);
@@ -167,10 +170,8 @@ impl Emulator<'_> {
         let setup = self.setup;
         let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
         let mut found: Option<Tags> = None;
-        for home in of.owner.ranks(setup.world as u32) {
-            bounds(setup, who, &of.on(home), Access::Read)?;
-        }
         for one in of.boxes(setup.kernel, geometry) {
+            bounds(setup, who, &one, Access::Read)?;
             let mode = (Access::Read, &Tags::NOTHING);
             let there = Memory::touch(&mut self.memory, setup, who, &one, mode)?;
             found = Some(match found {
@@ -192,8 +193,8 @@ impl Emulator<'_> {
         let setup = self.setup;
         let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
         let owner = Owner::Rank(home);
-        bounds(setup, who, &to.on(home), access)?;
         for one in (Rectangle { owner, ..*to }).boxes(setup.kernel, geometry) {
+            bounds(setup, who, &one, access)?;
             Memory::touch(&mut self.memory, setup, who, &one, (access, tags))?;
             if access == Access::Write {
                 self.data.divide(setup, who.at.launch, home, to.tensor);

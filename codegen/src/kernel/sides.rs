@@ -34,7 +34,7 @@ impl Partition {
     /// Which side its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in every
     /// chunk, also where ranks divide that elsewhere.
     pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
-        let mut sides = Side::ALL.into_iter();
+        let mut sides = Side::ALL.into_iter().filter(|_| !self.across);
         sides.find(|side| chunked(self.dim(*side)))
     }
 
@@ -48,6 +48,7 @@ impl Partition {
         match self.chunked_side(&chunked) {
             None => WhichChunk::Only,
             own if own == along && items.chunked_side(&chunked) == Some(side) => WhichChunk::Items,
+            Some(own) if items.across && along == Some(own) => WhichChunk::Each,
             Some(_) => WhichChunk::Several,
         }
     }
@@ -60,6 +61,8 @@ pub(crate) enum WhichChunk {
     Only,
     /// In that of the item.
     Items,
+    /// In those of the shards that the item is in.
+    Each,
     /// In several.
     Several,
 }

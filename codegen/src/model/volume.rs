@@ -201,7 +201,7 @@ impl Volume {
 
     /// The same where the switch may send one copy to every rank, and add up every rank's: what is sent to be added may arrive as
     /// one, so nothing follows from what all ranks move together.
-    pub fn least_of_a_link_by_switch(&self) -> u64 {
+    pub(super) fn least_of_a_link_by_switch(&self) -> u64 {
         let all = self.least_sent.iter().chain(&self.least_received);
         all.copied().max().unwrap_or(0)
     }

@@ -52,6 +52,18 @@ impl Plan {
 
     /// The part of its plane's memory that a write of a box touches: behind the last scale of a line, the padding that nobody
     /// needs. Who writes that scale fills the padding, so that a reader of whole lines finds nothing old.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// use counterflow_codegen::unroll::StepKind;
+    ///
+    /// let (_, plan) = example::proven();
+    /// for step in &plan.agent(0, 1).steps {
+    ///     for (_, one) in step.kind.boxes(plan.kernel(), &plan.geometry, 0) {
+    ///         assert_eq!(plan.touched(plan.kernel(), &one), one, "no scales, no padding");
+    ///     }
+    /// }
+    /// ```
     pub fn touched(&self, kernel: &Kernel, span: &Span) -> Span {
         let buffer = &kernel.buffers[span.buffer.index()];
         let end = self.geometry.size(buffer.columns);

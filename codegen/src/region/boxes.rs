@@ -95,7 +95,7 @@ impl Rectangle {
         })
     }
 
-    /// What it is in one rank's memory, over all of its shards.
+    /// Its part in one rank's memory, over all shards.
     pub const fn on(self, rank: u16) -> Span {
         Span {
             buffer: self.tensor,
@@ -106,7 +106,7 @@ impl Rectangle {
         }
     }
 
-    /// The boxes that a copy moves, each with where it comes from. What is empty, or already there, does not move.
+    /// Pairs of boxes that a copy moves: to where, and from where. Boxes that are empty, or already there, do not move.
     pub(crate) fn copied_from(
         self,
         src: &Rectangle,

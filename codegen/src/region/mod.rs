@@ -1,4 +1,4 @@
-//! What an item touches of tensors, and the boxes of memory that this is.
+//! Regions of tensors that items touch, and the boxes of memory that they are.
 //!
 //! An op of a kernel names a [`Region`](crate::kernel::Region): rows, columns or a range of K of a tensor. [`Rectangle`] is that
 //! in numbers, over one shard of the tensor's rows or several, in one rank's memory or in every rank's. An item that reads a

@@ -1,7 +1,8 @@
 //! Shards: the parts of a divided dimension, and who owns them.
 
-use super::{Extent, Geometry};
-use crate::kernel::DimId;
+use super::{DimGeometry, Extent, Geometry};
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{DimId, Kernel};
 
 impl Geometry {
     /// The shard that a row is in. There is one if the dimension is not divided.
@@ -17,6 +18,30 @@ impl Geometry {
         shard
     }
 
+    /// Whether some items may be in several shards.
+    pub(crate) fn is_across(&self) -> bool {
+        let mut partitions = self.partitions.iter();
+        partitions.any(|partition| partition.across && self.chunks(partition.rows) > 1)
+    }
+
+    /// Rejects fewer rows than the largest launch has, where items are in several shards: which those are depends on the rows,
+    /// and the launches of a series are proved together by items of one shard.
+    pub(super) fn check_across(&self, kernel: &Kernel, found: &mut Vec<Diagnostic>) {
+        for partition in self.partitions.iter().filter(|partition| partition.across) {
+            let DimGeometry { size, largest, .. } = self.dims[usize::from(partition.rows.0)];
+            if size == largest || self.chunks(partition.rows) == 1 {
+                continue;
+            }
+            let name = &kernel.dims[usize::from(partition.rows.0)].name;
+            let message = format!(
+                "{name} is {size} in a series of up to {largest}, and tiles of `{}` are in several shards",
+                partition.name
+            );
+            let hint = format!("make a series for {name} = {size}");
+            found.push(Diagnostic::new(Rule::Shape, None, message).hint(hint));
+        }
+    }
+
     /// The rows that a rank owns.
     pub fn owned(&self, dim: DimId, rank: u32) -> Extent {
         self.chunk(dim, rank)
@@ -30,12 +55,8 @@ impl Geometry {
     ) -> impl Iterator<Item = Extent> + Clone + use<> {
         let each = match self.chunks(dim) {
             1 => u32::MAX,
-            _ => self.chunk_rows(dim).max(1),
+            _ => self.chunk_rows(dim),
         };
-        let last = rows.end.saturating_sub(1).max(rows.start);
-        (rows.start / each..=last / each).map(move |shard| Extent {
-            start: rows.start.max(shard * each),
-            end: rows.end.min(shard.saturating_add(1).saturating_mul(each)),
-        })
+        rows.divided(0, each)
     }
 }

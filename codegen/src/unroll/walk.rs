@@ -540,18 +540,26 @@ impl<'a> Walker<'a> {
                 let Some(along) = by.side_of(of.dim(*side)) else {
                     return Ok(());
                 };
-                let chunk = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
-                    WhichChunk::Items => item.chunk,
+                let parts = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
+                    WhichChunk::Items => vec![(item.chunk, extent)],
+                    WhichChunk::Each => {
+                        let dim = of.dim(*side);
+                        let parts = self.geometry.by_shard(dim, extent);
+                        let with_shard =
+                            |part: Extent| (self.geometry.shard(dim, part.start), part);
+                        parts.map(with_shard).collect()
+                    }
                     // Lowering refuses several.
-                    WhichChunk::Only | WhichChunk::Several => 0,
+                    WhichChunk::Only | WhichChunk::Several => vec![(0, extent)],
                 };
-                let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, extent));
-                for row in rows {
-                    for column in columns.clone() {
-                        let at = self
-                            .geometry
-                            .cell(covered, shape::Item { chunk, row, column });
-                        self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                for (chunk, part) in parts {
+                    let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, part));
+                    for row in rows {
+                        for column in columns.clone() {
+                            let item = shape::Item { chunk, row, column };
+                            let at = self.geometry.cell(covered, item);
+                            self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                        }
                     }
                 }
             }

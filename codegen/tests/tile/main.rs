@@ -1,5 +1,6 @@
 //! The tile level: sizes and orders, the verifier, the emulator, the timeline model.
 
+mod across;
 mod batch_invariant;
 mod boxes;
 /// The clocks' own tests stand beside them. The library has no other tests of its own: it is compiled once.

@@ -7,13 +7,13 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::volume::EVERYWHERE;
 use counterflow_codegen::model::{
     EventKind, IN_SWITCH, Machine, Multicast, Timeline, UNICAST, Volume, Way, multicast, predict,
 };
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::unroll::EVERYWHERE;
 use counterflow_codegen::variant::{Arch, Variant};
 
 const WORLD: u32 = 4;

@@ -9,7 +9,7 @@ use counterflow_layers::side::twin::{
     self, AttentionShape, IGNORED, Mask, cross_entropy, exp, ln, philox,
 };
 use counterflow_layers::side::{
-    AttentionKernels, ElementKernels, LossKernels, NormKernels, RopeKernels,
+    AttentionKernels, ElementKernels, EmbeddingKernels, LossKernels, NormKernels, RopeKernels,
 };
 use counterflow_layers::{Activation, Norm, Normalization, RngTracker};
 use std::collections::BTreeSet;
@@ -452,6 +452,15 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
         of_bf16(&format!("attention {depth}: dqkv"), &dqkv)?;
         of_f32(&format!("attention {depth}: logs"), &logs)?;
     }
+    let embedding = EmbeddingKernels::load(rank)?;
+    let ids = rank.zeros::<u32>([600])?;
+    ids.write(&Vec::from_iter((0..600).map(|at| at * at % 13)))?;
+    let (weights, mut y) = (tensor(rank, [7, 2064], 1)?, rank.zeros([600, 2064])?);
+    embedding.forward(&ids, &weights, 4..11, 12, &mut y)?;
+    of_bf16("embedding", &y)?;
+    let (dy, mut gradient) = (tensor(rank, y.shape(), 2)?, rank.zeros([7, 2064])?);
+    embedding.backward(&ids, &dy, 4..11, &mut gradient)?;
+    of_f32("the gradient of an embedding", &gradient)?;
     let loss = LossKernels::load(rank)?;
     let logits = tensor(rank, [3, 3000], 1)?;
     let (targets, mut losses) = (rank.zeros::<u32>([3])?, rank.zeros([3])?);

@@ -1,12 +1,12 @@
-//! Classes that ranks divide, against f64: cross-entropy and its gradient.
+//! Classes that ranks divide, against f64: cross-entropy and its gradient; embeddings, exactly.
 
-use super::each;
 use super::reference::{Matrix, OF_BF16, OF_F32};
+use super::{each, userbuffers};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error};
-use counterflow_layers::VocabParallelCrossEntropy;
 use counterflow_layers::side::LossKernels;
 use counterflow_layers::side::twin::IGNORED;
+use counterflow_layers::{VocabParallelCrossEntropy, VocabParallelEmbedding};
 use std::sync::Arc;
 
 const ROWS: usize = 7;
@@ -160,4 +160,65 @@ fn what_cannot_be_is_refused() {
         rank.barrier()
     });
     done.expect("refusals end nothing");
+}
+
+/// A row is what its rank has, bit for bit, and gradients are sums in f32 in the order of rows.
+#[test]
+fn embeddings_and_their_gradients_are_exact() {
+    const COLUMNS: usize = 24;
+    for world in 1..=4 {
+        let vocabulary = 12;
+        let weight = Matrix::random(vocabulary, COLUMNS, 2.0, 1);
+        let done = each(world, |rank| {
+            let buffers = userbuffers(rank, [10, COLUMNS], "")?;
+            let embedding = VocabParallelEmbedding::new(&buffers, [vocabulary, COLUMNS])?;
+            let [own, _] = embedding.weight_shape();
+            let first = own * rank.rank() as usize;
+            let given = rank.zeros::<bf16>([own, COLUMNS])?;
+            given.write(&weight.part(first..first + own, 0..COLUMNS))?;
+            let mut gradient = rank.zeros::<f32>([own, COLUMNS])?;
+            gradient.write(&vec![0.5; own * COLUMNS])?;
+            let mut wanted = vec![0.5f32; own * COLUMNS];
+            // Twice the same id, an id of every rank, fewer rows than ranks, and one that nobody has.
+            for rows in [10, 7, 1] {
+                let ids: Vec<u32> = (0..rows)
+                    .map(|row| [0, 11, 5, 0, 3, 12, 8][row % 7])
+                    .collect();
+                let of_ids = rank.zeros::<u32>([rows])?;
+                of_ids.write(&ids)?;
+                let chunk = rank.chunk(rank.rank(), rows);
+                let mut y = rank.zeros(embedding.output_shape(rows))?;
+                embedding.forward(&of_ids, &given, &mut y)?;
+                for (row, found) in chunk.clone().zip(y.read()?.chunks(COLUMNS)) {
+                    let id = ids[row] as usize;
+                    match id < vocabulary {
+                        true => assert_eq!(found, weight.part(id..id + 1, 0..COLUMNS), "row {row}"),
+                        false => assert!(found.iter().all(|y| y.is_nan()), "row {row}"),
+                    }
+                }
+                let dy = Matrix::random(rows, COLUMNS, 1.0, rows as u64);
+                let of_dy = rank.zeros(embedding.output_shape(rows))?;
+                of_dy.write(&dy.part(chunk, 0..COLUMNS))?;
+                embedding.backward(&of_ids, &of_dy, &mut gradient)?;
+                for (row, id) in ids.iter().enumerate() {
+                    let Some(place) = (*id as usize)
+                        .checked_sub(first)
+                        .filter(|place| *place < own)
+                    else {
+                        continue;
+                    };
+                    for column in 0..COLUMNS {
+                        wanted[place * COLUMNS + column] +=
+                            dy.values[row * COLUMNS + column] as f32;
+                    }
+                }
+                assert_eq!(gradient.read()?, wanted, "the gradient after {rows} rows");
+            }
+            let told = VocabParallelEmbedding::new(&buffers, [world as usize * 4 + 1, COLUMNS]);
+            let is_refused = told.is_err();
+            assert_eq!(is_refused, world > 1);
+            rank.barrier()
+        });
+        done.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
+    }
 }

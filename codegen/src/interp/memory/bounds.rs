@@ -7,7 +7,7 @@ use crate::interp::setup::Setup;
 use crate::region::{Access, Span};
 use crate::shape::Extent;
 
-/// The rows must be held, and within one shard, as every item's are today. The slot and the columns must exist.
+/// The rows must be held, and within one shard, as those of a box are. The slot and the columns must exist.
 pub(in crate::interp) fn bounds(
     setup: &Setup<'_>,
     who: &Who<'_>,

@@ -336,6 +336,17 @@ impl Running {
         }
     }
 
+    /// The numbers of a rectangle, row by row, box by box.
+    fn read(&self, of: &Rectangle, memory: &impl Memory) -> Result<Tile, Fault> {
+        let plan = &self.launch.plan;
+        let mut tile = Tile::default();
+        for one in of.boxes(plan.kernel(), &plan.geometry) {
+            let start = self.place(one.buffer, one.home)?;
+            tile.below(Lines::of(plan.kernel(), plan, &one, start).read(memory)?);
+        }
+        Ok(tile)
+    }
+
     fn act(
         &self,
         role: usize,
@@ -365,8 +376,7 @@ impl Running {
                 }
             }
             StepKind::Dot { acc, a, b } => {
-                let [left, right] = [a, b].map(|of| self.lines_of(of));
-                let (left, right) = (left?.read(memory)?, right?.read(memory)?);
+                let (left, right) = (self.read(a, memory)?, self.read(b, memory)?);
                 let shares = shares(kernel, role, a.columns.len());
                 let summing = Summing::of(kernel, [a.tensor, b.tensor]);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
@@ -378,7 +388,7 @@ impl Running {
                 let mut factors = [None, None];
                 for ((blocks, of), factors) in summing.scales.iter().zip([a, b]).zip(&mut factors) {
                     if let Some((blocks, scales)) = blocks.zip(kernel.operand_scales(of)) {
-                        let plane = self.lines_of(&scales)?.read(memory)?;
+                        let plane = self.read(&scales, memory)?;
                         *factors = Some(blocks.factors(of.rows, &plane.view()));
                     }
                 }
@@ -412,7 +422,7 @@ impl Running {
                 tile.add_own(&term, kernel.buffers[of.tensor.index()].dtype);
             }
             StepKind::Load { acc, from } => {
-                let mut tile = self.lines_of(from)?.read(memory)?;
+                let mut tile = self.read(from, memory)?;
                 tile.laid(kernel.buffers[from.tensor.index()].usage);
                 accs[usize::from(acc.0)] = Some(tile);
             }

@@ -252,12 +252,16 @@ impl<'a, 'b> Coverage<'a, 'b> {
         (self.sums.plus(sum, elsewhere), self.contents.fresh())
     }
 
-    /// The rank that owns the rows of a rectangle, if rows are divided over ranks.
+    /// The rank that owns the rows of a rectangle, if rows are divided over ranks and one has them all.
     fn owner(&self, of: &Rectangle) -> Option<u32> {
         let geometry = &self.facts.plan.geometry;
         let rows = self.facts.kernel.buffers[of.tensor.index()].rows;
-        let shard = geometry.shard(rows, of.rows.start);
-        (geometry.chunks(rows) > 1).then(|| geometry.owner(shard))
+        let ends = [
+            of.rows.start,
+            of.rows.end.saturating_sub(1).max(of.rows.start),
+        ];
+        let [first, last] = ends.map(|row| geometry.shard(rows, row));
+        (geometry.chunks(rows) > 1 && first == last).then(|| geometry.owner(first))
     }
 
     /// The sum that `rank` reads from a rectangle. All rows and columns that one item reads hold the same sum, since items of
