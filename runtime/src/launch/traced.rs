@@ -48,7 +48,7 @@ impl Loaded {
                 .collect(),
         });
         Ok(Recorded {
-            clock: rank.gpu().ordinal() as u32,
+            clock: rank.gpu().ordinal(),
             strands: strands.collect(),
         })
     }

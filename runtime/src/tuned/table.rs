@@ -287,25 +287,32 @@ impl Tuned {
         }
     }
 
-    /// Adds a winner to the user's file, if there is a place for it. Programs that do so at once lose none of theirs.
+    /// Adds winners to a file, and gives all that it has then. Programs that do so at once lose none of theirs: each reads
+    /// and writes under the file's lock.
+    ///
+    /// ```
+    /// use counterflow::Error;
+    /// use counterflow::tuned::{Tuned, Winner};
+    ///
+    /// /// Makes what this program measured known to the user's next programs.
+    /// fn known(measured: Vec<Winner>) -> Result<(), Error> {
+    ///     let Some(path) = Tuned::place() else { return Ok(()) };
+    ///     println!("{} winners", Tuned::keep(&path, measured)?.len());
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::File`] as [`Tuned::read`] and [`Tuned::write`], or if another program holds the file for seconds.
-    pub(crate) fn keep(winner: &Winner) -> Result<(), Error> {
-        let Some(path) = Tuned::place() else {
-            return Ok(());
-        };
-        Tuned::keep_at(&path, winner)
-    }
-
-    fn keep_at(path: &Path, winner: &Winner) -> Result<(), Error> {
+    pub fn keep(path: &Path, winners: impl IntoIterator<Item = Winner>) -> Result<Tuned, Error> {
         let _alone = draft::alone(path).map_err(|source| Error::File {
             path: path.into(),
             source,
         })?;
         let mut tuned = Tuned::read(path)?;
-        tuned.put(winner.clone());
-        tuned.write(path)
+        winners.into_iter().for_each(|winner| tuned.put(winner));
+        tuned.write(path)?;
+        Ok(tuned)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
@@ -541,7 +548,7 @@ mod tests {
                 scope.spawn(move || {
                     for m in 0..8 {
                         let own = winner(1024 * who + m, 4096, "128x128");
-                        Tuned::keep_at(path, &own).expect("kept");
+                        Tuned::keep(path, [own]).expect("kept");
                     }
                 });
             }

@@ -27,13 +27,13 @@ pub(super) fn shares(trace: &Trace, total: f64, columns: usize) -> Vec<Vec<[f64;
             .position(|(_, _, phases)| phases.contains(&segment.phase));
         let Some(group) = group else { continue };
         let first = (segment.start / step) as usize;
-        for column in first..columns {
+        for (column, shares) in shares[rank].iter_mut().enumerate().skip(first) {
             let (from, to) = (column as f64 * step, (column + 1) as f64 * step);
             if from >= segment.end {
                 break;
             }
             let within = segment.end.min(to) - segment.start.max(from);
-            shares[rank][column][group] += within.max(0.0) / step;
+            shares[group] += within.max(0.0) / step;
         }
     }
     for (rank, ctas) in shares.iter_mut().zip(ctas) {

@@ -17,9 +17,9 @@ pub(super) fn write(traces: &[(&str, &Trace)], out: &mut String) -> usize {
         .map(|(kind, trace)| format!("{kind}: {}", trace.title))
         .collect();
     let head = json!({ "title": titles.join("; ") });
-    _ = write!(
+    _ = writeln!(
         out,
-        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{head},\"traceEvents\":[\n"
+        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{head},\"traceEvents\":["
     );
     let mut list = List { out, first: true };
     let (mut process, mut arrow, mut left_out) = (0, 0, 0);
