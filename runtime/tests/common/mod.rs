@@ -61,7 +61,9 @@ pub fn compiler() -> Option<Compiler> {
 /// Machine code is checked each time. `.ci/run` removes what is a fortnight old.
 pub fn caching_compiler() -> Option<Compiler> {
     let files = option_env!("CARGO_TARGET_TMPDIR");
-    let cache = files.map_or(Cache::off(), |dir| Cache::at(Path::new(dir).join("kernels")));
+    let cache = files.map_or(Cache::off(), |dir| {
+        Cache::at(Path::new(dir).join("kernels"))
+    });
     Some(compiler()?.with_cache(cache))
 }
 
