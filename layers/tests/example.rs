@@ -90,13 +90,11 @@ fn the_loss_falls_with_and_without_overlap() {
             number("Time saved: ", " ms"),
             number("overlap efficiency: ", " %"),
         );
-        assert!(moved > 0.0 && moved.is_finite(), "{on}");
-        assert!((saved - (sequential - overlapped)).abs() <= 0.0025, "{on}");
-        let wanted = 100.0 * (sequential - overlapped) / moved;
-        assert!(
-            (efficiency - wanted).abs() <= 0.2 + 0.02 * wanted.abs() + 0.3 / moved,
-            "{efficiency}, {wanted}: {on}"
-        );
+        assert!((saved - (sequential - overlapped)).abs() <= 0.002, "{on}");
+        // Numbers have three digits behind the point, and percentages one.
+        let hidden = efficiency / 100.0 * moved;
+        let rounded = 0.001 + efficiency.abs() / 100.0 * 0.0006 + 0.0006 * moved;
+        assert!((hidden - saved).abs() <= rounded, "{hidden}: {on}");
         assert!(
             on.contains("the emulator's") && !off.contains("overlap efficiency"),
             "{on}\n{off}"

@@ -24,9 +24,12 @@ impl Times {
         milliseconds(self.sequential) - milliseconds(self.overlapped)
     }
 
-    /// The part of the communication that products hide.
+    /// The part of the communication that products hide: 0 where there is none.
     fn efficiency(&self) -> f64 {
-        self.saved() / milliseconds(self.communication)
+        match self.communication.is_zero() {
+            true => 0.0,
+            false => self.saved() / milliseconds(self.communication),
+        }
     }
 
     /// Lines for the log.
