@@ -9,8 +9,7 @@
 //!
 //! - types, scales, layout and world: a variant without its choices;
 //! - for each pair of operands, the step of the K loop, how many CTAs split K (and, of more than two, whose columns are
-//! added where),
-//!   whether the operands are swapped, and whether sums are promoted.
+//!   added where), whether the operands are swapped, and whether sums are promoted.
 //!
 //! Tiles, clusters, stages, groups, ping-pong and the CTAs that move data decide none of it.
 

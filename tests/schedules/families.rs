@@ -523,7 +523,7 @@ fn multicast_is_predicted_and_nothing_chooses_it() {
             families::all_gather_gemm().for_predictions(),
         ] {
             let refused = built(rank, &family, Some("ag_gemm_multicast"));
-            let told = refused.err().expect("refused").to_string();
+            let told = refused.expect_err("refused").to_string();
             assert!(
                 told.contains("no family chooses multicast by itself"),
                 "{told}"
@@ -549,8 +549,7 @@ fn sums_in_the_switch_have_no_bits_to_promise() {
         let told = op()
             .batch_invariant()
             .build()
-            .err()
-            .expect("refused")
+            .expect_err("refused")
             .to_string();
         assert!(told.contains("in an order of its own"), "{told}");
         op().build().map(drop)
