@@ -398,17 +398,31 @@ pub(super) fn same(kernel: &Kernel, name: &str) -> Option<TensorId> {
 
 /// Rejects a launch without all of its tensors.
 pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error> {
-    let absent = kernel
-        .buffers
-        .iter()
-        .enumerate()
-        .filter(|(at, buffer)| is_named(buffer) && !given.iter().any(|id| id.index() == *at));
-    let absent: Vec<&Buffer> = absent.map(|(_, buffer)| buffer).collect();
-    if absent.is_empty() {
+    let given = |at: usize| given.iter().any(|id| id.index() == at);
+    let all = kernel.buffers.iter().enumerate();
+    let absent = all.filter(|(at, buffer)| !buffer.is_scratch() && !given(*at));
+    let (named, planes): (Vec<_>, Vec<_>) = absent.partition(|(_, buffer)| is_named(buffer));
+    if let [(at, _), ..] = planes[..]
+        && named.is_empty()
+    {
+        return Err(Error::Usage {
+            what: format!(
+                "a launch of {} without {}",
+                kernel.name,
+                called(kernel, TensorId(at as u16))
+            ),
+            legal: "give a `QuantTensor` with what the tensor needs".into(),
+        });
+    }
+    if named.is_empty() {
         return Ok(());
     }
     Err(Error::Usage {
-        what: format!("a launch of {} without {}", kernel.name, names(absent)),
+        what: format!(
+            "a launch of {} without {}",
+            kernel.name,
+            names(named.into_iter().map(|(_, buffer)| buffer))
+        ),
         legal: "give every tensor of the schedule".into(),
     })
 }

@@ -248,6 +248,15 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
     let (what, help) = told(x.rows(4..8));
     assert_eq!(what, "rows 4..8, whose scales begin within those of others");
     assert!(help.contains("a multiple of 68 rows"), "{help}");
+    // A quantiser would write the scales of the other rows of these lines, or there are too few of them.
+    for rows in [0..64, 0..130, 68..100] {
+        let (what, help) = told(x.rows(rows.clone()));
+        assert_eq!(
+            what,
+            format!("rows {rows:?}, whose scales lie in lines of 68 rows")
+        );
+        assert!(help.starts_with("give all rows of a chunk"), "{help}");
+    }
     let scales = rank.zeros::<f32>([2, 4])?;
     let x = QuantTensor::new(codes, scales, Granularity::Block128x128)?;
     assert_eq!(x.rows(128..130)?.scales().shape(), [1, 4]);
