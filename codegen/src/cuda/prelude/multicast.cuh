@@ -134,8 +134,8 @@ __device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from,
 }
 
 // A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
-// cell at its own address, hence the fence behind it. No other signal adds to the cell there: PTX promises that overlapping
-// atomic operations are whole (8.7.2), and does not say that an add by the switch is one of them.
+// cell at its own address, hence the fence behind it. No other signal adds to the cell there: PTX promises that
+// overlapping atomic operations are whole (8.7.2), and does not say that an add by the switch is one of them.
 __device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell,
         u64 amount) {
     Counter* const counter = reinterpret_cast<Counter*>(heap_everywhere + cells.offset) + cell;
