@@ -230,9 +230,9 @@ impl<C, S> QuantTensor<C, S> {
 }
 
 impl<C: Handle, S: Handle> QuantTensor<C, S> {
-    /// Codes and scales of some rows: another handle of the same memory. With scales of 1×128 these must be all rows of a
-    /// rank's chunk ([`Op::chunk`](crate::Op::chunk)): a quantiser writes whole lines, so also the scales of other rows of the
-    /// chunk. With 128×128 the rows must begin at a multiple of 128.
+    /// Codes and scales of some rows: another handle of the same memory. With scales of 1×128 these are the rows of a rank's
+    /// chunk ([`Op::chunk`](crate::Op::chunk)), which has fewer where a launch has; of one plane all rows. A quantiser zeroes
+    /// what its lines have behind those rows. With 128×128 the rows begin at a multiple of 128.
     ///
     /// ```
     /// # use counterflow::op::QuantTensor;
@@ -268,7 +268,8 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
             Granularity::PerRow | Granularity::Block128x128 if rows.is_empty() => (0, 0),
             Granularity::PerRow => (rows.start, rows.len()),
             Granularity::Block1x128 if line > 0 && rows.start.is_multiple_of(line) => {
-                if rows.end != (rows.start + line).min(all) {
+                // One plane has no rank that may have fewer rows.
+                if rows.len() > line || (held == lines && rows.end < all) {
                     return Err(beyond(&rows, line));
                 }
                 (rows.start / line * lines, lines)
