@@ -66,8 +66,16 @@ impl Walk<'_, '_> {
             // A product's K is no column of its items.
             columns.shard = None;
         }
-        let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
-        if !whole && !held && rows.shard.is_none() && self.b.kernel.is_chunked(buffer.rows) {
+        let partition = self.item(item).map(|(partition, ..)| partition);
+        let across = |of: PartitionId| self.b.kernel.is_across(of, buffer.rows);
+        let apart = match partition.is_some_and(across) {
+            true => held,
+            false => {
+                let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
+                !whole && !held && rows.shard.is_none() && self.b.kernel.is_chunked(buffer.rows)
+            }
+        };
+        if apart {
             let message = format!("a tile of `{}` in several of its chunks", buffer.name);
             self.refuse(
                 message,
@@ -92,7 +100,11 @@ impl Walk<'_, '_> {
                 let chunk = columns.shard.unwrap_or(nobody());
                 (rows.first, columns.first, chunk, mine())
             }
-            View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
+            View::SharedChunks
+            | View::SharedChunk
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedRows
                 if columns.shard.is_some() =>
             {
                 let message = format!(
@@ -106,7 +118,7 @@ impl Walk<'_, '_> {
             }
             View::SharedChunks => (rows.first, columns.first, chunk, whose),
             View::SharedChunk => (rows.first, columns.first, nobody(), whose),
-            View::SharedSlots => (rows.first, columns.first, slot, whose),
+            View::SharedSlots | View::SharedRows => (rows.first, columns.first, slot, whose),
             View::SharedSlotChunks => {
                 let chunk = slot * Expr::world() + chunk;
                 (rows.first, columns.first, chunk, whose)

@@ -9,7 +9,7 @@ use super::rings::{SUBTILES, TILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{Pick, StoreMode, TensorId};
+use crate::program::{Pick, StoreMode, TensorId, Var};
 use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Unroll};
 
 impl Walk<'_, '_> {
@@ -89,11 +89,11 @@ impl Walk<'_, '_> {
 
     /// One subtile of a tile to one destination.
     fn subtile_to(&mut self, dst: &Region, mode: StoreMode) -> Vec<Node> {
-        let map = self.subtile_map(dst.buffer);
-        self.b.stores_by(map);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
+        let map = self.subtile_map(dst.buffer, var);
+        self.b.stores_by(map);
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
@@ -157,10 +157,10 @@ impl Walk<'_, '_> {
     }
 
     /// The map of a tensor that subtiles are stored in or loaded from.
-    pub(super) fn subtile_map(&mut self, tensor: TensorId) -> MapId {
+    pub(super) fn subtile_map(&mut self, tensor: TensorId, item: Var) -> MapId {
         let (tiling, dtype) = (self.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
         let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
-        self.map(tensor, rows, columns)
+        self.map(tensor, item, (rows, columns))
     }
 
     /// What moves a subtile of some type from its first column on: once, or slice by slice where it has several.

@@ -542,6 +542,14 @@ impl<'a> Walker<'a> {
                 };
                 let parts = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
                     WhichChunk::Items => vec![(item.chunk, extent)],
+                    // Where shards end within an item depends on the launch: in one of them, at any of these.
+                    WhichChunk::Each if self.geometry.is_together() => {
+                        let dim = of.dim(*side);
+                        let chunks = 0..self.geometry.chunks(dim);
+                        chunks
+                            .map(|at| (at, self.geometry.chunk(dim, at)))
+                            .collect()
+                    }
                     WhichChunk::Each => {
                         let dim = of.dim(*side);
                         let parts = self.geometry.by_shard(dim, extent);

@@ -321,7 +321,7 @@ impl<'a> Case<'a> {
         match at.view {
             // Without chunks each rank has all rows.
             _ if geometry.chunks(dim) == 1 => row,
-            View::Flat | View::ColumnChunks => row,
+            View::Flat | View::ColumnChunks | View::SharedRows => row,
             View::Chunks | View::SharedChunks => at.chunk * rows + row,
             // A chunk's owner is the rank whose memory it is in.
             View::SharedSlots | View::SharedChunk => at.rank * rows + row,
@@ -332,7 +332,7 @@ impl<'a> Case<'a> {
     /// Which slot of its tensor a box is in.
     pub fn slot(&self, at: &Box4) -> u32 {
         match at.view {
-            View::SharedSlots => at.chunk,
+            View::SharedSlots | View::SharedRows => at.chunk,
             View::SharedSlotChunks => at.chunk / self.world,
             View::Flat
             | View::Chunks
@@ -350,7 +350,7 @@ impl<'a> Case<'a> {
         let limit = match at.view {
             // Without chunks each rank has all rows.
             _ if geometry.chunks(rows) == 1 => at.rows.1,
-            View::Flat | View::ColumnChunks => at.rows.1,
+            View::Flat | View::ColumnChunks | View::SharedRows => at.rows.1,
             View::Chunks | View::SharedChunks => chunk(at.chunk),
             View::SharedSlots | View::SharedChunk => chunk(at.rank),
             View::SharedSlotChunks => chunk(at.chunk % self.world),
@@ -364,6 +364,10 @@ impl<'a> Case<'a> {
         let before = |dim| at.chunk * self.geometry(at.plan).chunk_rows(dim);
         let (above, left) = match at.view {
             View::ColumnChunks => (0, before(buffer.columns)),
+            View::SharedRows => {
+                let chunks = self.geometry(at.plan).chunks(buffer.rows);
+                (before(buffer.rows) * chunks, 0)
+            }
             View::Flat
             | View::Chunks
             | View::SharedChunks
@@ -422,12 +426,20 @@ impl<'a> Case<'a> {
                 let allowed = geometry.chunk(buffer.rows, chunk).len();
                 (full(buffer.rows), columns, allowed)
             }
+            View::SharedRows => {
+                let rows = geometry.size(buffer.rows);
+                (rows, columns, rows)
+            }
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
                 let rows = full(buffer.rows);
                 let owner = match view {
                     View::SharedSlots | View::SharedChunk => rank,
                     View::SharedSlotChunks => chunk % self.world,
-                    View::SharedChunks | View::Flat | View::Chunks | View::ColumnChunks => chunk,
+                    View::SharedChunks
+                    | View::Flat
+                    | View::Chunks
+                    | View::ColumnChunks
+                    | View::SharedRows => chunk,
                 };
                 (rows, columns, geometry.chunk(buffer.rows, owner).len())
             }

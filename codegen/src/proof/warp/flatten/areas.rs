@@ -161,9 +161,11 @@ impl Flattener<'_> {
         let row = row.wrapping_add(below);
         let home = match map.view {
             View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
-            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                rank
-            }
+            View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk
+            | View::SharedRows => rank,
         };
         let plane = self
             .case
