@@ -88,7 +88,7 @@ use syn::ItemFn;
 /// | what | how |
 /// |---|---|
 /// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>`, `Exchanged<T>`; a `Gathered` one that a statement stores to is an output |
-/// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))`; `z.tiles(tiles)` with the shape of other tiles. Copies move pieces of whole rows, or slabs of rows and columns: `x.tiles((128, 512))` |
+/// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))`; `z.tiles(tiles)` with the shape of other tiles; `y.tiles_across((128, 256))`: of all ranks' rows at once, visited whole. Copies move pieces of whole rows, or slabs of rows and columns: `x.tiles((128, 512))` |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()`; `symmetric::<bf16>()`, whose shape is that of what is stored in it |
 /// | choices | `tune(a, b, …)` in place of a number or pair; the first is the default |

@@ -42,9 +42,14 @@ fn one_of_each_kind_passes_the_sass_checks() {
 #[test]
 fn tiles_across_shards_pass_the_sass_checks() {
     let mut cases = Vec::new();
-    for schedule in [schedules::ag_gemm_across, schedules::gemm_ar_one_shot] {
+    let all = [
+        schedules::ag_gemm_across,
+        schedules::gemm_ar_one_shot,
+        schedules::gemm_rs_across,
+    ];
+    for schedule in all {
         let program = schedule();
-        let tiles = tuned::choices(&program)["tiles"].clone();
+        let tiles = tuned::choices(&program)["tiles"].to_vec();
         let of = |tile| (schedule(), Variant::new(4).set("tiles", tile));
         cases.extend(tiles.into_iter().map(of));
     }

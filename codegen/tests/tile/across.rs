@@ -1,7 +1,7 @@
 //! Tiles of all rows at once, wherever ranks divide them: each waits for the pieces of every shard that it reads, and for no
 //! others, and is proved, emulated and held to the reference.
 
-use crate::fixtures::across::{self, Mistake, Way};
+use crate::fixtures::across::{self, Mistake, SUMS, Way};
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::interp::{self, Options};
@@ -53,6 +53,20 @@ fn ragged_shards_and_fewer_rows_than_ranks() {
         let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(world));
         for m in [1, 3, 7, 8, 13, 40, 61] {
             agrees(&kernel, &Shape::new(m, 16, 8));
+        }
+    }
+}
+
+/// Tiles go to everybody, and so are summed everywhere, or their parts to the ranks that own their rows.
+#[test]
+fn sums_of_ragged_shards_and_of_fewer_rows_than_ranks() {
+    for to in SUMS {
+        for world in 1..=8 {
+            let program = across::one_shot(to, TILE.into(), Mistake::None);
+            let kernel = kernel(&program, cpu(world));
+            for m in [1, 3, 7, 8, 13, 40, 61] {
+                agrees(&kernel, &Shape::new(m, 16, 8));
+            }
         }
     }
 }
@@ -124,32 +138,41 @@ fn few_rows_are_one_tile() {
 
 #[test]
 fn what_is_wrong_is_refused() {
+    let gathers = |mistake| gather(PIECE, TILE, mistake);
+    let sums = |to| move |mistake| across::one_shot(to, TILE.into(), mistake);
+    let [everybody, owner] = SUMS.map(sums);
+    refused(&gathers);
+    refused(&everybody);
+    refused(&owner);
+}
+
+/// A way to get it wrong is refused at a statement, by the rule that it breaks.
+fn refused(program: &dyn Fn(Mistake) -> Program) {
     let rejected = |mistake| {
-        let kernel = lower(&gather(PIECE, TILE, mistake), &cpu(2)).and_then(verify::kernel);
+        let kernel = lower(&program(mistake), &cpu(3)).and_then(verify::kernel);
         let shape = Shape::new(24, 8, 8);
         let plan = kernel.and_then(|kernel| verify::plan(&kernel, &shape, &Machine::h200()));
-        plan.expect_err("a refusal")
+        let found = plan.expect_err("a refusal");
+        let first = found.first();
+        let at = first.at.expect("a statement");
+        assert!(at.file().ends_with("across.rs"), "{found}");
+        (first.rule, first.message.clone())
     };
-    assert_eq!(
-        rejected(Mistake::NoWait)
-            .iter()
-            .next()
-            .map(|found| found.rule),
-        Some(Rule::Race)
-    );
-    assert!(
-        rejected(Mistake::OfChunk)
-            .to_string()
-            .contains("`tiles` has no chunks")
-    );
+    let (rule, message) = rejected(Mistake::NoWait);
+    assert_eq!(rule, Rule::Race, "{message}");
+    let (rule, message) = rejected(Mistake::OnePeer);
+    assert_eq!(rule, Rule::Race, "{message}");
+    let (_, message) = rejected(Mistake::OfChunk);
+    assert!(message.contains("`tiles` has no chunks"), "{message}");
 }
 
 /// Launches of a series have any numbers of rows: which shards a tile is in depends on them.
 #[test]
 fn launches_of_any_rows_follow_each_other() {
     let programs = |world: u32| {
-        let one_shot = across::one_shot(TILE.into());
-        [gather(PIECE, TILE, Mistake::None), one_shot].map(|program| kernel(&program, cpu(world)))
+        let sums = SUMS.map(|to| across::one_shot(to, TILE.into(), Mistake::None));
+        let all = [gather(PIECE, TILE, Mistake::None)].into_iter().chain(sums);
+        all.map(move |program| kernel(&program, cpu(world)))
     };
     for world in [2, 3, 5, 8] {
         for kernel in programs(world) {

@@ -1,17 +1,18 @@
 //! Tiles of all ranks' rows at once, as warps load, wait for and store them.
 
-use crate::fixtures::across::{Mistake, WAYS, Way, gather, one_shot};
+use crate::fixtures::across::{Mistake, SUMS, Sum, WAYS, Way, gather, one_shot};
 use crate::reach::names_stand_once;
 use counterflow_codegen::builder::tune;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{E4M3, F16};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::rule::Rule;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Scales, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::verify::Checked;
-use counterflow_codegen::warp::{Expr, Node, Pipeline, View};
+use counterflow_codegen::warp::{Expr, Map, Node, Pipeline, Test, View};
 
 fn pushed() -> Program {
     gather(Way::Push, (128, (128, 256).into()), Mistake::None)
@@ -94,16 +95,104 @@ fn shards_that_are_no_matrix_together_are_refused() {
 
 #[test]
 fn sums_in_one_shot_have_right_warps() {
-    for tile in [(128, 256), (128, 128), (16, 128), (80, 256)] {
-        for world in [1, 2, 4, 8] {
-            right(&one_shot(tune([tile])), &Variant::new(world));
+    for to in SUMS {
+        for tile in [(128, 256), (128, 128), (128, 64), (16, 128), (80, 256)] {
+            for world in [1, 2, 4, 8] {
+                let program = one_shot(to, tune([tile]), Mistake::None);
+                right(&program, &Variant::new(world));
+            }
         }
     }
 }
 
-fn built() -> Pipeline {
-    let kernel = lower(&pushed(), &Variant::new(3)).and_then(verify::kernel);
+/// Scales that are made of a tile are of all of it, and this rank's own term has none.
+#[test]
+fn parts_of_tiles_with_made_scales_are_refused() {
+    let variant = Variant::new(2).dtype(E4M3).scales(Scales::Blocks1d2d);
+    let variant = variant.partial_sums(Rule::deep_gemm());
+    let program = one_shot(Sum::Owner, tune([(128, 128)]), Mistake::None);
+    let found = warps(&program, &variant).expect_err("refused");
+    let first = found.first();
+    assert!(first.at.is_some_and(|at| at.file().ends_with("across.rs")));
+    assert!(
+        first.message.contains("partial sums with scales"),
+        "{found}"
+    );
+}
+
+/// A part that goes to another place of its owner, or is added from there.
+#[test]
+fn another_place_of_a_part_is_found() {
+    let moved = |view: View, stored: bool| {
+        let program = one_shot(Sum::Owner, tune([(128, 256)]), Mistake::None);
+        changed(built(&program), |node, maps| {
+            let is_store = matches!(node, Node::Store { .. });
+            if let Node::Load { at, map, .. } | Node::Store { at, map, .. } = node
+                && maps[usize::from(map.0)].view == view
+                && is_store == stored
+            {
+                at.row = at.row.clone() + 8;
+                return true;
+            }
+            false
+        })
+    };
+    insta::assert_snapshot!(moved(View::SharedSlots, true), @"
+    error[coverage]: store of block 0 on rank 1 stores subtile 0 to rows 8..136, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = the subtile is of another place
+    ");
+    insta::assert_snapshot!(moved(View::SharedSlots, false), @"
+    error[coverage]: multiply of block 0 on rank 1 adds its own term of subtile 0 to a sum
+      = this rank's own term is of another place than those it is added to
+    ");
+    insta::assert_snapshot!(moved(View::SharedChunk, true), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 8..136, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
+    ");
+}
+
+/// A tile's parts go to those who own some of its rows: without asking, to those who own none, too.
+#[test]
+fn a_store_into_a_shard_without_rows_is_found() {
+    let program = one_shot(Sum::Owner, tune([(128, 256)]), Mistake::None);
+    let mut pipeline = built(&program);
+    let mut done = false;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::If { test, body } = node
+                && matches!(test, Test::And(..))
+                && body
+                    .iter()
+                    .any(|node| matches!(node, Node::Store { .. } | Node::For { .. }))
+            {
+                *test = Test::Equal(0.into(), 0.into());
+                done = true;
+            }
+        }
+    });
+    assert!(done, "nothing to change");
+    insta::assert_snapshot!(said(pipeline), @"
+    error[bounds]: store of block 0 on rank 2 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of y (chunk or slot 0) on rank 2 for tile (0, 0)
+      = chunk 2 ends after 0 rows, and the map does not clip the box there
+      help: a map of its own for the partial chunk
+    ");
+}
+
+fn built(program: &Program) -> Pipeline {
+    let kernel = lower(program, &Variant::new(3)).and_then(verify::kernel);
     sm90::build(&kernel.expect("a kernel")).expect("a pipeline")
+}
+
+/// What is said where `change` changes some of the nodes.
+fn changed(mut pipeline: Pipeline, change: impl Fn(&mut Node, &[Map]) -> bool) -> String {
+    let (maps, mut done) = (pipeline.maps.clone(), false);
+    pipeline.lists(&mut |list| {
+        for node in list {
+            done |= change(node, &maps);
+        }
+    });
+    assert!(done, "nothing to change");
+    said(pipeline)
 }
 
 fn said(pipeline: Pipeline) -> String {
@@ -115,19 +204,15 @@ fn said(pipeline: Pipeline) -> String {
 #[test]
 fn a_shard_that_is_not_waited_for_is_found() {
     let fewer = |counted: &str, change: fn(&mut Expr)| {
-        let (mut pipeline, mut done) = (built(), false);
-        pipeline.lists(&mut |list| {
-            for node in list {
-                if let Node::For { var, to, .. } = node
-                    && var == counted
-                {
-                    change(to);
-                    done = true;
-                }
+        changed(built(&pushed()), |node, _| {
+            if let Node::For { var, to, .. } = node
+                && var == counted
+            {
+                change(to);
+                return true;
             }
-        });
-        assert!(done, "no loop over {counted}");
-        said(pipeline)
+            false
+        })
     };
     let first_alone = |to: &mut Expr| *to = Expr::Min(to.clone().into(), Box::new(1.into()));
     insta::assert_snapshot!(fewer("shard", first_alone), @"
@@ -148,22 +233,17 @@ fn a_shard_that_is_not_waited_for_is_found() {
 #[test]
 fn another_place_is_found() {
     let moved = |view: View, stored: bool| {
-        let (mut pipeline, mut done) = (built(), false);
-        let maps = pipeline.maps.clone();
-        pipeline.lists(&mut |list| {
-            for node in list {
-                let is_store = matches!(node, Node::Store { .. });
-                if let Node::Load { at, map, .. } | Node::Store { at, map, .. } = node
-                    && maps[usize::from(map.0)].view == view
-                    && is_store == stored
-                {
-                    at.row = at.row.clone() + 8;
-                    done = true;
-                }
+        changed(built(&pushed()), |node, maps| {
+            let is_store = matches!(node, Node::Store { .. });
+            if let Node::Load { at, map, .. } | Node::Store { at, map, .. } = node
+                && maps[usize::from(map.0)].view == view
+                && is_store == stored
+            {
+                at.row = at.row.clone() + 8;
+                return true;
             }
-        });
-        assert!(done, "nothing to change");
-        said(pipeline)
+            false
+        })
     };
     insta::assert_snapshot!(moved(View::SharedRows, false), @"
     error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
