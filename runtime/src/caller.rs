@@ -13,8 +13,8 @@ use std::any::Any;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the program
-/// captures makes the launch a part of the program's graph.
+/// Order that a launch joins: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the
+/// program captures makes the launch a part of the program's graph.
 ///
 /// ```
 /// use counterflow::op::Caller;
@@ -88,7 +88,7 @@ impl From<&Arc<CudaStream>> for Caller<'_> {
 }
 
 impl Caller<'_> {
-    /// Whether nothing runs now.
+    /// True if nothing runs now.
     pub(crate) fn records(&self) -> bool {
         matches!(self.0, Kind::Recording(_))
     }
@@ -234,7 +234,7 @@ struct Start<'a> {
     lane: &'a Lane,
     turn: &'a Turn,
     entry: Option<&'a Entry>,
-    /// Whether the graph may have something of it.
+    /// True if the graph may have something of it.
     begun: Cell<bool>,
 }
 

@@ -61,13 +61,13 @@ pub struct Communicator {
     /// Made for the first kernel that waits for peers.
     compares: Arc<OnceLock<Compares>>,
     group: Arc<Group>,
-    /// What the ranks of this process built: each choice and proof is made once.
+    /// Ops that the ranks of this process built: each choice and proof is made once.
     proven: Arc<Proven>,
-    /// What was built and launched on this rank.
+    /// Counts of this rank's builds and launches.
     metrics: Arc<Metrics>,
-    /// Which rank it is in the communicators that splits made this one of.
+    /// Rank numbers in the communicators that splits made this one of.
     ancestors: Arc<[(Weak<Group>, u32)]>,
-    /// Whether it is the one that the user has: the rank leaves when that is dropped.
+    /// True if it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
 
@@ -186,7 +186,7 @@ impl Communicator {
         self.share(kernel.roles.iter().any(|role| role.kind.sequential()))
     }
 
-    /// Whether other ranks are on this rank's GPU.
+    /// True if other ranks are on this rank's GPU.
     pub(crate) fn shares_gpu(&self) -> bool {
         self.group.shares(self.rank)
     }
@@ -229,7 +229,7 @@ impl Communicator {
         &self.own
     }
 
-    /// Whether the stream may hold kernels that are not ours.
+    /// True if the stream may hold kernels that are not ours.
     pub(crate) fn has_lent(&self) -> bool {
         self.own.has_lent()
     }
@@ -257,17 +257,17 @@ impl Communicator {
         }
     }
 
-    /// Whether that is in this communicator's heap.
+    /// True if that is in this communicator's heap.
     pub(crate) fn owns(&self, range: &Allocation) -> bool {
         self.group.owns(range)
     }
 
-    /// Whether both are handles of one rank.
+    /// True if both are handles of one rank.
     pub(crate) fn is(&self, other: &Communicator) -> bool {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
-    /// Whether this rank is that one in a group that splits made of the other's communicator.
+    /// True if this rank is that one in a group that splits made of the other's communicator.
     pub(crate) fn descends_from(&self, other: &Communicator) -> bool {
         let same = |(group, rank): &(Weak<Group>, u32)| {
             *rank == other.rank && std::ptr::eq(group.as_ptr(), Arc::as_ptr(&other.group))

@@ -20,7 +20,7 @@ pub(crate) struct Compares {
     code: Option<Agree>,
     watch: Watch,
     places: Boards,
-    /// Whether something was captured.
+    /// True if something was captured.
     started: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Compares {
         })
     }
 
-    /// Whether something was captured.
+    /// True if something was captured.
     pub fn has_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
     }

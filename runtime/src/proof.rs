@@ -54,7 +54,7 @@ const LATEST: usize = 48;
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub variant: Variant,
-    /// Why it has these choices.
+    /// Reason that the op has these choices.
     pub why: Why,
     /// The largest launch, as it was asked for.
     pub shape: Shape,
@@ -75,9 +75,9 @@ pub(crate) struct Asked<'a> {
     pub gpu: &'a str,
     /// The part of the GPU that a rank has.
     pub sms: u32,
-    /// Whether open choices are settled as written first.
+    /// True if open choices are settled as written first.
     pub first_options: bool,
-    /// Which bits results may have.
+    /// Bits that results may have.
     pub bits: Bits,
     /// A winner that counts before those of tables.
     pub known: Option<Winner>,
@@ -88,9 +88,9 @@ pub(crate) struct Asked<'a> {
 pub(crate) enum Bits {
     /// Any.
     Any,
-    /// The same ones for every number of rows.
+    /// The same bits for every number of rows.
     Invariant,
-    /// Those of a class.
+    /// Bits of a class.
     Of(BitsClass),
 }
 

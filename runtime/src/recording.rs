@@ -43,9 +43,9 @@ pub struct Recording {
 /// The launches of a graph, and what they use.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
-    /// Of each what the ledger says, None if no peer waits for it, and how many CTAs it has.
+    /// Entry of each launch in the ledger, None if no peer waits for it, and its number of CTAs.
     pub launches: Vec<(Option<Entry>, u32)>,
-    /// Where they are counted.
+    /// Counters of the launches.
     pub counted: Vec<InGraph>,
     /// Memory and kernels.
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,

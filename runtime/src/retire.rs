@@ -81,7 +81,7 @@ impl Mark {
         Ok(Mark(events))
     }
 
-    /// Whether all streams came past it. A dead context has.
+    /// True if all streams came past it. A dead context has.
     pub fn passed(&self) -> bool {
         self.0.iter().all(|event| event.is_past())
     }

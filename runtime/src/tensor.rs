@@ -143,8 +143,8 @@ impl Communicator {
         Tensor::zeros(self, shape.as_ref())
     }
 
-    /// How many tensors [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a step that
-    /// allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
+    /// Number of tensors that [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a
+    /// step that allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
     ///
     /// ```
     /// use counterflow::Communicator;
@@ -247,7 +247,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Its first elements as rows and columns of another number: another handle of the same memory.
+    /// Views the first elements with another number of rows and columns: another handle of the same memory.
     ///
     /// ```
     /// # use counterflow::Communicator;
@@ -290,7 +290,7 @@ impl<T: Element> Tensor<T> {
         &self.memory.rank
     }
 
-    /// Whether another library lent it to be read alone.
+    /// True if another library lent it to be read alone.
     pub(crate) fn is_read_only(&self) -> bool {
         match self.memory.place {
             Place::Lent { read_only, .. } => read_only,

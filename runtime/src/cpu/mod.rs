@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// How one launch's outputs compare with the reference.
+/// Comparison of one launch's outputs with the reference.
 ///
 /// [`Run`] has an example.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Compared {
     pub relative: f64,
     /// Elements compared.
     pub elements: u64,
-    /// What each tensor was compared with, by name.
+    /// Reference of each tensor, by name.
     pub with: BTreeMap<String, Says>,
 }
 

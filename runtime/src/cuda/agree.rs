@@ -16,7 +16,7 @@ pub(crate) struct Boards {
     pub boards: Address,
     /// Bytes to the next rank's.
     pub stride: u64,
-    /// Where the host sees how far the rank is.
+    /// Address at which the host sees how far the rank is.
     pub far: Address,
 }
 

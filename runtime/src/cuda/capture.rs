@@ -13,7 +13,7 @@ pub(crate) struct Capture {
     /// No other capture of the process has it.
     pub id: u64,
     graph: sys::CUgraph,
-    /// What the stream's next work comes after.
+    /// Nodes that the stream's next work comes after.
     pub last: Vec<u64>,
 }
 

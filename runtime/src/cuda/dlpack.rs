@@ -102,7 +102,7 @@ fn element<T: Element>() -> DLDataType {
 pub(crate) struct Contents {
     pub start: Address,
     pub shape: Vec<usize>,
-    /// Whether nobody may write it.
+    /// True if nobody may write it.
     pub read_only: bool,
 }
 

@@ -113,7 +113,7 @@ const DEAD: [CUresult; 16] = [
     CUresult::CUDA_ERROR_UNKNOWN,
 ];
 
-/// Whether an error is that a context is dead. Others, such as that it could not be selected or that something records a
+/// True if an error is that a context is dead. Others, such as that it could not be selected or that something records a
 /// graph, say nothing of what runs there.
 pub(crate) fn is_dead(error: &Error) -> bool {
     let Error::Driver { code, .. } = error else {
@@ -122,7 +122,7 @@ pub(crate) fn is_dead(error: &Error) -> bool {
     DEAD.iter().any(|dead| name_of(*dead) == *code)
 }
 
-/// Whether a GPU came past a point, by the code of a query for it.
+/// True if a GPU came past a point, by the code of a query for it.
 pub(super) fn passed(code: CUresult) -> Result<bool, Error> {
     match code {
         CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -68,13 +68,13 @@ fn param(op: &MemoryOp) -> sys::CUstreamBatchMemOpParams {
 /// Lines of bytes, with a pitch at either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lines2d {
-    /// Where the first goes, and bytes from one to the next.
+    /// Destination of the first line, and bytes from one line to the next.
     pub to: (Address, u64),
-    /// Where the first is, and bytes from one to the next.
+    /// Source of the first line, and bytes from one line to the next.
     pub from: (Address, u64),
     /// Bytes of a line.
     pub bytes: u64,
-    /// How many.
+    /// Number of lines.
     pub lines: u64,
 }
 

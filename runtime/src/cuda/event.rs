@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Event {
     event: ManuallyDrop<CudaEvent>,
-    /// Where it goes when this is dropped, if others may have it then.
+    /// Pool that takes the event back when this is dropped, if others may have it then.
     again: Option<Weak<Unused>>,
 }
 
@@ -59,7 +59,7 @@ impl Event {
         })
     }
 
-    /// Whether the stream has reached it.
+    /// True if the stream has reached it.
     pub(crate) fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: the event is alive.
         let query = || unsafe { sys::cuEventQuery(self.event.cu_event()) };

@@ -12,7 +12,7 @@ pub(crate) struct Foreign<'a>(Box<dyn Memory + 'a>);
 
 /// It while a launch is enqueued. When this is dropped, cudarc knows that the stream used it until then.
 pub(crate) struct Opened<'a> {
-    /// Where it is.
+    /// Address of the memory.
     pub address: Address,
     _used: SyncOnDrop<'a>,
 }

@@ -77,17 +77,17 @@ impl Gpu {
         })
     }
 
-    /// Its name.
+    /// Name that the driver gives the GPU.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// Ordinal of the GPU in this process.
     pub fn ordinal(&self) -> u32 {
         self.context.ordinal() as u32
     }
 
-    /// Its name among all GPUs, as NVIDIA's tools write it: `GPU-…`.
+    /// Name of the GPU among all GPUs, as NVIDIA's tools write it: `GPU-…`.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -95,7 +95,7 @@ impl Gpu {
         uuid_of(self.context.cu_device())
     }
 
-    /// Its streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn sms(&self) -> u32 {
         self.sms
     }
@@ -273,7 +273,7 @@ fn apart([one, other]: [u32; 2], reaches: bool, adds: bool) -> Option<Error> {
 }
 
 impl Device {
-    /// Whether this machine has the device.
+    /// Opens the device, if this machine has it.
     ///
     /// ```
     /// use counterflow::Device;

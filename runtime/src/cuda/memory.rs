@@ -213,7 +213,7 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
     check("fill the GPU's memory", code)
 }
 
-/// Whether the stream is empty. Does not wait.
+/// True if the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
     // SAFETY: the stream is alive.
     let query = || unsafe { sys::cuStreamQuery(stream.cu_stream()) };
@@ -238,7 +238,7 @@ pub(crate) fn priority(stream: &CudaStream) -> Result<i32, Error> {
     check("ask for a stream's priority", code).map(|()| priority)
 }
 
-/// Whether the stream's work is recorded into a graph. Its context is current.
+/// True if the stream's work is recorded into a graph. Its context is current.
 pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream is alive, and the place is ours.

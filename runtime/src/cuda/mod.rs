@@ -100,7 +100,7 @@ impl Address {
         self.0 - start.0
     }
 
-    /// Its number, to hand to another library on the same GPU.
+    /// Address as a number, to hand to another library on the same GPU.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -37,7 +37,7 @@ struct Place {
     /// The number that it has in all processes.
     number: u64,
     gpu: Where,
-    /// It stays mapped as long as the driver knows it.
+    /// Keeps the memory mapped as long as the driver knows it.
     segment: Arc<Segment>,
     address: Address,
 }

@@ -24,13 +24,13 @@ pub(crate) struct Slots {
     stride: u64,
     world: u64,
     granularity: u64,
-    /// How many bytes of every slot have memory.
+    /// Bytes of every slot that have memory.
     backed: u64,
-    /// How many bytes at the end of every slot are memory of other libraries.
+    /// Bytes at the end of every slot that are memory of other libraries.
     lent: u64,
     /// The GPU of each rank of this process.
     owners: Vec<Arc<Gpu>>,
-    /// What is mapped: address and bytes.
+    /// Mapped pieces: address and bytes.
     pieces: Vec<(u64, u64)>,
     /// If the ranks are processes.
     apart: Option<Apart>,
@@ -49,9 +49,9 @@ struct Apart {
 #[derive(Debug)]
 struct Adding {
     own: Handle,
-    /// How many bytes every slot is to have.
+    /// Bytes that every slot is to have.
     wanted: u64,
-    /// How many pieces there were.
+    /// Number of pieces before.
     pieces: usize,
 }
 
@@ -263,7 +263,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Whether all was taken back.
+    /// True if all was taken back.
     fn take_back(&mut self, from: usize) -> bool {
         let pieces = self.pieces.drain(from..);
         let taken = pieces.filter(|(address, bytes)| !unmap(*address, *bytes));

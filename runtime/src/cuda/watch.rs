@@ -109,7 +109,7 @@ impl Told {
         bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
     }
 
-    /// Whether it is complete: a kernel sets `written` last.
+    /// True if it is complete: a kernel sets `written` last.
     pub(crate) fn is_written(&self) -> bool {
         self.written != 0
     }
@@ -125,7 +125,7 @@ impl Told {
         }
     }
 
-    /// Whether it gave up because somebody else had.
+    /// True if it gave up because somebody else had.
     pub(crate) fn was_told(&self) -> bool {
         matches!(self.cause(), Cause::ToldByPeer | Cause::ToldByHost)
     }
@@ -154,7 +154,7 @@ impl Told {
 pub(crate) struct Pinned<T> {
     host: NonNull<T>,
     device: Address,
-    /// What keeps the memory alive, if it is a driver's: a context, with its number.
+    /// Context that keeps the memory alive, with its number. None where no driver has it.
     context: Option<(Arc<CudaContext>, u64)>,
 }
 

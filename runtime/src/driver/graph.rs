@@ -23,7 +23,7 @@ impl Capture {
         }
     }
 
-    /// What the stream's next work comes after.
+    /// Nodes that the stream's next work comes after.
     pub fn last(&self) -> &[Node] {
         match self {
             Capture::Cuda(capture) => &capture.last,

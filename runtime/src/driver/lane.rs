@@ -56,9 +56,9 @@ impl fmt::Debug for Entrance {
 struct State {
     /// The threads that enqueue, and how often each has entered. Once the lane is open, one at a time.
     inside: Vec<(usize, u32)>,
-    /// Whether a thread opens the lane: it waits for those that are in, and others wait for it.
+    /// True if a thread opens the lane: it waits for those that are in, and others wait for it.
     opening: bool,
-    /// Where the latest captured launch ends: in which capture, and its last node.
+    /// End of the latest captured launch: the capture, and the launch's last node in it.
     captured: Option<(u64, Node)>,
 }
 
@@ -67,7 +67,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something was captured.
+    /// True if something was captured.
     pub fn is_open(&self) -> bool {
         self.turn.get().is_some()
     }
@@ -134,7 +134,7 @@ impl Lane {
         Ok(state)
     }
 
-    /// Whether another thread keeps this one out.
+    /// True if another thread keeps this one out.
     fn is_kept_out(&self, state: &State) -> bool {
         let is_in = state.inside.iter().any(|(of, _)| *of == this_thread());
         let blocked = match self.is_open() {

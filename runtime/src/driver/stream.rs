@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Whether both are one stream.
+    /// True if both are one stream.
     pub(crate) fn is(&self, other: &Stream) -> bool {
         match (&self.0, &other.0) {
             (Kind::Cuda(one), Kind::Cuda(other)) => {
@@ -138,7 +138,7 @@ impl Stream {
     }
 }
 
-/// Whether the stream is empty. Does not wait.
+/// True if the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
     match &stream.0 {
         Kind::Cuda(stream) => cuda::is_done(stream),
@@ -146,7 +146,7 @@ pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
     }
 }
 
-/// Whether nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
+/// True if nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
 pub(crate) fn is_past(stream: &Stream) -> bool {
     settled(is_done(stream))
 }

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 
 /// What every sequence of a run uses.
 struct Fuzz {
-    /// Those whose ranks wait for each other.
+    /// Programs whose ranks wait for each other.
     programs: Vec<(Program, Kind)>,
     alone: Program,
     proven: Arc<Proven>,
     undone: Option<Fix>,
-    /// How long a rank waits for another.
+    /// Time that a rank waits for another.
     limit: Duration,
 }
 

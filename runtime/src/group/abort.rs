@@ -32,9 +32,9 @@ pub(crate) struct Names {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Awaited {
     pub name: String,
-    /// What a record's index counts from.
+    /// Index of a record's first cell.
     pub first: u32,
-    /// Where the schedule waits for it.
+    /// Place in the schedule that waits for it.
     pub at: Option<String>,
 }
 
@@ -95,9 +95,9 @@ struct Rank {
     record: Record,
     /// One more than the place of the latest launch that its GPU has compared, replays counted.
     far: Pinned<u64>,
-    /// What it loaded, by the kernels' numbers in the communicator.
+    /// Kernels that the communicator loaded, by their numbers in it.
     kernels: Mutex<BTreeMap<u32, Names>>,
-    /// What it lets the GPUs compare.
+    /// Launches that the GPUs compare.
     compared: Mutex<Compared>,
 }
 
@@ -406,7 +406,7 @@ impl End {
         self.roll.gone()
     }
 
-    /// Whether that rank's communicator was dropped.
+    /// True if that rank's communicator was dropped.
     pub(crate) fn has_left(&self, rank: u32) -> bool {
         self.roll.has_left(rank)
     }
@@ -416,12 +416,12 @@ impl End {
         self.roll.ends(rank);
     }
 
-    /// Whether a rank left, with nothing enqueued any more.
+    /// True if a rank left, with nothing enqueued any more.
     pub(crate) fn is_over(&self, rank: u32) -> bool {
         self.roll.is_over(rank)
     }
 
-    /// Whether nothing of a rank uses what another one had, which left. Ranks of one process have all in common.
+    /// True if nothing of a rank uses what another one had, which left. Ranks of one process have all in common.
     pub(crate) fn is_through(&self, rank: u32, with: u32) -> bool {
         let shared = self.shared.as_ref();
         shared.is_none_or(|(board, _)| board.is_through(rank, with))

@@ -32,9 +32,9 @@ struct Introduction {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Has {
     gpu: About,
-    /// What no other process has: their numbers may be those of several containers.
+    /// Number that no other process has: process numbers of several containers may be alike.
     process: u64,
-    /// Whether it may share the GPU with other processes.
+    /// True if it may share the GPU with other processes.
     sharing: bool,
     /// A number that no other memory has. Rank 0's is that of what it hands out.
     number: u64,
@@ -123,7 +123,7 @@ impl Group {
 struct Prepared {
     slots: Slots,
     stream: Stream,
-    /// How many hardware queues its context has.
+    /// Number of hardware queues of its context.
     queues: u32,
     at: Reached,
 }

@@ -48,12 +48,12 @@ impl Board {
         Board { segment, world }
     }
 
-    /// Where the ledger begins: how many bytes all the rest has.
+    /// Offset of the ledger: bytes of everything before it.
     pub fn ledger(world: u32) -> u64 {
         verdict_of(world, world)
     }
 
-    /// How many bytes at the start kernels read and write: those before the verdicts.
+    /// Bytes at the start that kernels read and write: those before the verdicts.
     pub fn for_kernels(world: u32) -> u64 {
         verdict_of(0, world)
     }
@@ -71,17 +71,17 @@ impl Board {
         RANKS + u64::from(rank) * RANK + RECORD
     }
 
-    /// Where a rank's kernels write how far it is.
+    /// Offset at which a rank's kernels write how far it is.
     pub fn far(rank: u32) -> u64 {
         RANKS + u64::from(rank) * RANK + FAR
     }
 
-    /// How many launches a rank has written into the ledger.
+    /// Number of launches that a rank has written into the ledger.
     pub fn wrote(&self, rank: u32) -> &AtomicU64 {
         self.of(rank, WROTE)
     }
 
-    /// How many of them it has compared with its peers'.
+    /// Number of launches that a rank has compared with its peers'.
     pub fn compared(&self, rank: u32) -> &AtomicU64 {
         self.of(rank, COMPARED)
     }
@@ -92,7 +92,7 @@ impl Board {
         (word, 1 << (with % 64))
     }
 
-    /// Whether nothing of a rank uses what another one had, which left.
+    /// True if nothing of a rank uses what another one had, which left.
     pub fn is_through(&self, rank: u32, with: u32) -> bool {
         let (word, bit) = self.through(rank, with);
         word.load(Ordering::Acquire) & bit != 0

@@ -200,7 +200,7 @@ impl fmt::Debug for Entry {
 pub(crate) enum Refused {
     /// A peer's entry for the same launch differs.
     Differs(Box<Difference>),
-    /// That rank is too many launches behind.
+    /// The rank is too many launches behind.
     Behind(Behind),
 }
 
@@ -208,7 +208,7 @@ pub(crate) enum Refused {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Behind {
     pub rank: u32,
-    /// How many it has made.
+    /// Number of launches that it has made.
     pub made: u64,
     /// The other's next one, and how many this rank must have made before it.
     pub next: u64,
@@ -241,7 +241,7 @@ impl fmt::Display for Difference {
 /// The launches of all ranks of a communicator.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// How many launches each rank has written.
+    /// Number of launches that each rank has written.
     written: Vec<u64>,
     /// The entry of a launch and who wrote it, at the launch's number modulo the length.
     ring: Vec<Option<(u32, Entry)>>,

@@ -138,7 +138,7 @@ pub(crate) struct Group {
     parts: Mutex<BTreeMap<(u64, u32), Part>>,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
-    /// What processes share beside the heap, where this one's GPU has it.
+    /// Memory that processes share beside the heap, at its address on this process's GPU.
     #[expect(dead_code, reason = "kernels use it until the group is gone")]
     reached: Option<Reached>,
 }
@@ -294,7 +294,7 @@ impl Group {
         }
     }
 
-    /// Whether that is in this group's heap.
+    /// True if that is in this group's heap.
     pub(crate) fn owns(&self, range: &Allocation) -> bool {
         range.is_in(&self.heap)
     }
@@ -348,7 +348,7 @@ impl Group {
         first.into()
     }
 
-    /// Whether each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
+    /// True if each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
     /// copies'. The margin of [`Queues::taken`] is for streams that have work while others wait; this one has none until a
     /// wait has lasted too long.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
@@ -400,7 +400,7 @@ impl Group {
         self.ledger.next(rank)
     }
 
-    /// Whether several ranks are on that rank's GPU.
+    /// True if several ranks are on that rank's GPU.
     pub(crate) fn shares(&self, rank: u32) -> bool {
         let on = self.queues.gpus[rank as usize];
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1

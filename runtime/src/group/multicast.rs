@@ -24,7 +24,7 @@ struct Fit {
     /// As in [`Granularity`].
     least: u64,
     recommended: u64,
-    /// Which GPUs: none has a name where they are emulated.
+    /// Names of the GPUs: none where they are emulated.
     gpus: Vec<String>,
 }
 

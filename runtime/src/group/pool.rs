@@ -55,7 +55,7 @@ pub(crate) struct Needs {
 pub(crate) struct Placed {
     /// The kernel's number in the communicator.
     pub number: u32,
-    /// Where cell 0 lies in a slot.
+    /// Offset of cell 0 in a slot.
     pub base: u64,
     /// The kernel's own cells, and which is the first. None of a kernel that counts nothing.
     pub cells: Option<Allocation>,
@@ -65,7 +65,8 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// What a kernel has that needs nothing of the heap. No rank tells the others of it, so its number is none of theirs.
+    /// Places of a kernel that needs nothing of the heap. No rank tells the others of it, so its number is none of
+    /// theirs.
     pub fn alone() -> Placed {
         static NEXT: AtomicU32 = AtomicU32::new(1 << 31);
         Placed {
@@ -82,7 +83,7 @@ impl Placed {
 #[derive(Debug)]
 pub(super) struct Pool {
     kernels: u32,
-    /// Where the shared credits start in a slot.
+    /// Offset of the shared credits in a slot.
     credits: u64,
     world: u32,
     /// The memory of each shared place.

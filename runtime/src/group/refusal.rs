@@ -56,7 +56,7 @@ fn cut(text: &str) -> String {
 }
 
 impl Refusal {
-    /// Of an error that only this rank has.
+    /// Makes a refusal of an error that only this rank has.
     pub fn own(error: &Error) -> Refusal {
         let (kind, what) = match error {
             // The schedule and the environment are that rank's: the others have a text of it.
@@ -107,12 +107,12 @@ impl Refusal {
         }
     }
 
-    /// What was refused.
+    /// Request that was refused.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What to do.
+    /// Advice on how to go on.
     pub fn helps(&self) -> &str {
         &self.help
     }

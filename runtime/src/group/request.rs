@@ -55,15 +55,15 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// Memory of another library for it, which this rank lends.
     Adopt(Wanted, Loan),
-    /// That of the heap.
+    /// Multicast of the heap.
     Multicast(Multicast),
     /// To build a schedule with orders by closure.
     Orders(Orders),
-    /// What this rank tells the others, without a zero in it.
+    /// Text that this rank tells the others, without a zero in it.
     Share(Arc<str>),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
-    /// What others do, this rank cannot: why.
+    /// Reason that this rank cannot do what the others do.
     Refuse(Refusal),
     /// A group of all ranks that ask for the same color, in the order of their keys.
     Split {
@@ -89,7 +89,7 @@ impl Request {
         }
     }
 
-    /// What this rank tells the others.
+    /// Text that this rank tells the others.
     pub fn told(&self) -> Option<&str> {
         match self {
             Request::Share(told) => Some(told),
@@ -189,7 +189,7 @@ pub(crate) enum Granted {
     Memory(Arc<Allocation>),
     /// A split, by its number.
     Split(u64),
-    /// What each rank tells the others.
+    /// Text of each rank.
     Told(Arc<[String]>),
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Signs {
     wake: OwnedFd,
     /// The rank's stream, and who launches there.
     work: Mutex<Option<Arc<Own>>>,
-    /// What peers may still use.
+    /// Memory that peers may still use.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 

@@ -121,7 +121,7 @@ impl Cache {
         Cache { dir: None }
     }
 
-    /// Its folder.
+    /// Folder of the cache. None if it is off.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }

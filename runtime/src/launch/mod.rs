@@ -70,32 +70,32 @@ pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
     code: Code,
-    /// What its stall records mean, for as long as it can write one.
+    /// Names for its stall records, for as long as it can write one.
     named: Option<Named>,
-    /// Where its launches are, which need the code.
+    /// GPU and stream of its launches, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
-    /// Its counter cells: the same in every launch.
+    /// Counter cells, the same in every launch.
     cells: Cells,
     placed: Arc<Placed>,
-    /// Where its scratch is.
+    /// Scratch tensors, by address.
     scratch: Tensors,
     finished: Local<u32>,
-    /// What a launch reads of tensors without elements.
+    /// Element that a launch reads of tensors without elements.
     zeros: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
     watch: Watch,
-    /// The same as a kernel takes it.
+    /// Bytes of the watch, as a kernel takes it.
     watch_bytes: [u8; WATCH_BYTES],
-    /// How many CTAs a launch may have.
+    /// Most CTAs of a launch.
     sms: u32,
-    /// Whether launches may start before the previous one has ended (programmatic dependent launch).
+    /// True if launches may start before the previous one has ended (programmatic dependent launch).
     dependent_launch: bool,
-    /// Whether the caller vouches for what else is in the rank's stream.
+    /// True if the caller vouches for what else is in the rank's stream.
     early: bool,
-    /// Whether the host moves data.
+    /// True if the host moves data.
     copies: bool,
     state: Mutex<State>,
 }
@@ -237,7 +237,7 @@ impl Loaded {
         admit::admit(rank, &self.pipeline, plan)
     }
 
-    /// Whether a launch waits for other ranks.
+    /// True if a launch waits for other ranks.
     pub(crate) fn waits(&self, rank: &Communicator) -> bool {
         rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
     }

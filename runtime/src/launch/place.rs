@@ -30,12 +30,12 @@ fn credit(kernel: &Kernel, tensor: TensorId) -> Option<usize> {
     counters.position(|purpose| purpose == Purpose::Free(tensor))
 }
 
-/// Whether the host moves data of a kernel.
+/// True if the host moves data of a kernel.
 pub(super) fn copies(kernel: &Kernel) -> bool {
     kernel.roles.iter().any(|role| role.kind.sequential())
 }
 
-/// Whether a kernel has nothing that ranks must agree on: each loads and launches it by itself.
+/// True if a kernel has nothing that ranks must agree on: each loads and launches it by itself.
 pub(crate) fn is_alone(kernel: &Kernel) -> bool {
     kernel.counters.is_empty() && scratch_of(kernel).next().is_none() && !copies(kernel)
 }

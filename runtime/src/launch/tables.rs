@@ -38,7 +38,7 @@ struct Table {
     everyone: Vec<u32>,
     /// Graphs hold it whose launches read the table: then it stays.
     read: Arc<()>,
-    /// Whether a stream that somebody else records reads it: then it stays for ever.
+    /// True if a stream that somebody else records reads it: then it stays for ever.
     captured: bool,
 }
 

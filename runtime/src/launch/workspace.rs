@@ -9,9 +9,9 @@ use counterflow_codegen::verify::Series;
 
 /// Bytes of the heap that a kernel takes, for every launch of a series whose largest launch has that plan.
 pub(crate) struct HeapBytes {
-    /// Its own: counter cells, and scratch that no other kernel has.
+    /// Bytes of the kernel alone: counter cells, and scratch that no other kernel has.
     pub own: u64,
-    /// What it takes of each place that kernels share, if nobody has it yet.
+    /// Bytes that it takes of each place that kernels share, if nobody has it yet.
     pub shared: [u64; PLACES],
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Team {
     pub gpus: u32,
     /// Bytes of its addresses.
     pub bytes: u64,
-    /// How it goes to other processes.
+    /// Form in which its memory goes to other processes.
     pub handles: Handles,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Part {
     pub gpu: u32,
     /// Bytes from the start of the object, and from that of the rank's slot.
     pub offset: u64,
-    /// Where the rank has it.
+    /// Address on the rank.
     pub address: u64,
     /// Bytes of it.
     pub bytes: u64,

@@ -58,19 +58,19 @@ pub(super) struct Given {
 pub struct Needs {
     /// Use of the tensor.
     pub usage: Usage,
-    /// Its element type.
+    /// Element type.
     pub dtype: Dtype,
     /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
     pub shape: [usize; 2],
     /// True if peers address it, so that it must be in the symmetric heap.
     pub in_heap: bool,
-    /// Its scales, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
+    /// Scales of the tensor, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
     pub scale: Option<Box<Needs>>,
-    /// Whether a launch measures its amax: one number.
+    /// True if a launch measures its amax: one number.
     pub amax: bool,
 }
 
-/// What the numbers of a tensor's scales are.
+/// Meaning of the numbers of a tensor's scales.
 ///
 /// ```
 /// use counterflow::op::{Granularity, ScaleUse};
@@ -149,7 +149,7 @@ impl Needs {
         ]
     }
 
-    /// What the numbers of its scales are.
+    /// Meaning of the numbers of the tensor's scales. None if it has none.
     ///
     /// ```
     /// use counterflow::op::{Granularity, ScaleUse};
@@ -214,12 +214,12 @@ impl Planned {
     }
 }
 
-/// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
+/// True if a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
     buffer.usage.is_left_behind() || buffer.is_scratch()
 }
 
-/// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
+/// True if only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
 fn takes_mut(buffer: &Buffer) -> bool {
     written(buffer) && !buffer.usage.is_gathered()
 }
@@ -358,7 +358,7 @@ pub(super) fn called(kernel: &Kernel, tensor: TensorId) -> Cow<'_, str> {
     }
 }
 
-/// Whether launches are given it by its name: scratch is the op's own, and scales and amaxes come with their tensors.
+/// True if launches are given it by its name: scratch is the op's own, and scales and amaxes come with their tensors.
 fn is_named(buffer: &&Buffer) -> bool {
     !buffer.is_scratch() && buffer.usage.plane.is_none()
 }

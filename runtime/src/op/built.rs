@@ -79,11 +79,11 @@ pub(super) struct Inner {
 /// What is launched for some numbers of rows.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Its kernel has the tensors that launches are given, and is the only stage's where there is one stage.
+    /// Proof of the kernel whose tensors launches are given: the only stage's, where there is one stage.
     pub proof: Arc<Proof>,
     /// Kernels that are launched one behind the other. There is one at least, and at most one waits for peers.
     pub stages: Vec<Stage>,
-    /// Its schedules' names, and why they were chosen, of an op of a family.
+    /// Names of the schedules of an op of a family, and why they were chosen.
     pub chosen: Option<(String, Reason)>,
 }
 
@@ -114,7 +114,7 @@ impl Stage {
         Ok(self.proof.series.plan(&shape)?)
     }
 
-    /// Its tensors in a launch that was given those, with `between` as the op's own memory.
+    /// Tensors of a stage in a launch that was given those, with `between` as the op's own memory.
     pub fn tensors(
         &self,
         opened: &[(TensorId, Open<'_>)],
@@ -239,7 +239,8 @@ impl<S> Op<S> {
         self.0.buckets[self.0.bucket(rows)].name()
     }
 
-    /// Why launches of so many rows have their schedule, of an op of a family. A schedule's own op has no other.
+    /// Reason that launches of so many rows have their schedule, of an op of a family. A schedule's own op has no
+    /// other.
     ///
     /// ```
     /// # use counterflow::{Communicator, families::AllGatherGemm, family::Reason};

@@ -113,7 +113,7 @@ impl Gate<'_> {
         self.op(stream, MemoryOp::AtLeast { cell, value: 1 });
     }
 
-    /// Whether what is enqueued in that stream now waits until the gate is open. It is open then.
+    /// True if what is enqueued in that stream now waits until the gate is open. It is open then.
     fn holds(&self, stream: &Stream) -> bool {
         let behind = Event::record(stream).expect("an event");
         std::thread::sleep(Duration::from_millis(50));

@@ -20,8 +20,8 @@ pub struct Workspace {
     pub heap: u64,
     /// Bytes of the GPU's memory elsewhere: tables of arrivals.
     pub own: u64,
-    /// What [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and frees before it
-    /// returns. Where it is not there, nothing is measured.
+    /// Memory that [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and
+    /// frees before it returns. Where it is not there, nothing is measured.
     pub tuning: TuningMemory,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],

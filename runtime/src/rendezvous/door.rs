@@ -250,7 +250,7 @@ fn judged<S: Read + Write>(
     }
 }
 
-/// Whether that is a side's proof. Hashes are compared in constant time.
+/// True if that is a side's proof. Hashes are compared in constant time.
 fn proves(key: &Key, side: Side, says: &[u8], proof: &[u8]) -> bool {
     blake3::Hash::from_slice(proof).is_ok_and(|proof| proof == key.proof(side, says))
 }
@@ -267,9 +267,9 @@ fn other_world(theirs: Place, ours: Place) -> Error {
 
 /// Why somebody was not let in.
 enum Refused {
-    /// It may come again, and it is usual that nobody is there so far.
+    /// A newcomer may try again, and it is usual that nobody is there so far.
     NotYet(String),
-    /// It may come again, though something else is wrong.
+    /// A newcomer may try again, though something else is wrong.
     Hindered(String),
     /// The other side does not know the secret, or this one does not. It may come again: it may have met another job.
     Unknown,

@@ -19,7 +19,7 @@ use curve25519_dalek::traits::IsIdentity;
 /// Which side of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    /// Who was asked to let somebody in.
+    /// The side that was asked to let somebody in.
     Host,
     Guest,
 }
@@ -28,7 +28,7 @@ pub(super) enum Side {
 pub(super) struct Exchange {
     side: Side,
     own: Scalar,
-    /// What the other side gets.
+    /// Bytes that the other side gets.
     pub public: [u8; BYTES],
 }
 
@@ -84,7 +84,7 @@ fn base(secret: &Secret) -> RistrettoPoint {
 pub(super) struct Key([u8; BYTES]);
 
 impl Key {
-    /// What proves to the other side that this one has the key.
+    /// Proof to the other side that this one has the key.
     pub fn proof(&self, side: Side, says: &[u8]) -> blake3::Hash {
         blake3::keyed_hash(&self.of(side, "proof"), says)
     }

@@ -20,7 +20,7 @@ pub(crate) enum Handles {
 }
 
 impl Handles {
-    /// What the variable says.
+    /// Form that the variable asks for.
     ///
     /// # Errors
     /// [`Error::Usage`] for another word.
@@ -61,7 +61,7 @@ impl From<OwnedFd> for Handed {
 }
 
 impl Handed {
-    /// What travels as text, and what beside it.
+    /// Text and descriptor, as they travel.
     pub fn parts(self) -> (Option<Vec<u8>>, Option<OwnedFd>) {
         match self {
             Handed::File(fd) => (None, Some(fd)),

@@ -46,7 +46,7 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// Whether the peer closed it. Otherwise this process could not use it.
+    /// True if the peer closed it. Otherwise this process could not use it.
     pub fn is_closed(&self) -> bool {
         matches!(
             self.why.kind(),

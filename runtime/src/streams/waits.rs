@@ -39,7 +39,7 @@ pub(crate) struct Wait {
     pub wanted: u64,
     /// The counter's name.
     pub counter: Arc<str>,
-    /// Which of its cells.
+    /// Index of the cell in its counter.
     pub index: u32,
     /// The schedule's statement.
     pub at: counterflow_codegen::program::Loc,
@@ -54,7 +54,7 @@ pub(crate) struct Waits {
     queue: Mutex<Queue>,
     /// The heap has the cells.
     group: Arc<Group>,
-    /// Whether nothing more is enqueued.
+    /// True if nothing more is enqueued.
     closed: AtomicBool,
     gpu: Gpu,
     stream: Stream,
@@ -163,7 +163,7 @@ impl Waits {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether they need none. In a dead context nothing passes any more.
+    /// True if they need none. In a dead context nothing passes any more.
     fn over(&self) -> bool {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.closed.load(Ordering::Acquire)
@@ -271,7 +271,7 @@ impl Rescue {
         self.seen.recv_timeout(Rescue::GLANCE).ok().flatten()
     }
 
-    /// Whether everything is stored, or nothing can be.
+    /// True if everything is stored, or nothing can be.
     fn go(self) -> bool {
         let _ = self.go.send(());
         self.done.recv_timeout(Rescue::PATIENCE).is_ok()

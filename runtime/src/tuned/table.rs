@@ -97,9 +97,9 @@ pub struct Winner {
     pub k: u32,
     /// Median time of a launch in microseconds.
     pub microseconds: f64,
-    /// Its 10th percentile.
+    /// 10th percentile, in microseconds.
     pub p10: f64,
-    /// Its 90th percentile.
+    /// 90th percentile, in microseconds.
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run. 0 where an op measured its own candidates: cuBLASLt is not there.
     pub cublaslt: f64,
@@ -210,7 +210,8 @@ impl Key {
 }
 
 impl Winner {
-    /// Its choices, if the schedule offers them all, and the first option of those that it does not name.
+    /// Settings of a winner, if the schedule offers them all, and the first option of each choice that it does not
+    /// name.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
         let offered = choices(program);
         let offers = |name: &str, setting: &Setting| {

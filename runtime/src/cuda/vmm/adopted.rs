@@ -20,7 +20,7 @@ pub(crate) struct Lent(Handle);
 struct Found {
     /// The mapping that the address is in.
     range: Range<u64>,
-    /// Whether one allocation is behind all of it.
+    /// True if one allocation is behind all of it.
     whole: bool,
     on_gpu: Option<i32>,
     exportable: bool,
@@ -140,7 +140,7 @@ impl Slots {
         self.stride - self.lent
     }
 
-    /// Whether one mapping is behind that part of every slot. All slots have the same pieces.
+    /// True if one mapping is behind that part of every slot. All slots have the same pieces.
     pub(crate) fn is_one_piece(&self, range: &Range<u64>) -> bool {
         let (start, end) = (self.base + range.start, self.base + range.end);
         let mut pieces = self.pieces.iter();

@@ -131,7 +131,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
     }
 
-    /// Whether a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
+    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
     fn is_for_all(&self) -> bool {
         let gpu = self.rank.gpu();
         let free = self.variant.choices.is_empty() && self.only.is_none();
@@ -212,7 +212,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         read(&said[0], 0)
     }
 
-    /// Whether that is so on any rank.
+    /// True if that is so on any rank.
     pub(super) fn any(&self, alone: bool, own: bool) -> Result<bool, Error> {
         if alone {
             return Ok(own);
