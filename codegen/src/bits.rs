@@ -24,7 +24,7 @@ use crate::variant::Variant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What decides a row's bits beside the row: variants of one class agree in all of them.
+/// Choices that decide a row's bits beside the row: variants of one class agree in all of them.
 ///
 /// ```
 /// use counterflow_codegen::bits::BitsClass;
@@ -39,7 +39,7 @@ use std::fmt;
 pub struct BitsClass {
     /// Without its choices.
     variant: Variant,
-    /// How products are summed, by the names of their operands.
+    /// Summation of each product, by the names of its operands.
     products: BTreeMap<[String; 2], BTreeSet<Summing>>,
 }
 
@@ -53,9 +53,9 @@ struct Summing {
     /// Columns of a subtile and of a tile, where more than two CTAs share the steps: each adds the others' partials to its own
     /// subtiles, in an order that begins behind its own.
     subtile: Option<(u32, u32)>,
-    /// Whether the columns' operand is on the instruction's M side.
+    /// True if the columns' operand is on the instruction's M side.
     swapped: bool,
-    /// Whether sums of [`BLOCK`] are added in f32.
+    /// True if sums of [`BLOCK`] are added in f32.
     promoted: bool,
 }
 
@@ -320,7 +320,7 @@ fn one_by_one(kernel: &Kernel, from: &Region) -> (String, &'static str) {
     }
 }
 
-/// Whether an item reads a tensor and sends it on.
+/// True if an item reads a tensor and sends it on.
 fn is_passed_on(kernel: &Kernel, tensor: TensorId) -> bool {
     let mut found = false;
     for role in &kernel.roles {
@@ -362,7 +362,7 @@ fn sent(kernel: &Kernel) -> BTreeSet<TensorId> {
     found
 }
 
-/// Whether each rank has a slot of a tensor, which holds what that rank sent, or what was fetched from it.
+/// True if each rank has a slot of a tensor, which holds what that rank sent, or what was fetched from it.
 fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
     let buffer = &kernel.buffers[tensor.index()];
     let mut by_sender = buffer.has_slot_for_each_rank();

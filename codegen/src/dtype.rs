@@ -82,7 +82,7 @@ impl Dtype {
         }
     }
 
-    /// Its largest finite number.
+    /// Largest finite number of the type.
     pub const fn largest(self) -> f32 {
         match self {
             Dtype::Bf16 => f32::from_bits(0x7f7f_0000),

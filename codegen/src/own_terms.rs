@@ -140,7 +140,7 @@ impl Sources {
         Sources { of, copied }
     }
 
-    /// Whether two expressions are the same function of the same sources.
+    /// True if two expressions are the same function of the same sources.
     fn alike(&self, one: &Value, other: &Value) -> bool {
         let first_like = |acc: AccId| {
             let own = &self.of[usize::from(acc.0)];

@@ -296,7 +296,7 @@ impl Stands {
     }
 }
 
-/// Whether a schedule asks about ranks.
+/// True if a schedule asks about ranks.
 fn branches(pipeline: &Pipeline) -> bool {
     fn any(body: &[Block]) -> bool {
         body.iter().any(|block| match block {

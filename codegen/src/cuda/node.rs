@@ -564,7 +564,7 @@ impl Text<'_> {
     }
 }
 
-/// Whether a node or one within it reads a variable.
+/// True if a node or one within it reads a variable.
 fn uses(node: &Node, var: &str) -> bool {
     let mut found = false;
     node.visit(&mut |node| {
@@ -575,7 +575,7 @@ fn uses(node: &Node, var: &str) -> bool {
     found
 }
 
-/// Whether a node is a load or announces one, or has one within.
+/// True if a node is a load or announces one, or has one within.
 fn fills(node: &Node) -> bool {
     has(node, |node| {
         matches!(node, Node::Load { .. } | Node::Expect { .. })

@@ -141,7 +141,7 @@ impl Text<'_> {
         }
     }
 
-    /// Whether it is the same in all loops over tiles.
+    /// True if it is the same in all loops over tiles.
     pub(super) fn first_is_alike(&self) -> bool {
         let cta = &self.pipeline.cta;
         let mut blocks = cta.tilings().iter().map(|tiling| cta.blocks(tiling));

@@ -104,7 +104,7 @@ pub(super) fn in_flight(ring: &Ring, computes: bool) -> String {
     }
 }
 
-/// Whether the kernel multiplies tensors of several widths or depths.
+/// True if the kernel multiplies tensors of several widths or depths.
 fn of_several_sizes(pipeline: &Pipeline) -> bool {
     let buffers = &pipeline.kernel.buffers;
     let mut sizes = BTreeSet::new();

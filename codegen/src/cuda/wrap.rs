@@ -83,7 +83,7 @@ fn after_head(line: &str) -> Option<(&str, &str)> {
 #[derive(Clone, Copy)]
 struct Break {
     at: usize,
-    /// How many parentheses are open there.
+    /// Number of parentheses that are open there.
     depth: u32,
 }
 

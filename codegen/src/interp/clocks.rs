@@ -37,7 +37,7 @@ impl Epoch {
         }
     }
 
-    /// Whether both are steps of one item, which are in program order.
+    /// True if both are steps of one item, which are in program order.
     pub fn same_item(&self, other: &Epoch) -> bool {
         (self.rank, self.role, self.launch, self.item)
             == (other.rank, other.role, other.launch, other.item)
@@ -110,7 +110,7 @@ impl Items {
 struct Known {
     /// All lower phases are done.
     phase: u32,
-    /// Of this phase.
+    /// Items of this phase.
     items: Items,
 }
 
@@ -134,7 +134,7 @@ impl Clock {
         }
     }
 
-    /// Whether that step has happened.
+    /// True if that step has happened.
     pub fn covers(&self, at: &Epoch) -> bool {
         let done = self.done[usize::from(at.rank)];
         if at.role == HOST {

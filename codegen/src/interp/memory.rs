@@ -41,9 +41,9 @@ struct Shadow {
 /// Where a rank is between the caller and its launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum Window {
-    /// That launch is yet to start.
+    /// The launch is yet to start.
     Before(u32),
-    /// That launch runs.
+    /// The launch runs.
     In(u32),
 }
 

@@ -22,13 +22,13 @@ pub(super) struct Sizes<'p> {
     /// Element types, by tensor.
     dtypes: Vec<Dtype>,
     pub world: u32,
-    /// Which sides have one size, by tensor and side.
+    /// Label of each side, by tensor and side: sides of one label have one size.
     labels: Vec<usize>,
     /// Rows and columns, by tensor.
     sides: Vec<[u32; 2]>,
-    /// Whether its rows and its columns are divided over the ranks, by tensor.
+    /// True for rows and for columns that are divided over the ranks, by tensor.
     chunked: Vec<[bool; 2]>,
-    /// What chunks of them are multiples of.
+    /// Numbers that their chunks are multiples of.
     units: Vec<[u32; 2]>,
 }
 
@@ -230,7 +230,7 @@ impl<'p> Sizes<'p> {
         sides.find(|own| label(partition, *own) == label(like, side))
     }
 
-    /// Whether a side of a partition is divided over the ranks.
+    /// True if a side of a partition is divided over the ranks.
     pub fn divides(&self, partition: PartitionId, side: Side) -> bool {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
         let [rows, columns] = self.chunked[tensor.index()].map(|divided| divided && !across);

@@ -21,7 +21,7 @@ impl Partition {
         }
     }
 
-    /// Whether its items are tiles of that shape.
+    /// True if its items are tiles of that shape.
     pub(crate) fn is_tile(&self, tile: Tile) -> bool {
         (self.row_block, self.column_block) == (Some(tile.rows), Some(tile.columns))
     }
@@ -78,7 +78,7 @@ impl Axis {
 }
 
 impl Kernel {
-    /// Whether a dimension is divided over the ranks.
+    /// True if a dimension is divided over the ranks.
     ///
     /// ```
     /// # use counterflow_codegen::{lower::lower, program::{PartitionId, Side}, variant::Variant};
@@ -94,7 +94,7 @@ impl Kernel {
         self.dims[usize::from(dim.0)].chunked
     }
 
-    /// Whether the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
+    /// True if the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
     /// blocks of it, are what the partition's chunks divide.
     pub(crate) fn is_shard_of(&self, partition: PartitionId, tensor: TensorId, side: Side) -> bool {
         let buffer = &self.buffers[tensor.index()];
@@ -122,7 +122,7 @@ impl Kernel {
         partition.chunked_side(|dim| self.is_chunked(dim))
     }
 
-    /// Whether the chunks of a partition divide this side of it.
+    /// True if the chunks of a partition divide this side of it.
     pub fn is_chunked_along(&self, partition: PartitionId, side: Side) -> bool {
         self.chunked_side(partition) == Some(side)
     }

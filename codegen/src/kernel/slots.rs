@@ -4,7 +4,7 @@ use super::Buffer;
 use crate::program::Slots;
 
 impl Buffer {
-    /// How many slots it has room for.
+    /// Number of slots that it has room for.
     pub fn slots(&self, world: u32) -> u32 {
         self.slots_by().room(world)
     }
@@ -14,7 +14,7 @@ impl Buffer {
         self.slots_by().count(world)
     }
 
-    /// Whether its slots are one for each rank.
+    /// True if its slots are one for each rank.
     pub(crate) fn has_slot_for_each_rank(&self) -> bool {
         self.slots_by() == Slots::World
     }

@@ -20,7 +20,7 @@ pub(super) struct Matched {
 }
 
 impl Matched {
-    /// Whether a dimension is divided over the ranks.
+    /// True if a dimension is divided over the ranks.
     pub fn is_chunked(&self, dim: DimId) -> bool {
         self.dims[usize::from(dim.0)].chunked
     }

@@ -113,13 +113,13 @@ impl Placer<'_> {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,
-    /// What a copy reads.
+    /// Source of a copy.
     CopyFrom,
-    /// What a copy writes.
+    /// Destination of a copy.
     Copy,
-    /// What is computed.
+    /// Destination of a computed value.
     Store,
-    /// What is computed and added to what is there.
+    /// Destination that a computed value is added to.
     Add,
 }
 

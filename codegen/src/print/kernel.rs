@@ -11,7 +11,7 @@ use crate::rank::RankExpr;
 use std::fmt;
 
 impl Kernel {
-    /// Its text: variant, dimensions, buffers, partitions, counters, then what each role runs.
+    /// Text of the kernel: variant, dimensions, buffers, partitions, counters, then what each role runs.
     pub fn text(&self) -> String {
         let mut printer = Printer {
             kernel: self,
@@ -112,7 +112,7 @@ struct Printer<'a> {
     page: Page,
     /// Lines of ops without their comments, if requested.
     texts: Option<Vec<String>>,
-    /// Whether the role reaches every rank in turn, as a copy engine does, where the role is known.
+    /// True if the role reaches every rank in turn, as a copy engine does, where the role is known.
     in_turn: Option<bool>,
 }
 

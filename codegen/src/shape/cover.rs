@@ -5,7 +5,7 @@ use super::Extent;
 /// Rows and columns.
 type Rectangle = [Extent; 2];
 
-/// Whether the pieces together have all rows and columns of a rectangle, however they overlap.
+/// True if the pieces together have all rows and columns of a rectangle, however they overlap.
 ///
 /// ```
 /// use counterflow_codegen::shape::{Extent, covers};

@@ -50,7 +50,7 @@ impl Extent {
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
-    /// Whether it has all of another one.
+    /// True if it has all of another one.
     pub const fn contains(self, other: Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }

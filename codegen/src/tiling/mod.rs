@@ -46,7 +46,7 @@ impl Subtile {
 /// Stored tiles that an item reads beside the operands of its product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inputs {
-    /// They come through the stages, behind the product's last step: so many.
+    /// Through the stages, behind the product's last step: so many.
     Stages(u32),
 }
 
@@ -122,7 +122,7 @@ impl Tiling {
         self.0.swapped
     }
 
-    /// Of what rows and columns have each, the M side's and the N side's.
+    /// Puts what rows and columns have in the order of the M side and the N side.
     pub fn sides<T>(&self, rows: T, columns: T) -> (T, T) {
         if self.0.swapped {
             (columns, rows)

@@ -126,7 +126,7 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
     None
 }
 
-/// Whether the last of these, a `&` or `*`, stands before a value instead of between two.
+/// True if the last of these, a `&` or `*`, stands before a value instead of between two.
 fn is_of_memory(tokens: &[Token<'_>]) -> bool {
     let [before @ .., sign] = tokens else {
         return false;
@@ -144,7 +144,7 @@ fn is_of_memory(tokens: &[Token<'_>]) -> bool {
     }
 }
 
-/// Whether a variable that these declare has a value there, or by the next statement.
+/// True if a variable that these declare has a value there, or by the next statement.
 fn has_value(tokens: &[Token<'_>]) -> bool {
     let assigned = |tokens: &[Token<'_>]| {
         tokens.first() == Some(&Token::Sign('=')) && tokens.get(1) != Some(&Token::Sign('='))

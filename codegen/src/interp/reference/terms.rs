@@ -81,7 +81,7 @@ impl Sums {
         self.functions[index].clone()
     }
 
-    /// That term, once.
+    /// Sum of that term, once.
     pub fn one(&mut self, term: Term) -> SumId {
         self.sum(BTreeMap::from([(term, 1)]))
     }

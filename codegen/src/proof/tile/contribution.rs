@@ -182,7 +182,7 @@ impl<'a> Sums<'a> {
         &self.sums[sum.0 as usize].parts
     }
 
-    /// That term, once.
+    /// Sum of that term, once.
     pub fn one(&mut self, term: Term) -> SumId {
         let id = self.id(term);
         self.sum(&[(id, 1)])
@@ -230,7 +230,7 @@ impl<'a> Sums<'a> {
         self.sum(&parts)
     }
 
-    /// Whether a term may be added to contributions: it is made of inputs alone.
+    /// True if a term may be added to contributions: it is made of inputs alone.
     fn is_beside(&self, term: Term) -> bool {
         match term {
             Term::Input { .. } | Term::Constant { .. } => true,

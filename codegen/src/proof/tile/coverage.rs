@@ -35,11 +35,11 @@ use std::collections::HashMap;
 /// An accumulator of an agent's current item.
 #[derive(Clone, Default)]
 struct Acc {
-    /// Its item's number, plus one.
+    /// Number of the item, plus one.
     item: u32,
     sum: SumId,
     content: ContentId,
-    /// Its rows and columns. A vector has all rows.
+    /// Rows and columns of the item. A vector has all rows.
     rows: Option<Extent>,
     columns: Option<Extent>,
 }
@@ -50,14 +50,14 @@ pub(super) struct Coverage<'a, 'b> {
     sums: Sums<'a>,
     blocks: Vec<SumId>,
     contents: Contents,
-    /// What each block holds.
+    /// Content of each block.
     held: Vec<ContentId>,
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
-    /// How many elements each rank's amaxes are of.
+    /// Number of elements that each rank's amaxes are of.
     measured: HashMap<(TensorId, u16), u64>,
-    /// Where a term was first stored that no sum over ranks may have.
+    /// Place at which a term was first stored that no sum over ranks may have.
     blame: HashMap<TermId, At>,
 }
 

@@ -57,7 +57,7 @@ fn check_block(
     None
 }
 
-/// Whether a block holds data when the launch starts.
+/// True if a block holds data when the launch starts.
 pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> bool {
     let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
     match buffer.usage.at_start() {

@@ -19,9 +19,9 @@ use crate::warp::{BLOCK_ROWS, Elements, Source};
 struct Operand {
     /// The tile's first row among all rows.
     row: u32,
-    /// Which part of K it has.
+    /// Part of K that it has.
     columns: (u32, u32),
-    /// How many of the part's rows were loaded: its first ones.
+    /// Number of the part's rows that were loaded: its first ones.
     loaded: u32,
 }
 
@@ -282,7 +282,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
+    /// True if a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
     fn garbage(&self, product: &TileProduct, (part, before): (u32, u32), to: &Box4) -> bool {
         let (row, column) = self.case.pipeline.subtile_at(part);
         let column = column + before;
@@ -485,7 +485,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether the schedule copies from one tensor to another.
+    /// True if the schedule copies from one tensor to another.
     fn moves(&self, from: TensorId, to: TensorId) -> bool {
         let mut moves = false;
         for role in &self.case.pipeline.kernel.roles {

@@ -24,9 +24,9 @@ const MOST_BEHIND: u32 = 8;
 
 /// Why a pipeline is refused.
 pub(crate) enum Refused {
-    /// It is legal in none of the worlds that the case may have: nothing was tried.
+    /// The kernel is legal in none of the worlds that the case may have: nothing was tried.
     NoCase(Diagnostics),
-    /// What goes wrong first.
+    /// The first finding.
     Wrong(Diagnostics),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Launches {
     pub kernel: Kernel,
     /// The plan of each shape.
     pub plans: Vec<Plan>,
-    /// Which of the plans each launch is of.
+    /// Index of the plan of each launch.
     pub order: Vec<usize>,
 }
 

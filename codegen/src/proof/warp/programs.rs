@@ -11,7 +11,7 @@ use crate::warp::Pipeline;
 pub(super) struct Program<'a> {
     pub block: u32,
     pub warp: usize,
-    /// Which of the role's runners does it.
+    /// Index among the role's runners.
     pub runner: u32,
     pub steps: Vec<Step<'a>>,
 }

@@ -71,7 +71,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
+    /// True if a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
     /// tensor.
     fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
         let geometry = self.case.geometry(from.plan);

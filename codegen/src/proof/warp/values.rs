@@ -297,7 +297,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether what became of products is what the schedule stores in a tensor.
+    /// True if what became of products is what the schedule stores in a tensor.
     pub(super) fn is_what_is_stored(
         &self,
         tensor: TensorId,
@@ -318,7 +318,7 @@ impl Simulator<'_> {
         (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
     }
 
-    /// Whether it is what the schedule makes an amax of.
+    /// True if it is what the schedule makes an amax of.
     pub(super) fn is_what_is_measured(
         &self,
         tensor: TensorId,
@@ -339,7 +339,7 @@ impl Simulator<'_> {
         (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
     }
 
-    /// Whether it is a value of some op, of some number for each product, sum and load.
+    /// True if it is a value of some op, of some number for each product, sum and load.
     fn is_value_at(
         &self,
         point: u32,

@@ -75,7 +75,7 @@ fn ops<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> BTreeSet<OpId> {
 /// What one item does.
 struct Body {
     ops: Vec<OpId>,
-    /// Where its loop is, if that selects some of the items.
+    /// Place of its loop, if that selects some of the items.
     selected_at: Option<Loc>,
 }
 

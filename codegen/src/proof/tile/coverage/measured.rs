@@ -77,7 +77,7 @@ fn misused(kernel: &Kernel, (amax, of): (TensorId, TensorId)) -> Option<Diagnost
     Some(Diagnostic::new(rule, at, format!("{name} {what}")).hint(hint))
 }
 
-/// Whether a value is the scale of an output.
+/// True if a value is the scale of an output.
 fn is_scale(kernel: &Kernel, value: &Value, output: TensorId) -> bool {
     let Value::Acc(acc) = value else {
         return false;

@@ -13,7 +13,7 @@ use super::super::trace;
 use crate::warp::{RunBy, Scope};
 
 impl Simulator<'_> {
-    /// Whether an agent is the four warps of a group.
+    /// True if an agent is the four warps of a group.
     pub(super) fn is_group(&self, index: usize) -> bool {
         let role = &self.case.pipeline.warps[self.agents[index].who.warp];
         matches!(role.run_by, RunBy::Groups)

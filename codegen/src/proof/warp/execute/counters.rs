@@ -8,7 +8,7 @@ use crate::shape::{Extent, covers};
 use crate::undo::{Fix, undone};
 
 impl Simulator<'_> {
-    /// Whether a wait is over.
+    /// True if a wait is over.
     pub(super) fn counter_wait(
         &mut self,
         index: usize,
@@ -98,7 +98,7 @@ impl Simulator<'_> {
         covers(pieces, [*rows, *columns])
     }
 
-    /// Whether a rank waited in a launch for at least that much, by a wait that `known` says is over.
+    /// True if a rank waited in a launch for at least that much, by a wait that `known` says is over.
     pub(in crate::proof::warp) fn has_waited(
         &self,
         rank: u32,
@@ -130,7 +130,8 @@ impl Simulator<'_> {
             .cell_name(kernel, wait.counter, wait.cell)
     }
 
-    /// What a waiter sees and wants. The host knows what arrives in every launch; on the GPU the base of a cell is moved on.
+    /// Number that a waiter sees, and the one that it wants. The host knows what arrives in every launch; on the GPU
+    /// the base of a cell is moved on.
     pub fn counter(&self, index: usize, cell: u32, lag: u32, at_least: Option<u64>) -> (u64, u64) {
         let who = self.agents[index].who;
         let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
