@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(name = "counterflow-run", version)]
 struct Command {
-    /// How many ranks.
+    /// Number of ranks.
     #[arg(short = 'n', long, aliases = ["nproc-per-node", "nproc_per_node"], value_parser = clap::value_parser!(u32).range(1..=128))]
     ranks: u32,
     /// Seconds that the others have to end by themselves after a rank failed. They need it to say why.

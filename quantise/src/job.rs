@@ -67,7 +67,7 @@ pub(crate) enum Steps {
     All,
     /// The amax of a whole tensor.
     Measure,
-    /// What comes after that.
+    /// Casts the elements, by that scale.
     Cast,
 }
 
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// The same matrix on its side.
+    /// Shape of the matrix on its side.
     pub fn turned_shape(&self) -> [usize; 2] {
         [self.shape[1], self.shape[0]]
     }

@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 
 /// A kernel's warp level, or why it has none.
 pub(super) enum Emits {
-    /// It has one that does what the kernel says.
+    /// A pipeline that does what the kernel says.
     Yes(Box<Checked<Pipeline>>),
-    /// It has none.
+    /// None, for these reasons.
     No(Diagnostics),
     /// None was requested: the variant is for the emulator.
     NotAsked,

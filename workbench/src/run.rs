@@ -117,7 +117,7 @@ fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Resul
     Ok(request)
 }
 
-/// Whether the host copies while the schedule's kernel runs.
+/// True if the host copies while the schedule's kernel runs.
 pub(super) fn copies(program: &Program) -> bool {
     let mut roles = program.roles.iter();
     roles.any(|role| matches!(role.kind, RoleKind::CopyEngine))

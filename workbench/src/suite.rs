@@ -75,7 +75,7 @@ const FULL: u32 = 128;
 pub(crate) struct Case {
     pub layer: String,
     pub size: [u32; 3],
-    /// Its suites.
+    /// Suites that have the case.
     pub suites: Vec<String>,
 }
 

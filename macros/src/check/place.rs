@@ -286,7 +286,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
+/// True if a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
         Axis::World(_) | Axis::Peers(_) => true,

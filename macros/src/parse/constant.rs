@@ -181,7 +181,7 @@ impl Parser<'_> {
         legal.then_some((plain, named))
     }
 
-    /// Whether `word` takes an argument of that name. Reports it if not.
+    /// True if `word` takes an argument of that name. Reports it if not.
     pub(super) fn argument_name(&mut self, word: &Ident, name: &Ident, known: &[&str]) -> bool {
         let found = names::text(name);
         if known.contains(&found.as_str()) {

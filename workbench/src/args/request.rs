@@ -83,16 +83,16 @@ pub(crate) struct Request {
     pub shape: Shape,
     /// The machine that the user names.
     pub named: Option<Machine>,
-    /// Where to run, if the user says so.
+    /// Device to run on, if the user says so.
     pub device: Option<Device>,
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
-    /// Where `trace` draws its page.
+    /// Path of the page that `trace` draws.
     pub svg: Option<PathBuf>,
-    /// Whether `predict` says what multicast would bring.
+    /// True if `predict` says what multicast would bring.
     pub multicast: bool,
-    /// Whether `check` rejects a schedule without a kernel.
+    /// True if `check` rejects a schedule without a kernel.
     pub emit: bool,
     /// The ranges that `check` covers instead of one shape.
     pub ranges: Option<Ranges>,

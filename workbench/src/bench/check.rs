@@ -14,10 +14,10 @@ use counterflow_runtime::{Communicator, Error};
 
 /// What a contender's result must be.
 pub(super) struct Check<'a> {
-    /// What has scales in its operands.
+    /// Pieces of the operands that have a scale each.
     pub pieces: [Pieces; 2],
     pub written: Written<'a>,
-    /// How often sums of ranks' products are rounded before the last time.
+    /// Number of times that sums of ranks' products are rounded before the last time.
     pub rounded: u32,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Check<'a> {
 pub(super) struct Exact {
     value: Memory,
     allowed: Memory,
-    /// What the least codes of each row and 128 columns lose, where products are codes.
+    /// Loss of the least codes of each row and 128 columns, where products are codes.
     least: Memory,
     size: [u32; 2],
     /// The amax of each row and 128 columns, row by row.
     amaxes: Vec<Magnitude>,
-    /// Whose codes those are.
+    /// Rule by which those codes are scaled.
     rule: Option<Rule>,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Checks<'a> {
     numbers: &'a Numbers,
     task: &'a Task<'a>,
     exact: Exact,
-    /// What results hold before that are added to.
+    /// Results before the launch, which adds to them.
     before: Option<Memory>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Peer<'a> {
     sets: &'a [Set],
     /// The schedule that does the same.
     like: &'a Planned<'a>,
-    /// What is gathered, set by set.
+    /// Gathered parts, set by set.
     gathered: Vec<Vec<Parts>>,
     dtype: Dtype,
     rank: u32,

@@ -13,7 +13,7 @@ pub(super) struct Roles {
     pub w: TensorId,
     pub y: TensorId,
     pub epilogue: FusedEpilogue,
-    /// What stands beside the result.
+    /// Tensors beside the result.
     pub beside: Beside<TensorId>,
 }
 

@@ -21,13 +21,13 @@ pub(super) enum What {
     Product,
     /// A tensor of our kernel for the product alone.
     Alone(TensorId),
-    /// What one kernel makes for the next, of candidates of several kernels: of that one.
+    /// Memory that one kernel makes for the next, of candidates of several kernels: of that one.
     Between(usize),
     /// Exact products.
     Exact,
-    /// What results may be off.
+    /// Deviation that results may have.
     Allowed,
-    /// What the least codes lose.
+    /// Loss of the least codes.
     Least,
 }
 
@@ -65,7 +65,7 @@ impl Part {
 /// What a measurement has.
 pub(super) struct Room<'a> {
     pub rank: &'a Communicator,
-    /// What was not taken yet.
+    /// Parts that were not taken yet.
     left: RefCell<Vec<Part>>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Whether something in the heap was not taken.
+    /// True if something in the heap was not taken.
     #[cfg(test)]
     pub(super) fn has_more(&self) -> bool {
         self.left.borrow().iter().any(|part| part.in_heap)

@@ -191,13 +191,13 @@ impl Setup {
 
 /// Our kernels for a product.
 pub(super) struct Kernels<'a> {
-    /// Those of the schedule.
+    /// Plans of the schedule.
     pub ours: &'a [Planned<'a>],
     /// Several kernels each, one behind the other.
     pub apart: &'a [Apart<'a>],
-    /// The same without options, one for each, if there are such options.
+    /// Plans without options, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
-    /// What those are beside ours.
+    /// Difference of those from ours, in words.
     pub unlike: &'a str,
     /// The one for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,

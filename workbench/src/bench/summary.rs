@@ -102,7 +102,7 @@ struct Suite {
     products: usize,
     mean: f64,
     least: (f64, String),
-    /// How many are slower than 0.95, and how many than 1.
+    /// Number of rows below 0.95, and below 1.
     below: [usize; 2],
 }
 

@@ -29,7 +29,7 @@ pub(super) type Choices = BTreeMap<String, String>;
 /// A candidate kernel, before a shape is known.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// Its choices, in the form of `--set`.
+    /// Choices, in the form of `--set`.
     pub name: String,
     pub choices: BTreeMap<String, Setting>,
     pub kernel: Checked<Kernel>,
@@ -45,7 +45,7 @@ pub(super) struct Planned<'a> {
     pub pipeline: &'a Checked<Pipeline>,
     pub series: Series,
     pub plan: Checked<Plan>,
-    /// Its choices as a table has them; none if it only stands beside the others.
+    /// Choices as a table has them; none if it only stands beside the others.
     pub recorded: Option<Choices>,
 }
 
@@ -157,7 +157,7 @@ impl Built {
         tensors.find(|tensor| self.operand(*tensor) == Some((side, Plane::Scales)))
     }
 
-    /// Whether peers send a tensor's rows to each other before they are multiplied.
+    /// True if peers send a tensor's rows to each other before they are multiplied.
     pub(super) fn is_gathered(&self, tensor: TensorId) -> bool {
         self.kernel.buffers[tensor.index()].usage.is_gathered()
     }

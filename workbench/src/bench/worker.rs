@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
     pub(super) numbers: Numbers,
-    /// Where anything is FP8.
+    /// FP8 operands, where anything is FP8.
     fp8: Option<Fp8>,
 }
 

@@ -16,12 +16,12 @@ pub(super) struct Written<'a> {
     pub dtype: Dtype,
     /// Rows of the whole result.
     pub rows: Extent,
-    /// Whether those rows are at the start of the memory, whichever they are.
+    /// True if those rows are at the start of the memory, whichever they are.
     pub at_front: bool,
     pub holds: Holds,
-    /// What stands beside it.
+    /// Memory beside it.
     pub beside: Beside<&'a Memory>,
-    /// Where products are codes with scales of their own: those of the result, or those that are added.
+    /// Codes with scales of their own, where products are such: those of the result, or those that are added.
     pub codes: Option<Codes>,
 }
 
@@ -130,7 +130,7 @@ impl Codes {
     }
 }
 
-/// Whether what a rank adds of memory is what others stored there.
+/// True if what a rank adds of memory is what others stored there.
 fn adds_others(kernel: &Kernel) -> bool {
     let mut others = true;
     for role in &kernel.roles {

@@ -38,7 +38,7 @@ const BYTES: c_int = 1;
 /// What every rank has a part of, in memory for all parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
-    /// Where the first rank's is.
+    /// Address of the first rank's part.
     pub at: Address,
     /// Bytes of each.
     pub bytes: u64,
@@ -146,7 +146,7 @@ impl Nccl {
         Ok(all.collect())
     }
 
-    /// Its version number.
+    /// Version number of the library.
     pub fn version(&self) -> i32 {
         let mut version = 0;
         // SAFETY: the place is ours.

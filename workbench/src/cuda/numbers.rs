@@ -34,13 +34,13 @@ pub(crate) struct Draw {
 /// Matrices to compare: one, and the parts whose sum it should be.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Compare {
-    /// What is looked at.
+    /// Results that are looked at.
     pub got: Address,
     /// The first part of what it should be.
     pub want: Address,
     /// Bytes from a part to the next.
     pub stride: u64,
-    /// How many parts.
+    /// Number of parts.
     pub parts: u32,
     /// Elements of each.
     pub count: u64,
@@ -51,9 +51,9 @@ pub(crate) struct Compare {
 /// A result, and the unrounded product that it is made from.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct CompareFused {
-    /// What is looked at.
+    /// Results that are looked at.
     pub got: Address,
-    /// Its type.
+    /// Element type of the results.
     pub dtype: Dtype,
     /// The product, in f32.
     pub product: Address,

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// True once a call of a library did not come back in time.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of this process is still in a call that does not come back.
+/// True if a thread of this process is still in a call that does not come back.
 pub(crate) fn hangs() -> bool {
     HANGS.load(Ordering::Relaxed)
 }

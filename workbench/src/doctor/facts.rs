@@ -11,9 +11,9 @@ use std::time::Duration;
 /// All that `doctor` knows of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// What the CUDA driver says.
+    /// Answers of the CUDA driver.
     pub driver: Asked<Survey>,
-    /// What NVML, the management library, says.
+    /// Answers of NVML, the management library.
     pub management: Asked<Management>,
     /// The value of `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
@@ -144,7 +144,7 @@ pub(super) struct Toolkit {
     pub name: String,
     /// None for a cache that stands in for a compiler.
     pub version: Option<(u32, u32)>,
-    /// Whether it compiles an empty kernel.
+    /// Outcome of compiling an empty kernel.
     pub works: Result<(), Problem>,
 }
 

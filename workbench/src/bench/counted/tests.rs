@@ -38,7 +38,7 @@ struct Measuring<'a> {
     room: Room<'a>,
     sets: Vec<Set>,
     kernels: Vec<Ready<'a>>,
-    /// What has memory meanwhile.
+    /// Owners of memory meanwhile.
     _others: (Ready<'a>, Option<Exact>),
 }
 

@@ -26,7 +26,7 @@ impl Theirs<'_> {
     }
 }
 
-/// Whether that means that the library has nothing for the problem.
+/// True if that means that the library has nothing for the problem.
 fn lacks(error: &Error) -> bool {
     match error {
         Error::Toolkit { .. } => true,

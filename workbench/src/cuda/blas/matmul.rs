@@ -210,7 +210,7 @@ impl<'a> Matmul<'a> {
         Ok(answers[..count].iter().map(|answer| answer.algo).collect())
     }
 
-    /// How many algorithms were tried.
+    /// Number of algorithms that were tried.
     pub fn tried(&self) -> usize {
         self.tried
     }

@@ -6,15 +6,15 @@ use counterflow_codegen::dtype::Dtype;
 /// What roundings may change of a sum of products.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Bounds {
-    /// What products lose relatively that are codes before they are added, beside what the least code of a block loses.
+    /// Relative loss of products that are codes before they are added, beside the loss of the least code of a block.
     pub loses: f64,
     /// Of the sizes of all terms together: roundings of their sums before the last one.
     pub between: f32,
     /// Of the size of the result: its own rounding.
     pub last: f32,
-    /// What is allowed at least.
+    /// Least deviation that is allowed.
     pub floor: f64,
-    /// What results are at most: those of FP8 saturate.
+    /// Largest result: those of FP8 saturate.
     pub limit: f64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Term {
     pub value: f64,
     pub off: f32,
-    /// What the least code of its block loses, if it was a code before it was added.
+    /// Loss of the least code of its block, if it was a code before it was added.
     pub least: Option<f32>,
 }
 
@@ -60,7 +60,7 @@ impl Terms {
 
 #[cfg(test)]
 impl Bounds {
-    /// Whether a number may be the sum of them. NaN is none.
+    /// True if a number may be the sum of them. NaN is none.
     pub(crate) fn allow(&self, got: f64, terms: &[Term]) -> bool {
         let (want, most) = self.of(terms);
         (got - want).abs() <= most

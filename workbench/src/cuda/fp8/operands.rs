@@ -11,7 +11,7 @@ use counterflow_runtime::{Communicator, Error};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
 
-/// What has a scale of its own.
+/// Pieces of an operand that have a scale each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pieces {
     /// Nothing: elements are what they say.
