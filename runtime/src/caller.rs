@@ -50,7 +50,7 @@ enum Kind<'a> {
     Recording(&'a Recording),
 }
 
-/// The same, seen from the rank that launches.
+/// Order that a launch joins, seen from the rank that launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place<'a> {
     /// The rank's own stream, alone.
@@ -93,7 +93,7 @@ impl Caller<'_> {
         matches!(self.0, Kind::Recording(_))
     }
 
-    /// Where a launch of that rank goes.
+    /// Place of a launch of that rank.
     ///
     /// # Errors
     /// [`Error::Usage`] for another rank, a stream of another GPU, and where the rank's own stream records a graph: what
@@ -225,7 +225,7 @@ pub(crate) fn captured(
     Ok(Pending::recorded(rank))
 }
 
-/// How a captured launch begins.
+/// Begin of a captured launch.
 #[derive(Debug)]
 struct Start<'a> {
     rank: &'a Communicator,
@@ -259,7 +259,7 @@ impl Begins for Start<'_> {
     }
 }
 
-/// What a captured launch uses.
+/// Objects that a captured launch uses.
 #[derive(Debug)]
 pub(crate) struct Captured {
     rank: Arc<Communicator>,
@@ -329,7 +329,7 @@ mod tests {
                 .launch()
         }
 
-        /// What a launch does that borrows memory of that stream and waits for nobody.
+        /// Launches with borrowed memory of that stream, and waits for nobody.
         fn borrow(&self, stream: &Stream) -> Result<Pending, Error> {
             let (rank, own) = (self.rank, self.rank.own_stream());
             let passage = rank.passes([own, stream].into_iter(), 0)?;
@@ -348,7 +348,7 @@ mod tests {
         both_within(Duration::from_secs(60), first, second)
     }
 
-    /// The same with a time limit.
+    /// Waits in both directions, with a time limit.
     fn both_within(
         limit: Duration,
         first: Acts,

@@ -71,7 +71,7 @@ pub struct Communicator {
     seat: bool,
 }
 
-/// Who it is: most other things have it, and all that it has would follow.
+/// Names the rank alone: most other things have a communicator, and all that it has would follow.
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator")
@@ -191,7 +191,7 @@ impl Communicator {
         self.group.shares(self.rank)
     }
 
-    /// The same, with or without copies by the host.
+    /// Share of the GPU, with or without copies by the host.
     pub(crate) fn share(&self, copied: bool) -> u32 {
         let gpus = self.group.gpus().iter();
         let sharing = gpus
@@ -219,12 +219,12 @@ impl Communicator {
         self.own.lend()
     }
 
-    /// The same, for what only enqueues what is ours and waits for nobody.
+    /// Stream for work that only enqueues what is ours and waits for nobody.
     pub(crate) fn own_stream(&self) -> &Stream {
         self.own.stream()
     }
 
-    /// What is known of that stream.
+    /// State of that stream.
     pub(crate) fn own(&self) -> &Arc<Own> {
         &self.own
     }
@@ -275,17 +275,17 @@ impl Communicator {
         self.ancestors.iter().any(same)
     }
 
-    /// How the communicator ends.
+    /// End of the communicator.
     pub(crate) fn ends(&self) -> &Arc<End> {
         self.group.ends()
     }
 
-    /// What was built and launched on this rank.
+    /// Counts of this rank's builds and launches.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What the ranks of this process built.
+    /// Ops that the ranks of this process built.
     pub(crate) fn proven(&self) -> &Proven {
         &self.proven
     }
@@ -418,7 +418,7 @@ impl Communicator {
         self.judge(ended)
     }
 
-    /// What ended, unless the communicator did: then why. Results of such a launch are none.
+    /// Passes an outcome on, unless the communicator ended: then the reason. Results of such a launch are none.
     pub(crate) fn judge<T>(&self, ended: Result<T, Error>) -> Result<T, Error> {
         // A kernel that gave up ended, too, and so did one that took its signals for good.
         self.alive()?;
@@ -497,7 +497,7 @@ impl Communicator {
         self.group.heap_use()
     }
 
-    /// Where slot 0 of the heap starts.
+    /// Address of slot 0 of the heap.
     pub(crate) fn heap(&self) -> Address {
         self.group.address(0, 0)
     }
@@ -511,8 +511,8 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells. Its names
-    /// are known until the second result is dropped.
+    /// Watch of a kernel of this rank, by which it gives up after it waited longer than `limit` for one of so many
+    /// cells. Its names are known until the second result is dropped.
     pub(crate) fn watch(
         &self,
         kernel: u32,
@@ -529,7 +529,7 @@ impl Communicator {
         self.group.queues()
     }
 
-    /// How long a rank waits for another.
+    /// Time that a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
         self.group.timeout()
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The number of that kernel in records. No other has it.
 pub(crate) const NUMBER: u32 = u32::MAX;
 
-/// What compares a rank's launches.
+/// Comparison of a rank's launches with its peers'.
 #[derive(Debug)]
 pub(crate) struct Compares {
     /// None on an emulated GPU.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The launch of no host.
 const REPLAY: u64 = u64::MAX;
 
-/// Where ranks write their launches, for as long as the communicator lives.
+/// Memory into which ranks write their launches, for as long as the communicator lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boards {
     /// Rank 0's part of the heap where launches are written.
@@ -20,7 +20,7 @@ pub(crate) struct Boards {
     pub far: Address,
 }
 
-/// That kernel, loaded on a GPU.
+/// Kernel that compares launches, loaded on a GPU.
 #[derive(Debug)]
 pub(crate) struct Agree(Function);
 

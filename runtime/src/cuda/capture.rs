@@ -17,7 +17,7 @@ pub(crate) struct Capture {
     pub last: Vec<u64>,
 }
 
-/// What the stream records. Its context is current.
+/// Capture that the stream records. Its context is current.
 pub(crate) fn capture_of(stream: &CudaStream) -> Result<Capture, Error> {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let (mut id, mut graph, mut last, mut edges, mut count) =

@@ -35,7 +35,7 @@ pub(super) fn check(what: impl fmt::Display, code: CUresult) -> Result<(), Error
     })
 }
 
-/// The same for a call that cudarc made.
+/// Checks a call that cudarc made.
 pub(super) fn checked<T>(
     what: impl fmt::Display,
     result: Result<T, cudarc::driver::DriverError>,
@@ -93,7 +93,7 @@ impl Drop for Before {
     }
 }
 
-/// What a context ends with: nothing of it runs any more.
+/// Codes that a context ends with: nothing of it runs any more.
 const DEAD: [CUresult; 16] = [
     CUresult::CUDA_ERROR_DEINITIALIZED,
     CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,

@@ -23,7 +23,7 @@ pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Er
     memory_ops_in(stream.cu_stream(), ops)
 }
 
-/// The same for a stream of whatever library.
+/// Enqueues memory operations in a stream of whatever library.
 pub(super) fn memory_ops_in(stream: sys::CUstream, ops: &[MemoryOp]) -> Result<(), Error> {
     for ops in ops.chunks(MOST) {
         let mut params: Vec<_> = ops.iter().map(param).collect();

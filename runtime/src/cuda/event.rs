@@ -50,7 +50,7 @@ impl Event {
         })
     }
 
-    /// What comes later in that stream waits for it. The stream's context is current.
+    /// Has later work of that stream wait for the event. The stream's context is current.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), Error> {
         let plain = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
         // SAFETY: both are alive.
@@ -71,7 +71,7 @@ impl Event {
         relaxed(|| checked("wait for an event", self.event.synchronize()))
     }
 
-    /// How long after an earlier one, once both are past.
+    /// Time since an earlier event, once both are past.
     pub(crate) fn since(&self, earlier: &Event) -> Result<Duration, Error> {
         let milliseconds = checked("time two events", earlier.event.elapsed_ms(&self.event))?;
         Ok(Duration::from_secs_f64(

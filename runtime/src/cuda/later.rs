@@ -215,7 +215,7 @@ pub(super) unsafe fn copy(
     )
 }
 
-/// The same of lines of bytes. Both ends have a start and a pitch.
+/// Copies lines of bytes. Both ends have a start and a pitch.
 ///
 /// # Safety
 /// As for [`copy`], line by line.

@@ -28,7 +28,7 @@ pub trait Element:
     /// The element type of a schedule's tensor that it stands for, if it stands for one.
     const TENSOR: Option<Dtype>;
 
-    /// What kind of numbers they are.
+    /// Kind of the numbers.
     #[doc(hidden)]
     const KIND: Kind;
 

@@ -84,7 +84,7 @@ pub(crate) use watch::{Cause, Pinned, Told, Watch};
 pub struct Address(u64);
 
 impl Address {
-    /// That number.
+    /// Address of that number.
     pub(crate) const fn of(number: u64) -> Address {
         Address(number)
     }

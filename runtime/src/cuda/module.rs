@@ -51,7 +51,7 @@ unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
 
-/// What was loaded and is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
+/// Loaded code that is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
 /// kernel that waits for us. So code is not unloaded, but used again by who loads the same; it goes with its context.
 static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
@@ -337,7 +337,7 @@ impl Arguments {
 }
 
 impl Address {
-    /// Its bytes, for a struct that a kernel takes.
+    /// Bytes of the address, for a struct that a kernel takes.
     pub(crate) fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
@@ -385,7 +385,7 @@ impl Function {
         unsafe { self.enqueue(stream, grid, arguments) }
     }
 
-    /// The same where the stream's context is current.
+    /// Enqueues a launch where the stream's context is current.
     ///
     /// # Safety
     /// As [`Function::launch`].

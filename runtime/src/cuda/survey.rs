@@ -192,7 +192,7 @@ fn surveyed(gpu: sys::CUdevice, all: &[sys::CUdevice]) -> Result<Surveyed, Error
     })
 }
 
-/// What a GPU can do in another one's memory.
+/// Access of a GPU to another one's memory.
 pub(super) fn reach(gpu: sys::CUdevice, other: sys::CUdevice) -> Result<Reach, Error> {
     if gpu == other {
         return Ok(Reach {

@@ -36,7 +36,7 @@ pub(crate) struct Slots {
     apart: Option<Apart>,
 }
 
-/// What one of several processes has.
+/// State of one of several processes.
 #[derive(Debug)]
 struct Apart {
     rank: u64,
@@ -45,7 +45,7 @@ struct Apart {
     adding: Option<Adding>,
 }
 
-/// What a process offered, until all say whether they keep it.
+/// Memory that a process offered, until all say whether they keep it.
 #[derive(Debug)]
 struct Adding {
     own: Handle,
@@ -133,7 +133,7 @@ impl Slots {
         self.backed
     }
 
-    /// How memory goes to ranks that are other processes.
+    /// Form in which memory goes to ranks that are other processes.
     pub(crate) fn handles(&self) -> Handles {
         let apart = self.apart.as_ref();
         apart.map_or(Handles::Files, |apart| apart.handles)
@@ -156,7 +156,7 @@ impl Slots {
         Address(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// How many bytes every slot is to have, if that is more than it has.
+    /// Bytes that every slot is to have, if that is more than it has.
     fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(self.granularity);
         let wanted = wanted.unwrap_or(u64::MAX);

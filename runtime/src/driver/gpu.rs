@@ -106,7 +106,7 @@ impl Gpu {
         }
     }
 
-    /// Which machine it is in: this one, or an emulated one. GPUs of two machines have nothing to do with each other.
+    /// Number of its machine: this one, or an emulated one. GPUs of two machines have nothing to do with each other.
     pub(crate) fn machine(&self) -> usize {
         match &self.0 {
             Kind::Cuda(_) => 0,
@@ -130,7 +130,7 @@ impl Gpu {
         }
     }
 
-    /// What ranks in other processes need to know of it.
+    /// Facts that ranks in other processes need to know of it.
     ///
     /// # Errors
     /// What the driver refuses, and handles that its platform does not have.

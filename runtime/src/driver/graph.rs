@@ -60,7 +60,7 @@ impl Graph {
         }
     }
 
-    /// What the stream recorded.
+    /// Ends the recording of the stream, and gives its graph.
     pub(crate) fn recorded(stream: &Stream) -> Result<Graph, Error> {
         Ok(Graph(match &stream.0 {
             StreamKind::Cuda(stream) => Kind::Cuda(cuda::recorded(stream)?),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A node of a graph that the program captures, by the driver's number.
 pub(crate) type Node = u64;
 
-/// What all that enters a lane waits for.
+/// Turn that all wait for who enter a lane.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// After all that threads have enqueued so far. They record it while no other thread is in.
@@ -36,7 +36,8 @@ pub(crate) struct Lane {
     free: Condvar,
 }
 
-/// Where a rank's own stream enters its lane, and how long a thread of the rank waits for others that are in.
+/// Entrance of a rank's own stream into its lane, and the time that a thread of the rank waits for others that are
+/// in.
 #[derive(Clone)]
 pub(super) struct Entrance {
     pub lane: Arc<Lane>,
@@ -163,7 +164,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The same, without a wait: whether it came in.
+    /// Enters without a wait. True if it came in.
     pub(super) fn try_lock(&self) -> bool {
         let state = self.state();
         let free = !self.is_kept_out(&state);

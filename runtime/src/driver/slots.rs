@@ -15,7 +15,7 @@ pub(crate) enum Slots {
 }
 
 impl Gpu {
-    /// What is at an address of it, for the slots of its rank and its peers.
+    /// Memory at an address of the GPU, for the slots of its rank and its peers.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why peers cannot have it.

@@ -122,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Its lane, if it is a rank's own stream.
+    /// Lane of the stream, if it is a rank's own.
     pub(crate) fn lane(&self) -> Option<&Lane> {
         self.1.as_ref().map(|entrance| &*entrance.lane)
     }
@@ -131,7 +131,7 @@ impl Stream {
         self.1.as_ref()
     }
 
-    /// The same stream as a rank's own, in that lane. A thread of the rank waits so long for others that are in.
+    /// Makes the stream a rank's own, in that lane. A thread of the rank waits so long for others that are in.
     #[must_use]
     pub(crate) fn in_lane(self, lane: Arc<Lane>, limit: Duration) -> Stream {
         Stream(self.0, Some(Entrance { lane, limit }))

@@ -152,7 +152,7 @@ impl Machine {
     }
 }
 
-/// What a machine does until it is dead.
+/// Name for what a machine does until it is dead.
 const RUN: &str = "run an emulated GPU";
 
 /// True if an error is that a machine is dead.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A value of known bytes.
 pub(crate) trait Plain: Copy + Default {
-    /// How many.
+    /// Number of bytes.
     const BYTES: usize;
     /// From its bytes.
     fn parse(bytes: &[u8]) -> Self;

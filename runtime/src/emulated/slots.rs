@@ -110,7 +110,7 @@ impl Slots {
         move || clear(&machine, start..start + bytes)
     }
 
-    /// How many bytes every slot is to have, if that is more than it has.
+    /// Bytes that every slot is to have, if that is more than it has.
     fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         if wanted > self.stride {

@@ -168,7 +168,7 @@ impl Stream {
         self.hold(&event.mark)
     }
 
-    /// The same for where an event of this machine is recorded.
+    /// Has later work wait for an event of this machine.
     pub(super) fn hold(&self, mark: &Mark) -> Result<(), Error> {
         self.does("a wait for an event")?;
         match mark.get() {
@@ -214,7 +214,7 @@ impl Event {
         }
     }
 
-    /// Where it is recorded, now and later.
+    /// Place of the event, now and later.
     pub(super) fn mark(&self) -> Mark {
         self.mark.clone()
     }

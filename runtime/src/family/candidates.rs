@@ -201,7 +201,7 @@ impl Candidate {
         named.collect()
     }
 
-    /// What stands before the names of a stage's choices.
+    /// Prefix of the names of a stage's choices.
     pub(super) fn prefix(&self, stage: &Stage) -> String {
         match self.stages.len() {
             1 => String::new(),

@@ -127,7 +127,7 @@ pub fn choose(
     })
 }
 
-/// What is asked of a family.
+/// Question to a family.
 pub(crate) struct Asked<'a> {
     /// Tables that may have winners of the family.
     pub tables: &'a [Tuned],
@@ -233,7 +233,7 @@ impl Chosen {
 }
 
 impl Asked<'_> {
-    /// Which candidates may be built.
+    /// Indices of the candidates that may be built.
     fn allowed(&self) -> Result<Vec<usize>, Error> {
         let all = self.family.candidates().iter().enumerate();
         let wanted = |candidate: &Candidate| self.only.is_none_or(|only| candidate.name() == only);

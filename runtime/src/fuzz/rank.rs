@@ -364,7 +364,7 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What it computes is copied at once: the next replay writes it again.
+    /// Replays a graph, and copies its result at once: the next replay writes it again.
     fn replay(&mut self, stream: Option<usize>, input: u64) -> Result<(), Wrong> {
         let Some(recorded) = &self.recorded else {
             return Ok(());
@@ -433,7 +433,7 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What is refused: the result is an operand, too. A launch of no rows has neither.
+    /// Makes a launch that is refused: the result is an operand, too. A launch of no rows has neither.
     fn overlap(&mut self, op: usize, rows: usize) -> Result<(), Wrong> {
         let rows = rows.max(ROWS[1]);
         let op = self.ops[op].as_ref().expect("built");

@@ -30,7 +30,7 @@ impl fmt::Display for Where {
     }
 }
 
-/// How far the last launch of a rank is.
+/// State of the last launch of a rank.
 #[derive(Clone, Debug)]
 pub(super) enum Last<E> {
     Done,
@@ -136,7 +136,7 @@ impl fmt::Display for Split {
     }
 }
 
-/// Whether a launch may be enqueued.
+/// Answer to a launch that wants to be enqueued.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Turn<E> {
     /// Once these are past.
@@ -386,8 +386,7 @@ impl<S: Clone, E: Clone> Order<S, E> {
         Some(running)
     }
 
-    /// Whether the first launch comes after the second or a later one of the same communicator, and on which GPU one
-    /// waits for that.
+    /// GPU on which the first launch comes after the second or a later one of the same communicator, if it does.
     fn waits_for(&self, first: Launch, second: Launch) -> Option<Where> {
         // Of each communicator, the latest launch that comes before.
         let mut before = BTreeMap::from([first]);

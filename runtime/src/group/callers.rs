@@ -82,7 +82,7 @@ impl All {
         self.standing.push(new);
     }
 
-    /// What was enqueued in that passage stands until then, or was not enqueued.
+    /// Ends that passage: what was enqueued stands until then, or was not enqueued.
     fn ends(&mut self, passage: u64, until: Option<&Until>) {
         let entering = |standing: &mut Standing| matches!(standing.until, Until::Enqueued(of) if of == passage);
         let entering: Vec<Standing> = self.standing.extract_if(.., entering).collect();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Which part of every slot.
+/// Part of every slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
     /// Bytes that `reserve` maps.
@@ -313,8 +313,8 @@ impl Heap {
         ranks.map(|of| of.1.0.aside(|| clear(of))).collect()
     }
 
-    /// The same of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it before all
-    /// are here. Who could not clear it is here too, and says why.
+    /// Clears a range of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it
+    /// before all are here. Who could not clear it is here too, and says why.
     fn clear_together(
         &self,
         peers: &Peers,
@@ -355,8 +355,7 @@ impl Drop for Heap {
     }
 }
 
-/// What is left of a heap until its streams are done. Ranks that are processes then keep their memory until their peers
-/// are done, too.
+/// Heap until its streams are done. Ranks that are processes then keep their memory until their peers are done, too.
 struct Last {
     state: Option<Arc<Mutex<State>>>,
     peers: Option<Arc<Peers>>,
