@@ -118,7 +118,7 @@ impl fmt::Display for HeapUse {
     }
 }
 
-/// The same, as it is kept.
+/// Holders as the heap keeps them.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     /// By their starts.

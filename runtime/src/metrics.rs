@@ -101,7 +101,7 @@ pub(crate) struct Counted {
     times: Mutex<Times>,
 }
 
-/// Where a launch's kernel begins.
+/// Begin of a launch's kernel.
 #[derive(Debug)]
 struct Begun<'a> {
     stream: &'a Stream,
@@ -213,7 +213,7 @@ impl Counted {
     }
 }
 
-/// Where a launch in a graph begins and ends, at each replay.
+/// Begin and end of a launch in a graph, at each replay.
 #[derive(Debug)]
 pub(crate) struct Clock<'a> {
     current: Current<'a>,

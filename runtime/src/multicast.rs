@@ -87,7 +87,7 @@ const LIBRARIES: [&str; OFF.len()] = [
     "cuBLASMp",
 ];
 
-/// What must be set for a library, or for one that is not among those.
+/// Variables to set for a library, or for one that is not among those.
 fn of(library: &str) -> Vec<(&'static str, &'static str)> {
     let own = LIBRARIES.into_iter().zip(OFF);
     let own: Vec<_> = own.filter(|(name, _)| *name == library).collect();

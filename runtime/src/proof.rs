@@ -15,8 +15,8 @@ use counterflow_codegen::{lower::lower, plan::Plan};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices. Ops keep
-/// their proofs, and a proof goes with the last op.
+/// Proofs that the ranks of a process made. The first rank makes a proof, the others take it: all have the same
+/// choices. Ops keep their proofs, and a proof goes with the last op.
 #[derive(Debug, Default)]
 pub(crate) struct Proven {
     known: Mutex<Known>,
@@ -63,7 +63,7 @@ pub(crate) struct Proof {
     pub pipeline: Checked<Pipeline>,
 }
 
-/// What a proof is of.
+/// Request for a proof.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub program: &'a Program,
@@ -83,7 +83,7 @@ pub(crate) struct Asked<'a> {
     pub known: Option<Winner>,
 }
 
-/// Which bits the rows of results may have.
+/// Bits that the rows of results may have.
 #[derive(Clone, Debug)]
 pub(crate) enum Bits {
     /// Any.
@@ -112,7 +112,7 @@ impl Bits {
 }
 
 impl Proven {
-    /// What was measured.
+    /// Measurement of the choices.
     pub(crate) fn measured(&self) -> &Measured {
         &self.measured
     }

@@ -51,7 +51,7 @@ pub(crate) struct Frozen {
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What keeps for a graph what its launches use.
+/// Keeps for a graph what its launches use.
 pub(crate) trait Keeps: std::fmt::Debug {
     /// For as long as the graph and its replays.
     fn keep(&self, thing: Arc<dyn Any + Send + Sync>);
@@ -96,7 +96,7 @@ impl Recording {
         &self.stream
     }
 
-    /// The same, for launches that the graph keeps.
+    /// Stream for launches that the graph keeps.
     pub(crate) fn records_in(&self) -> &Stream {
         &self.stream
     }

@@ -309,7 +309,7 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// What keeps the memory.
+    /// Owner that keeps the memory alive.
     pub(crate) fn kept(&self) -> Arc<dyn std::any::Any + Send + Sync> {
         self.memory.clone()
     }
@@ -396,7 +396,7 @@ pub(crate) fn no_such_rows(rows: &Range<usize>, held: usize) -> Error {
     }
 }
 
-/// How many elements such a shape has, of as many as that memory has.
+/// Number of elements of such a shape, of as many as that memory has.
 pub(crate) fn elements_within(
     [rows, columns]: [usize; 2],
     held: usize,
@@ -409,7 +409,7 @@ pub(crate) fn elements_within(
     })
 }
 
-/// How many elements such a shape has, if they can be addressed.
+/// Number of elements of such a shape, if they can be addressed.
 fn count<T>(shape: &[usize]) -> Result<usize, Error> {
     let mut sizes = shape.iter();
     let len = sizes.try_fold(1usize, |all, size| all.checked_mul(*size));

@@ -29,7 +29,7 @@ pub(crate) fn undo(fix: Option<Fix>) {
     UNDONE.set(fix);
 }
 
-/// What is switched off on this thread, for threads that it starts.
+/// Fix that is switched off on this thread, for threads that it starts.
 #[cfg(test)]
 pub(crate) fn now() -> Option<Fix> {
     UNDONE.get()

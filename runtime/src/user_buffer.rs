@@ -125,7 +125,7 @@ impl<T: Element> UserBuffer<T> {
         }
     }
 
-    /// Its range of the heap.
+    /// Range of the heap.
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation
     }
@@ -396,7 +396,7 @@ impl<T: Element> UserBuffer<T> {
     }
 }
 
-/// How many elements and bytes a tensor of that shape has.
+/// Numbers of elements and bytes of a tensor of that shape.
 fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
     let elements = shape
         .iter()

@@ -42,7 +42,7 @@ pub(super) struct Dropped {
     pub late: bool,
 }
 
-/// What all ranks do about what they dropped.
+/// Common action of all ranks on what they dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreed {
     /// Ranges of the heap that are free now.
@@ -238,7 +238,7 @@ impl Peers {
         self.end.end(Verdict::Differs(what)).into()
     }
 
-    /// Which of these hold on every rank. All give as many.
+    /// Conditions of `here` that hold on every rank. All give as many.
     pub(super) fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         let mine: Vec<u8> = here.iter().map(|holds| u8::from(*holds)).collect();
         let all = self.gather("looks for memory that kernels share", &mine)?;
@@ -250,7 +250,7 @@ impl Peers {
         Ok((0..here.len()).map(holds).collect())
     }
 
-    /// What of the heap is free now, by what all ranks have dropped.
+    /// Ranges of the heap that are free now, by what all ranks have dropped.
     pub(super) fn agree(&self, mine: &Dropped) -> Result<Agreed, Error> {
         let all = self.gather("looks for room", &mine.bytes())?;
         let each = all.iter().zip(0..);

@@ -18,7 +18,7 @@ pub(crate) struct Refusal {
     help: String,
 }
 
-/// Of what kind it is, with what only that kind has.
+/// Kind of a refusal, with what only that kind has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     Usage,
@@ -162,7 +162,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What all ranks said, each with a file descriptor or none; or what the first was refused that could not.
+/// Messages of all ranks, each with a file descriptor or none; or the refusal of the first that could not.
 pub(super) type Said<T> = Result<Vec<(T, Option<OwnedFd>)>, Refusal>;
 
 /// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
@@ -212,7 +212,7 @@ pub(super) fn handed(
     }))
 }
 
-/// The same, where what one rank is refused is an error of all.
+/// Agrees where a refusal of one rank is an error of all.
 ///
 /// # Errors
 /// On every rank: what the first rank was refused that could not.
@@ -243,7 +243,7 @@ mod tests {
         }))
     }
 
-    /// What one rank may be refused, each of another kind.
+    /// Refusals that a rank may have, each of another kind.
     fn each() -> Vec<Error> {
         let (what, help) = (|| "what".to_owned(), || "help".to_owned());
         vec![

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What each rank was refused and has not launched since.
+/// Refusals of each rank since its last launch.
 pub(super) struct Refused {
     said: Said,
     /// True if a rank of this process was refused something since its last launch: most never are.

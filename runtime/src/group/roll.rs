@@ -5,14 +5,14 @@ use std::fmt;
 
 /// A rank has its communicator.
 const IN: u64 = 0;
-/// It was dropped.
+/// The rank's communicator was dropped.
 const LEFT: u64 = 1;
-/// What the rank had enqueued by then is done, too: nobody waits for anything of it.
+/// The rank's last launches are done, too: nobody waits for anything of it.
 const OVER: u64 = 2;
-/// It has its communicator, and its part of [`each`](crate::Communicator::each) ended while others' go on.
+/// The rank has its communicator, and its part of [`each`](crate::Communicator::each) ended while others' go on.
 const DONE: u64 = 3;
 
-/// How a rank is gone.
+/// Manner in which a rank is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
     /// The rank's communicator was dropped.
@@ -30,13 +30,13 @@ impl fmt::Display for Gone {
     }
 }
 
-/// What is known of each rank, in memory that all of them have.
+/// Words of each rank, in memory that all of them have.
 pub(super) trait Counts: fmt::Debug + Send + Sync {
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world(&self) -> usize;
-    /// How many launches a rank has enqueued for which ranks wait for each other.
+    /// Number of launches that a rank has enqueued for which ranks wait for each other.
     fn launched(&self, rank: usize) -> &AtomicU64;
-    /// Whether it is gone: [`IN`], [`LEFT`], [`OVER`] or [`DONE`].
+    /// Presence of a rank: [`IN`], [`LEFT`], [`OVER`] or [`DONE`].
     fn left(&self, rank: usize) -> &AtomicU64;
 }
 
@@ -55,7 +55,7 @@ impl Counts for Vec<(AtomicU64, AtomicU64)> {
     }
 }
 
-/// What is known of each rank.
+/// State of each rank.
 #[derive(Debug)]
 pub(super) struct Roll(Box<dyn Counts>);
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub(super) const NVRTC: &str = "COUNTERFLOW_NVRTC";
 /// The major version our kernels and bindings are written for.
 const MAJOR: &str = "13";
-/// Where NVIDIA's Python packages put a toolkit.
+/// Folder into which NVIDIA's Python packages put a toolkit.
 const PACKAGES: &str = "nvidia/cu13";
 
 /// The compiler's two files. Both must be loaded: the first looks for the second by its bare name only.

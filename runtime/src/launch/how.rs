@@ -4,7 +4,7 @@ use crate::attempt::Attempt;
 use crate::driver::{Current, Stream};
 use crate::recording::Keeps;
 
-/// How a launch is enqueued.
+/// Manner in which a launch is enqueued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How<'a> {
     /// Attempt that the launch is part of, which tells whether peers know of it yet.

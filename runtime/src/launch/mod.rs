@@ -242,7 +242,7 @@ impl Loaded {
         rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
     }
 
-    /// What the ledger says of a launch: all that must be the same on every rank. None for a launch that no peer waits
+    /// Entry of a launch in the ledger: all that must be the same on every rank. None for a launch that no peer waits
     /// for.
     pub(crate) fn entry(
         &self,
@@ -265,7 +265,7 @@ impl Loaded {
         })
     }
 
-    /// The same for a launch of no rows, which has no plan and whose tensors nobody reads.
+    /// Entry of a launch of no rows, which has no plan and whose tensors nobody reads.
     pub(crate) fn entry_of_no_rows(&self, rank: &Communicator) -> Option<Entry> {
         let name = &self.pipeline.kernel.name;
         let entry = || Entry::new(name, self.placed.number, 0, 0);
@@ -332,8 +332,8 @@ impl Loaded {
         self
     }
 
-    /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
-    /// driver and every library that reads the graph knows.
+    /// Launch parameters of a plan. A captured launch stays a kernel with an ordinary edge to its predecessor, which
+    /// every driver and every library that reads the graph knows.
     fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, how: &How<'_>) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
@@ -464,7 +464,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What stall records of this kernel mean.
+/// Names for stall records of this kernel.
 fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
     let kernel = &pipeline.kernel;
     let barriers = waits.len() - kernel.counters.len();

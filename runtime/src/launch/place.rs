@@ -17,7 +17,7 @@ pub(super) fn scratch_of(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
     buffers.filter_map(|(buffer, index)| buffer.is_scratch().then_some(TensorId(index)))
 }
 
-/// Its counters' cells, one after another.
+/// Cells of the series' counters, one after another.
 pub(super) fn cells_of(series: &Series) -> Cells {
     let counters = (0..series.kernel().counters.len()).map(|index| CounterId(index as u16));
     let cells = counters.map(|counter| series.largest().counter_cells(counter));

@@ -12,7 +12,7 @@ use counterflow_codegen::program::CounterId;
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
-/// How many classes are kept, unless graphs read more: a serving engine has a handful of batch sizes.
+/// Most classes that are kept, unless graphs read more: a serving engine has a handful of batch sizes.
 pub(super) const MOST: usize = 32;
 
 /// The tables.

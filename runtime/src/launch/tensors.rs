@@ -77,7 +77,7 @@ impl Tensors {
             .try_for_each(|(_, range)| range.ready(rank))
     }
 
-    /// Where the tensors are, those that were given.
+    /// Places of the tensors, those that were given.
     pub(super) fn places(&self) -> &[Option<Placement>] {
         &self.places
     }
@@ -160,7 +160,7 @@ impl Placement {
     }
 }
 
-/// What peers address is in the heap.
+/// Error of memory that peers address and that is not in the heap.
 pub(super) fn alone(name: &str) -> Error {
     Error::Usage {
         what: format!("{name} is not in the symmetric heap"),

@@ -3,8 +3,8 @@
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 
-/// What tells a plan from all others of its series. The ranks' ledgers compare a hash; but what is kept from launch to
-/// launch is a kernel's parameters, and a collision would give it another's.
+/// Sizes that distinguish a plan from all others of its series. The ranks' ledgers compare a hash; but what is kept
+/// from launch to launch is a kernel's parameters, and a collision would give it another's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Which<'a> {
     pub hash: u64,

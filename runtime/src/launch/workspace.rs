@@ -23,7 +23,7 @@ impl Loaded {
         own + shared.iter().sum::<u64>()
     }
 
-    /// The same, by what is shared.
+    /// Bytes of the heap, by what is shared.
     pub(crate) fn heap_bytes(series: &Series, largest: &Plan) -> HeapBytes {
         let scratch = scratch_needs(series.kernel(), largest);
         let cells = u64::from(cells_of(series).count()) * COUNTER_LINE;

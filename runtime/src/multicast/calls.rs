@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Object(pub u64);
 
-/// What a multicast object is made for.
+/// GPUs and bytes that a multicast object is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Team {
     /// GPUs whose memory is bound to it: one a rank.
@@ -44,7 +44,7 @@ pub(crate) struct Part {
 
 /// The driver. Each call may be refused, for whatever reason the driver has.
 pub(crate) trait Calls: fmt::Debug + Send + Sync {
-    /// What sizes and places are multiples of.
+    /// Granularity of sizes and places.
     fn granularity(&self, team: &Team) -> Result<Granularity, Error>;
 
     /// A new object, which has no GPU.

@@ -24,11 +24,11 @@ pub(crate) const CALLS: [&str; 10] = [
     "release",
 ];
 
-/// Of which sizes and places are multiples: less than an emulated GPU's pages, and more.
+/// Number that sizes and places are multiples of: less than an emulated GPU's pages, and more.
 pub(crate) const LEAST: u64 = 1 << 13;
 pub(crate) const RECOMMENDED: u64 = 1 << 21;
 
-/// What the drivers of all ranks know.
+/// State of the drivers of all ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Switch(Mutex<Known>);
 

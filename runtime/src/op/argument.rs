@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where memory is, seen from the rank that launches.
+/// Kind of memory, seen from the rank that launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     /// In the symmetric heap of this rank's communicator.
@@ -24,7 +24,7 @@ pub(super) enum Home {
     Elsewhere(&'static str),
 }
 
-/// How many elements a tensor has.
+/// Number of elements of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extent {
     /// Rows and columns, one row after another.
@@ -87,7 +87,7 @@ pub enum ScaleUse {
 }
 
 impl ScaleUse {
-    /// What those of a kernel's scale tensor are.
+    /// Meaning of the numbers of a kernel's scale tensor.
     pub(super) fn of(kernel: &Kernel, scale: TensorId) -> Option<ScaleUse> {
         let usage = kernel.buffers[scale.index()].usage;
         let of = kernel.buffers[usage.scales_of()?.index()].usage;
@@ -122,7 +122,7 @@ impl fmt::Display for ScaleUse {
 }
 
 impl Needs {
-    /// What a plan needs of that tensor on each rank.
+    /// Needs of a plan for that tensor on each rank.
     pub(crate) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
         let buffer = &kernel.buffers[tensor.index()];
         let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());

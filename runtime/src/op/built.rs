@@ -22,9 +22,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many plans an op keeps. A serving engine has a handful of batch sizes; a plan is made again in microseconds.
+/// Plans that an op keeps. A serving engine has a handful of batch sizes; a plan is made again in microseconds.
 const PLANS: usize = 256;
-/// How many counts of arrivals they have together: 16 MiB.
+/// Counts of arrivals that they have together: 16 MiB.
 const MOST_ARRIVALS: usize = 1 << 22;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
@@ -76,7 +76,7 @@ pub(super) struct Inner {
     pub between: Option<Arc<Local<u8>>>,
 }
 
-/// What is launched for some numbers of rows.
+/// Kernels that are launched for some numbers of rows.
 #[derive(Debug)]
 pub(super) struct Bucket {
     /// Proof of the kernel whose tensors launches are given: the only stage's, where there is one stage.
@@ -101,7 +101,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Its part of a launch.
+    /// Plan of a stage's part of a launch.
     fn plan(&self, [m, n, k]: [u32; 3]) -> Result<Checked<Plan>, Error> {
         let k = if self.of_result { n } else { k };
         let shape = Shape {

@@ -129,7 +129,7 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// The same with scales, and the amax if there is one.
+    /// Takes the memory with its scales, and the amax if there is one.
     pub(super) fn with_planes(
         self,
         scale: (ScaleUse, Argument<'a>),
@@ -141,7 +141,7 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Its scales and its amax, which it has no more.
+    /// Takes the scales and the amax away.
     pub(super) fn take_planes(
         &mut self,
     ) -> (Option<(ScaleUse, Argument<'a>)>, Option<Argument<'a>>) {
@@ -186,7 +186,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// What it is for a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues nothing.
+    /// Checks the argument of a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues
+    /// nothing.
     pub(super) fn given(
         &self,
         name: &str,

@@ -80,7 +80,7 @@ pub trait Memory: Sealed {
     /// The type of its elements.
     type Element: Element;
 
-    /// Its rows and columns; none of another library's slice, which has only a length.
+    /// Rows and columns; none of another library's slice, which has only a length.
     fn held(&self) -> Option<[usize; 2]>;
 
     /// As an input of a launch.
@@ -405,7 +405,7 @@ fn scale_of(needs: &Needs) -> Result<&Needs, Error> {
     })
 }
 
-/// What the scales are that a launch needs with codes of that type.
+/// Meaning of the scales that a launch needs with codes of that type.
 fn use_of<T: Code>(needs: &Needs) -> Result<ScaleUse, Error> {
     scale_of(needs)?;
     match needs.scale_use() {

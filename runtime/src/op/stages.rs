@@ -70,7 +70,7 @@ fn a_graph_has_no_stage_of_a_launch_that_may_not_be_recorded() {
     done.map(drop).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What an op keeps is limited by all that it keeps.
+/// Limits apply to all that an op keeps.
 #[test]
 fn plans_count_the_arrivals_of_all_stages() {
     let done = Communicator::each(&ranks(2, LONG), |rank| {

@@ -111,7 +111,7 @@ impl Workspace {
         }
     }
 
-    /// What it takes beyond another.
+    /// Memory beyond that of another.
     pub(super) fn beyond(&self, least: Workspace) -> TuningMemory {
         TuningMemory {
             heap: self.heap.saturating_sub(least.heap),
@@ -119,8 +119,8 @@ impl Workspace {
         }
     }
 
-    /// That of one op, whose kernels are loaded in that order: one that needs more scratch than those before it takes memory
-    /// of its own. `between` is what its stages hand over.
+    /// Memory of one op, whose kernels are loaded in that order: one that needs more scratch than those before it
+    /// takes memory of its own. `between` is what its stages hand over.
     pub(super) fn of_kernels(
         kernels: impl Iterator<Item = Workspace> + Clone,
         between: u64,

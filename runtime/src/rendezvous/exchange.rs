@@ -16,7 +16,7 @@ use curve25519_dalek::ristretto::{CompressedRistretto, RistrettoPoint};
 use curve25519_dalek::scalar::Scalar;
 use curve25519_dalek::traits::IsIdentity;
 
-/// Which side of a connection.
+/// Side of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     /// The side that was asked to let somebody in.
@@ -80,7 +80,7 @@ fn base(secret: &Secret) -> RistrettoPoint {
     RistrettoPoint::from_uniform_bytes(&secret.point())
 }
 
-/// What both sides have of a connection, and nobody else.
+/// Key that both sides of a connection have, and nobody else.
 pub(super) struct Key([u8; BYTES]);
 
 impl Key {
@@ -160,7 +160,7 @@ mod tests {
         );
     }
 
-    /// What a rank 0 that is not the job's can do with what it hears: it knows the number behind the point that it sent,
+    /// A rank 0 that is not the job's cannot use what it hears: it knows the number behind the point that it sent,
     /// and made that point by a guess. The proof that it hears fits what it computes only if that guess was right.
     #[test]
     fn a_false_host_can_check_no_guess_but_the_one_it_made() {

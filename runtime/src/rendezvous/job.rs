@@ -127,7 +127,7 @@ const LAUNCHERS: [Names; 3] = [
     },
 ];
 
-/// Of a step that srun starts, where a node's tasks are in a list.
+/// Variables of a step that srun starts, where a node's tasks are in a list.
 const SLURM: Names = Names {
     launcher: Launcher::Slurm,
     rank: "SLURM_PROCID",

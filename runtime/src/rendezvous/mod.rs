@@ -52,7 +52,7 @@ pub trait Rendezvous: Send + Sync {
     /// This process's rank.
     fn rank(&self) -> u32;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world(&self) -> u32;
 
     /// Every rank's message, in the order of the ranks. A message has at most [`LONGEST`] bytes.

@@ -9,7 +9,7 @@ const VARIABLE: &str = "COUNTERFLOW_HANDLES";
 /// Bytes of a fabric handle.
 pub(crate) const FABRIC: usize = 64;
 
-/// Which of them. All ranks of a communicator use the same.
+/// Form in which memory is handed over. All ranks of a communicator use the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Handles {
     /// Any two processes of a host can use them.

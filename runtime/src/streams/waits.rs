@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two looks of the thread.
 const TICK: Duration = Duration::from_millis(100);
-/// How many launches the host may be ahead of the stream. A stream holds about a thousand operations. Beyond that a
+/// Launches that the host may be ahead of the stream. A stream holds about a thousand operations. Beyond that a
 /// driver call blocks, and does not see that a peer gave up.
 const AHEAD: usize = 8;
 /// A value that ends any wait: the largest that the comparison, by signed difference, counts as more.
@@ -237,9 +237,9 @@ struct Rescue {
 }
 
 impl Rescue {
-    /// How long the driver may take to read a cell. Others are told after that.
+    /// Time that the driver may take to read a cell. Others are told after that.
     const GLANCE: Duration = Duration::from_millis(500);
-    /// How long it may take for a context and some stores. Usually it takes a fraction of a second.
+    /// Time that it may take for a context and some stores. Usually it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     /// A thread that reads a cell at once, if there is a stream `beside` the kernels, and stores later.

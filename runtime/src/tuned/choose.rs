@@ -15,8 +15,8 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
 
-/// How much slower than its favourite the model may predict a winner that was measured nearby. Its favourites take
-/// 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
+/// Factor by which the model may predict a winner that was measured nearby to be slower than its favourite. Its
+/// favourites take 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
 const TRUST: f64 = 1.03;
 
 /// A variant, and why it was chosen.

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 type Row = (BTreeMap<String, String>, f64);
 
 impl<S: Launcher> OpBuilder<'_, S> {
-    /// How much is measured.
+    /// Extent of the measurement.
     ///
     /// # Errors
     /// What the environment says that is no word of [`Tuning`].
@@ -159,7 +159,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What building takes.
+    /// Memory that building takes.
     pub(super) fn memory_to_build(&self) -> Result<Workspace, Error> {
         let tuning = self.measures()?;
         let most = Cell::new(TuningMemory::default());
@@ -186,7 +186,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(memory)
     }
 
-    /// What measuring takes: the candidates are loaded together.
+    /// Memory that measuring takes: the candidates are loaded together.
     fn memory_to_measure(&self, candidates: &[Proven]) -> TuningMemory {
         let loaded = self.memory(candidates);
         let tensors = needs(candidates).into_iter();
@@ -206,7 +206,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What rank 0 knows, by what each rank knows.
+    /// Winner of rank 0, by what each rank knows.
     fn of_first(&self, own: &Option<Winner>) -> Result<Option<Winner>, Error> {
         let said = self.rank.shares(&text(own))?;
         read(&said[0], 0)
@@ -238,7 +238,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         }
     }
 
-    /// The same with choices that were not measured.
+    /// Winner with choices that were not measured.
     fn row(&self, shape: &Shape, choices: BTreeMap<String, String>) -> Winner {
         let gpu = self.rank.gpu().name();
         Winner {

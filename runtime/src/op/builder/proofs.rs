@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
-/// What a bucket is to be.
+/// Request for a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct Bucket<'a> {
     pub shape: &'a Shape,
@@ -136,7 +136,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// Of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other choices.
+    /// Proofs of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other
+    /// choices.
     pub(super) fn proofs(&self, measure: &Measure<'_>) -> Result<Vec<Proven>, Error> {
         let largest = self.shape.clone().ok_or_else(|| Error::Usage {
             what: format!("{} built for no shape", self.program.name),
@@ -243,7 +244,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What these take.
+    /// Memory that these take.
     pub(super) fn memory(&self, all: &[Proven]) -> Workspace {
         let kernels = all.iter().flat_map(|bucket| &bucket.stages);
         let between = all.iter().map(Proven::between).max();
@@ -258,7 +259,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         made.map_err(|error| self.rank.refuses(error))
     }
 
-    /// The same, of which peers hear nothing.
+    /// Memory between stages of which peers hear nothing.
     pub(super) fn between_alone(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
         let bytes = all.iter().map(Proven::between).max().unwrap_or(0);
         if bytes == 0 {
