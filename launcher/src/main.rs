@@ -58,9 +58,9 @@ fn one_host(number: &str) -> Result<u32, String> {
     }
 }
 
-/// How often the ranks are looked at.
+/// Time between two looks at the ranks.
 const STEP: Duration = Duration::from_millis(10);
-/// How long a rank may take from SIGTERM to its end.
+/// Time that a rank may take from SIGTERM to its end.
 const AFTER_TERM: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was done about the ranks that still run.
+/// Signal that was sent to the ranks that still run.
 enum Asked {
     Nothing,
     /// By themselves until then.

@@ -22,7 +22,7 @@ pub struct Square;
 
 /// A block of elements with one scale.
 pub trait Block: Copy {
-    /// Its rows. It has 128 elements along K.
+    /// Rows of a block. It has 128 elements along K.
     const ROWS: usize;
 }
 
@@ -45,10 +45,10 @@ impl Block for Square {
 /// assert_eq!(SquarePadded::at(pieces, [1, 4]), 12);
 /// ```
 pub trait Layout: Copy {
-    /// What shares a scale.
+    /// Block of elements that share a scale.
     type Block: Block;
 
-    /// Its name in reports.
+    /// Name in reports.
     const NAME: &'static str;
 
     /// Blocks along rows and along K, with those that are padding.

@@ -29,7 +29,7 @@ impl Emits {
         }
     }
 
-    /// Its line in a table: subject, verdict and figures.
+    /// Line in a table: subject, verdict and figures.
     pub(super) fn row(&self) -> [String; 3] {
         let (verdict, why) = match self {
             Emits::Yes(pipeline) => {
@@ -63,7 +63,7 @@ impl Emits {
         ["kernel".into(), verdict, why]
     }
 
-    /// Why it has none.
+    /// Reasons that there is no pipeline.
     pub(super) fn refused(&self) -> Option<&Diagnostics> {
         match self {
             Emits::No(found) => Some(found),

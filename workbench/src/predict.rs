@@ -41,7 +41,7 @@ fn gpu(machine: &Machine) -> &'static str {
     }
 }
 
-/// What an op of a family would be, why, and the timeline of each of its launches.
+/// Predicts an op of a family: its choice, the reason, and the timeline of each of its launches.
 fn of_family(
     request: &Request,
     family: &Family,

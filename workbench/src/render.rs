@@ -36,7 +36,7 @@ impl Surroundings {
     }
 }
 
-/// Where the workbench prints: text for people, or one JSON object.
+/// Output of the workbench: text for people, or one JSON object.
 pub(super) struct Console<'a> {
     surroundings: &'a Surroundings,
     json: bool,

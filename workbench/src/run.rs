@@ -48,8 +48,8 @@ fn of_no_rows(request: &Request, console: &mut Console<'_>) -> Result<Outcome, E
     Ok(Outcome::good(Map::from_iter([("ran".into(), ran)])))
 }
 
-/// Where it runs, and with which choices: where the user says, else on GPUs, if there are any and the schedule has a kernel
-/// for them.
+/// Settles device and choices: where the user says, else on GPUs, if there are any and the schedule has a kernel for
+/// them.
 pub(super) fn settled(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
     if switch::needs_object(&request.program, &request.variant) {
         if request.device == Some(Device::Cuda) {

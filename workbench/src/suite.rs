@@ -2,7 +2,7 @@
 
 use counterflow_runtime::Error;
 
-/// How a layer is divided over ranks.
+/// Division of a layer over ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// By columns of the product: its input is gathered.

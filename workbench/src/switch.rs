@@ -10,7 +10,7 @@ use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use serde_json::{Value as Json, json};
 
-/// What a timeline of every rank's memory rests on.
+/// Basis of a timeline of every rank's memory.
 pub(super) const RATES: &str =
     "what goes to every rank at once is timed by rates that others published, not measured by us";
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use syn::punctuated::Punctuated;
 use syn::{Expr, Lit, Token, UnOp};
 
-/// What a constant must be: a number, a pair of rows and columns, or a flag.
+/// Kind of a constant: a number, a pair of rows and columns, or a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Number,

@@ -17,7 +17,7 @@ pub type Schedule = fn() -> Program;
 /// A family of schedules, as [`Schedule`] is one.
 pub type Families = fn() -> Family;
 
-/// What can be done with a schedule.
+/// Action on a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Demo,
@@ -65,7 +65,7 @@ impl Verb {
 /// Numbers from the first to the last.
 pub(crate) type Numbers = RangeInclusive<u32>;
 
-/// What `check` covers besides one world and shape: each of these worlds with each of these numbers of rows.
+/// Worlds and numbers of rows that `check` covers besides one world and shape: each with each.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranges {
     pub worlds: Numbers,

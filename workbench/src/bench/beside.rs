@@ -98,7 +98,7 @@ impl Beside<Memory> {
         memory.as_ref()
     }
 
-    /// Those that a kernel reads or writes.
+    /// Tensors of these that a kernel reads or writes.
     pub(super) fn used(&self, of: Beside<TensorId>) -> Beside<&Memory> {
         let all = self.each();
         Beside {

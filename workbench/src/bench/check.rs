@@ -12,7 +12,7 @@ use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::{Communicator, Error};
 
-/// What a contender's result must be.
+/// Demand on a contender's result.
 pub(super) struct Check<'a> {
     /// Pieces of the operands that have a scale each.
     pub pieces: [Pieces; 2],
@@ -35,7 +35,7 @@ pub(super) struct Exact {
 }
 
 impl Exact {
-    /// Its memory, with names and bytes.
+    /// Memory of a check, with names and bytes.
     pub(super) fn parts(size: [u32; 3]) -> [(What, &'static str, u64); 3] {
         let [m, n, _] = size.map(u64::from);
         [
@@ -70,7 +70,7 @@ impl Exact {
         }
     }
 
-    /// Of a new product.
+    /// Forgets a product, as a new one begins.
     fn forget(&mut self) {
         (self.amaxes, self.rule) = (Vec::new(), None);
     }
@@ -106,7 +106,7 @@ impl Exact {
     }
 }
 
-/// Where a rank's is.
+/// Address of a rank's part.
 fn place(memory: &Memory, rank: Option<u32>) -> Address {
     match (memory, rank) {
         (Memory::Heap(buffer), Some(rank)) => buffer.on(rank),
@@ -253,7 +253,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// What stands beside a result of this rank's product.
+    /// Difference of what stands beside a result of this rank's product.
     fn beside(&mut self, written: &Written<'_>) -> Result<Difference, Error> {
         let mut all = Difference::default();
         if let Some(amax) = written.beside.amax {

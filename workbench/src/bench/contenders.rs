@@ -15,7 +15,7 @@ use counterflow_runtime::launch::{Loaded, Tensors};
 use counterflow_runtime::{Communicator, Error};
 use std::collections::BTreeSet;
 
-/// How often our sums over so many ranks are rounded to the result's type before the last time.
+/// Number of times that our sums over so many ranks are rounded to the result's type before the last time.
 pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
     match (adds_to_sums(kernel), kernel.partial_sums()) {
         (true, _) => world,

@@ -13,7 +13,7 @@ use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use counterflow_runtime::family::{self, Candidate, Family};
 
-/// How many of the model's favourites of each stage take part, where all candidates do and nobody says otherwise.
+/// Favourites of each stage that take part, where all candidates do and nobody says otherwise.
 const FEW: usize = 2;
 
 /// One candidate for a product.

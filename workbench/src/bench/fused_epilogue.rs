@@ -19,7 +19,7 @@ pub(super) struct FusedEpilogue {
     pub up: Option<TensorId>,
 }
 
-/// What fills each accumulator.
+/// Statement that fills each accumulator.
 #[derive(Default)]
 struct Accs {
     dots: BTreeMap<AccId, [TensorId; 2]>,

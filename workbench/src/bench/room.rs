@@ -6,13 +6,13 @@ use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error, HeapUse};
 use std::cell::RefCell;
 
-/// What the communicator has for itself: a little more than a MiB.
+/// Bytes that the communicator has for itself: a little more than a MiB.
 const OWN: u64 = 2 << 20;
 
 /// The bytes of a number in memory of its own.
 pub(super) const NUMBER: u64 = 16;
 
-/// What memory is for.
+/// Purpose of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
     /// A tensor of the schedule's kernels, of one set.
@@ -62,7 +62,7 @@ impl Part {
     }
 }
 
-/// What a measurement has.
+/// Memory of a measurement.
 pub(super) struct Room<'a> {
     pub rank: &'a Communicator,
     /// Parts that were not taken yet.

@@ -231,7 +231,7 @@ fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
     names
 }
 
-/// Why NCCL has no column where ranks share a GPU.
+/// Reason that NCCL has no column where ranks share a GPU.
 fn without_nccl(ranks: usize) -> String {
     format!("  NCCL is left out: it needs a GPU for every rank, and these {ranks} share one")
 }

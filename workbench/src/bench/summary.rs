@@ -240,7 +240,7 @@ pub(super) fn text(results: &[Result]) -> Vec<String> {
     pages.chain(ragged_lines(results)).map(Page::text).collect()
 }
 
-/// The same for a file, also for few products.
+/// Table for a file, also for few products.
 pub(super) fn markdown(results: &[Result], head: &str) -> String {
     let pages = [products(results)].into_iter().chain(kinds(results));
     let pages = pages.chain([suite_lines(results)]);

@@ -43,7 +43,7 @@ impl Row {
     }
 }
 
-/// What a candidate is called.
+/// Name of a candidate.
 pub(super) struct Name {
     pub text: String,
     /// The choices of a kernel of the measured schedule.
@@ -53,7 +53,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// Of what is no kernel of the schedule.
+    /// Name of what is no kernel of the schedule.
     pub(super) fn of(text: &str) -> Name {
         Name {
             text: text.into(),
@@ -156,7 +156,7 @@ impl Result {
         self.ours().min_by(medians)
     }
 
-    /// Its ratio: speed over cuBLASLt, or time over the bound's.
+    /// Ratio of a row: speed over cuBLASLt, or time over the bound's.
     pub(super) fn speed(&self, row: &Row) -> f64 {
         match self.link {
             Some(_) => self.bound() / row.seconds.median,

@@ -18,7 +18,7 @@ use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
 
-/// What all ranks measure.
+/// Measurement that all ranks make.
 pub(super) struct Task<'a> {
     pub case: &'a Case,
     pub dtype: Dtype,
@@ -80,8 +80,8 @@ impl Task<'_> {
             .chain(self.apart.iter().flat_map(|apart| &apart.stages))
     }
 
-    /// What results of FP8 with a given scale are multiplied by: sums of `k` products of numbers of variance 1 are of the size of
-    /// its root, and no one of them is eight times that.
+    /// Factor of FP8 results with a given scale: sums of `k` products of numbers of variance 1 are of the size of its
+    /// root, and no one of them is eight times that.
     pub(super) fn given(&self) -> f32 {
         let size = 8.0 * (self.case.size[2] as f32).sqrt();
         self.result().largest() / size
@@ -97,7 +97,7 @@ impl Task<'_> {
         unlike::types(self.result(), self.dtype, kind)
     }
 
-    /// What its result in that type lacks of ours, or has instead, behind its name.
+    /// Words behind the name of a peer: what its result in that type lacks of ours, or has instead.
     pub(super) fn lacks(&self, dtype: Dtype) -> String {
         let variant = &self.ours[0].built.kernel.variant;
         unlike::lacks(dtype, self.result(), variant)
@@ -175,7 +175,7 @@ impl Operand {
 }
 
 impl Held {
-    /// What the schedule's kernels have of an operand.
+    /// Memory of an operand that the schedule's kernels are given.
     pub(super) fn given(room: &Room<'_>, built: &Built, side: usize) -> Result<Held, Error> {
         let place = |tensor| room.take(What::Tensor(tensor));
         Ok(Held {
@@ -184,7 +184,7 @@ impl Held {
         })
     }
 
-    /// Its elements, or their scales.
+    /// Elements of the operand, or their scales.
     pub(super) fn plane(&self, plane: Plane) -> Option<&Memory> {
         match plane {
             Plane::Elements => Some(&self.elements),

@@ -10,7 +10,7 @@ use counterflow_codegen::shape::Extent;
 use counterflow_runtime::Communicator;
 use counterflow_runtime::gpus::Memory;
 
-/// What a candidate writes on a rank, and where.
+/// Output of a candidate on a rank, and its address.
 pub(super) struct Written<'a> {
     pub memory: &'a Memory,
     pub dtype: Dtype,
@@ -35,7 +35,7 @@ pub(super) struct Codes {
     pub chunk: Option<u32>,
 }
 
-/// What a result is made of.
+/// Origin of a result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     /// This rank's product.
@@ -108,7 +108,7 @@ impl<'a> Written<'a> {
 }
 
 impl Codes {
-    /// Those of a schedule's kernel.
+    /// Codes of a schedule's kernel.
     pub(super) fn of(planned: &Planned<'_>) -> Option<Codes> {
         let (built, plan) = (planned.built, &planned.plan);
         let kernel = &built.kernel;

@@ -19,7 +19,7 @@ type Status = c_int;
 /// Arguments: sent, received, elements, type, communicator, stream.
 type Gather =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, *mut c_void) -> Status;
-/// The same, with an operation after the type.
+/// Call with an operation after the type.
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -35,7 +35,7 @@ const SUM: c_int = 0;
 /// `ncclUint8`: what is only moved has no other type.
 const BYTES: c_int = 1;
 
-/// What every rank has a part of, in memory for all parts.
+/// Parts of every rank, in memory for all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
     /// Address of the first rank's part.

@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds each.
+/// Time that a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds
+/// each.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// True once a call of a library did not come back in time.
@@ -78,7 +79,7 @@ fn aside<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Waiting
 }
 
 impl<T, E: Into<Problem>> Waiting<Result<T, E>> {
-    /// What it told until then.
+    /// Answer until then.
     fn by(self, end: Instant) -> Asked<T> {
         let left = end.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {

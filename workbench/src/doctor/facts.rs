@@ -48,7 +48,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// What is wrong, and what to do.
+/// Problem, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Problem {
     pub what: String,
@@ -70,7 +70,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// What NVML says of this machine.
+/// Facts that NVML tells of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Management {
     /// Version of the driver, such as 580.95.05.
@@ -78,7 +78,7 @@ pub(super) struct Management {
     pub boards: Vec<Board>,
 }
 
-/// What NVML says of one GPU. None where it does not say.
+/// Facts that NVML tells of one GPU. None where it does not say.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
     pub pci: Pci,
@@ -101,14 +101,14 @@ pub(super) struct Board {
     pub fabric: Option<Fabric>,
 }
 
-/// What is in force, and what the GPU has by default.
+/// Limits that are in force, and the GPU's defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     pub now: u32,
     pub default: u32,
 }
 
-/// Why a clock is lower than it could be.
+/// Reason that a clock is lower than it could be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Slowed {
     /// The power limit.

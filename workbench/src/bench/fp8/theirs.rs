@@ -20,7 +20,7 @@ pub(super) struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
-    /// With what it lacks of ours.
+    /// Name with what it lacks of ours.
     pub(super) fn name(&self, task: &Task<'_>) -> String {
         format!("cuBLASLt {}{}", self.kind.name(), task.lacks(self.result))
     }
@@ -56,7 +56,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// The same with results in that type.
+    /// Contender with results in that type.
     fn theirs_in<'a>(
         &'a self,
         task: &Task<'_>,

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::time::Duration;
 
-/// How many algorithms we ask the heuristic for.
+/// Number of algorithms that we ask the heuristic for.
 const ANSWERS: usize = 16;
 
 /// One multiplication by cuBLASLt.

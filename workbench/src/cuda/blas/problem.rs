@@ -35,7 +35,7 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// Its number in cuBLASLt's enumeration.
+    /// Number in cuBLASLt's enumeration.
     pub(super) fn epilogue(self) -> sys::cublasLtEpilogue_t {
         use sys::cublasLtEpilogue_t::{
             CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_GELU,

@@ -3,7 +3,7 @@
 use super::{Scale, Terms};
 use counterflow_codegen::dtype::Dtype;
 
-/// What roundings may change of a sum of products.
+/// Deviation of a sum of products by roundings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Bounds {
     /// Relative loss of products that are codes before they are added, beside the loss of the least code of a block.
@@ -29,7 +29,7 @@ pub(crate) struct Term {
 }
 
 impl Terms {
-    /// What roundings may change of a result in that type.
+    /// Deviation of a result in that type by roundings.
     pub(crate) fn bounds(&self, dtype: Dtype, scale: Scale) -> Bounds {
         // Sums in f32 are rounded, too. What is rounded again is larger by what it was rounded before.
         let of_f32 = self.parts.saturating_sub(1) as f32 * Dtype::F32.unit_roundoff() as f32;
@@ -66,7 +66,7 @@ impl Bounds {
         (got - want).abs() <= most
     }
 
-    /// What a sum of them must be, and how far off it may be.
+    /// Sum of the terms, and how far off it a result may be.
     fn of(&self, terms: &[Term]) -> (f64, f64) {
         let (mut want, mut size, mut most) = (0.0, 0.0, 0.0);
         for Term { value, off, least } in terms {
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The same where all but a rank's own are codes before they are added, if they are of one size.
+    /// Bounds hide no term where all but a rank's own are codes before they are added, if they are of one size.
     #[test]
     fn what_codes_are_allowed_hides_no_term() {
         for to in [Fp8::E4M3, Fp8::E5M2] {

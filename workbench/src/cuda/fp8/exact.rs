@@ -20,7 +20,7 @@ pub(crate) struct Exactly {
     pub allowed: Address,
 }
 
-/// What a result is the sum of: exact products, and how they were added.
+/// Terms of a result: exact products, and how they were added.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Terms {
     /// The first.
@@ -111,7 +111,7 @@ impl Fp8 {
         unsafe { self.exact.launch(self.stream.cuda()?, grid, &arguments) }
     }
 
-    /// The same of operands of another type, given their product in f32, whose elements may be so far off.
+    /// Compares operands of another type, given their product in f32, whose elements may be so far off.
     ///
     /// # Errors
     /// What the driver refuses.
