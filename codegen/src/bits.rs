@@ -43,7 +43,7 @@ pub struct BitsClass {
     products: BTreeMap<[String; 2], BTreeSet<Summing>>,
 }
 
-/// How a loop sums a product along K.
+/// Sum of a product along K in a loop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Summing {
     /// Depth of a step.
@@ -85,7 +85,7 @@ impl BitsClass {
         crate::diag::Diagnostics::check(found, class)
     }
 
-    /// What of its loops makes rows of one launch differ.
+    /// Parts of its loops that make rows of one launch differ.
     fn differing(&self, kernel: &Kernel) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for ([a, b], ways) in &self.products {
@@ -143,7 +143,7 @@ impl fmt::Display for BitsClass {
     }
 }
 
-/// How every product is summed.
+/// Sums of every product.
 fn products(kernel: &Kernel, cta: Option<&Cta>) -> BTreeMap<[String; 2], BTreeSet<Summing>> {
     let mut found: BTreeMap<[String; 2], BTreeSet<Summing>> = BTreeMap::new();
     for role in &kernel.roles {
@@ -196,7 +196,7 @@ fn each_loop(
     }
 }
 
-/// Where a product stands first.
+/// Place of a product's first statement.
 fn multiplied(kernel: &Kernel, names: [&String; 2]) -> Option<Loc> {
     let mut found = None;
     for role in &kernel.roles {
@@ -301,7 +301,7 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-/// Why the order of a sum that a schedule spells out depends on the rank that owns the rows.
+/// Reason that the order of a sum which a schedule spells out depends on the rank that owns the rows.
 fn one_by_one(kernel: &Kernel, from: &Region) -> (String, &'static str) {
     let name = &kernel.buffers[from.buffer.index()].name;
     match is_passed_on(kernel, from.buffer) {

@@ -32,7 +32,7 @@ pub struct Checked<T: Subject> {
 /// }
 /// ```
 pub trait Subject {
-    /// What is kept beside the accepted value.
+    /// Decisions that are kept beside the accepted value.
     type Decided: Clone + std::fmt::Debug;
 }
 

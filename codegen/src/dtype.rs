@@ -174,7 +174,7 @@ fn e4m3(value: f32) -> u8 {
     }
 }
 
-/// The same of the wider range.
+/// Code of the type with the wider range.
 fn e5m2(value: f32) -> u8 {
     match value.is_nan() {
         true => FP8_NAN,

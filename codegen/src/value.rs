@@ -65,7 +65,8 @@ impl ScalarFn {
         }
     }
 
-    /// Why it cannot be called in a kernel, if it cannot: a foreign function is arithmetic on its arguments, and no more.
+    /// Reason that it cannot be called in a kernel, if it cannot: a foreign function is arithmetic on its arguments,
+    /// and no more.
     pub(crate) fn refusal(&self) -> Option<String> {
         match &self.body {
             Body::Value(_) => None,

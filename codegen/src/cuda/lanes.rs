@@ -4,7 +4,7 @@ use super::Text;
 use crate::warp::Node;
 
 impl Text<'_> {
-    /// What one lane of a warp does for all of them. It is the same one each time: groups of stores are its own.
+    /// Work of one lane of a warp for all of them. It is the same lane each time: groups of stores are its own.
     pub(super) fn one_lane(&mut self, nodes: &[Node]) {
         self.block("if (elect_one())", |text| {
             text.all_lanes = false;

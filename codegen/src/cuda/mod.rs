@@ -154,7 +154,7 @@ pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
     print(pipeline)
 }
 
-/// What tests of the verifier print without its verdict.
+/// Text that tests of the verifier print without its verdict.
 pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
     printed(pipeline, false).source
 }
@@ -283,7 +283,7 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// How the tiles of the loop that is being printed are computed.
+    /// Tiling of the loop that is being printed.
     fn tiling(&self) -> &Tiling {
         self.pipeline.tiling_of(self.tiling)
     }

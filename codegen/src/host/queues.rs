@@ -58,7 +58,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// How many ranks are on a GPU.
+    /// Number of ranks on a GPU.
     fn ranks(&self, gpu: u32) -> u32 {
         self.gpus.iter().filter(|on| **on == gpu).count() as u32
     }

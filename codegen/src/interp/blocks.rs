@@ -7,7 +7,7 @@ use crate::shape::Extent;
 use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2};
 
-/// How the sums of one product are made along K.
+/// Sums of one product along K.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summing {
     /// True if what tensor cores sum of 128 of K is added in f32 to sums that threads have.

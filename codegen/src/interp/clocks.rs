@@ -47,7 +47,7 @@ impl Epoch {
 const BLOCK: usize = 32;
 type Steps = Rc<[u32; BLOCK]>;
 
-/// How many of an agent's steps are known to be done, item by item (the index one past the last of them).
+/// Steps of an agent that are known to be done, item by item (the index one past the last of them).
 #[derive(Clone, Debug, Default)]
 struct Items(Rc<Vec<Option<Steps>>>);
 
@@ -105,7 +105,7 @@ impl Items {
     }
 }
 
-/// What is known of one role in its rank's current launch.
+/// Known steps of one role in its rank's current launch.
 #[derive(Clone, Debug, Default)]
 struct Known {
     /// All lower phases are done.

@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Fills a rank's input before a launch.
 pub(super) type Fill<'f> = dyn FnMut(Input<'_>, &mut [f32]) + 'f;
 
-/// Who steps next: a worker, or the host of rank `turn - workers`, which starts its next launch.
+/// Agent that steps: a worker, or the host of rank `turn - workers`, which starts its next launch.
 pub(super) type Turn = usize;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

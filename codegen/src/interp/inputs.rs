@@ -16,7 +16,7 @@ pub(super) struct Inputs {
     world: usize,
 }
 
-/// Those numbers, rounded to that type.
+/// Rounds numbers to that type.
 fn rounded(dtype: Dtype, values: &[f32]) -> Vec<f64> {
     /// Values of a block.
     const BLOCK: usize = 1 << 16;

@@ -38,7 +38,7 @@ struct Shadow {
     before: Rc<Vec<Epoch>>,
 }
 
-/// Where a rank is between the caller and its launches.
+/// Place of a rank between the caller and its launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum Window {
     /// The launch is yet to start.

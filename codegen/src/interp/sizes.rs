@@ -176,7 +176,7 @@ impl<'p> Sizes<'p> {
         self.part(tensor, ROWS, chunk)
     }
 
-    /// What a chunk has of a side: all, if that is not divided.
+    /// Part of a side that a chunk has: all, if that is not divided.
     fn part(&self, tensor: usize, side: usize, chunk: u32) -> Range<u32> {
         let size = self.sides[tensor][side];
         // Rows before columns: what is divided by both has whole columns in every chunk of its rows.
@@ -250,7 +250,7 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// What the items of a chunk have of a side: all of it where they are across shards.
+    /// Part of a side that the items of a chunk have: all of it where they are across shards.
     fn part_of(&self, partition: PartitionId, side: usize, chunk: u32) -> Range<u32> {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
         match across {
@@ -315,7 +315,7 @@ pub(super) struct Item {
     pub column: u32,
 }
 
-/// Which sides of tensors have one size, because statements combine them.
+/// Sides of tensors that have one size, because statements combine them.
 struct Same<'p> {
     program: &'p Program,
     /// By tensor and side.
@@ -379,7 +379,7 @@ impl Same<'_> {
         self.over(place, Usage::read_along);
     }
 
-    /// The same of a place that a copy moves.
+    /// Unites the sides of a place that a copy moves.
     fn copied(&mut self, place: &Place) {
         self.over(place, Usage::copied_along);
     }

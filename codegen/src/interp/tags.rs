@@ -24,7 +24,7 @@ pub(super) enum Tag {
     Broken,
 }
 
-/// How often each term is in a sum. `None`: the sum is empty.
+/// Number of times that each term is in a sum. `None`: the sum is empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Tags(Option<Rc<BTreeMap<Tag, i32>>>);
 

@@ -31,14 +31,14 @@ impl Partition {
         Side::ALL.into_iter().find(|side| self.dim(*side) == dim)
     }
 
-    /// Which side its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in every
-    /// chunk, also where ranks divide that elsewhere.
+    /// Side that its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in
+    /// every chunk, also where ranks divide that elsewhere.
     pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
         let mut sides = Side::ALL.into_iter().filter(|_| !self.across);
         sides.find(|side| chunked(self.dim(*side)))
     }
 
-    /// In which of its chunks the items are that hold a side of one of another partition's items.
+    /// Chunks whose items hold a side of one of another partition's items.
     pub(crate) fn chunk_of(
         &self,
         (items, side): (&Partition, Side),
@@ -54,7 +54,7 @@ impl Partition {
     }
 }
 
-/// In which chunk of a partition something is.
+/// Chunk of a partition that something is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WhichChunk {
     /// There is only one.
@@ -127,10 +127,9 @@ impl Kernel {
         self.chunked_side(partition) == Some(side)
     }
 
-    /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask
-    /// for; and
-    /// where it is the columns of one that a launch makes scales of, their blocks.
+    /// Number that the chunks of a dimension are multiples of: where it is some tensor's columns, the elements of 16
+    /// bytes, so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks,
+    /// what those ask for; and where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of =
             |buffer: &&super::Buffer| buffer.columns == dim && !buffer.usage.is_repeated();

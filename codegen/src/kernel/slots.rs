@@ -9,7 +9,7 @@ impl Buffer {
         self.slots_by().room(world)
     }
 
-    /// How many slots `everyone()` is: none where scratch has one for each peer and there are no peers.
+    /// Number of slots of `everyone()`: none where scratch has one for each peer and there are no peers.
     pub(crate) fn slots_of_all(&self, world: u32) -> u32 {
         self.slots_by().count(world)
     }
@@ -19,7 +19,7 @@ impl Buffer {
         self.slots_by() == Slots::World
     }
 
-    /// By what its slots are counted.
+    /// Rule by which its slots are counted.
     pub(crate) fn slots_by(&self) -> Slots {
         self.usage.placement.slots
     }

@@ -10,7 +10,7 @@ use crate::rank::RankExpr;
 use crate::value::{AccId, ScalarFn, Value};
 use std::collections::HashSet;
 
-/// How several `#[comm]` loops become roles.
+/// Way in which several `#[comm]` loops become roles.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Comm {
     /// One role, whose CTAs run one loop after another.
@@ -26,7 +26,7 @@ pub(super) struct Placed {
     pub locs: Vec<Loc>,
 }
 
-/// What a loop variable is, inside its loop.
+/// Meaning of a loop variable inside its loop.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Bound {
     Rank,
@@ -109,7 +109,7 @@ impl Placer<'_> {
     }
 }
 
-/// How a statement uses a place of data.
+/// Use of a place of data by a statement.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,

@@ -363,7 +363,7 @@ impl Printer<'_> {
         self.names.cells(cells.counter, &cells.home, &cells.index)
     }
 
-    /// How every rank's memory is reached, if it is.
+    /// Words for how every rank's memory is reached, if it is.
     fn reach(&self, home: &Home, at_once: &str) -> String {
         match (home, self.in_turn) {
             (Home::Everywhere, Some(false)) => format!("   # to every rank by {at_once}"),

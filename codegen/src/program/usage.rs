@@ -195,7 +195,7 @@ impl Usage {
         }
     }
 
-    /// The same memory for numbers that belong to `of`.
+    /// Usage of the same memory for numbers that belong to `of`.
     #[must_use]
     pub(crate) const fn beside(self, of: TensorId, numbers: Numbers) -> Usage {
         Usage {

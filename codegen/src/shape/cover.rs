@@ -43,7 +43,7 @@ pub fn covers(pieces: impl IntoIterator<Item = Rectangle>, all: Rectangle) -> bo
     left.is_empty()
 }
 
-/// What is above, below, left and right of a piece. None if the two share nothing.
+/// Rectangles above, below, left and right of a piece. None if the two share nothing.
 fn without([rows, columns]: Rectangle, [of_rows, of_columns]: Rectangle) -> Option<[Rectangle; 4]> {
     if !rows.overlaps(of_rows) || !columns.overlaps(of_columns) {
         return None;

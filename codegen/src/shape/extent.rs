@@ -30,7 +30,7 @@ impl Extent {
         };
         Extent { start, end }
     }
-    /// It, divided at each multiple of `each` behind `first`. What is empty is one part.
+    /// Parts of the extent, divided at each multiple of `each` behind `first`. What is empty is one part.
     pub(crate) fn divided(
         self,
         first: u32,

@@ -22,7 +22,7 @@ impl Geometry {
         )
     }
 
-    /// The same in the largest launch of the series.
+    /// Contiguous lines in the largest launch of the series.
     pub(crate) fn most_contiguous(&self, buffer: &Buffer) -> u32 {
         adjacent(
             buffer,

@@ -69,7 +69,7 @@ pub struct Multiply {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tiling(Parts);
 
-/// What a [`Tiling`] is made of.
+/// Parts that a [`Tiling`] is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
     pub at: Loc,
@@ -266,7 +266,7 @@ impl Tiling {
         self.0.inputs
     }
 
-    /// Its operands as they lie in stages: an array over places for each that is not behind another, with those that are.
+    /// Operands as they lie in stages: an array over places for each that is not behind another, with those that are.
     pub(crate) fn arrays(&self) -> Vec<&[Operand]> {
         let multiplies = self.multiplies();
         let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));

@@ -140,7 +140,7 @@ impl Phase {
         self as usize
     }
 
-    /// Which of several phases at the same time is the CTA's: the smaller number. `None`: never the CTA's.
+    /// Priority among several phases at the same time: the smaller number is the CTA's. `None`: never the CTA's.
     pub(super) const fn priority(self) -> Option<u8> {
         match self {
             Phase::Multiply => Some(0),

@@ -22,7 +22,7 @@ impl std::error::Error for Fault {}
 
 /// Memory that every GPU of a machine addresses. Other machines may have a part of it too, and change it meanwhile.
 pub trait Memory {
-    /// Those bytes: a copy, where others may change them.
+    /// Bytes at an address: a copy, where others may change them.
     ///
     /// # Errors
     /// If they are not all in one allocation.

@@ -49,7 +49,7 @@ impl Compare {
         COUNTS + world as u64 * AHEAD * SLOT
     }
 
-    /// Where a rank has what a peer wrote of a launch in that place.
+    /// Address of what a peer wrote of a launch in that place.
     fn slot(&self, home: u32, by: u32, place: u64) -> u64 {
         let at = u64::from(by) * AHEAD + place % AHEAD;
         self.boards + u64::from(home) * self.stride + COUNTS + at * SLOT

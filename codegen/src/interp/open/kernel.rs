@@ -47,7 +47,7 @@ pub(super) struct Running {
     switch: Numbers,
 }
 
-/// What came of trying a worker's next step.
+/// Outcome of trying a worker's next step.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Took {
     /// A step was taken.
@@ -188,7 +188,7 @@ impl Running {
         u64::from(self.launch.scales[counter.index()])
     }
 
-    /// What a cell has, and what a wait wants of it.
+    /// Number that a cell has, and the one that a wait wants of it.
     fn counts(
         &self,
         (counter, cell, at_least): (CounterId, u32, Option<u32>),
@@ -328,7 +328,7 @@ impl Running {
         Ok(Lines::of(plan.kernel(), plan, &of.on(home), start))
     }
 
-    /// Its lines in the memory of the one rank that has it: only a sum reads from every rank at once.
+    /// Lines of a rectangle in the memory of the one rank that has it: only a sum reads from every rank at once.
     fn lines_of(&self, of: &Rectangle) -> Result<Lines, Fault> {
         match of.owner {
             Owner::Rank(home) => self.lines(of, home),

@@ -147,7 +147,7 @@ fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
     })
 }
 
-/// What loops over tiles do.
+/// Accesses of loops over tiles.
 struct Tiles<'a> {
     kernel: &'a Kernel,
     columns: DimId,

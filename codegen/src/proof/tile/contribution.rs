@@ -23,7 +23,7 @@ use crate::program::TensorId;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What may be added.
+/// Term of a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Term {
     /// A rank's product of two tensors as they are in its memory, over all of K.
@@ -51,7 +51,7 @@ pub(super) enum Term {
     Uneven,
 }
 
-/// What a function is applied to.
+/// Argument of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Of {
     /// Complete sums, perhaps with inputs.
@@ -74,7 +74,7 @@ impl Term {
         }
     }
 
-    /// The same term without its rank.
+    /// Term without its rank.
     fn alike(self) -> Term {
         match self {
             Term::Product { operands, .. } => Term::Product { rank: 0, operands },
@@ -105,7 +105,7 @@ pub(super) struct SumId(u32);
 /// The sum of nothing.
 pub(super) const NOTHING: SumId = SumId(0);
 
-/// What an expression may do with a sum.
+/// State of a sum: what an expression may do with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Nothing,

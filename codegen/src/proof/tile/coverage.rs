@@ -198,7 +198,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         acc
     }
 
-    /// What an accumulator holds after those contents are multiplied, or added, into it.
+    /// Multiplies, or adds, contents into an accumulator.
     fn add_content(&mut self, at: At, acc: AccId, of: Vec<ContentId>) {
         let before = self.acc(at, acc).content;
         let content = self.contents.id(Content::Filled { acc, before, of });
@@ -289,7 +289,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    /// What each block of a rectangle holds.
+    /// Contents of each block of a rectangle.
     fn held_in(&mut self, of: &Rectangle) -> Vec<ContentId> {
         let mut found = Vec::new();
         self.facts
@@ -308,7 +308,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         found
     }
 
-    /// What a rectangle holds.
+    /// Content of a rectangle.
     fn content(&mut self, of: &Rectangle) -> ContentId {
         let held = self.held_in(of);
         self.contents.one_of(&held)
@@ -412,7 +412,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             })
     }
 
-    /// What is wrong with a block that is written.
+    /// Finding in a block that is written.
     fn written(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -468,7 +468,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    /// What is wrong with a block that the launch adds to.
+    /// Finding in a block that the launch adds to.
     fn accumulates(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -527,7 +527,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         })
     }
 
-    /// What is wrong with a block of a gathered tensor.
+    /// Finding in a block of a gathered tensor.
     fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let facts = self.facts;
         let tensor = TensorId(area.buffer);

@@ -50,7 +50,7 @@ pub(super) struct Facts<'a> {
     touches: Vec<Touch>,
 }
 
-/// Where accesses divide a buffer, and the division before each row or column.
+/// Rows and columns at which accesses divide a buffer, and the division before each.
 #[derive(Default)]
 struct Cuts {
     rows: Vec<u32>,

@@ -94,7 +94,7 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
     found.into_iter().collect()
 }
 
-/// What is wrong with the signals of a plan: two launches may mistake each other's.
+/// Findings in the signals of a plan: two launches may mistake each other's.
 pub(super) fn attribution_findings(kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
     let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, plan));
     found.into_iter().collect()

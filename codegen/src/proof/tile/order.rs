@@ -18,7 +18,7 @@ use crate::shape::Extent;
 use crate::unroll::StepKind;
 use std::collections::{BTreeMap, HashMap};
 
-/// Who accesses which memory, and how.
+/// Accessor of memory, and its access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Accessor {
     /// The rank that does it.
@@ -60,7 +60,8 @@ pub(crate) struct Wait {
     pub at_least: Option<u32>,
 }
 
-/// What stands before signals of one cell in the items that signal: whoever waits for all signals builds on it.
+/// Accesses that stand before signals of one cell in the items that signal: whoever waits for all signals builds on
+/// them.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Announced {
     /// Accesses, each of these rows and columns.
@@ -69,7 +70,7 @@ pub(crate) struct Announced {
     pub waits: Vec<(u32, Wait)>,
 }
 
-/// What the warps of one launch must keep to.
+/// Order that the warps of one launch must keep to.
 pub(crate) struct Order {
     /// Accesses that precede each access.
     pub before: HashMap<Accessor, Vec<Before>>,

@@ -4,7 +4,7 @@ use super::{Of, SumId, Sums, Term, TermId};
 use crate::program::Usage;
 use crate::undo::{Fix, undone};
 
-/// How a sum breaks the promise of its tensor's type.
+/// Breach of the promise of a tensor's type by a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     /// The sum holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct ContentId(u32);
 
-/// How a content comes about.
+/// Origin of a content.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     /// Memory of a rank at the start.
