@@ -440,7 +440,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What a plane of a tensor's map has.
+/// Place and size of a plane in a tensor's map.
 pub(super) struct Plane {
     pub rows: u32,
     pub columns: u32,
@@ -448,7 +448,7 @@ pub(super) struct Plane {
     pub allowed: u32,
 }
 
-/// How much two ranges have in common.
+/// Size of the intersection of two ranges.
 pub(super) fn common(a: (u32, u32), b: (u32, u32)) -> u64 {
     u64::from(a.1.min(b.1).saturating_sub(a.0.max(b.0)))
 }
@@ -457,7 +457,7 @@ pub(super) fn span(extent: Extent) -> (u32, u32) {
     (extent.start, extent.end)
 }
 
-/// What variables stand for in one role of one CTA.
+/// Values of the variables in one role of one CTA.
 pub(super) struct Env<'a> {
     case: &'a Case<'a>,
     pub plan: usize,

@@ -11,7 +11,7 @@ use crate::warp::{
     BLOCK_ROWS, Expr, Lanes, Node, Phase, RingId, RunBy, Scheduler, Slot, Values, Whose,
 };
 
-/// Where a role stands in a ring.
+/// Place of a role in a ring.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     slot: u32,

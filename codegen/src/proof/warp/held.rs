@@ -6,7 +6,7 @@ use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::Elements;
 
-/// What a thread that multiplies has of a tile.
+/// Registers of a thread that multiplies a tile.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Fragment {
     /// The products of its item.
@@ -40,7 +40,7 @@ pub(super) struct Summed {
     pub own: Option<(Elements, u32)>,
 }
 
-/// What tensor cores summed of a piece of a step.
+/// Sum of tensor cores over a piece of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Short {
     pub product: usize,
@@ -162,7 +162,7 @@ impl TileProduct {
     }
 }
 
-/// What a piece of shared memory holds.
+/// Content of a piece of shared memory.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.

@@ -7,7 +7,7 @@ use super::step::Step;
 use crate::diag::Diagnostic;
 use crate::warp::Pipeline;
 
-/// What an agent does in a launch.
+/// Steps of an agent in a launch.
 pub(super) struct Program<'a> {
     pub block: u32,
     pub warp: usize,

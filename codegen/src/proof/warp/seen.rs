@@ -61,7 +61,7 @@ pub(super) struct Seen {
     pub over: Bits,
 }
 
-/// How global memory is accessed.
+/// Way in which global memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// Ordinary loads and stores, at a rank's own address.

@@ -19,7 +19,7 @@ pub(super) type Verdict = Result<(), Box<Diagnostic>>;
 /// The step of an access by the caller.
 pub(super) const CALLER: (usize, usize) = (0, usize::MAX);
 
-/// Who runs: a role of a CTA of a rank in a launch.
+/// Agent: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Who {
     pub rank: u32,

@@ -21,7 +21,7 @@ pub(super) struct Step<'a> {
     pub tiling: usize,
 }
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// Until so many phases are over: what it looks at is the parity of that number.

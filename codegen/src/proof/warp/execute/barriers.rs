@@ -71,7 +71,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// What all warps of an agent do there comes after the waits that they are past.
+    /// Orders what all warps of an agent do there behind the waits that they are past.
     pub(super) fn tells_past(&mut self, index: usize, cta: usize, barrier: usize) {
         let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];

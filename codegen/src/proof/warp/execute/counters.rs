@@ -47,7 +47,8 @@ impl Simulator<'_> {
         true
     }
 
-    /// What the tile level puts before a signal of a cell in its item, and who waited for all signals does not know of.
+    /// Finding in a signal: an access that the tile level puts before it in its item, and that who waited for all
+    /// signals does not know of.
     fn announced_early(&self, index: usize, cell: u32, launch: u32) -> Option<Box<Diagnostic>> {
         let off = undone(Fix::WarpOrder) || undone(Fix::WarpPlaces);
         if launch == 0 || off {
@@ -74,7 +75,7 @@ impl Simulator<'_> {
         Some(Box::new(trace::announced_early(self, index, &what)))
     }
 
-    /// Whether accesses that `known` says are complete have all of a rectangle.
+    /// True if accesses that `known` says are complete have all of a rectangle.
     fn has_accessed(
         &self,
         accessor: &Accessor,

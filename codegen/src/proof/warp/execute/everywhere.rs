@@ -7,7 +7,7 @@ use super::super::step::{Area, Box4};
 use super::super::trace;
 
 impl Simulator<'_> {
-    /// What lies in a slot goes to a place on every rank.
+    /// Stores a slot to a place on every rank.
     pub(super) fn store_everywhere(&mut self, index: usize, area: Area, to: &[Box4]) -> Verdict {
         self.are_together(index)?;
         let cta = self.agents[index].cta;
