@@ -32,13 +32,13 @@ pub trait Element:
     #[doc(hidden)]
     const KIND: Kind;
 
-    /// Adds its bytes.
+    /// The bytes of some numbers. Compiled here, where tests are optimised.
     #[doc(hidden)]
-    fn put(self, to: &mut Vec<u8>);
+    fn to_bytes(values: &[Self]) -> Vec<u8>;
 
-    /// From its bytes, which are as many as it has.
+    /// The numbers of some bytes; less than one at the end is left out.
     #[doc(hidden)]
-    fn take(bytes: &[u8]) -> Self;
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
 /// A kind of numbers, as DLPack tells them apart.
@@ -65,13 +65,16 @@ macro_rules! elements {
         impl Element for $number {
             const TENSOR: Option<Dtype> = elements!(@ $($dtype)?);
             const KIND: Kind = Kind::$kind;
-            fn put(self, to: &mut Vec<u8>) {
-                to.extend_from_slice(&self.to_le_bytes());
+            fn to_bytes(values: &[Self]) -> Vec<u8> {
+                let mut bytes = Vec::with_capacity(size_of_val(values));
+                for value in values {
+                    bytes.extend_from_slice(&value.to_le_bytes());
+                }
+                bytes
             }
-            fn take(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<$number>()];
-                own.copy_from_slice(bytes);
-                <$number>::from_le_bytes(own)
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                let (each, _) = bytes.as_chunks();
+                each.iter().map(|own| <$number>::from_le_bytes(*own)).collect()
             }
         }
     )*)*};
@@ -89,11 +92,11 @@ macro_rules! bytes {
         impl Element for $number {
             const TENSOR: Option<Dtype> = Some(Dtype::$dtype);
             const KIND: Kind = Kind::$kind;
-            fn put(self, to: &mut Vec<u8>) {
-                to.push(self.to_bits());
+            fn to_bytes(values: &[Self]) -> Vec<u8> {
+                values.iter().map(|value| value.to_bits()).collect()
             }
-            fn take(bytes: &[u8]) -> Self {
-                <$number>::from_bits(bytes[0])
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                bytes.iter().map(|bits| <$number>::from_bits(*bits)).collect()
             }
         }
     )*};
