@@ -35,11 +35,14 @@ mod group;
 mod held;
 pub mod jit;
 pub mod launch;
+pub mod machines;
 pub mod metrics;
 pub mod multicast;
+mod noise;
 pub mod op;
 mod own;
 pub mod pending;
+pub mod probes;
 mod proof;
 pub mod recording;
 pub mod rendezvous;
@@ -52,6 +55,10 @@ mod streams;
 mod sync;
 pub mod tensor;
 mod this_thread;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "other packages of tests have the rest")]
+mod toolkit;
 mod trust;
 pub mod tuned;
 pub mod tuning;
