@@ -55,10 +55,6 @@ mod streams;
 mod sync;
 pub mod tensor;
 mod this_thread;
-#[cfg(test)]
-#[path = "../tests/common/mod.rs"]
-#[allow(dead_code, reason = "other packages of tests have the rest")]
-mod toolkit;
 mod trust;
 pub mod tuned;
 pub mod tuning;

@@ -1,7 +1,7 @@
 //! Probes: on GPUs they measure every number that the GPUs here have, and leave the GPUs as they were.
 
+use crate::fine;
 use crate::gpus::{here, turn};
-use crate::{fine, nvidia};
 use counterflow::codegen::model::{Link, Profile, Source};
 use counterflow::{Communicator, probes};
 
@@ -13,10 +13,7 @@ fn is_of_links(name: &str) -> bool {
 
 #[test]
 fn probes_measure_every_number_of_the_gpus_here() {
-    let Some(gpus) = here() else {
-        nvidia::skipped("probes need a GPU");
-        return;
-    };
+    let Some(gpus) = here() else { return };
     let _turn = turn();
     for world in 1..=gpus.min(2) {
         let ranks = fine(Communicator::local(world));
@@ -29,8 +26,6 @@ fn probes_measure_every_number_of_the_gpus_here() {
             let may_lack = name == "l2_bytes" || (world == 1 && is_of_links(name));
             assert!(measured || may_lack, "{name} is {}", number.from.name());
         }
-        let machine = profile.machine().expect("whole");
-        assert!(machine.l2 > machine.memory && machine.flops >= machine.sustained.flops);
         assert_eq!(Profile::parse(&profile.text()), Ok(profile));
         // What ranks did before, they can do after.
         fine(Communicator::each(&ranks, |rank| {

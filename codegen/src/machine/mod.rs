@@ -8,9 +8,11 @@ mod profile;
 mod rates;
 mod shipped;
 mod sm;
+mod wave;
 
 pub use probed::{Curve, Probed, ProductTime};
 pub use profile::{FORMAT, Link, Number, Profile, Refused, Source};
 pub use rates::{Machine, Sustained};
 pub use shipped::shipped;
 pub use sm::Sm;
+pub(crate) use wave::wave;

@@ -2,6 +2,8 @@
 
 use super::profile::{FORMAT, Link, Number, Profile, Source};
 use super::rates::NUMBERS;
+use super::wave;
+use crate::order::TileOrder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,6 +28,8 @@ pub struct ProductTime {
     pub seconds: f64,
 }
 
+/// Groups of rows of tiles of all products that are probes.
+const GROUPED: u32 = 8;
 /// Seconds of load after which a GPU is at its power limit, and up to which it is cool.
 const HOT: f64 = 0.7;
 const COOL: f64 = 0.2;
@@ -33,12 +37,19 @@ const COOL: f64 = 0.2;
 const WELL_WITHIN_L2: f64 = (8 << 20) as f64;
 
 impl ProductTime {
-    /// Bytes that its CTAs read: each tile's operands, and nothing outside them.
-    fn bytes(&self) -> f64 {
-        let [m, n, k] = self.size.map(f64::from);
-        let [rows, columns] = self.tile.map(f64::from);
-        let each = m * (n / columns).ceil() + n * (m / rows).ceil();
-        2.0 * k * each
+    /// Bytes a second through L2, if nothing but reads takes time: what a column of K takes beside what memory delivers of it.
+    fn l2(&self, memory: f64) -> Option<f64> {
+        const ELEMENT: f64 = 2.0;
+        let [m, n, k] = self.size;
+        let [rows, columns] = self.tile;
+        let grid = (m.div_ceil(rows), n.div_ceil(columns));
+        let rounds = (grid.0 * grid.1).div_ceil(self.sms);
+        let (down, across) = wave(self.sms, grid, TileOrder::Grouped(GROUPED));
+        let column = self.seconds / f64::from(rounds) / f64::from(k);
+        let distinct = f64::from(down * rows + across * columns);
+        let left = column - distinct * ELEMENT / memory;
+        let read = f64::from(self.sms) * f64::from(rows + columns) * ELEMENT;
+        (left > 0.0).then(|| read / left)
     }
 
     /// FLOP a second while the K loop runs: what a longer one of the same kind takes more.
@@ -127,8 +138,7 @@ impl Probed {
         put("memory_half", half.map(|(_, half)| half));
         put("memory_again", self.again());
         let read = self.most("l2", |bytes| bytes <= WELL_WITHIN_L2);
-        let l2 = best([read, self.fed(|load| load <= COOL)]);
-        put("l2", l2);
+        put("l2", memory.and_then(|memory| self.l2(memory)));
         put("l2_bytes", self.l2_bytes(read.zip(memory)));
         let flops = self.flops(|load| load <= COOL, self.sms);
         put("flops", flops);
@@ -140,7 +150,6 @@ impl Probed {
         put("flops_sm", sm);
         put("sustained_flops_sm", sm);
         put("sustained_flops", self.flops(|load| load >= HOT, self.sms));
-        put("sustained_l2", self.fed(|load| load >= HOT));
         let copy = self.copy();
         put("link_copy_engine", copy.map(|(rate, _)| rate));
         put("copy_engine_latency", copy.map(|(_, latency)| latency));
@@ -220,10 +229,12 @@ impl Probed {
         rates.next_back()
     }
 
-    /// The most bytes a second that SMs get of the operands of a product.
-    fn fed(&self, holds: impl Fn(f64) -> bool) -> Option<f64> {
-        let products = self.products.iter().filter(|it| holds(it.load));
-        best(products.map(|product| Some(product.bytes() / product.seconds)))
+    /// Bytes a second through L2, by the latest product in the smallest tiles: reads bound it.
+    fn l2(&self, memory: f64) -> Option<f64> {
+        let area = |product: &ProductTime| product.tile.iter().product::<u32>();
+        let smallest = self.products.iter().map(area).min()?;
+        let mut of = self.products.iter().rev();
+        of.find(|product| area(product) == smallest)?.l2(memory)
     }
 
     /// Bytes a second of large copies, and the seconds that a small one takes besides its bytes.

@@ -36,7 +36,7 @@ pub struct Machine {
     pub memory_half: f64,
     /// The share of it that remains if several CTAs each request the same bytes.
     pub memory_again: f64,
-    /// Bytes a second that all SMs together read through the L2 cache, each for itself.
+    /// Bytes a second that all SMs together read through the L2 cache, each for itself, beside what comes from memory.
     pub l2: f64,
     /// Bytes that all SMs read again and again at about [`Machine::l2`]: less than the cache holds, as each half of it keeps
     /// copies of what its SMs read.
@@ -78,8 +78,6 @@ pub struct Sustained {
     pub flops: f64,
     /// As [`Machine::flops_sm`].
     pub flops_sm: f64,
-    /// As [`Machine::l2`].
-    pub l2: f64,
     /// As [`Machine::link_push_cta`], beside a GEMM.
     pub link_push_cta: f64,
     /// As [`Machine::link_pull_cta`], beside a GEMM.
@@ -126,7 +124,6 @@ numbers! {
     "local_signal_latency", "s", local_signal_latency;
     "sustained_flops", "FLOP/s", sustained.flops;
     "sustained_flops_sm", "FLOP/s", sustained.flops_sm;
-    "sustained_l2", "B/s", sustained.l2;
     "loaded_push_cta", "B/s", sustained.link_push_cta;
     "loaded_pull_cta", "B/s", sustained.link_pull_cta;
     "loaded_reduce_cta", "B/s", sustained.link_reduce_cta;
@@ -161,7 +158,6 @@ impl Machine {
             sustained: Sustained {
                 flops: none,
                 flops_sm: none,
-                l2: none,
                 link_push_cta: none,
                 link_pull_cta: none,
                 link_reduce_cta: none,
@@ -181,7 +177,6 @@ impl Machine {
         let Sustained {
             flops,
             flops_sm,
-            l2,
             link_push_cta,
             link_pull_cta,
             link_reduce_cta,
@@ -189,7 +184,6 @@ impl Machine {
         Machine {
             flops,
             flops_sm,
-            l2,
             link_push_cta,
             link_pull_cta,
             link_reduce_cta,

@@ -1,8 +1,8 @@
 //! The cost of steps that use no link.
 
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::machine::Machine;
-use crate::order::Chosen;
+use crate::machine::{Machine, wave};
+use crate::order::{Chosen, TileOrder};
 use crate::plan::Plan;
 use crate::program::ScaleBlock;
 use crate::region::Rectangle;
@@ -34,6 +34,7 @@ struct Item<'a> {
     /// Its tiling, if an architecture computes it.
     tiling: Option<&'a Tiling>,
     grid: (u32, u32),
+    order: Option<TileOrder>,
     /// Whether consecutive items are below each other, so that they share columns. Otherwise they share rows.
     down: bool,
 }
@@ -103,6 +104,7 @@ impl<'a> Costs<'a> {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
                         tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
+                        order: Some(*order),
                         down: some.count > 1 && column(0) == column(1),
                     };
                     self.ops(body, item);
@@ -179,6 +181,9 @@ impl<'a> Costs<'a> {
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
         let by_rows = [a, b].map(|of| self.kernel.buffers[of.tensor.index()].mn_major);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
+        let alike = (x(1).come, w(1, Neighbour::Other).come);
+        let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
+        let feeds = [feeds[0], feeds[1] + self.from_memory(item, alike, depth)];
         let latency = if split > 2 {
             machine.sm.shared_step_latency
         } else {
@@ -292,6 +297,23 @@ impl<'a> Costs<'a> {
             (apart.0 + apart.1) / alone,
         ]
         .map(|read| read.max(taken_in))
+    }
+
+    /// Seconds in which device memory delivers a byte of each line of all tiles that CTAs multiply at the same time: the lines that
+    /// several of them read come once. It adds to the time that reads through L2 take: CTAs that are apart wait for memory in
+    /// turn. A line has `depth` bytes; operands that L2 holds come once a launch.
+    fn from_memory(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
+        let Some(order) = item.order else {
+            return 0.0;
+        };
+        let lines =
+            |(down, across): (u32, u32)| f64::from(down) * rows + f64::from(across) * columns;
+        let wave = lines(wave(self.plan.grid.gemm.max(1), item.grid, order));
+        let rounds = match lines(item.grid) * depth <= self.machine.l2_bytes {
+            true => self.plan.grid.rounds.max(1) as f64,
+            false => 1.0,
+        };
+        wave / rounds / self.machine.memory
     }
 
     /// CTAs of a rank that multiply.

@@ -224,6 +224,8 @@ fn neighbours_that_share_the_wider_operand_are_fed_sooner() {
     // Slow enough that nothing else bounds a step.
     let slow = Machine {
         l2: 60e9 / 2.0 * 132.0,
+        // Which tiles are multiplied together decides what memory delivers, too.
+        memory: 1e18,
         sm: Sm {
             l2_pair: 60e9,
             ..Sm::HOPPER

@@ -30,7 +30,7 @@ const SPAN: f64 = 0.8;
 const WAYS: [&str; 3] = ["push", "pull", "add"];
 
 /// Both ends of what moves, on this rank and on the next.
-struct Ends {
+pub(super) struct Ends {
     from: UserBuffer<u8>,
     to: UserBuffer<u8>,
     ticket: Local<u32>,
@@ -38,7 +38,11 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(bench: &Bench<'_>) -> Result<Ends, Error> {
+    /// Allocates both. Collective.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn new(bench: &Bench<'_>) -> Result<Ends, Error> {
         let rank = bench.rank;
         let buffer = |name| {
             let buffer = rank.allocate::<u8>(name, [BYTES as usize])?;
@@ -98,8 +102,7 @@ impl Ends {
 }
 
 /// Links between GPUs that do nothing else.
-pub(super) fn idle(bench: &Bench<'_>) -> Result<BTreeMap<String, Curve>, Error> {
-    let ends = Ends::new(bench)?;
+pub(super) fn idle(bench: &Bench<'_>, ends: &Ends) -> Result<BTreeMap<String, Curve>, Error> {
     let mut curves = ends.curves(bench, &IDLE, "")?;
     let copies = COPIES.map(|kib| {
         let bytes = kib << 10;
@@ -112,7 +115,6 @@ pub(super) fn idle(bench: &Bench<'_>) -> Result<BTreeMap<String, Curve>, Error> 
     });
     let copies: Curve = copies.into_iter().collect::<Result<_, _>>()?;
     curves.insert("copy".into(), copies);
-    curves.insert("signal".into(), vec![local_signal(bench)?, signal(bench)?]);
     bench.rank.barrier()?;
     Ok(curves)
 }
@@ -120,9 +122,9 @@ pub(super) fn idle(bench: &Bench<'_>) -> Result<BTreeMap<String, Curve>, Error> 
 /// Links beside products that leave a few SMs: at the power limit, and with the clock that goes with it.
 pub(super) fn loaded(
     bench: &Bench<'_>,
+    ends: &Ends,
     products: &mut Products,
 ) -> Result<BTreeMap<String, Curve>, Error> {
-    let ends = Ends::new(bench)?;
     products.load(bench, HEAT + SPAN)?;
     let end = Event::record(bench.rank.own_stream())?;
     std::thread::sleep(Duration::from_secs_f64(HEAT));
@@ -135,7 +137,7 @@ pub(super) fn loaded(
 }
 
 /// Seconds of a signal between two CTAs of one GPU, at 0 links.
-fn local_signal(bench: &Bench<'_>) -> Result<[f64; 2], Error> {
+pub(super) fn local_signal(bench: &Bench<'_>) -> Result<[f64; 2], Error> {
     let cells: Local<u64> = Local::zeros(&bench.stream, 64)?;
     let told: Local<u64> = Local::zeros(&bench.stream, 1)?;
     let signals = Signals {
@@ -151,7 +153,7 @@ fn local_signal(bench: &Bench<'_>) -> Result<[f64; 2], Error> {
 }
 
 /// Seconds of a signal between two GPUs, at 1 link. Ranks beyond the second one wait, and tell what the first found.
-fn signal(bench: &Bench<'_>) -> Result<[f64; 2], Error> {
+pub(super) fn signal(bench: &Bench<'_>) -> Result<[f64; 2], Error> {
     let rank = bench.rank;
     let cells: UserBuffer<u64> = rank.allocate("probe.cells", [64])?;
     cells.fill(0)?;

@@ -9,10 +9,11 @@ mod products;
 use crate::communicator::Communicator;
 use crate::cuda::{Probes, Survey, compile_probes};
 use crate::error::Error;
-use crate::jit::Compiler;
+use crate::jit::{Compiled, Compiler};
 use crate::machines;
 use bench::Bench;
 use counterflow_codegen::model::{Link, Probed, Profile, shipped};
+use links::Ends;
 use std::collections::BTreeMap;
 use tracing::info;
 
@@ -43,7 +44,7 @@ const HEAP: u64 = links::HEAP + (8 << 20);
 pub fn measure(ranks: &[Communicator]) -> Result<Profile, Error> {
     let gpu = one_kind(ranks)?;
     let compiler = Compiler::find()?;
-    let compiled = compile_probes(&compiler)?;
+    let compiled = compile(&compiler)?;
     let each = Communicator::each(ranks, |rank| {
         let probes = Probes::load(rank.gpu().cuda()?, &compiled)?;
         let bench = Bench::new(rank, &probes)?;
@@ -58,6 +59,23 @@ pub fn measure(ranks: &[Communicator]) -> Result<Profile, Error> {
     };
     let driver = format!("{major}.{minor}");
     Ok(slowest.profile(shipped(&gpu), &gpu, link, &driver))
+}
+
+/// Compiles the kernels that measure memory and links, or takes them from the cache. [`measure`] does so itself; ahead of it, a
+/// machine without a compiler has them in its cache.
+///
+/// ```no_run
+/// use counterflow::{jit::Compiler, probes};
+///
+/// let compiled = probes::compile(&Compiler::find()?)?;
+/// println!("{} kernels", compiled.facts.len());
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Compiler::compile`].
+pub fn compile(compiler: &Compiler) -> Result<Compiled, Error> {
+    compile_probes(compiler)
 }
 
 /// The name of the ranks' GPUs, each of which has one rank.
@@ -105,16 +123,21 @@ fn of_rank(bench: &Bench<'_>, compiler: &Compiler) -> Result<Probed, Error> {
     info!(rank = rank.rank(), "probes of memory");
     probed.curves.extend(memory::curves(bench)?);
     let mut products = products::Products::new(bench, compiler)?;
-    if rank.world() > 1 {
+    let mut signals = vec![links::local_signal(bench)?];
+    let ends = (rank.world() > 1).then(|| Ends::new(bench)).transpose()?;
+    if let Some(ends) = &ends {
         info!(rank = rank.rank(), "probes of idle links");
-        probed.curves.extend(links::idle(bench)?);
+        signals.push(links::signal(bench)?);
+        probed.curves.extend(links::idle(bench, ends)?);
     }
+    probed.curves.insert("signal".into(), signals);
     info!(rank = rank.rank(), "probes of products");
     rank.barrier()?;
     probed.products = products.times(bench)?;
-    if rank.world() > 1 {
+    if let Some(ends) = &ends {
         info!(rank = rank.rank(), "probes of links beside products");
-        probed.curves.extend(links::loaded(bench, &mut products)?);
+        let loaded = links::loaded(bench, ends, &mut products)?;
+        probed.curves.extend(loaded);
     }
     Ok(probed)
 }

@@ -514,7 +514,7 @@ fn winners_and_profile() {
     let (grades, says) = found("profile", |_| {});
     assert_eq!(grades, [Grade::Good]);
     assert!(
-        says.contains("NVIDIA H200 by h200.toml: 23 measured numbers"),
+        says.contains("NVIDIA H200 by h200.toml: 22 measured numbers"),
         "{says}"
     );
     note(
