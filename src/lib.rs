@@ -23,7 +23,7 @@ pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Multicast, MulticastState, Op, OpBuilder,
     Owner, Pending, QuantTensor, Recording, Tensor, UserBuffer, cuda, dlpack, driver, error,
-    family, jit, metrics, op, rendezvous, tuned, tuning,
+    family, jit, machines, metrics, op, probes, rendezvous, tuned, tuning,
 };
 
 #[cfg(feature = "quantise")]

@@ -1,6 +1,7 @@
 //! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
 
 use crate::error::Error;
+use crate::machines;
 use crate::metrics::Why;
 use crate::tuned::{self, Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
@@ -159,7 +160,7 @@ impl Proof {
         } = asked;
         let machine = Machine {
             sms: *sms,
-            ..Machine::of(gpu)
+            ..machines::machine(gpu)?
         };
         let (variant, why) = if *first_options {
             (variant.clone(), Why::FirstOptions)

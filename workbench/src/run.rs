@@ -95,7 +95,7 @@ fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Resul
     let sharing = if Gpu::count()? >= world { 1 } else { world };
     let machine = Machine {
         sms: communicator::share(gpu.sms(), sharing, copies(&request.program)),
-        ..request.machine_of(gpu.name())
+        ..request.machine_of(gpu.name())?
     };
     let tables = [Tuned::of_user()?, Tuned::embedded()?];
     let Request {

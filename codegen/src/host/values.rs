@@ -208,7 +208,7 @@ impl Pipeline {
             let flops = 2.0 * elements * f64::from(size(plan, k));
             flops / machine.flops_of(self.dtype(), f64::from(machine.sms))
         };
-        let waves = (moved + machine.launch_latency) / wave;
+        let waves = (moved + machine.sm.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

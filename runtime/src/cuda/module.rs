@@ -385,6 +385,47 @@ impl Function {
         unsafe { self.enqueue(stream, grid, arguments) }
     }
 
+    /// Describes a launch to the driver. The attributes stay where they are until it was.
+    fn config(
+        &self,
+        stream: sys::CUstream,
+        grid: LaunchConfig,
+        attributes: &mut [sys::CUlaunchAttribute],
+    ) -> sys::CUlaunchConfig {
+        sys::CUlaunchConfig {
+            gridDimX: grid.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        }
+    }
+
+    /// Clusters of such a launch that its GPU runs at once.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(super) fn clusters(&self, grid: LaunchConfig) -> Result<u32, Error> {
+        self.bind()?;
+        let (mut attributes, count) = attributes(grid);
+        let config = self.config(ptr::null_mut(), grid, &mut attributes[..count]);
+        let mut clusters = 0;
+        // SAFETY: the function is loaded; the configuration and the place are ours, and nothing is launched.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveClusters(&raw mut clusters, self.raw, &raw const config)
+        };
+        check(
+            format_args!("ask how many clusters of {} run at once", self.name),
+            code,
+        )?;
+        Ok(clusters.unsigned_abs())
+    }
+
     /// Enqueues a launch where the stream's context is current.
     ///
     /// # Safety
@@ -411,18 +452,7 @@ impl Function {
             *pointer = ptr::from_ref(&arguments.words[*at]).cast_mut().cast();
         }
         let (mut attributes, count) = attributes(grid);
-        let config = sys::CUlaunchConfig {
-            gridDimX: grid.ctas,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: self.shared,
-            hStream: stream.cu_stream(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        };
+        let config = self.config(stream.cu_stream(), grid, &mut attributes[..count]);
         // SAFETY: the pointers are to as many arguments, of the sizes the kernel takes (compared above), and the driver
         // copies them before it returns; what the kernel does with them is the caller's promise.
         let code = unsafe {

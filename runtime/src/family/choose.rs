@@ -2,6 +2,7 @@
 
 use super::candidates::{Candidate, Family, SCHEDULE, Wired, fits, sources};
 use crate::error::Error;
+use crate::machines;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
 use counterflow_codegen::kernel::Kernel;
@@ -388,7 +389,7 @@ impl Asked<'_> {
         let each = stages.map(|(stage, proof)| {
             let machine = Machine {
                 sms: (self.sms)(stage.program())?,
-                ..Machine::of(self.gpu)
+                ..machines::machine(self.gpu)?
             };
             Ok(proof.predicted(&machine))
         });

@@ -35,6 +35,7 @@ use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
 use crate::group::{Awaited, Entry, Named, Names, Placed};
 use crate::jit::Compiler;
+use crate::machines;
 use crate::retire;
 use cells::Cells;
 use code::Code;
@@ -173,9 +174,10 @@ impl Loaded {
             let _turn = rank.own().settled()?;
             let zeros = |words| Local::zeros(rank.own_stream(), words);
             let tables = Tables::new(rank, cells.end() as usize)?;
-            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables))
+            let machine = machines::machine(rank.gpu().name())?;
+            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables, machine))
         };
-        let (finished, zeros, tables) = made().inspect_err(|error: &Error| {
+        let (finished, zeros, tables, machine) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
             let name = &pipeline.kernel.name;
             if !alone {
@@ -183,7 +185,7 @@ impl Loaded {
             }
         })?;
         Ok(Loaded {
-            machine: Machine::of(rank.gpu().name()),
+            machine,
             finished,
             zeros,
             heap: rank.heap(),

@@ -5,8 +5,8 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_runtime::Device;
 use counterflow_runtime::family::Family;
+use counterflow_runtime::{Device, Error, machines};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -30,10 +30,11 @@ pub(crate) enum Verb {
     Bench,
     List,
     Doctor,
+    Profile,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 10] = [
+    pub(crate) const ALL: [Verb; 11] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
@@ -44,6 +45,7 @@ impl Verb {
         Verb::Bench,
         Verb::List,
         Verb::Doctor,
+        Verb::Profile,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -58,6 +60,7 @@ impl Verb {
             Verb::Bench => "bench",
             Verb::List => "list",
             Verb::Doctor => "doctor",
+            Verb::Profile => "profile",
         }
     }
 }
@@ -81,8 +84,10 @@ pub(crate) struct Request {
     pub family: Option<Family>,
     pub variant: Variant,
     pub shape: Shape,
-    /// The machine that the user names.
-    pub named: Option<Machine>,
+    /// The machine that the user names, otherwise an H200.
+    pub machine: Machine,
+    /// True if the user names it.
+    pub named: bool,
     /// Device to run on, if the user says so.
     pub device: Option<Device>,
     pub launches: u32,
@@ -102,13 +107,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The machine to predict for: the one that the user names, otherwise an H200.
+    /// The machine to predict for without a GPU.
     pub(crate) fn machine(&self) -> Machine {
-        self.named.clone().unwrap_or_else(Machine::h200)
+        self.machine.clone()
     }
 
     /// The machine that a GPU is, unless the user names another one.
-    pub(crate) fn machine_of(&self, gpu: &str) -> Machine {
-        self.named.clone().unwrap_or_else(|| Machine::of(gpu))
+    pub(crate) fn machine_of(&self, gpu: &str) -> Result<Machine, Error> {
+        match self.named {
+            true => Ok(self.machine()),
+            false => machines::machine(gpu),
+        }
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Setup {
 impl Setup {
     pub(super) fn new(
         world: u32,
-        machine: impl Fn(&str) -> Machine,
+        machine: impl Fn(&str) -> Result<Machine, Error>,
         fp8: bool,
     ) -> Result<Setup, Error> {
         let ranks = gpus::ranks(world)?;
@@ -45,7 +45,7 @@ impl Setup {
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
-        let machine = machine(gpu.name());
+        let machine = machine(gpu.name())?;
         let compiler = Compiler::find()?;
         let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler, fp8))?;
         Ok(Setup {

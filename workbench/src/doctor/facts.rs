@@ -4,6 +4,7 @@
 use crate::cuda::Fabric;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Pci, Survey};
+use counterflow_runtime::machines::Known;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(super) struct Facts {
     pub compiler: Result<Toolkit, Problem>,
     pub cache: CacheFacts,
     pub tuned: Tables,
+    /// The profile of each kind of GPU, by the GPU's name.
+    pub profiles: BTreeMap<String, Result<Known, Problem>>,
 }
 
 /// The answer of a library that may be missing, or may never answer.

@@ -165,7 +165,7 @@ pub(super) fn of_ranks(
     };
     let plans = shapes
         .iter()
-        .map(|shape| Plan::within(&kernel, shape, &most, &Machine::h200()));
+        .map(|shape| Plan::within(&kernel, shape, &most, &Machine::of_places()));
     let plans = plans.collect::<Result<_, _>>()?;
     Ok(Launches {
         kernel,

@@ -6,6 +6,7 @@ use super::proofs::{Bucket, Proven, needs};
 use crate::error::Error;
 use crate::family::Family;
 use crate::held::HeapUse;
+use crate::machines;
 use crate::op::workspace::{TuningMemory, Workspace};
 use crate::proof::Bits;
 use crate::tuned::{Key, Tuned, Winner};
@@ -295,7 +296,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ) -> Result<Vec<Contender>, Error> {
         let machine = Machine {
             sms: self.sms(program)?,
-            ..Machine::of(self.rank.gpu().name())
+            ..machines::machine(self.rank.gpu().name())?
         };
         let bits = (bucket.bits)(stage);
         Ok(contenders(
