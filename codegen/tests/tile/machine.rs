@@ -226,7 +226,7 @@ fn without_measurements_every_number_is_the_bases() {
 /// Small tiles at a large M read more of memory than an H100 has to give.
 #[test]
 fn a_machine_with_less_memory_bandwidth_prefers_larger_tiles() {
-    let tiles = |tile| {
+    let tiles = |tile: (u32, u32)| {
         let mut s = ScheduleBuilder::new("gemm");
         let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
         let y = s.out("y", Dtype::Bf16);
