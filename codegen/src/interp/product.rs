@@ -21,8 +21,9 @@ const SHORT_BIT: f64 = 1.0 / 8192.0;
 const SHORT_OFF: f64 = SHORT_TERMS * SHORT_BIT;
 /// CTAs that share K, at most: those of a cluster.
 const MOST_SHARES: usize = 16;
-/// Depth of a block of a product. The magnitudes of a block's operands are in a cache.
-const DEPTH: usize = 512;
+/// Depth of a block of a product. What is copied of a block's operands is in a cache, and less than what allocators give back to
+/// the system at once: threads that fault pages in again and again wait for each other.
+const DEPTH: usize = 64;
 /// Rows and columns of a block of a product: its sums, over which several passes go, are in a cache.
 const MOST: [usize; 2] = [64, 128];
 /// Least rows and columns of a block, where there are more threads than blocks: its operands are copied as often as
@@ -42,35 +43,43 @@ fn part<'a>(of: &'a Operand<'_>, axis: usize, range: &Range<usize>) -> Operand<'
     (cut(&of.0), of.1.as_ref().map(cut))
 }
 
-/// A copy with rows that lie one behind the other.
-fn copied(of: &ArrayView2<'_, f64>, each: impl Fn(f64) -> f64) -> Array2<f64> {
-    let mut all = Vec::with_capacity(of.len());
-    for row in of.rows() {
-        match row.to_slice() {
-            Some(row) => all.extend(row.iter().map(|value| each(*value))),
-            None => all.extend(row.iter().map(|value| each(*value))),
+/// Memory of copies, which one block of a product after another uses again.
+#[derive(Default)]
+struct Room(Vec<f64>);
+
+impl Room {
+    /// A copy of each number, with rows that lie one behind the other.
+    fn copy(
+        &mut self,
+        of: &ArrayView2<'_, f64>,
+        each: impl Fn(f64) -> f64,
+    ) -> ArrayViewMut2<'_, f64> {
+        self.0.clear();
+        for row in of.rows() {
+            match row.to_slice() {
+                Some(row) => self.0.extend(row.iter().map(|value| each(*value))),
+                None => self.0.extend(row.iter().map(|value| each(*value))),
+            }
         }
+        ArrayViewMut2::from_shape(of.dim(), &mut self.0).expect("as many as there were")
     }
-    Array2::from_shape_vec(of.dim(), all).expect("as many as there were")
-}
 
-/// Magnitudes.
-fn sizes(of: &ArrayView2<'_, f64>) -> Array2<f64> {
-    copied(of, f64::abs)
-}
-
-/// The largest that an operand's magnitudes may be.
-fn largest((value, off): &Operand<'_>) -> Array2<f64> {
-    let size = sizes(value);
-    match off {
-        Some(off) => size + off,
-        None => size,
+    /// The largest magnitudes that an operand may have.
+    fn largest(&mut self, (value, off): &Operand<'_>) -> ArrayViewMut2<'_, f64> {
+        let mut size = self.copy(value, f64::abs);
+        if let Some(off) = off {
+            size += off;
+        }
+        size
     }
 }
 
 /// Adds `a · bᵀ` to `to`.
 fn add(a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>, to: &mut ArrayViewMut2<'_, f64>) {
-    general_mat_mul(1.0, a, &b.t(), 1.0, to);
+    for columns in blocks(a.ncols(), DEPTH) {
+        let [a, b] = [a, b].map(|of| of.slice_axis(Axis(1), Slice::from(columns.clone())));
+        general_mat_mul(1.0, &a, &b.t(), 1.0, to);
+    }
 }
 
 /// `a · bᵀ`.
@@ -163,10 +172,10 @@ impl Known {
         on_each(threads, values.into_iter().zip(offs), |(value, off)| {
             let (rows, columns, mut value) = value;
             let (_, _, mut off) = off;
-            let own = |of: &ArrayViewMut2<'_, f64>| copied(&of.view(), |value| value);
+            let own = |of: &ArrayViewMut2<'_, f64>| of.iter().copied().collect();
             let mut sums = Sums {
-                value: own(&value).into_raw_vec_and_offset().0,
-                off: own(&off).into_raw_vec_and_offset().0,
+                value: own(&value),
+                off: own(&off),
                 rows,
                 columns,
             };
@@ -185,18 +194,20 @@ impl Known {
             let (a, rows) = (part(a, 0, &sums.rows), sums.rows.len());
             let b = part(b, 0, &sums.columns);
             let mut size = sums.sizes();
+            let [mut size_a, mut size_b] = <[Room; 2]>::default();
             for columns in blocks(depth, DEPTH) {
                 let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
                 let size = &mut matrix(rows, &mut size);
-                let (size_a, size_b) = (sizes(&a.0), sizes(&b.0));
                 if a.1.is_some() || b.1.is_some() {
-                    let more = largest(&a).dot(&largest(&b).t());
-                    let exact = size_a.dot(&size_b.t());
+                    let more = size_a.largest(&a).dot(&size_b.largest(&b).t());
+                    let exact = size_a.copy(&a.0, f64::abs);
+                    let exact = exact.dot(&size_b.copy(&b.0, f64::abs).t());
                     let mut off = matrix(rows, &mut sums.off);
                     off += &(&more - &exact);
                     *size += &more;
                 } else {
-                    add(&size_a.view(), &size_b.view(), size);
+                    let size_a = size_a.copy(&a.0, f64::abs);
+                    add(&size_a.view(), &size_b.copy(&b.0, f64::abs).view(), size);
                 }
                 add(&a.0, &b.0, &mut matrix(rows, &mut sums.value));
             }
@@ -211,10 +222,10 @@ impl Known {
         let depth = a.0.ncols();
         self.in_blocks(depth, |sums| {
             let (a, b) = (part(a, 0, &sums.rows), part(b, 0, &sums.columns));
-            let mut most = sums.sizes();
-            for columns in blocks(depth, DEPTH) {
+            let (mut most, mut rooms) = (sums.sizes(), <[Room; 2]>::default());
+            for columns in blocks(depth, BLOCK as usize) {
                 let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                add_short(sums, &mut most, (&a, &b));
+                add_short(sums, &mut most, (&a, &b), &mut rooms);
             }
         });
     }
@@ -237,18 +248,25 @@ impl Known {
         self.in_blocks(depth, |sums| {
             let (a, b) = (part(a, 0, &sums.rows), part(b, 0, &sums.columns));
             let mut size = sums.sizes();
+            let mut rooms = <[Room; 2]>::default();
+            let [value, off, mut most] = [(); 3].map(|()| vec![0.0; size.len()]);
+            let mut block = Sums {
+                rows: sums.rows.clone(),
+                columns: sums.columns.clone(),
+                value,
+                off,
+            };
+            let of_columns = |step| -> Vec<f64> {
+                let columns = sums.columns.clone();
+                columns.map(|at| factor(1, at, step)).collect()
+            };
             for (step, columns) in blocks(depth, BLOCK as usize).enumerate() {
                 let (a, b) = (part(&a, 1, &columns), part(&b, 1, &columns));
-                let [value, off, mut most] = [(); 3].map(|()| vec![0.0; size.len()]);
-                let mut block = Sums {
-                    rows: sums.rows.clone(),
-                    columns: sums.columns.clone(),
-                    value,
-                    off,
-                };
-                add_short(&mut block, &mut most, (&a, &b));
-                let of_columns = sums.columns.clone();
-                let of_columns: Vec<f64> = of_columns.map(|at| factor(1, at, step)).collect();
+                for zeroed in [&mut block.value, &mut block.off, &mut most] {
+                    zeroed.fill(0.0);
+                }
+                add_short(&mut block, &mut most, (&a, &b), &mut rooms);
+                let of_columns = of_columns(step);
                 let mut at = 0;
                 for row in sums.rows.clone() {
                     let of_row = factor(0, row, step);
@@ -278,11 +296,18 @@ impl Known {
 ///
 /// A step adds `(off + 2 · most + magnitudes) · SHORT_OFF` to `off`. The magnitudes of all steps are multiplied at once, each
 /// weighted by the steps behind it.
-fn add_short(sums: &mut Sums, most: &mut [f64], (a, b): (&Operand<'_>, &Operand<'_>)) {
+fn add_short(
+    sums: &mut Sums,
+    most: &mut [f64],
+    (a, b): (&Operand<'_>, &Operand<'_>),
+    rooms: &mut [Room; 2],
+) {
     let (rows, depth) = (sums.rows.len(), a.0.ncols());
     for columns in blocks(depth, SHORT_STEP) {
         // Copied, as rows that are far apart share lines of a cache.
-        let [a, b] = [a, b].map(|of| copied(&part(of, 1, &columns).0, |value| value));
+        let [room_a, room_b] = &mut *rooms;
+        let a = room_a.copy(&part(a, 1, &columns).0, |value| value);
+        let b = room_b.copy(&part(b, 1, &columns).0, |value| value);
         add(&a.view(), &b.view(), &mut matrix(rows, &mut sums.value));
         let sums = sums.off.iter_mut().zip(&*sums.value);
         for ((off, value), most) in sums.zip(&mut *most) {
@@ -296,22 +321,26 @@ fn add_short(sums: &mut Sums, most: &mut [f64], (a, b): (&Operand<'_>, &Operand<
     let weights: Vec<f64> = (0..depth)
         .map(|column| (1.0 + SHORT_OFF).powi(behind(column)))
         .collect();
-    let weighted = |mut size: Array2<f64>, times: f64| {
+    let weigh = |size: &mut ArrayViewMut2<'_, f64>, times: f64| {
         for mut row in size.rows_mut() {
             let row = row.iter_mut().zip(&weights);
             row.for_each(|(size, weight)| *size *= weight * times);
         }
-        size
     };
     let off = &mut matrix(rows, &mut sums.off);
-    let [size_a, size_b] = [a, b].map(|of| sizes(&of.0));
+    let [room_a, room_b] = rooms;
     if a.1.is_none() && b.1.is_none() {
-        add(&weighted(size_a, SHORT_OFF).view(), &size_b.view(), off);
+        let mut size_a = room_a.copy(&a.0, f64::abs);
+        weigh(&mut size_a, SHORT_OFF);
+        add(&size_a.view(), &room_b.copy(&b.0, f64::abs).view(), off);
     } else {
         // What the operands are off is added to `off` before the step.
         let before = 1.0 + SHORT_OFF;
-        let more = weighted(largest(a), before + SHORT_OFF);
-        add(&more.view(), &largest(b).view(), off);
-        add(&weighted(size_a, -before).view(), &size_b.view(), off);
+        let mut more = room_a.largest(a);
+        weigh(&mut more, before + SHORT_OFF);
+        add(&more.view(), &room_b.largest(b).view(), off);
+        let mut size_a = room_a.copy(&a.0, f64::abs);
+        weigh(&mut size_a, -before);
+        add(&size_a.view(), &room_b.copy(&b.0, f64::abs).view(), off);
     }
 }
