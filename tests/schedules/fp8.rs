@@ -69,8 +69,8 @@ fn told(refused: &Diagnostics) -> String {
 
 /// A variant of e4m3 operands in tiles of that shape.
 fn variant(program: &Program, (world, scales): (u32, Option<Scales>), tile: Setting) -> Variant {
-    let mut variant = Variant::new(world).dtype(Dtype::E4M3);
-    variant.scales = scales;
+    let variant = Variant::new(world).dtype(Dtype::E4M3);
+    let mut variant = scales.into_iter().fold(variant, Variant::scales);
     let tiles = ["tiles", "hidden_tiles", "more_tiles"];
     for tunable in &program.tunables {
         if tiles.contains(&&tunable.name[..]) {

@@ -68,10 +68,7 @@ fn what_the_user_settles_stays() {
 #[test]
 fn the_other_16_bit_type_counts_behind_the_type_itself() {
     let program = schedules::gemm();
-    let f16 = Variant {
-        dtype: Some(Dtype::F16),
-        ..Variant::new(1)
-    };
+    let f16 = Variant::new(1).dtype(Dtype::F16);
     let of = |variant: &Variant, tile: &str, m: u32| {
         let known = measured(&program, 1, &[("tiles", tile)]);
         let size = [2048, 4096, 4096];

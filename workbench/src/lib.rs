@@ -52,6 +52,7 @@ pub mod peers {
 }
 
 use args::{Parsed, Request, Verb};
+use counterflow_codegen::variant::Tensors;
 use counterflow_runtime::Error;
 use outcome::Outcome;
 use render::Console;
@@ -180,19 +181,20 @@ fn header(request: &Request) -> Map<String, Json> {
         .iter()
         .map(|(name, setting)| (name.clone(), setting.to_string().into()))
         .collect();
+    let element = |of: Tensors| variant.asked(&of).element.map(|dtype| dtype.name());
     let value = json!({
         "verb": verb.name(),
         "schedule": program.name,
         "variant": {
             "arch": variant.arch.name(),
             "world": variant.world,
-            "dtype": variant.dtype.map(|dtype| dtype.name()),
-            "second": variant.second.map(|dtype| dtype.name()),
-            "scales": variant.scales.map(|scales| scales.name()),
-            "output": variant.output.map(|dtype| dtype.name()),
-            "output_scales": variant.output_scales.map(|rule| rule.to_string()),
-            "partial": variant.partial_sums.map(|rule| rule.to.dtype().name()),
-            "amax": variant.amax,
+            "dtype": element(Tensors::OfFirstType),
+            "second": element(Tensors::SecondOperands),
+            "scales": variant.operand_scales().map(|scales| scales.name()),
+            "output": element(Tensors::Outputs),
+            "output_scales": variant.output_rule().map(|rule| rule.to_string()),
+            "partial": element(Tensors::PartialSums),
+            "amax": variant.asked(&Tensors::Outputs).amax,
             "promote": variant.promote,
             "layout": variant.layout.name(),
             "choices": choices,

@@ -14,7 +14,9 @@ impl Program {
         let tensor = &self.tensors[of.index()];
         let (what, usage) = match numbers {
             Numbers::Amax => ("amax", Usage::OUT),
-            Numbers::Scale(_) if tensor.usage.is_scratch() => ("scale", tensor.usage),
+            Numbers::Scale(Scaling::Computed(_)) if tensor.usage.is_scratch() => {
+                ("scale", tensor.usage)
+            }
             Numbers::Scale(Scaling::Computed(_)) => ("scale", Usage::OUT),
             Numbers::Scale(Scaling::Given(along)) => {
                 let travels = tensor.usage.is_gathered() && along != Along::All;

@@ -5,7 +5,7 @@ use super::partial::partial_sums;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{Place, Program, StmtKind, TensorId};
-use crate::variant::Variant;
+use crate::variant::{Tensors, Variant};
 
 /// The element types of a program's tensors, in their order.
 ///
@@ -14,13 +14,20 @@ use crate::variant::Variant;
 /// outputs.
 pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let mut found = operands(program, variant);
-    if let Some(output) = variant.output {
+    if let Some(output) = variant.asked(&Tensors::Outputs).element {
         let outputs = outputs(program).into_iter();
         outputs.for_each(|of| found[of.index()] = output);
     }
-    if let Some(rule) = variant.partial_sums {
+    if let Some(element) = variant.asked(&Tensors::PartialSums).element {
         let sums = partial_sums(program).into_iter();
-        sums.for_each(|of| found[of.index()] = rule.to.dtype());
+        sums.for_each(|of| found[of.index()] = element);
+    }
+    for (name, asked) in variant.encodings.hidden() {
+        let mut tensors = program.tensors.iter().zip(&mut found);
+        let of = tensors.find(|(tensor, _)| tensor.name == name);
+        if let (Some((_, found)), Some(element)) = (of, asked.element) {
+            *found = element;
+        }
     }
     found
 }
@@ -28,12 +35,14 @@ pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
 /// The same before outputs have a type of their own.
 fn operands(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let written = || program.tensors.iter().map(|tensor| tensor.dtype);
-    let (Some(other), Some(replaced)) = (variant.dtype, written().next()) else {
+    let first = variant.asked(&Tensors::OfFirstType).element;
+    let (Some(other), Some(replaced)) = (first, written().next()) else {
         return written().collect();
     };
     let multiplied = multiplied(program);
     let second = variant
-        .second
+        .asked(&Tensors::SecondOperands)
+        .element
         .map(|dtype| (dtype, sides(program)[1].clone()));
     let replace = |(index, dtype): (usize, Dtype)| {
         if dtype != replaced || other.is_fp8() && !multiplied[index] {
@@ -67,11 +76,12 @@ impl Program {
 
 /// Whether a variant's types for both operands of products can be told apart in this program.
 pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
-    let Some(second) = variant.second else {
+    let Some(second) = variant.asked(&Tensors::SecondOperands).element else {
         return Ok(());
     };
-    if !second.is_fp8() || !variant.dtype.is_some_and(Dtype::is_fp8) {
-        let first = variant.dtype.map_or("the schedule's type", Dtype::name);
+    let first = variant.asked(&Tensors::OfFirstType).element;
+    if !second.is_fp8() || !first.is_some_and(Dtype::is_fp8) {
+        let first = first.map_or("the schedule's type", Dtype::name);
         let message = format!("second operands of {second}, beside first ones of {first}");
         return Err(Diagnostic::new(Rule::Shape, program.at, message)
             .hint("two types are for FP8: e4m3 and e5m2"));

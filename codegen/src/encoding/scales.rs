@@ -3,7 +3,7 @@
 use super::{Along, ScaleBlock};
 
 /// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
-/// of f32 beside its operand, called `x.scale` for the operand `x`.
+/// of f32 beside its operand.
 ///
 /// ```
 /// use counterflow_codegen::variant::Scales;

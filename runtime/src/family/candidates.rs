@@ -7,7 +7,7 @@ use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Tensors, Variant};
 use std::collections::BTreeMap;
 
 /// What an op computes, and the schedules that compute it: its candidates. All take the same tensors, by the same names.
@@ -225,13 +225,12 @@ impl Stage {
             };
         }
         // Products of FP8 are of another type.
-        let dtype = asked
-            .dtype
+        let dtype = (asked.asked(&Tensors::OfFirstType).element)
             .filter(|dtype| !self.of_result || !dtype.is_fp8());
+        let plain = Variant::new(asked.world).arch(asked.arch);
         Variant {
-            dtype,
             choices,
-            ..Variant::new(asked.world).arch(asked.arch)
+            ..dtype.into_iter().fold(plain, Variant::dtype)
         }
     }
 

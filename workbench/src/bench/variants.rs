@@ -13,7 +13,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Asked, Tensors, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_runtime::Error;
@@ -279,23 +279,25 @@ pub(super) fn contenders(
 
 /// The plain variant beside one with options whose cost is measured, if it has any, and what it is: results are FP8 in both.
 pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
+    let outputs = variant.asked(&Tensors::Outputs);
     let options = [
-        (variant.amax, "without --amax"),
+        (outputs.amax, "without --amax"),
         (
-            variant.output_scales.is_some(),
+            variant.output_rule().is_some(),
             "with a given scale instead of --output-scales",
         ),
-        (variant.partial_sums.is_some(), "without --partial"),
+        (variant.partial_rule().is_some(), "without --partial"),
     ];
     let unlike: Vec<&str> = (options.into_iter())
         .filter_map(|(asked, unlike)| asked.then_some(unlike))
         .collect();
-    let plain = Variant {
+    let given = Asked {
+        scale: None,
         amax: false,
-        output_scales: None,
-        partial_sums: None,
-        ..variant.clone()
+        ..outputs
     };
+    let plain = variant.clone().encode(Tensors::Outputs, given);
+    let plain = plain.encode(Tensors::PartialSums, Asked::default());
     (!unlike.is_empty()).then(|| (unlike.join(", "), plain))
 }
 
