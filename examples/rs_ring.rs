@@ -1,6 +1,6 @@
 //! y = reduce_scatter(x · wᵀ) around a ring, behind the product: each rank adds its tiles to what came, and sends that on.
 //!
-//! Which rank waits for which: `cargo run --release --example rs_ring -- predict --world 4`.
+//! A chart of the ranks' waits: `cargo run --release --example rs_ring -- predict --world 4`.
 
 fn main() -> std::process::ExitCode {
     counterflow_workbench::main(&[counterflow::schedules::rs_ring])

@@ -21,8 +21,9 @@
 use crate::family::{Family, Stage};
 use crate::op::{Computes, Launch, Launcher};
 use crate::schedules::{
-    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_pull, ag_swiglu, all_gather,
-    all_reduce, gemm, gemm_ar, gemm_rs, reduce_scatter, swiglu,
+    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_multicast, ag_gemm_pull, ag_swiglu,
+    all_gather, all_reduce, all_reduce_multicast, gemm, gemm_ar, gemm_ar_multicast, gemm_rs,
+    reduce_scatter, swiglu,
 };
 
 /// A type for [`Communicator::op_for`](crate::Communicator::op_for), whose launches are those of the family's first schedule.
@@ -70,6 +71,7 @@ pub fn all_gather_gemm() -> Family {
     Family::new("all_gather_gemm", ag_gemm())
         .or(ag_gemm_pull())
         .or_stages([Stage::new(all_gather()), Stage::new(gemm())])
+        .or_predicted([Stage::new(ag_gemm_multicast())])
 }
 
 /// y = silu(a · gateᵀ) · (a · upᵀ) of a = all_gather(x): by pushes, or not fused.
@@ -88,10 +90,11 @@ pub fn gemm_reduce_scatter() -> Family {
 
 /// y = all_reduce(x · wᵀ): in one kernel, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
 pub fn gemm_all_reduce() -> Family {
-    Family::new("gemm_all_reduce", gemm_ar()).or_stages([
-        Stage::new(gemm()).tensor("y", "g"),
-        Stage::new(all_reduce()).of_result(),
-    ])
+    let product = || Stage::new(gemm()).tensor("y", "g");
+    Family::new("gemm_all_reduce", gemm_ar())
+        .or_stages([product(), Stage::new(all_reduce()).of_result()])
+        .or_predicted([Stage::new(gemm_ar_multicast())])
+        .or_predicted([product(), Stage::new(all_reduce_multicast()).of_result()])
 }
 
 /// Every family.

@@ -11,4 +11,4 @@ macro_rules! pages {
     };
 }
 
-pages! { first proofs kernel tuning embedding processes fp8 errors coming_from tested }
+pages! { first proofs kernel tuning trace embedding processes fp8 errors coming_from tested }

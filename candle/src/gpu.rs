@@ -1,4 +1,4 @@
-//! The same with tensors on a GPU: in the order of candle's stream, which waits for nobody on the host.
+//! Products of candle's tensors on a GPU, in the order of candle's stream, which waits for nobody on the host.
 
 use super::{Layer, ours};
 use candle_core::backend::BackendStorage;

@@ -1,14 +1,15 @@
-//! Which bits a result's row has: whether they depend on how many rows a launch has, and which variants of a kernel agree on them.
+//! Classes of bits. Two launches of one class give a row of results the same bits, whatever variant and number of rows they have.
 //!
 //! A variant is *batch-invariant* if a row of a result depends on that row, on the weights and on the world, and on no number of
-//! rows: neither on the place of the row in a tile, nor on the rank that owns it. Two batch-invariant variants of one [`BitsClass`] give
+//! rows: neither on the place of the row in a tile, nor on the rank that owns it. Two batch-invariant variants of one
+//! [`BitsClass`] give
 //! the same bits, so a launch may have either of them.
 //!
 //! Facts that decide the class ([`BitsClass::of`]):
 //!
 //! - types, scales, layout and world: a variant without its choices;
-//! - for each pair of operands, the step of the K loop, how many CTAs split K (and, of more than two, whose columns are added where),
-//!   whether the operands are swapped, and whether sums are promoted.
+//! - for each pair of operands, the step of the K loop, how many CTAs split K (and, of more than two, whose columns are
+//!   added where), whether the operands are swapped, and whether sums are promoted.
 //!
 //! Tiles, clusters, stages, groups, ping-pong and the CTAs that move data decide none of it.
 
@@ -247,7 +248,7 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
                             ),
                         },
                         (_, Some(Pick::One(_)) | None) if sent.contains(&from.buffer) => {
-                            one_by_one(name(from))
+                            one_by_one(kernel, from)
                         }
                         (_, Some(Pick::Others | Pick::All)) if !by_sender(kernel, from.buffer) => (
                             format!(
@@ -261,7 +262,7 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
                     found.push(varies(at, message, hint));
                 }
                 OpKind::Load { from, .. } if sent.contains(&from.buffer) => {
-                    let (message, hint) = one_by_one(name(from));
+                    let (message, hint) = one_by_one(kernel, from);
                     found.push(varies(at, message, hint));
                 }
                 OpKind::Store {
@@ -300,11 +301,49 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-fn one_by_one(name: &str) -> (String, &'static str) {
-    (
-        format!("`{name}` holds sums of the ranks before, and each rank adds to them in its turn"),
-        "scratch with a slot for each rank, and a sum by the rank that owns the rows",
-    )
+/// Why the order of a sum that a schedule spells out depends on the rank that owns the rows.
+fn one_by_one(kernel: &Kernel, from: &Region) -> (String, &'static str) {
+    let name = &kernel.buffers[from.buffer.index()].name;
+    match is_passed_on(kernel, from.buffer) {
+        true => (
+            format!(
+                "`{name}` holds sums of the ranks before, and each rank adds to them in its turn"
+            ),
+            "scratch with a slot for each rank, and a sum by the rank that owns the rows",
+        ),
+        false => (
+            format!(
+                "what came in `{name}` is added one by one: who owns the rows decides the order of the sum"
+            ),
+            "`.sum()`, which adds in the order of ranks, as in `dot(x[t], w[t]) + partial[others()][t].sum()`",
+        ),
+    }
+}
+
+/// Whether an item reads a tensor and sends it on.
+fn is_passed_on(kernel: &Kernel, tensor: TensorId) -> bool {
+    let mut found = false;
+    for role in &kernel.roles {
+        each_loop(&role.body, &mut |_, _, body| {
+            let (mut read, mut sent) = (false, false);
+            visit_ops(body, &mut |op| match &op.kind {
+                OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => {
+                    read |= from.buffer == tensor;
+                }
+                OpKind::Store { dst, .. } => {
+                    sent |= dst.buffer == tensor && dst.home.is_remote();
+                }
+                OpKind::Dot { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            });
+            found |= read && sent;
+        });
+    }
+    found
 }
 
 /// Scratch that other ranks write.

@@ -89,24 +89,24 @@ impl Rule {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// Which rule it is about.
+    /// The rule that it breaks.
     pub rule: Rule,
-    /// What is wrong, in one sentence, with the values.
+    /// The fault in one sentence, with its values.
     pub message: String,
-    /// Where.
+    /// Place in the user's source.
     pub at: Option<Loc>,
     /// The trace: what happened, in order, each with its place.
     pub notes: Vec<Note>,
-    /// How to correct it.
+    /// Advice on how to correct it.
     pub hint: Option<String>,
 }
 
 /// A step of a diagnostic's trace.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// What happened.
+    /// The event in one sentence.
     pub text: String,
-    /// Where.
+    /// Place in the user's source.
     pub at: Option<Loc>,
 }
 
@@ -212,7 +212,8 @@ impl Diagnostics {
         }
     }
 
-    /// The same findings as a compiler bug: `what` failed, although the schedule keeps every rule. What the warps did is a note
+    /// Reports these findings as a compiler bug: `what` failed, although the schedule keeps every rule. What the warps did
+    /// is a note
     /// for those who mend it.
     #[must_use]
     pub fn ours(self, what: &str) -> Diagnostics {

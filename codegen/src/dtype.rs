@@ -54,7 +54,7 @@ impl Dtype {
         }
     }
 
-    /// Whether it is one of the two types of one byte.
+    /// True for e4m3 and e5m2, the types of one byte.
     ///
     /// ```
     /// use counterflow_codegen::dtype::Dtype;

@@ -47,12 +47,12 @@ impl Matrix {
         Matrix(Array2::from_shape_fn(shape, at))
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> u32 {
         self.0.nrows() as u32
     }
 
-    /// How many columns.
+    /// Number of columns.
     pub fn columns(&self) -> u32 {
         self.0.ncols() as u32
     }
@@ -138,7 +138,7 @@ impl Given<'_> {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn world(&self) -> u32 {
         self.world
     }

@@ -8,12 +8,15 @@
 //! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 mod handed_over;
+mod region;
+mod regions;
 mod scales;
 mod sides;
 mod slots;
 mod turns;
 mod worlds;
 
+pub use region::{Access, Axis, Region};
 pub(crate) use sides::WhichChunk;
 pub(crate) use turns::Turn;
 
@@ -68,7 +71,7 @@ pub struct Kernel {
     pub vars: Vec<String>,
     /// Names of accumulators, by [`AccId`].
     pub accs: Vec<String>,
-    /// What each store writes, by [`ValueId`].
+    /// Stored values, by [`ValueId`].
     pub values: Vec<Value>,
     /// The source location of each op, by [`OpId`]. Credits have that of the access they protect.
     pub locs: Vec<Loc>,
@@ -91,17 +94,17 @@ pub struct OpId(pub u16);
 pub struct Dim {
     /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` if no dot names it.
     pub name: String,
-    /// Whether it is divided over ranks in chunks of `ceil(size / world)`, rounded up where something must begin there, the last
+    /// True if it is divided over ranks in chunks of `ceil(size / world)`, rounded up where something must begin there, the last
     /// ones short or empty.
     pub chunked: bool,
-    /// Whether it is the single row of a vector, or a side of one number.
+    /// True for the single row of a vector, and for a side of one number.
     pub unit: bool,
     /// The name of the size whose blocks of 128 it counts, if it is no size of its own.
     pub blocks: Option<String>,
 }
 
 impl Dim {
-    /// Whether a shape gives its size by name, because it is none of m, n and k.
+    /// True if a shape gives its size by name, because it is none of m, n and k.
     pub fn is_further(&self) -> bool {
         !self.unit && self.blocks.is_none() && !matches!(self.name.as_str(), "m" | "n" | "k")
     }
@@ -112,7 +115,7 @@ impl Dim {
 pub struct Buffer {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Use of the buffer.
     pub usage: Usage,
     /// Its element type.
     pub dtype: Dtype,
@@ -120,17 +123,17 @@ pub struct Buffer {
     pub rows: DimId,
     /// Its columns.
     pub columns: DimId,
-    /// Whether rows are contiguous in memory (a transposed operand) instead of columns.
+    /// True if rows are contiguous in memory (a transposed operand), false if columns are.
     pub mn_major: bool,
 }
 
 impl Buffer {
-    /// Whether each rank holds only the rows of its own chunk.
+    /// True if each rank holds only the rows of its own chunk.
     pub fn chunk_only(&self) -> bool {
         self.usage.is_own_chunk()
     }
 
-    /// Whether it is scratch, whose last readers matter across launches.
+    /// True for scratch, whose last readers matter across launches.
     pub fn is_scratch(&self) -> bool {
         self.usage.is_scratch()
     }
@@ -149,6 +152,8 @@ pub struct Partition {
     pub row_block: Option<u32>,
     /// Columns of an item; `None`: all.
     pub column_block: Option<u32>,
+    /// Whether its items divide all rows at once: it has no chunks, and an item may be in several shards.
+    pub across: bool,
 }
 
 /// A set of counters on every rank.
@@ -158,13 +163,13 @@ pub struct Counter {
     pub name: String,
     /// Its index space.
     pub dims: Vec<CounterDim>,
-    /// What it orders.
+    /// Accesses that it orders.
     pub purpose: Purpose,
-    /// Where it was declared; for a credit, the tensor's declaration.
+    /// Declaration in the schedule; for a credit, the tensor's.
     pub at: Loc,
 }
 
-/// What a counter orders.
+/// Accesses that a counter orders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Data: a counter that the user wrote.
@@ -178,7 +183,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// How many launches back a wait counts: the scratch credit of launch `e` was granted in launch `e - 1`.
+    /// Number of launches back that a wait counts: the scratch credit of launch `e` was granted in launch `e - 1`.
     pub const fn lag(self) -> u32 {
         match self {
             Purpose::Data | Purpose::Ready(_) | Purpose::Returned(_) => 0,
@@ -186,12 +191,12 @@ impl Purpose {
         }
     }
 
-    /// Whether lowering inferred it.
+    /// True if lowering inferred the counter.
     pub const fn is_credit(self) -> bool {
         !matches!(self, Purpose::Data)
     }
 
-    /// Whether a read of `region` must come after a wait for these cells: a credit of the rank whose memory is read.
+    /// True if a read of `region` must come after a wait for these cells: a credit of the rank whose memory is read.
     pub fn lets_read(self, region: &Region, index: &[CellIndex]) -> bool {
         let Purpose::Ready(buffer) = self else {
             return false;
@@ -210,22 +215,22 @@ impl Purpose {
 pub struct Role {
     /// Its name: the author's, or that of its kind.
     pub name: String,
-    /// Where it was first written.
+    /// Its first place in the schedule.
     pub at: Loc,
-    /// Who runs it.
+    /// Threads that run it.
     pub kind: RoleKind,
-    /// What it runs.
+    /// Blocks in order.
     pub body: Vec<Block>,
 }
 
-/// Who runs a role.
+/// Threads that run a role.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RoleKind {
     /// The persistent GEMM CTAs.
     Gemm(GemmKind),
     /// CTAs that only move data: a role of its own for each name.
     Comm {
-        /// How many.
+        /// Number of CTAs.
         ctas: u32,
     },
     /// Idle warps of the GEMM CTAs.
@@ -234,7 +239,7 @@ pub enum RoleKind {
     CopyEngine,
 }
 
-/// How the persistent GEMM CTAs work.
+/// Options of the persistent GEMM CTAs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GemmKind {
     /// Depth of one step of the K loop, in elements.
@@ -247,12 +252,12 @@ pub struct GemmKind {
     pub stages: Option<u32>,
     /// Shared-memory buffers through which results are stored. `None`: as many as fit.
     pub subtiles: Option<u32>,
-    /// Whether the warpgroups that multiply take whole tiles in ping-pong instead of sharing each.
+    /// True if the warpgroups that multiply take whole tiles in ping-pong, false if they share each.
     pub ping_pong: bool,
 }
 
 impl GemmKind {
-    /// That of a kernel without a GEMM, whose tiles are computed by CTAs that move data.
+    /// Options of a kernel without a GEMM, whose tiles are computed by CTAs that move data.
     pub(crate) const NONE: GemmKind = GemmKind {
         k: 64,
         cluster: (1, 1),
@@ -282,7 +287,7 @@ impl RoleKind {
         }
     }
 
-    /// Whether each item happens before the next, because one agent runs them in order.
+    /// True if each item happens before the next, because one agent runs them in order.
     pub const fn sequential(self) -> bool {
         matches!(self, RoleKind::CopyEngine)
     }
@@ -293,29 +298,29 @@ impl RoleKind {
 pub enum Block {
     /// Visit ranks.
     ForRanks {
-        /// Where it was written.
+        /// Place in the schedule.
         at: Loc,
         /// Bound to the rank.
         var: Var,
         /// The order.
         order: RankOrder,
-        /// What runs at each.
+        /// Body of one step.
         body: Vec<Block>,
     },
     /// Branch on ranks.
     If {
-        /// Where it was written.
+        /// Place in the schedule.
         at: Loc,
-        /// What is asked.
+        /// Condition on ranks.
         cond: Cond,
-        /// What runs if it holds.
+        /// Body if the condition holds.
         then: Vec<Block>,
-        /// What runs if not.
+        /// Body if it does not.
         otherwise: Vec<Block>,
     },
     /// Items of a partition: each is one unit of work.
     Items {
-        /// Where it was written.
+        /// Place in the schedule.
         at: Loc,
         /// Bound to the item.
         var: Var,
@@ -325,14 +330,14 @@ pub enum Block {
         chunk: Option<RankExpr>,
         /// In which order within a chunk.
         order: TileOrder,
-        /// Which of a chunk's, by their place in that order.
+        /// Items of a chunk that are visited, by their place in that order.
         selection: Selection,
-        /// What one item does.
+        /// Ops of one item.
         body: Vec<Op>,
     },
     /// One unit of work without an item: signals and waits between loops.
     Once {
-        /// What it does.
+        /// Its work.
         body: Vec<Op>,
     },
     /// All items before it are done before any item after it starts: the CTA that finishes last continues.
@@ -342,13 +347,13 @@ pub enum Block {
 /// One operation inside an item.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Op {
-    /// Which op of the kernel.
+    /// Number of the op in the kernel.
     pub id: OpId,
-    /// What it does.
+    /// Its work.
     pub kind: OpKind,
 }
 
-/// What an op does.
+/// Kinds of ops.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OpKind {
     /// Visit ranks.
@@ -357,16 +362,16 @@ pub enum OpKind {
         var: Var,
         /// The order.
         order: RankOrder,
-        /// What runs at each.
+        /// Body of one step.
         body: Vec<Op>,
     },
     /// Branch on ranks.
     If {
-        /// What is asked.
+        /// Condition on ranks.
         cond: Cond,
-        /// What runs if it holds.
+        /// Body if the condition holds.
         then: Vec<Op>,
-        /// What runs if not.
+        /// Body if it does not.
         otherwise: Vec<Op>,
     },
     /// Block until cells of mine grew by their target in this launch (minus the counter's lag). Acquire.
@@ -380,7 +385,7 @@ pub enum OpKind {
     Signal {
         /// The cells.
         cells: Cells,
-        /// How much.
+        /// Amount that is added; at least 1.
         amount: u32,
     },
     /// Move data unchanged.
@@ -421,9 +426,9 @@ pub enum OpKind {
         dst: Region,
         /// Replace or add.
         mode: StoreMode,
-        /// What.
+        /// Stored value.
         value: ValueId,
-        /// What is measured of it.
+        /// Amax that is taken of the stored elements, if any.
         amax: Option<Amax>,
     },
 }
@@ -442,36 +447,10 @@ pub struct Amax {
 pub struct Cells {
     /// The set.
     pub counter: CounterId,
-    /// Whose.
+    /// Rank whose cells they are.
     pub home: Home,
     /// The index.
     pub index: Vec<CellIndex>,
-}
-
-/// A rectangle of a buffer.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Region {
-    /// The buffer.
-    pub buffer: TensorId,
-    /// Whose memory.
-    pub home: Home,
-    /// Which slot; `None`: the only one.
-    pub slot: Option<Pick>,
-    /// Which rows.
-    pub rows: Axis,
-    /// Which columns.
-    pub columns: Axis,
-}
-
-/// Which part of a dimension a region covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Axis {
-    /// All of it.
-    All,
-    /// The rows of an item.
-    RowsOf(Var),
-    /// The columns of an item.
-    ColumnsOf(Var),
 }
 
 impl Kernel {
@@ -489,7 +468,7 @@ impl Kernel {
         }
     }
 
-    /// How the GEMM's CTAs work, if there is one.
+    /// The GEMM loop's kind; `None` if the kernel multiplies nothing.
     pub fn gemm(&self) -> Option<GemmKind> {
         self.roles.iter().find_map(|role| match role.kind {
             RoleKind::Gemm(kind) => Some(kind),

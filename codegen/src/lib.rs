@@ -52,10 +52,12 @@ mod print;
 pub mod program;
 mod proof;
 pub mod rank;
+pub mod region;
 pub mod shape;
 pub mod sm90;
 pub mod target;
 pub mod tiling;
+pub mod trace;
 #[doc(hidden)]
 pub mod undo;
 pub mod unroll;

@@ -47,7 +47,7 @@ pub struct Machine {
     pub cluster_sm: f64,
     /// The least seconds of a K step of 64, however small the tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// The same if more than two CTAs split the steps of a tile.
+    /// That cost if more than two CTAs split the steps of a tile.
     pub shared_step_latency: f64,
     /// Extra seconds of a step with multicast loads, in which the CTAs of a cluster wait for the slowest of them.
     pub meeting: f64,
@@ -57,7 +57,7 @@ pub struct Machine {
     pub exchange: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
-    /// The same for one SM, however few others multiply.
+    /// That rate of one SM, however few others multiply.
     pub flops_sm: f64,
     /// Elements of a piece's sums that an SM promotes a second.
     pub promotion: f64,
@@ -105,7 +105,7 @@ pub struct Machine {
     pub dependent_launch_latency: f64,
     /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
-    /// What changes under a load of several seconds.
+    /// Changes under a load of several seconds.
     pub sustained: Sustained,
 }
 

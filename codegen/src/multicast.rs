@@ -1,4 +1,4 @@
-//! What a kernel does with the memory of every rank at once.
+//! Accesses of a kernel that reach every rank's memory at once.
 
 use crate::kernel::{Kernel, OpKind, visit};
 use crate::program::Home;

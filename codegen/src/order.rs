@@ -65,7 +65,7 @@ pub enum RankOrder<T = RankTable> {
 }
 
 impl<T> RankOrder<T> {
-    /// How many steps rank `me` takes in a world of `world` ranks. `var` gives the values of loop variables.
+    /// Number of steps that rank `me` takes in a world of `world` ranks. `var` gives the values of loop variables.
     ///
     /// # Errors
     /// As [`left_out`] of what the order leaves out.
@@ -94,7 +94,7 @@ impl<T> RankOrder<T> {
         steps.max().unwrap_or(0)
     }
 
-    /// What it leaves out at its end beside constants, one number after another.
+    /// Numbers of steps left out at its end, beside constants.
     pub fn but_lasts(&self) -> &[RankExpr] {
         match self {
             RankOrder::Ascending | RankOrder::Table(_) => &[],
@@ -102,7 +102,7 @@ impl<T> RankOrder<T> {
         }
     }
 
-    /// The same order without its last `n` steps.
+    /// Leaves out the last `n` steps.
     #[must_use]
     pub fn but_last(mut self, n: impl Into<RankExpr>) -> Self {
         if let RankOrder::FromMe {
@@ -120,7 +120,7 @@ impl<T> RankOrder<T> {
     }
 }
 
-/// How many steps `n` leaves out on rank `me`. `var` gives the values of loop variables.
+/// Number of steps that `n` leaves out on rank `me`. `var` gives the values of loop variables.
 ///
 /// # Errors
 /// As [`RankExpr::eval`], and if it is negative.

@@ -45,11 +45,11 @@ pub struct Plan {
     pub geometry: Geometry,
     /// The steps of every agent, rank by rank and role by role: `agents[rank * roles + role]`.
     pub agents: Agents,
-    /// How much arrives at every counter cell in one launch.
+    /// Sums that arrive at every counter cell in one launch.
     pub arrivals: Arc<Arrivals>,
-    /// How many CTAs run.
+    /// Number of CTAs.
     pub grid: Grid,
-    /// How each CTA computes tiles. `None` for the emulator alone, or without tiles that are computed.
+    /// Tiling and shared memory of a CTA. `None` for the emulator alone, or without tiles that are computed.
     pub cta: Option<Cta>,
     /// The layout of the symmetric heap.
     pub heap: Heap,
@@ -125,7 +125,7 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// What [`Geometry::new`] and [`unroll`] reject, and a grid or shared memory that does not fit.
+    /// Refusals of [`Geometry::new`] and [`unroll`], and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
         Plan::within(kernel, shape, &shape.most(kernel), machine)
     }

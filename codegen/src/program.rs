@@ -25,7 +25,7 @@ use std::panic::Location;
 pub use stored::StoreMode;
 pub use usage::{AtEnd, AtStart, HeldRows, Numbers, Placement, Plane, TensorRole, Usage};
 
-/// Where in the user's source something was written.
+/// Place in the user's source.
 pub type Loc = &'static Location<'static>;
 
 /// A schedule as written.
@@ -58,7 +58,7 @@ pub struct Program {
     pub vars: Vec<VarDecl>,
     /// The accumulators, by [`AccId`].
     pub accs: Vec<AccDecl>,
-    /// Where the schedule was written.
+    /// Place of the schedule in the user's source.
     pub at: Loc,
     /// The user's own reference for its outputs, if there is one.
     pub reference: Option<Reference>,
@@ -87,17 +87,17 @@ impl Program {
 pub struct Tensor {
     /// The parameter's or the binding's name.
     pub name: String,
-    /// What it is for.
+    /// Use of the tensor.
     pub usage: Usage,
     /// The tensor whose rows and columns scratch has; `None`: those of what is stored in it.
     pub like: Option<TensorId>,
     /// Its element type.
     pub dtype: Dtype,
-    /// Where it was declared.
+    /// Declaration in the user's source.
     pub at: Loc,
 }
 
-/// Which planes of a tensor a place is of. Only copies tell them apart.
+/// Planes of a tensor that a place covers. Only copies tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planes {
     /// All that it has: `x[p]`.
@@ -128,11 +128,13 @@ pub struct Partition {
     pub tensor: TensorId,
     /// Rows and columns of an item.
     pub block: Block,
-    /// Where it was written.
+    /// True if items divide all rows, so that one may be in several shards; false if they divide each shard by itself.
+    pub across: bool,
+    /// Place in the user's source.
     pub at: Loc,
 }
 
-/// How a partition divides a tensor.
+/// Division of a tensor by a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Block {
     /// Blocks of rows, all columns: what moves.
@@ -184,7 +186,7 @@ pub struct Tunable {
     pub name: String,
     /// Its options, all of one kind. The first is the default.
     pub options: Vec<Setting>,
-    /// Where it was written.
+    /// Place in the user's source.
     pub at: Loc,
 }
 
@@ -195,7 +197,7 @@ pub struct CounterSet {
     pub name: String,
     /// The index space, outermost first. Empty: one cell.
     pub dims: Vec<CounterDim>,
-    /// Where it was written.
+    /// Place in the user's source.
     pub at: Loc,
 }
 
@@ -215,22 +217,22 @@ pub enum CounterDim {
 pub struct Role {
     /// The role's name: the author's, or the word of its kind.
     pub name: String,
-    /// Who runs it.
+    /// Threads that run it.
     pub kind: RoleKind,
-    /// What runs.
+    /// Statements in order.
     pub body: Vec<Stmt>,
-    /// Where it was written.
+    /// Place in the user's source.
     pub at: Loc,
 }
 
 impl Role {
-    /// What it is in the language, with its name if it has one of its own: `#[comm]`, `#[comm(name = halo)]`.
+    /// Its attribute in the language, with its name if it has one of its own: `#[comm]`, `#[comm(name = halo)]`.
     pub fn words(&self) -> String {
         role_words(self.kind.word(), &self.name)
     }
 }
 
-/// What a role is in the language.
+/// A role's attribute in the language.
 pub(crate) fn role_words(word: &str, name: &str) -> String {
     if name == word {
         format!("#[{word}]")
@@ -239,7 +241,7 @@ pub(crate) fn role_words(word: &str, name: &str) -> String {
     }
 }
 
-/// Who runs a loop.
+/// Threads that run a loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum RoleKind {
     /// The persistent GEMM CTAs.
@@ -254,12 +256,12 @@ pub enum RoleKind {
         stages: Option<Choice>,
         /// Shared-memory buffers through which results are stored.
         subtiles: Option<Choice>,
-        /// Whether the warpgroups that multiply take whole tiles in ping-pong.
+        /// True if the warpgroups that multiply take whole tiles in ping-pong.
         ping_pong: Option<Choice>,
     },
     /// Separate CTAs that only move data. When they are done, they join the GEMM. There may be several such roles.
     Comm {
-        /// How many.
+        /// Number of CTAs.
         ctas: Choice,
     },
     /// Idle warps of the GEMM CTAs.
@@ -285,7 +287,7 @@ impl RoleKind {
 pub struct VarDecl {
     /// Its name.
     pub name: String,
-    /// Where it was bound.
+    /// Place in the user's source where it is bound.
     pub at: Loc,
 }
 
@@ -299,13 +301,13 @@ pub struct AccDecl {
 /// One statement with its location.
 #[derive(Clone, Debug)]
 pub struct Stmt {
-    /// What it does.
+    /// Its work.
     pub kind: StmtKind,
-    /// Where it was written.
+    /// Place in the user's source.
     pub at: Loc,
 }
 
-/// What a statement does.
+/// Kinds of statements.
 #[derive(Clone, Debug)]
 pub enum StmtKind {
     /// Visit ranks in an order.
@@ -314,39 +316,39 @@ pub enum StmtKind {
         var: Var,
         /// The order.
         order: RankOrder<ByClosure>,
-        /// What runs at each.
+        /// Body of one step.
         body: Vec<Stmt>,
     },
     /// Visit the items of a partition. One item is one unit of work: one CTA does it, in program order.
     ForItems {
         /// Bound to the item.
         var: Var,
-        /// Which items.
+        /// Items that are visited.
         items: Items,
-        /// What runs for each.
+        /// Body of one item.
         body: Vec<Stmt>,
     },
     /// Control that depends on ranks only.
     If {
-        /// What is asked.
+        /// Condition on ranks.
         cond: Cond,
-        /// What runs if it holds.
+        /// Body if the condition holds.
         then: Vec<Stmt>,
-        /// What runs if not.
+        /// Body if it does not.
         otherwise: Vec<Stmt>,
     },
     /// Block until cells of this rank have been signalled.
     Wait {
         /// The cells.
         cells: Cells,
-        /// How often in this launch. `None`: as often as the schedule signals them.
+        /// Number of signals of this launch to wait for. `None`: as many as the schedule sends.
         at_least: Option<u32>,
     },
     /// Add to cells, after everything before it in this item is visible system-wide.
     Signal {
         /// The cells.
         cells: Cells,
-        /// How much.
+        /// Amount that is added; at least 1.
         amount: u32,
     },
     /// Move data unchanged.
@@ -388,9 +390,9 @@ pub enum StmtKind {
         dst: Place,
         /// Replace, or add to what is there.
         mode: StoreMode,
-        /// What.
+        /// Stored value.
         value: Value,
-        /// What is measured of it.
+        /// Amax that is taken of the stored elements, if any.
         amax: Option<Amax>,
     },
 }
@@ -413,7 +415,7 @@ pub struct Items {
     pub chunk: Option<RankExpr>,
     /// In which order within a chunk.
     pub order: ItemOrder,
-    /// Which of them, by their place in that order.
+    /// Items that are visited, by their place in that order.
     pub selection: Selection,
 }
 
@@ -426,19 +428,19 @@ pub enum ItemOrder {
     Grouped(Choice),
 }
 
-/// Whose memory a place or a cell is in.
+/// Rank whose memory holds a place or a cell.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Home {
     /// This rank's.
     Me,
-    /// That rank's.
+    /// The memory of that rank.
     On(RankExpr),
     /// Every rank's at once: a multicast address.
     Everywhere,
 }
 
 impl Home {
-    /// Whether it may be another rank's memory.
+    /// True if it may be another rank's memory.
     pub fn is_remote(&self) -> bool {
         match self {
             Home::Me | Home::On(RankExpr::Me) => false,
@@ -452,20 +454,20 @@ impl Home {
 pub struct Place {
     /// The tensor.
     pub tensor: TensorId,
-    /// What of it.
+    /// Planes of the tensor.
     pub planes: Planes,
-    /// Whose memory.
+    /// Rank whose memory it is.
     pub home: Home,
-    /// Which slot of a scratch tensor.
+    /// Slot of a scratch tensor.
     pub slot: Option<Pick>,
-    /// Which item; `None` only for a vector.
+    /// Item; `None` only for a vector.
     pub item: Option<Var>,
 }
 
 /// One rank, or several.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pick {
-    /// That one.
+    /// The one of this number.
     One(RankExpr),
     /// All but me, ascending.
     Others,
@@ -478,7 +480,7 @@ pub enum Pick {
 pub struct Cells {
     /// The set.
     pub counter: CounterId,
-    /// Whose cells.
+    /// Rank whose cells they are.
     pub home: Home,
     /// The index, one entry an axis.
     pub index: Vec<CellIndex>,

@@ -2,7 +2,9 @@
 
 mod cover;
 mod empty;
+mod extent;
 mod lines;
+mod shards;
 mod sizes;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
@@ -12,53 +14,18 @@ use crate::program::{CounterDim, CounterId, PartitionId, Side};
 use std::ops::Range;
 
 pub use cover::covers;
+pub use extent::Extent;
 pub use sizes::Shape;
-
-/// A half-open range of rows or columns, in elements.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Extent {
-    /// First.
-    pub start: u32,
-    /// One past the last.
-    pub end: u32,
-}
-
-impl Extent {
-    /// How many.
-    pub const fn len(self) -> u32 {
-        self.end - self.start
-    }
-    /// Whether there are none.
-    pub const fn is_empty(self) -> bool {
-        self.end <= self.start
-    }
-    /// The blocks of so many that have some of it.
-    #[must_use]
-    pub const fn in_blocks(self, of: u32) -> Extent {
-        Extent {
-            start: self.start / of,
-            end: self.end.div_ceil(of),
-        }
-    }
-    /// As a range of indices.
-    pub const fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-    /// Whether both share an element.
-    pub const fn overlaps(self, other: Extent) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
 
 /// A kernel's dimensions, chunks, items and cells, in numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// How many ranks.
+    /// Number of ranks.
     pub world: u32,
     dims: Vec<DimGeometry>,
     partitions: Vec<Partition>,
     counters: Vec<Vec<u32>>,
-    /// Whether it is the union of all launches up to this one.
+    /// True if it stands for all launches up to this one together.
     together: bool,
 }
 
@@ -72,18 +39,20 @@ struct DimGeometry {
     unit: u32,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
-    /// Whether it is the union of all launches of up to that many rows, instead of one launch of `size` rows.
+    /// The size in that launch.
+    largest: u32,
+    /// Largest number of rows, if it stands for all launches of up to so many together; `None`: one launch of `size` rows.
     together: Option<u32>,
 }
 
 /// An item of a partition: its chunk and its position in the chunk's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Item {
-    /// Which chunk.
+    /// Chunk.
     pub chunk: u32,
-    /// Which row of the chunk's grid.
+    /// Row of the chunk's grid.
     pub row: u32,
-    /// Which column.
+    /// Column of the chunk's grid.
     pub column: u32,
 }
 
@@ -131,7 +100,7 @@ impl Geometry {
         all
     }
 
-    /// Whether it is the union of launches.
+    /// True if it stands for several launches together.
     pub(crate) fn is_together(&self) -> bool {
         self.together
     }
@@ -177,6 +146,7 @@ impl Geometry {
                     chunked: dim.chunked,
                     unit,
                     most: of_chunk(most.max(size)),
+                    largest: most.max(size),
                     together: None,
                 }
             })
@@ -227,6 +197,7 @@ impl Geometry {
             }
         }
         geometry.check_columns(kernel, most, found);
+        geometry.check_across(kernel, found);
         geometry
     }
 
@@ -327,7 +298,7 @@ impl Geometry {
         self.dims[usize::from(dim.0)].size
     }
 
-    /// How many row chunks a dimension has: the world, or one.
+    /// Number of row chunks of a dimension: the world, or one.
     pub fn chunks(&self, dim: DimId) -> u32 {
         if self.dims[usize::from(dim.0)].chunked {
             self.world
@@ -380,7 +351,7 @@ impl Geometry {
         extent
     }
 
-    /// What a partition's items of chunk `chunk` may have of a side: the chunk's part, or all that is not divided.
+    /// Elements of a side that a partition's items of chunk `chunk` may have: the chunk's part, or all that is not divided.
     pub(crate) fn span(&self, partition: PartitionId, side: Side, chunk: u32) -> Extent {
         let dim = self.partitions[partition.index()].dim(side);
         if self.chunked_side(partition) == Some(side) {
@@ -440,7 +411,10 @@ impl Geometry {
     fn cell_grid(&self, partition: PartitionId) -> (u32, u32) {
         let columns = self.grid(partition, None).1;
         let partition = &self.partitions[partition.index()];
-        let most = self.dims[usize::from(partition.rows.0)].most;
+        let most = match partition.across {
+            true => self.most(partition.rows),
+            false => self.most_chunk_rows(partition.rows),
+        };
         (
             partition.row_block.map_or(1, |block| most.div_ceil(block)),
             columns,
@@ -580,6 +554,10 @@ impl Geometry {
             let chunks = self.partition_chunks(partition);
             let grids = (0..chunks).map(|chunk| self.grid(partition, Some(chunk)));
             class.extend(grids.flat_map(|(rows, columns)| [rows, columns]));
+            // Where shards end within its items follows from their sizes alone.
+            let of = &self.partitions[index];
+            class.extend(of.across.then(|| self.chunk_rows(of.rows)));
+            class.extend(of.across.then(|| self.size(of.rows)));
         }
         class
     }

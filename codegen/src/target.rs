@@ -1,4 +1,4 @@
-//! What an architecture brings. [`crate::verify`] asks it, and judges each answer before anybody else sees it.
+//! Answers of an architecture. [`crate::verify`] asks for them, and judges each before anybody else sees it.
 
 use crate::checked::Checked;
 use crate::cuda::{self, CudaSource};
@@ -38,7 +38,7 @@ const SM90: Target = Target {
 };
 
 impl Target {
-    /// That of an architecture. The emulator's own is decided as Hopper's without limits, and has no pipeline.
+    /// The target of an architecture. The emulator's own is decided as Hopper's without limits, and has no pipeline.
     pub const fn of(arch: Arch) -> &'static Target {
         match arch {
             Arch::Sm90 | Arch::Cpu => &SM90,

@@ -43,11 +43,11 @@ pub struct ScalarFn {
     pub name: &'static str,
     /// The names of its arguments.
     pub params: &'static [&'static str],
-    /// What it computes.
+    /// Its arithmetic.
     pub body: Body,
 }
 
-/// What a [`ScalarFn`] computes.
+/// Arithmetic of a [`ScalarFn`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Body {
     /// An `#[epilogue]` function: an expression over [`Value::Arg`].
@@ -127,7 +127,7 @@ impl Value {
         }
     }
 
-    /// The same with the sum of `terms` as the first of them; `None` where they occur other than all together in a sum.
+    /// Puts the first of `terms` in place of their sum; `None` where they occur other than all together in a sum.
     pub(crate) fn folded(&self, terms: &[AccId]) -> Option<Value> {
         if let ([_], _) | (_, Value::Arg(_) | Value::Const(_)) = (terms, self) {
             return Some(self.clone());
@@ -175,7 +175,7 @@ impl Value {
         })
     }
 
-    /// The same expression of what `f` says for each accumulator.
+    /// Puts what `f` gives in place of each accumulator.
     pub(crate) fn with(&self, f: &impl Fn(AccId) -> Value) -> Value {
         let boxed = |value: &Value| Box::new(value.with(f));
         match self {

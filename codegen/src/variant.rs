@@ -29,11 +29,11 @@ use std::fmt;
 pub struct Variant {
     /// The architecture the kernel is for.
     pub arch: Arch,
-    /// How many ranks run it.
+    /// Number of ranks.
     pub world: u32,
     /// The encodings of tensors, where they are not what the schedule says.
     pub encodings: Encodings,
-    /// Whether sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
+    /// True if sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
     /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
     pub promote: bool,
     /// The layout of dots' operands.
@@ -76,7 +76,7 @@ impl Arch {
     }
 }
 
-/// How the operands of `dot(a, b)` lie in memory: N = K is contiguous, T = rows are contiguous, named as BLAS does
+/// Memory layout of the operands of `dot(a, b)`: N = K is contiguous, T = rows are contiguous, named as BLAS does
 /// for column-major memory.
 ///
 /// ```
@@ -101,7 +101,7 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
-    /// Whether the rows of `a` and of `b` are contiguous, instead of K.
+    /// For `a` and for `b`: true if rows are contiguous, false if K is.
     pub const fn mn_major(self) -> [bool; 2] {
         match self {
             Layout::Nt => [false, false],
@@ -312,7 +312,7 @@ impl Variant {
         self
     }
 
-    /// Whether sums of FP8 products are promoted: where asked for, and where scales are of blocks of K.
+    /// True if sums of FP8 products are promoted to f32: if asked for, and always with scales of blocks of K.
     pub fn promotes(&self) -> bool {
         self.promote || (self.operand_scales()).is_some_and(|scales| scales.blocks().is_some())
     }

@@ -11,7 +11,7 @@
 //! | 5 resources | [`Rule::Resources`](crate::diag::Rule::Resources) | | grid and shared memory |
 //! | 6 volume | [`Rule::Volume`](crate::diag::Rule::Volume) | | bytes per link ([`crate::model`]) |
 //!
-//! What must hold between launches of different shapes is checked for all launches of a [`Series`]; see `launches`.
+//! Rules between launches of different shapes are checked for all launches of a [`Series`]; see `launches`.
 //!
 //! Shapes fall into classes. Two shapes of one class have the same number of items in every chunk, the same overlaps
 //! between partitions and the same empty chunks. Their steps differ only in the extents of edge items, which only the

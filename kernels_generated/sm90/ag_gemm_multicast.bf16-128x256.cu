@@ -15,7 +15,6 @@ constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, wit
 constexpr u32 COMM_CTAS = 8;  // blocks that move data: such blocks come first in the grid
 constexpr u32 PIECE = 128;  // rows that have one counter cell
 constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
 constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -221,17 +220,10 @@ ag_gemm_multicast(
                         ++held;
                         fence_async_shared();
                         __syncwarp();
-                        if (elect_one()) {
-                            tma_commit();
-                        }
                         staging.advance();
                         if (elect_one()) {
-                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
-                            for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
+                            for (; held > 0; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
-                    }
-                    if (elect_one()) {
-                        tma_wait<0>();
                     }
                     fence_alias();
                     __syncwarp();
@@ -240,10 +232,6 @@ ag_gemm_multicast(
                     if (elect_one()) {
                         counter_add_everywhere(plan.heap_everywhere, plan.cells, plan.arrived + arrived_cell, 1);
                     }
-                }
-                // All stores are complete: the last staging buffers are released.
-                if (elect_one()) {
-                    for (; held > 0; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                 }
             }
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);

@@ -256,14 +256,9 @@ all_reduce_multicast(
                         fence_async_shared();
                         __syncwarp();
                         if (elect_one()) {
-                            tma_commit();
-                            tma_wait_read<0>();
                             subtile_empty[subtile.index].arrive();
                         }
                         subtile.advance();
-                    }
-                    if (elect_one()) {
-                        tma_wait<0>();
                     }
                     fence_alias();
                     __syncwarp();

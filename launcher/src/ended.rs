@@ -1,4 +1,4 @@
-//! How a rank's process ended.
+//! End of a rank's process: its exit code or signal.
 
 use rustix::process::WaitIdStatus;
 use std::fmt;

@@ -6,6 +6,8 @@
 
 #[path = "layer/model.rs"]
 mod model;
+#[path = "layer/saved.rs"]
+mod saved;
 
 use clap::Parser;
 use counterflow::rendezvous::Job;
@@ -119,6 +121,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     }
     let chunk = group.chunk(own, rows);
     let shape = [chunk.len(), hidden];
+    let mut last = group.zeros(shape)?;
     let count = (rows * hidden) as f32;
     for iteration in 1..=options.iters {
         let tells = own == 0;
@@ -136,6 +139,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         let given: Vec<bf16> = given.map(|at| bf16::from_f32(number(seed, at))).collect();
         let x = group.zeros(shape)?;
         x.write(&given)?;
+        last = x.clone();
         step("Forward pass");
         let (y, saved) = model.forward([rows, batch], &x)?;
         step("Compute loss");
@@ -157,6 +161,16 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         model.update(options.rate, &of_norms, average)?;
         if rank == 0 {
             say(&format!("|-- loss {loss:.6}"));
+        }
+    }
+    if tp > 1 && !options.no_comm_overlap {
+        let of_step = ([rows, batch], &last);
+        let times = saved::times(&buffers, options, &rng, &mut model, of_step)?;
+        if rank == 0 {
+            let is_emulated = group.gpu().is_emulated();
+            for line in times.told(is_emulated) {
+                say(&format!("|-- {line}"));
+            }
         }
     }
     world.synchronize()?;

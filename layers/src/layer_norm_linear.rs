@@ -2,6 +2,7 @@
 
 use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Place, Saved, Source, fits};
 use crate::overlap::Parallel;
+use crate::scratch::Lent;
 use crate::side::NormKernels;
 use crate::side::twin::{Norm, Normalization};
 use crate::userbuffers::Userbuffers;
@@ -46,7 +47,7 @@ pub struct LayerNormLinearGradients<'a> {
 pub struct LayerNormLinearSaved {
     input: Tensor<bf16>,
     /// Two numbers for each row.
-    statistics: Tensor<f32>,
+    statistics: Lent<f32>,
     linear: Saved,
 }
 
@@ -170,7 +171,7 @@ impl LayerNormLinear {
     ) -> Result<LayerNormLinearSaved, Error> {
         self.checks(parameters)?;
         fits("x", x.shape(), self.linear.input_shape(rows))?;
-        let statistics = self.norm.statistics(x.shape()[0])?;
+        let statistics = self.linear.lend_numbers(x.shape()[0].max(1), 2, true)?;
         let normed = Normed {
             norm: &self.norm,
             x,
@@ -218,7 +219,7 @@ impl LayerNormLinear {
         }
         let x = &saved.input;
         fits("dx", dx.shape(), x.shape())?;
-        let mut of_normed = self.linear.rank().zeros(x.shape())?;
+        let mut of_normed = self.linear.lend_input(saved.linear.rows())?;
         let normed = Normed {
             norm: &self.norm,
             x,
@@ -226,11 +227,11 @@ impl LayerNormLinear {
             parameters: *parameters,
         };
         let linear = &parameters.linear;
-        let (of_linear, to) = (gradients.linear, &mut of_normed);
+        let (of_linear, to) = (gradients.linear, &mut *of_normed);
         self.linear
             .backward_of(&saved.linear, &normed, linear, dy, to, of_linear)?;
-        let (shape, of) = (x.shape(), &saved.statistics);
-        let both = [x, &of_normed];
+        let (shape, of) = (x.shape(), &*saved.statistics);
+        let both = [x, &*of_normed];
         self.norm.gradients(shape, both, of, of_gamma, of_beta)?;
         let gamma = (parameters.layer_norm_weight, of);
         self.norm.backward(shape, both, gamma, residual, dx)

@@ -6,6 +6,7 @@ use crate::layer_norm_linear::{
 };
 use crate::linear::{Gradients, Linear, LinearConfig, Parameters, Product, Saved, fits};
 use crate::overlap::Flags;
+use crate::scratch::Lent;
 use crate::side::ElementKernels;
 use crate::side::twin::{Activation, Norm};
 use crate::userbuffers::Userbuffers;
@@ -111,7 +112,9 @@ pub struct LayerNormMlpGradients<'a> {
 pub struct LayerNormMlpSaved {
     fc1: LayerNormLinearSaved,
     /// What the activation was given.
-    before: Tensor<bf16>,
+    before: Lent<bf16>,
+    /// And what it gave, unless the backward pass makes it again.
+    _after: Option<Lent<bf16>>,
     fc2: Saved,
 }
 
@@ -209,9 +212,9 @@ impl LayerNormMlp {
         self.fc2.input_shape(rows)
     }
 
-    fn activated(&self, rows: usize, before: &Tensor<bf16>) -> Result<Tensor<bf16>, Error> {
+    fn activated(&self, rows: usize, before: &Tensor<bf16>) -> Result<Lent<bf16>, Error> {
         let shape = self.between(rows);
-        let mut after = self.fc2.rank().zeros(shape)?;
+        let mut after = self.fc2.lend_input(rows)?;
         let activation = self.config.activation;
         self.elements
             .activation(activation, shape, before, &mut after)?;
@@ -230,17 +233,20 @@ impl LayerNormMlp {
         y: &mut Tensor<bf16>,
     ) -> Result<LayerNormMlpSaved, Error> {
         fits("y", y.shape(), self.shape(rows))?;
-        let mut before = self
-            .fc2
-            .rank()
-            .zeros(self.fc1.linear().output_shape(rows))?;
+        let mut before = self.fc1.linear().lend_output(rows)?;
         let fc1 = self.fc1.forward(rows, x, &parameters.fc1, &mut before)?;
         let after = self.activated(rows, &before)?;
         let mut fc2 = self.fc2.forward(rows, &after, &parameters.fc2, y)?;
-        if self.config.recompute_activation || self.config.frozen[1] {
+        let again = self.config.recompute_activation || self.config.frozen[1];
+        if again {
             fc2.forget_input();
         }
-        Ok(LayerNormMlpSaved { fc1, before, fc2 })
+        Ok(LayerNormMlpSaved {
+            fc1,
+            before,
+            _after: (!again).then_some(after),
+            fc2,
+        })
     }
 
     /// Enqueues the gradient of the input into `dx`, and adds those of the weights to what the caller has.
@@ -267,25 +273,29 @@ impl LayerNormMlp {
         dx: &mut Tensor<bf16>,
         gradients: LayerNormMlpGradients<'_>,
     ) -> Result<(), Error> {
-        let LayerNormMlpSaved { fc1, before, fc2 } = saved;
+        let LayerNormMlpSaved {
+            fc1,
+            before,
+            _after,
+            fc2,
+        } = saved;
         let rows = fc2.rows();
-        let rank = self.fc2.rank();
         let after = match fc2.input() {
-            Some(after) => after.clone(),
+            Some(after) => after.clone().into(),
             // Nothing reads what a frozen weight is multiplied by.
-            None if self.config.frozen[1] => rank.zeros([0, self.between(rows)[1]])?,
+            None if self.config.frozen[1] => before.clone().into(),
             None => self.activated(rows, &before)?,
         };
-        let mut of_after = rank.zeros(self.between(rows))?;
-        let to = &mut of_after;
+        let mut of_after = self.fc2.lend_input(rows)?;
+        let to = &mut *of_after;
         self.fc2
-            .backward_of(&fc2, &after, &parameters.fc2, dy, to, gradients.fc2)?;
-        let mut of_before = rank.zeros(before.shape())?;
-        let both = [&before, &of_after];
+            .backward_of(&fc2, &*after, &parameters.fc2, dy, to, gradients.fc2)?;
+        let mut of_before = self.fc1.linear().lend_output(rows)?;
+        let both = [&*before, &*of_after];
         let (activation, shape) = (self.config.activation, self.between(rows));
         self.elements
             .activation_backward(activation, shape, both, &mut of_before)?;
-        let of_fc1 = (&of_before, residual);
+        let of_fc1 = (&*of_before, residual);
         self.fc1
             .backward_plus(fc1, &parameters.fc1, of_fc1, dx, gradients.fc1)
     }

@@ -49,6 +49,8 @@
 
 mod attention;
 mod comm_overlap;
+mod cross_entropy;
+mod embedding;
 mod gradient_sum;
 mod layer_norm_linear;
 mod layer_norm_mlp;
@@ -56,6 +58,7 @@ mod linear;
 pub mod overlap;
 mod random;
 pub mod schedules;
+mod scratch;
 pub mod side;
 mod step;
 mod transformer_layer;
@@ -66,6 +69,8 @@ pub use attention::{
     MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
 };
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
+pub use cross_entropy::VocabParallelCrossEntropy;
+pub use embedding::VocabParallelEmbedding;
 pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,

@@ -3,7 +3,7 @@
 use counterflow::Setting;
 use counterflow::family::Family;
 use counterflow::op::Workspace;
-use counterflow::{Communicator, Error, Layout, Op, OpBuilder, Program, Shape};
+use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a step does: one schedule, or the fastest one of a family.
@@ -58,7 +58,16 @@ impl Step {
     }
 
     pub fn build(&self, rank: &Communicator) -> Result<Built, Error> {
-        let op = self.builder(rank).build()?;
+        self.build_of(rank, None)
+    }
+
+    /// With elements of another type than the schedule's.
+    pub fn build_of(&self, rank: &Communicator, dtype: Option<Dtype>) -> Result<Built, Error> {
+        let builder = self.builder(rank);
+        let op = match dtype {
+            Some(dtype) => builder.dtype(dtype).build()?,
+            None => builder.build()?,
+        };
         let most = self.shape.m as usize;
         let schedule = match &self.work {
             Work::Schedule(program) => program.name.clone(),

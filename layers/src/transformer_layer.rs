@@ -11,6 +11,7 @@ use crate::layer_norm_mlp::{
 use crate::linear::Product;
 use crate::overlap::ModuleFlags;
 use crate::random::{RngTracker, is_part};
+use crate::scratch::Lent;
 #[cfg(doc)]
 use crate::side::AttentionKernels;
 use crate::side::ElementKernels;
@@ -121,6 +122,8 @@ pub struct TransformerLayerGradients<'a> {
 pub struct TransformerLayerSaved {
     rows: usize,
     attention: MultiheadAttentionSaved,
+    /// The MLP's input.
+    _middle: Lent<bf16>,
     mlp: LayerNormMlpSaved,
     masks: [Option<Mask>; 2],
 }
@@ -201,6 +204,11 @@ impl TransformerLayer {
         self.mlp.shape(rows)
     }
 
+    /// Memory of a call for its rows on this rank.
+    fn lend(&self, rows: usize) -> Result<Lent<bf16>, Error> {
+        self.mlp.linears()[0].lend_input(rows)
+    }
+
     /// The number of this rank's first element among those of all ranks.
     fn first(&self, rows: usize) -> u64 {
         let rank = self.userbuffers.rank();
@@ -231,11 +239,11 @@ impl TransformerLayer {
         rows: usize,
         mask: Option<&Mask>,
         dy: &Tensor<bf16>,
-    ) -> Result<Tensor<bf16>, Error> {
+    ) -> Result<Lent<bf16>, Error> {
         let Some(mask) = mask else {
-            return Ok(dy.clone());
+            return Ok(dy.clone().into());
         };
-        let mut dx = self.userbuffers.rank().zeros(dy.shape())?;
+        let mut dx = self.lend(rows)?;
         self.elements
             .dropout(dy, (mask, self.first(rows)), &mut dx)?;
         Ok(dx)
@@ -252,8 +260,7 @@ impl TransformerLayer {
         parameters: &TransformerLayerParameters<'_>,
         y: &mut Tensor<bf16>,
     ) -> Result<TransformerLayerSaved, Error> {
-        let rank = self.userbuffers.rank();
-        let (mut of, mut middle) = (rank.zeros(self.shape(rows))?, rank.zeros(self.shape(rows))?);
+        let (mut of, mut middle) = (self.lend(rows)?, self.lend(rows)?);
         let weights = &parameters.attention;
         let attention = self.attention.forward([rows, batch], x, weights, &mut of)?;
         let first = self.added(rows, [x, &of], &mut middle)?;
@@ -262,6 +269,7 @@ impl TransformerLayer {
         Ok(TransformerLayerSaved {
             rows,
             attention,
+            _middle: middle,
             mlp,
             masks: [first, second],
         })
@@ -282,12 +290,13 @@ impl TransformerLayer {
         let rows = saved.rows;
         let [first, second] = saved.masks;
         let of_mlp = self.dropped(rows, second.as_ref(), dy)?;
-        let mut of_middle = self.userbuffers.rank().zeros(self.shape(rows))?;
-        let (weights, of) = (&parameters.mlp, (&of_mlp, Some(dy)));
+        let mut of_middle = self.lend(rows)?;
+        let (weights, of) = (&parameters.mlp, (&*of_mlp, Some(dy)));
         self.mlp
             .backward_plus(saved.mlp, weights, of, &mut of_middle, gradients.mlp)?;
         let of_attention = self.dropped(rows, first.as_ref(), &of_middle)?;
-        let (weights, of) = (&parameters.attention, (&of_attention, Some(&of_middle)));
+        let of = (&*of_attention, Some(&*of_middle));
+        let weights = &parameters.attention;
         self.attention
             .backward_plus(saved.attention, weights, of, dx, gradients.attention)
     }

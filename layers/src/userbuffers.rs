@@ -1,6 +1,7 @@
 //! What the layers of a tensor-parallel group share: buffers, and the configuration of their products.
 
 use crate::overlap::Config;
+use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
 use crate::side::{AttentionKernels, ElementKernels, NormKernels};
 use counterflow::prelude::bf16;
@@ -131,7 +132,9 @@ impl Initialize {
 
 /// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
 ///
-/// All layers of a rank use the same two buffers, one after another in the order of its stream.
+/// All layers of a rank use the same two buffers, one after another in the order of its stream. They borrow the memory of their calls from
+/// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
+/// passes is what takes memory.
 ///
 /// ```
 /// use counterflow::Communicator;
@@ -164,6 +167,8 @@ struct Shared {
     summed: UserBuffer<bf16>,
     /// Side kernels that layers have loaded.
     side: Mutex<Side>,
+    /// Memory of layers' calls.
+    scratch: Scratch,
     /// Held while a layer's work is enqueued: it uses both buffers.
     turn: Mutex<()>,
 }
@@ -218,6 +223,7 @@ impl Userbuffers {
             shape: arguments.shape,
             config,
             side: Mutex::default(),
+            scratch: Scratch::default(),
             turn: Mutex::new(()),
         })))
     }
@@ -245,6 +251,16 @@ impl Userbuffers {
     /// The buffer that this rank's rows of a sum come to.
     pub(crate) fn summed(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.summed.shaped(shape)
+    }
+
+    /// Memory for a call, of as many bytes whatever its rows: `most` elements.
+    pub(crate) fn lend(&self, shape: [usize; 2], most: usize) -> Result<Lent<bf16>, Error> {
+        self.0.scratch.bf16s.lend(&self.0.rank, shape, most)
+    }
+
+    /// The same in f32.
+    pub(crate) fn lend_f32(&self, shape: [usize; 2], most: usize) -> Result<Lent<f32>, Error> {
+        self.0.scratch.f32s.lend(&self.0.rank, shape, most)
     }
 
     fn side(&self) -> MutexGuard<'_, Side> {

@@ -70,6 +70,35 @@ fn the_loss_falls_with_and_without_overlap() {
             on.contains("fused") && !off.contains(", fused"),
             "{on}\n{off}"
         );
+        // What overlap saves, by the definition of its efficiency; without overlap there is nothing to tell.
+        let number = |before: &str, after: &str| {
+            let rest = on
+                .split(before)
+                .nth(1)
+                .unwrap_or_else(|| panic!("{before}: {on}"));
+            let number = rest.split(after).next().unwrap_or_default();
+            number
+                .parse::<f64>()
+                .unwrap_or_else(|_| panic!("{before}: {number}"))
+        };
+        let sequential = number("Step without overlap: ", " ms");
+        let (moved, overlapped) = (
+            number("of which communication: ", " ms"),
+            number("Step with overlap: ", " ms"),
+        );
+        let (saved, efficiency) = (
+            number("Time saved: ", " ms"),
+            number("overlap efficiency: ", " %"),
+        );
+        assert!((saved - (sequential - overlapped)).abs() <= 0.002, "{on}");
+        // Numbers have three digits behind the point, and percentages one.
+        let hidden = efficiency / 100.0 * moved;
+        let rounded = 0.001 + efficiency.abs() / 100.0 * 0.0006 + 0.0006 * moved;
+        assert!((hidden - saved).abs() <= rounded, "{hidden}: {on}");
+        assert!(
+            on.contains("the emulator's") && !off.contains("overlap efficiency"),
+            "{on}\n{off}"
+        );
     }
 }
 

@@ -6,6 +6,8 @@ extern crate counterflow as counterflow_runtime;
 
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
+#[path = "../../tests/common/parallel.rs"]
+mod parallel;
 
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
@@ -29,17 +31,16 @@ const ALL: [(fn() -> Program, Layout); 9] = [
 
 #[test]
 fn the_schedules_of_layers_compile_well() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     let wide = std::env::var_os("WIDE").is_some();
     let worlds = if wide { &[2, 4][..] } else { &[4] };
-    for ((program, layout), world) in ALL
-        .into_iter()
-        .flat_map(|one| worlds.iter().map(move |world| (one, *world)))
-    {
-        let program = program();
-        let variant = Variant::new(world).layout(layout);
+    let of_world = |one| worlds.iter().map(move |world| (one, *world));
+    let cases: Vec<_> = ALL.into_iter().flat_map(of_world).collect();
+    let made = parallel::in_parallel(cases.len(), |at| {
+        let ((program, layout), world) = cases[at];
+        let (program, variant) = (program(), Variant::new(world).layout(layout));
         let program = program.tabulated(world);
         let kernel = lower(&program, &variant).and_then(verify::kernel);
         let pipeline = kernel.and_then(|kernel| sm90::build(&kernel));
@@ -48,21 +49,22 @@ fn the_schedules_of_layers_compile_well() {
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name}: {error}"));
         let compiled = launch::compile(&compiler, &cuda::emit(&pipeline));
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let Some(sass) = nvidia::sass(compiled.cubin()) else {
-            return;
-        };
-        let mut found = sass_checks::findings(&compiled, Some(&sass));
-        found.extend(sass_checks::in_counts(
-            &sass,
-            &expected::instructions(&pipeline),
-        ));
+        (name, compiled, expected::instructions(&pipeline))
+    });
+    let cubins: Vec<&[u8]> = made.iter().map(|(_, made, _)| made.cubin()).collect();
+    let Some(instructions) = nvidia::sass_of_all(&cubins) else {
+        return;
+    };
+    for ((name, compiled, expected), sass) in made.iter().zip(instructions) {
+        let mut found = sass_checks::findings(compiled, Some(&sass));
+        found.extend(sass_checks::in_counts(&sass, expected));
         assert!(found.is_empty(), "{name}: {found:#?}");
     }
 }
 
 #[test]
 fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     let layer = Norm::new(Normalization::LayerNorm);
@@ -79,7 +81,8 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
         ("elements", side::elements_text(), 7),
         ("rope", side::rope_text(), 1),
         ("attention", side::attention_text(), 3),
-        ("loss", side::loss_text(), 1),
+        ("embedding", side::embedding_text(), 2),
+        ("loss", side::loss_text(), 3),
     ];
     for (name, text, kernels) in texts {
         let source = Source::new("side", &text).with(&side::HEADERS);

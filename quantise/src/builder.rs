@@ -89,7 +89,8 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where the scales go, padding included: f32, as many as the layout has. Memory of rows and columns has a line in each row,
+    /// Takes memory for the scales, padding included: f32, as many as the layout has. Memory of rows and columns has a line
+    /// in each row,
     /// as the layout has them; a vector has one line behind the other, and so has a slice of another library. Lines of 1×128 in
     /// [`RowsLast`] may be longer, and all that is behind the scales is zeroed: so the plane of a chunk takes those of a rank
     /// that has fewer rows.
@@ -127,7 +128,7 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// How scales of blocks lie in memory. If it is not called: [`RowsLast`], or [`SquarePadded`].
+    /// Sets the memory layout of block scales. The default is [`RowsLast`], or [`SquarePadded`].
     pub fn layout<L: Layout>(mut self) -> Self {
         self.order = Some(Order::of::<L>());
         self

@@ -1,4 +1,4 @@
-//! What emulated ranks do: the twin, on the host.
+//! Quantisers on emulated ranks: the twin, on the host.
 
 use crate::history::{Delayed, History};
 use crate::job::{Job, Steps, Words};

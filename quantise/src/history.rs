@@ -2,7 +2,7 @@
 
 use counterflow_codegen::rule::{Fp8, Scale};
 
-/// Which of the amaxes counts.
+/// The amax that counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Pick {
     /// The largest of all.
@@ -11,7 +11,7 @@ pub enum Pick {
     MostRecent,
 }
 
-/// How delayed scaling goes on from one call to the next.
+/// Rule of delayed scaling, from one call to the next.
 ///
 /// ```
 /// use counterflow_quantise::{Delayed, Fp8, Pick};
@@ -25,13 +25,13 @@ pub enum Pick {
 pub struct Delayed {
     /// The type of the codes.
     pub to: Fp8,
-    /// How many amaxes are remembered.
+    /// Number of amaxes that are remembered.
     pub length: usize,
-    /// Which of them counts.
+    /// The one that counts.
     pub pick: Pick,
     /// Powers of two that are left above the amax.
     pub margin: i32,
-    /// Whether an amax of 0 leaves everything as it is. Else it is remembered, too.
+    /// True if an amax of 0 leaves everything as it is. Else it is remembered, too.
     pub skips_zero: bool,
 }
 
@@ -47,7 +47,7 @@ impl Delayed {
         }
     }
 
-    /// What the amax becomes.
+    /// Number that the amax becomes.
     pub fn target(&self) -> f32 {
         self.to.largest() * 2f32.powi(-self.margin)
     }
@@ -107,7 +107,7 @@ impl History {
         self.scale
     }
 
-    /// What is remembered: first the current step, last the one before it.
+    /// Remembered amaxes: first the current step, last the one before it.
     pub fn amaxes(&self) -> &[f32] {
         &self.amaxes
     }

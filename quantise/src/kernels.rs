@@ -12,7 +12,7 @@ pub const HEADERS: [(&str, &str); 4] = [
     ("whole.cuh", include_str!("kernels/whole.cuh")),
 ];
 
-/// How elements get their scale.
+/// Origin of the elements' scale.
 ///
 /// ```
 /// use counterflow_quantise::{Granularity, Scaling};
@@ -41,7 +41,7 @@ impl Scaling {
     }
 }
 
-/// What a quantiser does.
+/// Work of a quantiser.
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
@@ -54,16 +54,16 @@ impl Scaling {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Recipe {
-    /// How an amax becomes a scale. Of delayed scaling only the type of the codes counts: [`Delayed`](crate::Delayed) says
+    /// Rule by which an amax becomes a scale. Of delayed scaling only the type of the codes counts: [`Delayed`](crate::Delayed) says
     /// the rest.
     pub rule: Rule,
-    /// Which amax.
+    /// The amax that is taken.
     pub scaling: Scaling,
     /// The type that is quantised: bf16, f16 or f32.
     pub from: Dtype,
-    /// Whether there is a transposed copy, too.
+    /// True if there is a transposed copy, too.
     pub transposed: bool,
-    /// Whether the one scale of a whole tensor, of its own amax or of earlier ones, is written once for each row.
+    /// True if the one scale of a whole tensor, of its own amax or of earlier ones, is written once for each row.
     pub each_row: bool,
 }
 
@@ -97,7 +97,7 @@ impl Recipe {
         }
     }
 
-    /// The same with a transposed copy.
+    /// Adds a transposed copy.
     #[must_use]
     pub const fn with_transposed(self) -> Recipe {
         Recipe {
@@ -106,7 +106,7 @@ impl Recipe {
         }
     }
 
-    /// The same with the one scale of a whole tensor in each of its rows: so it travels with them, where a product has scales of
+    /// Writes the one scale of a whole tensor in each of its rows: so it travels with them, where a product has scales of
     /// rows. Ranks that quantise a chunk each need no common amax then.
     ///
     /// ```

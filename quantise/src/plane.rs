@@ -1,4 +1,4 @@
-//! How the scales of blocks lie in memory. Each layout in use is a type of its own: scales in swapped order look like a
+//! Memory layouts of block scales. Each layout in use is a type of its own: scales in swapped order look like a
 //! loss of precision, not like a mistake.
 
 use std::marker::PhantomData;

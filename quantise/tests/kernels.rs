@@ -44,7 +44,7 @@ fn recipes() -> Vec<Recipe> {
 }
 
 fn compiled(texts: &[String]) -> Option<Vec<Compiled>> {
-    let compiler = nvidia::compiler()?;
+    let compiler = nvidia::caching_compiler()?;
     let source = |text| (Source::new("quantise", text).with(&HEADERS), Target::Sm90a);
     let sources: Vec<_> = texts.iter().map(|text| source(text)).collect();
     let fine = |made: Result<Compiled, counterflow_runtime::Error>| {

@@ -1,4 +1,4 @@
-//! What stands right before a launch's kernel.
+//! Work that stands right before a launch's kernel.
 
 use crate::error::Error;
 use std::fmt;

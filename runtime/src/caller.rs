@@ -1,4 +1,4 @@
-//! Whose order a launch is in.
+//! The caller's order of launches: a stream, or the rank's own.
 
 use crate::begins::Begins;
 use crate::communicator::Communicator;

@@ -137,7 +137,7 @@ impl Communicator {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn world(&self) -> u32 {
         self.group.world()
     }
@@ -166,7 +166,8 @@ impl Communicator {
     /// SMs that a kernel's CTAs on this rank may take at once: its share of the GPU's SMs. Plan for this number.
     ///
     /// Plan for fewer ([`leave_sms`](crate::OpBuilder::leave_sms)) if other kernels run on the GPU meanwhile that wait for
-    /// kernels of their own on other GPUs, as NCCL's do: if neither leaves the other the SMs it needs, both wait for ever. Or order them by events, the same
+    /// kernels of their own on other GPUs, as NCCL's do: if neither leaves the other the SMs it needs, both wait for ever.
+    /// Or order them by events, the same
     /// way on every GPU. Launches of several communicators need neither: those that do not fit together take turns.
     ///
     /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
@@ -474,7 +475,8 @@ impl Communicator {
         self.group.stride()
     }
 
-    /// What of the heap is given out, to whom, and the most that was at once. Each group has a heap of its own. What was
+    /// Memory of the heap by owner: what is given out now, and the most that was at once. Each group has a heap of its own.
+    /// What was
     /// dropped is not in it, though a launch may still use it.
     ///
     /// ```

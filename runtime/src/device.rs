@@ -1,4 +1,4 @@
-//! What a plan can run on.
+//! Devices that a plan can run on.
 
 use serde::{Deserialize, Serialize};
 

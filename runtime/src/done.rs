@@ -1,4 +1,4 @@
-//! Where a launch ends in its rank's stream.
+//! End of a launch in its rank's stream.
 //!
 //! An event marks it. Most programs never ask, so it is recorded when somebody does: later than the launch, behind what the
 //! stream got meanwhile. That only makes it later, as long as all of that waits for nobody. So a launch gets its event at

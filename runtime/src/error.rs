@@ -145,7 +145,7 @@ impl Error {
         }
     }
 
-    /// How to correct it, if the message does not say so.
+    /// Advice on how to correct it, if the message does not say so.
     pub fn help(&self) -> Option<&str> {
         match self {
             Error::Rejected(_) | Error::Compile(_) => None,
@@ -243,11 +243,11 @@ pub struct Excerpt {
     pub file: String,
     /// The line in that file.
     pub line: u32,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// The generated lines around it, with their numbers in the generated text.
     pub generated: Vec<(usize, String)>,
-    /// Which of them the error is in.
+    /// Index of the line with the error.
     pub at: Option<usize>,
 }
 
@@ -287,17 +287,17 @@ impl fmt::Display for CompileError {
 pub struct Stall {
     /// The rank that gave up first.
     pub rank: u32,
-    /// Which of its roles, or what its host does.
+    /// The waiting role of the kernel, or the work of the host.
     pub role: String,
-    /// Which CTA. None if the host or a stream waits.
+    /// Number of the CTA. None if the host or a stream waits.
     pub block: Option<u32>,
     /// Of which kernel. None if the host or a stream waits.
     pub kernel: Option<String>,
-    /// Whether it waited for a barrier within a CTA, which no peer can keep waiting.
+    /// True if it waited for a barrier within a CTA, which no peer can keep waiting.
     pub within: bool,
     /// The counter or barrier, or what other ranks are to do.
     pub waited_on: String,
-    /// Which cell or stage of it. None if it is no counter and no barrier of a kernel.
+    /// Index of the cell or stage. None if it is no counter and no barrier of a kernel.
     pub index: Option<u32>,
     /// The value there. None if it could not be read in time: a fully occupied GPU may not answer.
     pub seen: Option<u64>,
@@ -310,9 +310,9 @@ pub struct Stall {
     /// If a stream waits: in which of the rank's launches, counted from 1. Nothing that the rank enqueued behind it has
     /// begun.
     pub stands_in: Option<u64>,
-    /// How many launches each rank has enqueued. Empty if no kernel or stream waited.
+    /// Number of launches that each rank has enqueued. Empty if no kernel or stream waited.
     pub enqueued: Vec<u64>,
-    /// What ranks were refused and have not launched since, with why.
+    /// Refusals of ranks that have not launched since, with the reason.
     pub refused: Vec<String>,
 }
 

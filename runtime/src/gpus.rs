@@ -5,15 +5,17 @@ use crate::cpu::Run;
 use crate::cuda::Gpu;
 use crate::driver::{self, Address, Event, Local};
 use crate::error::Error;
-use crate::jit::{Compiler, Facts};
+use crate::jit::{Compiler, Facts, Probes};
 use crate::launch::{Loaded, Tensors};
 use crate::user_buffer::UserBuffer;
+use counterflow_codegen::cuda::Site;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{AtStart, TensorId};
+use counterflow_codegen::region::Span;
 use counterflow_codegen::shape::Extent;
-use counterflow_codegen::unroll::Span;
+use counterflow_codegen::trace::Recorded;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
@@ -92,6 +94,76 @@ pub fn run<'a, 'c>(
     })
 }
 
+/// A traced launch, and what it is beside.
+#[derive(Debug)]
+pub struct TracedLaunch {
+    /// The kernel's probes.
+    pub sites: Vec<Site>,
+    /// Events of each rank, in their order.
+    pub ranks: Vec<Recorded>,
+    /// Median time of a launch without probes, back to back, on the slowest rank.
+    pub plain: Duration,
+    /// The same with probes: what they cost.
+    pub probed: Duration,
+}
+
+/// Times launches of `plan` without and with probes, then traces one that starts after a barrier.
+///
+/// # Errors
+/// As [`run`]; [`Error::Usage`] on emulated ranks, which write no events.
+///
+/// # Panics
+/// If a rank's thread panics.
+pub fn traced(
+    ranks: &[Communicator],
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    series: &Series,
+    plan: &Checked<Plan>,
+    seed: u64,
+) -> Result<TracedLaunch, Error> {
+    let probed = compiler.clone().with_probes(Probes {
+        trace: true,
+        ..Probes::default()
+    });
+    let results = Communicator::each(ranks, |rank| {
+        let once = |compiler: &Compiler| {
+            let (loaded, memory, tensors) = load(rank, Some(compiler), pipeline, series, &[plan])?;
+            prepare(rank, pipeline, plan, 0, seed, &memory)?;
+            let launch = || loaded.launch(rank, plan, &tensors);
+            let took = time(rank, launch)?;
+            let mut seen = None;
+            if compiler.probes().trace {
+                // What the launches before wrote is dropped.
+                loaded.recorded(rank)?;
+                rank.barrier()?;
+                launch()?;
+                seen = Some((loaded.sites().to_vec(), loaded.recorded(rank)?));
+            }
+            rank.synchronize()?;
+            // No rank frees memory while a peer's kernel may still use it.
+            rank.barrier()?;
+            Ok::<_, Error>((took, seen))
+        };
+        Ok((once(compiler)?.0, once(&probed)?))
+    })?;
+    let mut launch = TracedLaunch {
+        sites: Vec::new(),
+        ranks: Vec::new(),
+        plain: Duration::ZERO,
+        probed: Duration::ZERO,
+    };
+    for (plain, (probed, seen)) in results {
+        launch.plain = launch.plain.max(plain);
+        launch.probed = launch.probed.max(probed);
+        if let Some((sites, events)) = seen {
+            launch.sites = sites;
+            launch.ranks.push(events);
+        }
+    }
+    Ok(launch)
+}
+
 /// Launches on rank `only` alone, while all others have loaded the same kernel. This must end as [`Error::Stalled`].
 ///
 /// # Errors
@@ -160,7 +232,7 @@ impl Memory {
         })
     }
 
-    /// Where it is.
+    /// Address of the memory.
     pub fn address(&self) -> Address {
         match self {
             Memory::Own(local) => local.address(),

@@ -108,12 +108,12 @@ impl Graph {
         })
     }
 
-    /// How many launches it has.
+    /// Number of launches in the graph.
     pub fn len(&self) -> usize {
         self.frozen.launches.len()
     }
 
-    /// Whether it has none: then it holds other work at most.
+    /// True without launches; the graph may hold other work.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

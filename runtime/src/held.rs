@@ -1,4 +1,4 @@
-//! What of the heap is given out, and to whom.
+//! Parts of the heap that are given out, with their owners.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
 pub(crate) const ALIGN: u64 = 1024;
 
-/// Whose a part of the heap is.
+/// Owner of a part of the heap.
 ///
 /// ```
 /// use counterflow::{Communicator, Held, Owner, schedules::AgGemmOp};
@@ -59,7 +59,7 @@ pub struct Held {
     pub bytes: u64,
 }
 
-/// How much of a communicator's heap is reserved and given out: of each rank, who all have as much.
+/// Reserved and given-out bytes of a communicator's heap, on each rank; all ranks have as much.
 ///
 /// ```
 /// use counterflow::{Communicator, HeapUse};

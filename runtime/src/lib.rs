@@ -1,4 +1,4 @@
-//! Where checked plans run: GPUs with their compiler and launches, and emulated ranks.
+//! The run time of checked plans: GPUs with their compiler and launches, and emulated ranks.
 //!
 //! Only this crate and the workbench, the command-line tool on top of it, use files, environment variables and clocks;
 //! only the workbench uses a terminal. Only the modules that call NVIDIA's libraries ([`cuda`] and `jit::nvrtc`) use

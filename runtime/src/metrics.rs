@@ -1,4 +1,4 @@
-//! What ops were built and launched on a rank, counted: a metrics exporter reads it.
+//! Counts of builds and launches on a rank, for metrics exporters.
 
 use crate::begins::Begins;
 use crate::driver::{Current, Event, Stream};

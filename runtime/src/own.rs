@@ -5,7 +5,7 @@ use crate::driver::{Current, Gpu, Stream, is_done};
 use crate::error::{Error, Stall};
 use crate::retire::{self, Mark};
 use crate::this_thread::this_thread;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -25,6 +25,8 @@ pub(crate) struct Own {
     latest: Latest,
     /// Graphs that the program captured with launches of the rank, while it may replay them.
     captures: AtomicUsize,
+    /// Tensors that were allocated.
+    allocated: AtomicU64,
 }
 
 /// A rank's turn to enqueue, until it is dropped.
@@ -50,7 +52,18 @@ impl Own {
             limit,
             latest: Latest::default(),
             captures: AtomicUsize::new(0),
+            allocated: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a tensor that was allocated.
+    pub fn allocates(&self) {
+        self.allocated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tensors that were allocated.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
     }
 
     /// Its GPU.

@@ -66,7 +66,7 @@ impl Pending {
         }
     }
 
-    /// Whether it has ended well. Does not wait.
+    /// True if the launch has ended well. Does not wait.
     ///
     /// # Errors
     /// [`Error::Stalled`] if it or a peer gave up.
@@ -85,7 +85,7 @@ impl Pending {
         self.rank.until(|| done.is_done())
     }
 
-    /// What comes later in that stream comes after the launch. The host does not wait.
+    /// Makes later work of `stream` wait for the launch. The host does not wait.
     ///
     /// # Errors
     /// [`Error::Stalled`] if a launch gave up before; what the driver refuses.

@@ -1,4 +1,4 @@
-//! What a graph is made of, while it is recorded.
+//! A graph while it is recorded.
 
 use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};

@@ -1,4 +1,4 @@
-//! What was dropped while work that uses it may still run. A drop only puts it on a list: nothing waits there. It is
+//! Objects that were dropped while work that uses them may still run. A drop only puts one on a list: nothing waits there. It is
 //! given up once every stream that may use it has come past the point at which the list was first looked at.
 
 use crate::driver::{Event, Gpu, Stream, is_past};
@@ -27,7 +27,7 @@ impl<M, T> Retired<M, T> {
         self.0.iter().map(|(_, thing)| thing)
     }
 
-    /// Whether there is none.
+    /// True if nothing is on the list.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

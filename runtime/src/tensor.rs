@@ -142,6 +142,22 @@ impl Communicator {
     pub fn zeros<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<Tensor<T>, Error> {
         Tensor::zeros(self, shape.as_ref())
     }
+
+    /// How many tensors [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a step that
+    /// allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let x = rank.zeros::<f32>([4, 8])?;
+    /// let _rows = x.rows(0..2)?; // the same memory
+    /// assert_eq!(rank.tensors_allocated(), 1);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn tensors_allocated(&self) -> u64 {
+        self.own().allocated()
+    }
 }
 
 impl<T: Element> Tensor<T> {
@@ -150,6 +166,7 @@ impl<T: Element> Tensor<T> {
         let len = count::<T>(shape)?;
         // The driver may let the stream wait for memory that another stream frees.
         let _turn = rank.own().settled()?;
+        rank.own().allocates();
         Ok(Tensor {
             memory: Arc::new(Memory {
                 place: Place::Own(Local::zeros(rank.own_stream(), len)?),
@@ -196,12 +213,12 @@ impl<T: Element> Tensor<T> {
         self.shape
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape[0] * self.shape[1]
     }
 
-    /// Whether there are none.
+    /// True without elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -254,7 +271,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
+    /// Address on its GPU. To use the number with another library is as unsafe as that library's call.
     ///
     /// ```
     /// # use counterflow::Communicator;

@@ -1,4 +1,4 @@
-//! Which thread this is.
+//! Identity of the calling thread.
 
 /// A number that no other living thread has.
 pub(crate) fn this_thread() -> usize {

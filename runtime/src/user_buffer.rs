@@ -150,7 +150,7 @@ impl<T: Element> UserBuffer<T> {
         self.len
     }
 
-    /// Whether there are none.
+    /// True without elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,7 +1,7 @@
 //! The library: schedules in the language itself, one per file. Each says when to use it. Beside each stands its
 //! launcher ([`Communicator::op_of`](crate::Communicator::op_of)).
 //!
-//! What a launch writes is given by `&mut`:
+//! Outputs of a launch are given by `&mut`:
 //!
 //! ```compile_fail,E0277
 //! use counterflow::{Communicator, Op, Tensor, UserBuffer, prelude::bf16, schedules::AgGemmOp};

@@ -6,13 +6,14 @@ use crate::fine;
 use crate::gpus;
 use crate::memory::{Heap, Memory, Words};
 use crate::right::KINDS;
-use counterflow::codegen::cuda;
+use counterflow::codegen::cuda::{Site, SiteKind};
 use counterflow::codegen::kernel::Purpose;
-use counterflow::cuda::{Enqueued, Seen, Sighting, enqueued};
+use counterflow::codegen::program::CounterId;
+use counterflow::codegen::trace::Recorded;
+use counterflow::cuda::{Enqueued, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{Communicator, Program, Shape};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub const TRACE: Probes = Probes {
@@ -20,59 +21,53 @@ pub const TRACE: Probes = Probes {
     trace: true,
 };
 
-/// Columns of an output subtile and of a tile.
-const SUBTILE: u32 = 64;
-const TILE: u32 = 256;
+/// A wait that lasted so long looked at its counter several times in the half of it before it was met: nanoseconds.
+const LATE: u64 = 20_000;
 
-/// When each tile that a rank stored was complete in memory.
-fn tiles(events: &[Sighting]) -> Vec<u64> {
-    // A wait that follows a store completes it.
-    let mut threads: BTreeMap<(u32, u32), Vec<&Sighting>> = BTreeMap::new();
-    for event in events {
-        threads
-            .entry((event.block, event.thread))
-            .or_default()
-            .push(event);
-    }
-    let mut subtiles: BTreeMap<[u32; 5], Vec<u64>> = BTreeMap::new();
-    for events in threads.values() {
-        let mut open = Vec::new();
-        for event in events {
-            match event.what {
-                Seen::Store {
-                    map,
-                    column,
-                    row,
-                    chunk,
-                    rank,
-                } => {
-                    open.push([map, rank, chunk, row, column / TILE]);
-                }
+/// When each tile that a rank stored was complete in memory: at the latest when its signal was about to be sent.
+fn tiles(events: &Recorded, sites: &[Site]) -> Vec<u64> {
+    let mut tiles = Vec::new();
+    for strand in &events.strands {
+        let mut of_tiles = false;
+        for mark in &strand.marks {
+            match sites[mark.site as usize].kind {
+                SiteKind::Tile { .. } => of_tiles = true,
                 // What a comm role passes on is no tile.
-                Seen::Sent => open.clear(),
-                Seen::Stored => {
-                    for tile in open.drain(..) {
-                        subtiles.entry(tile).or_default().push(event.time);
-                    }
-                }
-                Seen::Late { .. } => {}
+                SiteKind::Move => of_tiles = false,
+                SiteKind::Stored => tiles.push(mark.time),
+                SiteKind::Signals if of_tiles => tiles.push(mark.time),
+                SiteKind::Signals
+                | SiteKind::Start
+                | SiteKind::Waits
+                | SiteKind::Met
+                | SiteKind::MetEarlier
+                | SiteKind::Loaded
+                | SiteKind::Multiplied
+                | SiteKind::Sent
+                | SiteKind::End => {}
             }
         }
     }
-    let whole = subtiles
-        .values()
-        .filter(|times| times.len() as u32 == TILE / SUBTILE);
-    whole
-        .filter_map(|times| times.iter().copied().max())
-        .collect()
+    tiles
 }
 
-/// When a piece that a peer sends was last seen missing.
-fn last_missing(events: &[Sighting], data: &[u32]) -> Option<u64> {
-    let late = events
-        .iter()
-        .filter(|event| matches!(event.what, Seen::Late { what, .. } if data.contains(&what)));
-    late.map(|event| event.time).max()
+/// When a piece that a peer sends was surely still missing: half of [`LATE`] before the wait for it was met.
+fn last_missing(events: &Recorded, sites: &[Site], data: &[CounterId]) -> Option<u64> {
+    let mut missing = None;
+    for strand in &events.strands {
+        assert_eq!(strand.lost, 0, "the shape has more events than are kept");
+        for pair in strand.marks.windows(2) {
+            let [from, met] = [0, 1].map(|at| &sites[pair[at].site as usize]);
+            let counted = met.counter.is_some_and(|counter| data.contains(&counter));
+            if (from.kind, met.kind) == (SiteKind::Waits, SiteKind::Met)
+                && counted
+                && pair[1].time - pair[0].time > LATE
+            {
+                missing = missing.max(Some(pair[1].time - LATE / 2));
+            }
+        }
+    }
+    missing
 }
 
 fn is_fused(schedule: fn() -> Program) {
@@ -87,10 +82,9 @@ fn is_fused(schedule: fn() -> Program) {
     let variant = case::variant_of(&program, ranks, KINDS[0]);
     let case = Case::new(&program, &variant, &shape, world.sharing);
     let (kernel, plan) = (&case.kernel, &case.plans[0]);
-    let barriers = cuda::emit(&case.pipeline).waits.len() - kernel.counters.len();
-    let data: Vec<u32> = (kernel.counters.iter().enumerate())
+    let data: Vec<CounterId> = (kernel.counters.iter().enumerate())
         .filter(|(_, counter)| counter.purpose == Purpose::Data)
-        .map(|(index, _)| (barriers + index) as u32)
+        .map(|(index, _)| CounterId(index as u16))
         .collect();
     let seen = Communicator::each(&world.ranks, |rank| {
         let heap = Heap::new(rank, kernel, &[plan])?;
@@ -109,12 +103,9 @@ fn is_fused(schedule: fn() -> Program) {
             }
             loaded.launch(rank, plan, &tensors)?;
             rank.synchronize()?;
-            let events = loaded
-                .function()
-                .expect("machine code")
-                .trace(rank.stream().cuda()?)?;
-            let tiles = tiles(&events);
-            if let Some(missing) = last_missing(&events, &data) {
+            let (events, sites) = (loaded.recorded(rank)?, loaded.sites());
+            let tiles = tiles(&events, sites);
+            if let Some(missing) = last_missing(&events, sites, &data) {
                 let before = tiles.iter().filter(|time| **time < missing).count();
                 let first = tiles
                     .iter()

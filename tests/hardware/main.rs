@@ -88,6 +88,7 @@ mod sharing;
 mod soak;
 mod stall;
 mod tiles;
+mod traced;
 mod turns;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;

@@ -88,7 +88,11 @@ fn kernels_of_the_suite() {
     for (probes, program, variant) in self::wanted() {
         let (kernel, pipeline) = checked(&program, &variant);
         assert!(!kernel.needs_multicast(), "{} {variant}", program.name);
-        let kernel = (probes, cuda::emit(&pipeline));
+        let source = match probes.trace {
+            true => cuda::emit_traced(&pipeline).source,
+            false => cuda::emit(&pipeline),
+        };
+        let kernel = (probes, source);
         if !wanted.contains(&kernel) {
             wanted.push(kernel);
         }

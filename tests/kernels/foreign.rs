@@ -24,7 +24,7 @@ fn call(name: &str) -> String {
 
 #[test]
 fn what_a_text_may_call_needs_no_header_and_no_memory() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     let mut text = String::new();

@@ -46,6 +46,7 @@ mod square_of;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 mod tiles;
+mod traced;
 #[path = "../../codegen/tests/fixtures/wide.rs"]
 mod wide;
 

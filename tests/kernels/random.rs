@@ -61,7 +61,7 @@ fn random_schedules_pass_the_sass_checks() {
 #[test]
 #[ignore = "a second of compiling for each schedule"]
 fn how_far_random_schedules_get() {
-    let Some(compiler) = nvidia::compiler() else {
+    let Some(compiler) = nvidia::caching_compiler() else {
         return;
     };
     let several = std::env::var("RANDOM_SEVERAL").is_ok();

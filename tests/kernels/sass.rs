@@ -114,7 +114,7 @@ fn parameters(source: &cuda::CudaSource) -> u32 {
 pub fn each(cases: &[(Program, Variant)]) -> Option<Vec<Findings>> {
     static FOUND: LazyLock<Mutex<HashMap<blake3::Hash, Findings>>> = LazyLock::new(Mutex::default);
     let found = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let compiler = nvidia::compiler()?;
+    let compiler = nvidia::caching_compiler()?;
     let asked = in_parallel(cases.len(), |case| Asked::new(&cases[case]));
     let fresh: HashMap<blake3::Hash, &Asked> = {
         let found = found();

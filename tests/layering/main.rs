@@ -3,6 +3,7 @@
 mod circles;
 mod crates;
 mod examples;
+mod features;
 mod guide;
 mod multicast;
 mod public;

@@ -2,7 +2,7 @@
 //! and nothing of ours is built with it: no binary names the driver's call, no step turns the feature on, and no kernel that goes to
 //! a GPU needs it.
 
-use super::{code, files, root, short, text};
+use super::{files, root, short, text};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
@@ -32,6 +32,21 @@ fn deps() -> PathBuf {
     this.parent().expect("a folder").to_owned()
 }
 
+/// Folders of profiles in a target folder, also of other targets: each has programs, `deps` and `examples`.
+fn profiles(target: &Path) -> Vec<PathBuf> {
+    let folders = |of: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(of).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        paths.filter(|path| path.is_dir()).collect()
+    };
+    let within = folders(target);
+    let below = within.iter().flat_map(|folder| folders(folder));
+    let all = within.iter().cloned().chain(below);
+    let mut found: Vec<PathBuf> = all.filter(|at| at.join("deps").is_dir()).collect();
+    found.sort();
+    found
+}
+
 fn linked(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -40,30 +55,100 @@ fn linked(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Tests, benches, examples and programs that are built for this profile.
+/// Tests, benches, examples and programs of every profile in the target folder of this test.
 fn built() -> Vec<PathBuf> {
-    let (deps, above) = (deps(), deps().join(".."));
-    [deps, above.clone(), above.join("examples")]
-        .iter()
-        .flat_map(|folder| linked(folder))
+    let profile = deps().parent().expect("a profile").to_owned();
+    let target = profile.parent().expect("a target folder");
+    let all = profiles(target).into_iter();
+    all.flat_map(|profile| [profile.join("deps"), profile.join("examples"), profile])
+        .flat_map(|folder| linked(&folder))
         .collect()
 }
 
-/// Those of these files that have a word in them, wherever.
+/// Those of these files that have a word in them, wherever. Another build may remove one meanwhile: it is none of a program then.
 fn having(word: &str, paths: &[PathBuf]) -> Vec<PathBuf> {
-    if paths.is_empty() {
-        return Vec::new();
+    let mut paths = paths.to_vec();
+    for _ in 0..8 {
+        paths.retain(|path| path.exists());
+        if paths.is_empty() {
+            return Vec::new();
+        }
+        let grep = Command::new("grep")
+            .args(["-laF", "--", word])
+            .args(&paths)
+            .output()
+            .expect("grep");
+        // Nothing is found: 1. A file that cannot be read: 2.
+        if grep.status.code().is_some_and(|code| code < 2) {
+            let found = String::from_utf8(grep.stdout).expect("paths");
+            return found.lines().map(PathBuf::from).collect();
+        }
+        let told = String::from_utf8_lossy(&grep.stderr);
+        let gone = paths.iter().any(|path| !path.exists());
+        assert!(gone, "{told}");
     }
-    let grep = Command::new("grep")
-        .args(["-laF", "--", word])
-        .args(paths)
-        .output()
-        .expect("grep");
-    // Nothing is found: 1. A file that cannot be read: 2.
-    let told = String::from_utf8_lossy(&grep.stderr);
-    assert!(grep.status.code().is_some_and(|code| code < 2), "{told}");
-    let found = String::from_utf8(grep.stdout).expect("paths");
-    found.lines().map(PathBuf::from).collect()
+    panic!("programs come and go: build alone");
+}
+
+/// The programs that `cargo test --workspace` builds, by the sources and manifests of its members: tests, examples, binaries. Those
+/// that ask for a feature are left out.
+fn expected() -> BTreeSet<String> {
+    let manifest = |dir: &str| -> toml::Table {
+        let path = root().join(dir).join("Cargo.toml");
+        text(&path).parse().expect("a manifest")
+    };
+    let workspace = manifest("");
+    let members = workspace["workspace"]["members"]
+        .as_array()
+        .expect("members");
+    let mut found = BTreeSet::new();
+    for member in members.iter().filter_map(toml::Value::as_str) {
+        let manifest = manifest(member);
+        let at = root().join(member);
+        let mut without = BTreeSet::new();
+        for (kind, folder) in [
+            ("test", "tests"),
+            ("example", "examples"),
+            ("bin", "src/bin"),
+        ] {
+            let told = manifest.get(kind).and_then(toml::Value::as_array);
+            for target in told.into_iter().flatten() {
+                let name = target["name"].as_str().expect("a name").to_owned();
+                match target.get("required-features") {
+                    None => found.insert(name),
+                    Some(_) => without.insert(name),
+                };
+            }
+            // The folder of the tests' own crate has its manifest beside them.
+            let entries = fs::read_dir(at.join(folder))
+                .into_iter()
+                .flatten()
+                .flatten();
+            for path in entries.map(|entry| entry.path()) {
+                let is_file = path.extension().is_some_and(|end| end == "rs");
+                if !(is_file || path.join("main.rs").is_file()) {
+                    continue;
+                }
+                let name = path.file_stem().and_then(|name| name.to_str());
+                found.extend(
+                    name.map(str::to_owned)
+                        .filter(|name| !without.contains(name)),
+                );
+            }
+        }
+    }
+    found
+}
+
+/// Which of them are not among these files. Cargo writes `-` as `_`, and a hash behind the name.
+fn missing(expected: &BTreeSet<String>, built: &[PathBuf]) -> Vec<String> {
+    let names = built.iter().filter_map(|path| path.file_name()?.to_str());
+    let stems: BTreeSet<&str> = names
+        .map(|name| name.rsplit_once('-').map_or(name, |(stem, _)| stem))
+        .collect();
+    let has =
+        |name: &String| stems.contains(&name.replace('-', "_")[..]) || stems.contains(&name[..]);
+    expected.iter().filter(|name| !has(name)).cloned().collect()
 }
 
 #[test]
@@ -71,6 +156,12 @@ fn no_binary_of_ours_can_make_a_multicast_object() {
     let built = built();
     let this = std::env::current_exe().expect("this program");
     assert!(built.contains(&this), "{built:?}");
+    let expected = expected();
+    assert!(expected.len() > 30, "{expected:?}");
+    // Somebody may build one test alone. Where all were built, all were looked at.
+    if std::env::var_os("REQUIRE_BUILT").is_some() {
+        assert_eq!(missing(&expected, &built), [""; 0]);
+    }
     let found = having(&call(), &built);
     assert!(
         found.is_empty(),
@@ -121,9 +212,56 @@ fn the_scan_of_binaries_sees_the_call() {
     fs::remove_dir_all(planted).expect("removed");
 }
 
-/// Files of code that name one of those calls.
+/// A scan of other profiles sees what is planted there, and one that misses a program says which.
+#[test]
+fn the_scan_of_binaries_sees_every_profile() {
+    let target = std::env::temp_dir().join(format!("counterflow-profiles-{}", std::process::id()));
+    let this = fs::read(std::env::current_exe().expect("this program")).expect("read");
+    let wanted = ["debug", "release", "x86_64-unknown-linux-gnu/release"].map(|at| target.join(at));
+    for profile in &wanted {
+        fs::create_dir_all(profile.join("deps")).expect("a folder");
+        let program = [&this[..], call().as_bytes()].concat();
+        fs::write(profile.join("deps/right-0123456789abcdef"), program).expect("written");
+    }
+    fs::create_dir_all(target.join("tmp")).expect("a folder");
+    let mut profiles = profiles(&target);
+    profiles.sort();
+    let mut sorted = wanted.to_vec();
+    sorted.sort();
+    assert_eq!(profiles, sorted);
+    let programs: Vec<PathBuf> = profiles
+        .iter()
+        .flat_map(|at| linked(&at.join("deps")))
+        .collect();
+    assert_eq!(having(&call(), &programs).len(), 3);
+    let gone = target.join("debug/deps/gone-0");
+    let with = [&programs[..], &[gone]].concat();
+    assert_eq!(
+        having(&call(), &with).len(),
+        3,
+        "what is gone is no program"
+    );
+    let expected = BTreeSet::from(["right".to_owned(), "left-out".to_owned()]);
+    assert_eq!(missing(&expected, &programs), ["left-out"]);
+    fs::remove_dir_all(target).expect("removed");
+    // As they lie in the folders.
+    for name in ["layering", "tile", "counterflow-run", "library", "kernels"] {
+        assert!(self::expected().contains(name), "{name}");
+    }
+}
+
+/// Without comments; with tests, as these become programs, too.
+fn spoken(path: &Path) -> String {
+    let text = text(path);
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Files that name one of those calls.
 fn naming(paths: &[PathBuf]) -> Vec<String> {
-    let names = paths.iter().filter(|path| code(path).contains(&calls()));
+    let names = paths.iter().filter(|path| spoken(path).contains(&calls()));
     names.map(|path| short(path)).collect()
 }
 
@@ -136,138 +274,17 @@ fn only_a_file_behind_the_feature_names_the_calls() {
     assert!(above.contains("#[cfg(feature = \"multicast\")]\nmod multicast;"));
     let planted =
         std::env::temp_dir().join(format!("counterflow-planted-{}.rs", std::process::id()));
-    fs::write(&planted, format!("fn f() {{ look_up(\"{}\") }}", call())).expect("written");
+    let tested = format!(
+        "fn f() {{}}\n#[cfg(test)]\nmod tests {{ fn f() {{ look_up(\"{}\") }} }}",
+        call()
+    );
+    fs::write(&planted, tested).expect("written");
     assert_eq!(
         naming(std::slice::from_ref(&planted)).len(),
         1,
         "it would see another"
     );
     fs::remove_file(planted).expect("removed");
-}
-
-const FEATURE: &str = "multicast";
-
-/// Every list under `features`, with the keys that lead there.
-fn features(value: &toml::Value, at: &str, found: &mut Vec<(String, Vec<String>)>) {
-    let Some(table) = value.as_table() else {
-        for value in value.as_array().into_iter().flatten() {
-            features(value, at, found);
-        }
-        return;
-    };
-    for (key, value) in table {
-        let here = format!("{at}.{key}");
-        let list = value
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(toml::Value::as_str);
-        let list: Vec<String> = list.map(str::to_owned).collect();
-        let every = (key == "all-features" && value.as_bool() == Some(true))
-            .then(|| vec![FEATURE.to_owned()]);
-        found.push((here.clone(), every.unwrap_or(list)));
-        features(value, &here, found);
-    }
-}
-
-/// What of a manifest turns the feature on.
-fn turned_on(manifest: &str) -> Vec<String> {
-    let parsed: toml::Table = manifest.parse().expect("a manifest");
-    let mut lists = Vec::new();
-    features(&toml::Value::Table(parsed), "", &mut lists);
-    let on = lists.into_iter().filter(|(at, list)| {
-        let is_it = |name: &String| name.rsplit(['/', '?']).next() == Some(FEATURE);
-        // The feature itself hands on to the crate that has it.
-        at != ".features.multicast" && !at.ends_with(".keywords") && list.iter().any(is_it)
-    });
-    on.map(|(at, _)| at).collect()
-}
-
-/// What of a script turns the feature on.
-fn turns_on(script: &str) -> Vec<&str> {
-    let lines = script
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'));
-    let on = lines.filter(|line| {
-        let features = line.contains("feature") || line.contains(" -F");
-        line.contains("all-features") || (features && line.contains(FEATURE))
-    });
-    on.collect()
-}
-
-/// What runs or builds something of ours.
-fn scripts() -> Vec<PathBuf> {
-    let mut all = files("", &[".sh", ".py"]);
-    for folder in [".ci", ".github/workflows", ".cargo"] {
-        let entries = fs::read_dir(root().join(folder))
-            .into_iter()
-            .flatten()
-            .flatten();
-        all.extend(
-            entries
-                .map(|entry| entry.path())
-                .filter(|path| path.is_file()),
-        );
-    }
-    all
-}
-
-#[test]
-fn nothing_of_ours_turns_the_feature_on() {
-    let manifests = files("", &["Cargo.toml"]);
-    assert!(manifests.len() >= 12, "{manifests:?}");
-    for path in &manifests {
-        assert_eq!(turned_on(&text(path)), [""; 0], "{}", short(path));
-    }
-    for manifest in ["Cargo.toml", "runtime/Cargo.toml"] {
-        let parsed: toml::Table = text(&root().join(manifest)).parse().expect("a manifest");
-        assert!(parsed["features"].get(FEATURE).is_some(), "{manifest}");
-    }
-    let scripts = scripts();
-    assert!(
-        scripts.iter().any(|path| path.ends_with(".ci/run")),
-        "{scripts:?}"
-    );
-    for path in &scripts {
-        assert_eq!(turns_on(&text(path)), [""; 0], "{}", short(path));
-    }
-    // Tests start cargo, too.
-    let this = root().join("tests/layering/multicast.rs");
-    for path in files("", &[".rs"]).iter().filter(|path| **path != this) {
-        let code = text(path);
-        assert!(!code.contains("--all-features"), "{}", short(path));
-        let behind = code.contains("feature = \"multicast\"");
-        let own = [
-            "runtime/src/cuda/",
-            "runtime/src/driver/multicast.rs",
-            "runtime/src/multicast.rs",
-        ];
-        assert!(
-            !behind || own.iter().any(|own| short(path).starts_with(own)),
-            "{}",
-            short(path)
-        );
-    }
-}
-
-#[test]
-fn the_check_sees_who_turns_the_feature_on() {
-    for manifest in [
-        "[features]\ndefault = ['multicast']\n",
-        "[features]\nfast = ['counterflow-runtime/multicast']\n",
-        "[dependencies]\ncounterflow = { path = '..', features = ['unstable', 'multicast'] }\n",
-        "[target.'cfg(unix)'.dev-dependencies.counterflow]\nfeatures = ['multicast']\n",
-        "[workspace.dependencies]\ncounterflow = { features = ['multicast'] }\n",
-        "[package.metadata.docs.rs]\nall-features = true\n",
-        "[[test]]\nname = 'x'\nrequired-features = ['multicast']\n",
-    ] {
-        assert_eq!(turned_on(manifest).len(), 1, "{manifest}");
-    }
-    let own = "[features]\nmulticast = ['counterflow-runtime/multicast']\n[package]\nkeywords = ['multicast']\n";
-    assert_eq!(turned_on(own), [""; 0]);
-    let script = "cargo test --all-features\n# cargo test --features multicast\ncargo build --features unstable,multicast\n\
-                  cargo run -Fmulticast -F multicast\nexport NCCL_NVLS_ENABLE=0\ncargo test --features unstable\n";
-    assert_eq!(turns_on(script).len(), 3, "{:?}", turns_on(script));
 }
 
 /// The schedules of the library whose kernels need it: none of the tables' winners, and of the suite's.

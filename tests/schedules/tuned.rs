@@ -315,6 +315,42 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     assert!(mean < 1.01, "geometric mean {mean:.3}");
 }
 
+/// What `predict` says of its own error is what the rows say.
+#[test]
+fn the_band_of_predictions_is_that_of_the_measured_rows() {
+    let program = schedules::gemm();
+    let h200 = [PRODUCTS, SUITES, LAYOUTS];
+    let cards = [(Machine::h200(), &h200[..]), (Machine::h100(), &[H100])];
+    for (machine, tables) in cards {
+        let (mut ratios, mut band) = (Vec::new(), None);
+        let runs = tables.iter().flat_map(|text| runs(text));
+        for (([m, n, k], ..), measured) in runs {
+            for (variant, median) in measured {
+                let kernel = lower(&program, &variant).and_then(verify::kernel);
+                let kernel = kernel.expect("legal");
+                let plan = verify::plan(&kernel, &Shape::new(m, n, k), &machine);
+                let predicted = model::seconds(&kernel, &plan.expect("a plan"), &machine);
+                ratios.push(median * 1e-6 / predicted.expect("it ends"));
+                band = model::band(&kernel, &machine);
+            }
+        }
+        ratios.sort_by(f64::total_cmp);
+        let at = |share: f64| ratios[(share * (ratios.len() - 1) as f64).round() as usize];
+        let (low, high) = (at(0.05), at(0.95));
+        println!(
+            "{}: {low:.3} to {high:.3} of {} rows",
+            machine.name,
+            ratios.len()
+        );
+        let band = band.expect("it is known");
+        assert!(
+            (band.low - low).abs() < 0.005 && (band.high - high).abs() < 0.005,
+            "{band:?}"
+        );
+        assert_eq!(band.rows as usize, ratios.len());
+    }
+}
+
 #[test]
 fn what_comes_with_the_package_is_used() {
     let (program, machine) = (schedules::gemm(), Machine::h200());

@@ -7,12 +7,14 @@ mod doctor;
 mod families;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
+mod multicast;
 #[path = "../../examples/rejected.rs"]
 #[allow(dead_code, reason = "its main is the example's")]
 mod rejected;
 mod run;
 mod schedules;
 mod show;
+mod trace;
 mod words;
 #[path = "../../examples/your_own.rs"]
 #[allow(dead_code, reason = "its main is the example's")]

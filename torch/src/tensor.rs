@@ -1,4 +1,4 @@
-//! What a Python object's `__dlpack__` says of its tensor.
+//! A Python object's tensor, as its `__dlpack__` describes it.
 
 use dlpack_rs::ffi::{DLDataTypeCode, DLDeviceType};
 use dlpack_rs::pyo3_glue::PyTensor;

@@ -1,4 +1,4 @@
-//! Whether a kernel runs on GPUs: the last line of `check`.
+//! The last line of `check`: does the schedule have a kernel for GPUs?
 
 use super::render;
 use counterflow_codegen::diag::Diagnostics;

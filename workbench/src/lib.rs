@@ -15,6 +15,7 @@
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod args;
+mod band;
 mod bench;
 mod chart;
 mod check;
@@ -39,6 +40,7 @@ mod run;
 mod size;
 mod suite;
 mod switch;
+mod trace;
 
 pub use args::{Families, Schedule};
 pub use chart::chart;
@@ -160,6 +162,7 @@ fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Err
         Verb::Compile => compile::compile(request, console),
         Verb::Run => run::run(request, console),
         Verb::Predict => predict::predict(request, console),
+        Verb::Trace => trace::trace(request, console),
         Verb::Bench => bench::bench(request, console),
         verb @ (Verb::List | Verb::Doctor) => Err(Error::Usage {
             what: format!("`{}` takes no schedule", verb.name()),

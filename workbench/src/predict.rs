@@ -4,7 +4,7 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
-use super::{check, size, switch};
+use super::{band, check, size, switch};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Machine};
@@ -21,7 +21,11 @@ const WIDTH: usize = 100;
 
 pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     if let Some(family) = &request.family {
-        return of_family(request, family, console);
+        // What needs multicast is predicted, and nothing chooses it for a run.
+        return match request.multicast {
+            true => of_family(request, &family.for_predictions(), console),
+            false => of_family(request, family, console),
+        };
     }
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
@@ -94,6 +98,12 @@ pub(super) fn timeline(
         request.machine().name,
         timeline.summary()
     ));
+    let machine = request.machine();
+    let band = band::of(&ready.kernel, &machine);
+    console.say(format!("  {}", band::told(band.as_ref(), &machine)));
+    if ready.kernel.needs_multicast() {
+        console.say(format!("  {}", switch::RATES));
+    }
     let chart = timeline.gantt(WIDTH);
     // The chart's own title and summary are already printed.
     let chart: Vec<&str> = chart.lines().skip(2).collect();
@@ -121,6 +131,8 @@ pub(super) fn timeline(
         "bound_seconds": timeline.bound(),
         "bytes": volume.total(),
         "least_bytes": volume.least_total(),
+        "error_band": band::object(band.as_ref()),
+        "by_published_rates": ready.kernel.needs_multicast(),
         "trace": request.trace.as_ref().map(|path| path.display().to_string()),
     });
     let mut fields = Map::from_iter([("predicted".into(), predicted)]);

@@ -4,7 +4,7 @@ use super::args::Request;
 use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
-use super::{check, emulate, gpu};
+use super::{check, emulate, gpu, switch};
 use counterflow_codegen::diag::Rule;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
@@ -51,6 +51,13 @@ fn of_no_rows(request: &Request, console: &mut Console<'_>) -> Result<Outcome, E
 /// Where it runs, and with which choices: where the user says, else on GPUs, if there are any and the schedule has a kernel
 /// for them.
 pub(super) fn settled(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
+    if switch::needs_object(&request.program, &request.variant) {
+        if request.device == Some(Device::Cuda) {
+            return Err(switch::refused(request.verb, &request.program));
+        }
+        console.say("**device** is the emulator: no verb makes a multicast object");
+        return chosen(request, Device::Cpu, console);
+    }
     if let Some(device) = request.device {
         return chosen(request, device.open()?, console);
     }

@@ -1,4 +1,4 @@
-//! What is measured: single shapes, the layers of models, or rows that fill no tile.
+//! Suites of measurements: single shapes, the layers of models, or rows that fill no tile.
 
 use counterflow_runtime::Error;
 

@@ -1,9 +1,36 @@
-//! What NVLink multicast would bring a plan, statement by statement, by rates that others published.
+//! Predicted gain of NVLink multicast, statement by statement, by rates that others published.
 
+use super::args::Verb;
 use super::ready::Ready;
 use super::render::Console;
+use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Brings, IN_SWITCH, Multicast, UNICAST, Way, multicast};
+use counterflow_codegen::program::Program;
+use counterflow_codegen::variant::Variant;
+use counterflow_runtime::Error;
 use serde_json::{Value as Json, json};
+
+/// What a timeline of every rank's memory rests on.
+pub(super) const RATES: &str =
+    "what goes to every rank at once is timed by rates that others published, not measured by us";
+
+/// Whether GPUs would need a multicast object for it, which no verb makes. What has no kernel is refused elsewhere.
+pub(super) fn needs_object(program: &Program, variant: &Variant) -> bool {
+    lower(program, variant).is_ok_and(|kernel| kernel.needs_multicast())
+}
+
+/// Refuses it on GPUs.
+pub(super) fn refused(verb: Verb, program: &Program) -> Error {
+    Error::Usage {
+        what: format!(
+            "`{}` of {} on GPUs: it needs a multicast object, and no verb makes one",
+            verb.name(),
+            program.name
+        ),
+        legal: "check, emit, compile, predict, or run --device cpu; docs/multicast.md says how a program of your own runs it"
+            .into(),
+    }
+}
 
 const fn says(way: Way) -> &'static str {
     match way {

@@ -147,6 +147,7 @@ impl ScheduleBuilder {
             name: name.into(),
             tensor: tensor.id,
             block,
+            across: false,
             at: Location::caller(),
         });
         PartitionRef(id)
@@ -174,6 +175,30 @@ impl ScheduleBuilder {
     pub fn tiles(&mut self, name: &str, tensor: TensorRef, shape: impl Into<Tune>) -> PartitionRef {
         let shape = self.choice(name.into(), shape.into());
         self.partition(name, tensor, Block::Tiles { shape })
+    }
+
+    /// A partition into blocks of rows and columns of all rows at once, wherever ranks divide these: an item may be in several
+    /// shards. A few rows of each rank so fill one tile. It has no chunks, and an item waits for the pieces of every shard that it
+    /// reads. The tile level proves and emulates it; no kernel has it yet.
+    ///
+    /// ```
+    /// use counterflow_codegen::builder::*;
+    /// use counterflow_codegen::dtype::Dtype::Bf16;
+    ///
+    /// let mut s = ScheduleBuilder::new("few_rows");
+    /// let y = s.out("y", Bf16);
+    /// let tiles = s.tiles_across("tiles", y, (128, 256)); // visited by `tiles.all()`
+    /// ```
+    #[track_caller]
+    pub fn tiles_across(
+        &mut self,
+        name: &str,
+        tensor: TensorRef,
+        shape: impl Into<Tune>,
+    ) -> PartitionRef {
+        let tiles = self.tiles(name, tensor, shape);
+        self.program.partitions[tiles.0.index()].across = true;
+        tiles
     }
 
     /// A partition into blocks of as many rows and columns as those of another one: one choice decides both.

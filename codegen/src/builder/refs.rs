@@ -1,4 +1,4 @@
-//! What a schedule names: tensors, partitions, counters, items and their indices.
+//! References to the things that a schedule names: tensors, partitions, counters, items and their indices.
 
 use super::words::Tune;
 use crate::order::{Cut, TileOrder};
@@ -324,7 +324,7 @@ impl CountersRef {
             index: Vec::new(),
         })
     }
-    /// That rank's cells.
+    /// The counter's cells on `rank`.
     pub fn on(self, rank: impl Into<RankExpr>) -> CellsRef {
         self.cells(Home::On(rank.into()))
     }

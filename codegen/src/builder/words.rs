@@ -16,7 +16,7 @@ pub fn me() -> RankExpr {
     RankExpr::Me
 }
 
-/// How many ranks there are.
+/// Number of ranks.
 ///
 /// [`me`] has an example.
 pub fn world() -> RankExpr {

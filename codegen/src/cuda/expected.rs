@@ -1,4 +1,4 @@
-//! How many instructions of each kind a kernel's machine code must have: worked out from the variant's tile and the
+//! Numbers of instructions of each kind that a kernel's machine code must have, worked out from the variant's tile and the
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
 use crate::dtype::Dtype;

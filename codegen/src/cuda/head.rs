@@ -2,7 +2,7 @@
 
 use super::tiles::of_operands;
 use super::words::{describe, in_flight, meaning, order_name, view};
-use super::{MULTICAST_PRELUDE, PRELUDE, Param, Text, params};
+use super::{MULTICAST_PRELUDE, PRELUDE, Param, TRACE_PRELUDE, Text, params};
 use crate::order::TileOrder;
 use crate::program::{CounterId, Side};
 use crate::tiling::Major;
@@ -23,6 +23,9 @@ impl Text<'_> {
         self.line(format!("#include \"{PRELUDE}\""));
         if kernel.needs_multicast() {
             self.line(format!("#include \"{MULTICAST_PRELUDE}\""));
+        }
+        if self.traced {
+            self.line(format!("#include \"{TRACE_PRELUDE}\""));
         }
         self.line("");
         self.constants();

@@ -1,4 +1,4 @@
-//! What one lane of a warp does where all of its lanes run.
+//! Text of work that one lane of a warp does while all of its lanes run.
 
 use super::Text;
 use crate::warp::Node;

@@ -12,15 +12,18 @@ mod made;
 mod mma;
 mod node;
 mod params;
+mod probes;
 mod promotion;
 mod rings;
 mod scheduler;
+mod site;
 mod tiles;
 mod value;
 mod words;
 mod wrap;
 
 pub use params::{EVERY_COPY_BYTES, FieldAt, Param, WATCH_BYTES};
+pub use site::{Site, SiteKind};
 
 use crate::checked::Checked;
 use crate::kernel::DimId;
@@ -67,6 +70,15 @@ pub const MULTICAST_PRELUDE: &str = "multicast.cuh";
 /// Device functions of such a text alone, with `multimem` instructions: no other text has any.
 pub const MULTICAST: &str = include_str!("prelude/multicast.cuh");
 
+/// The name under which a traced kernel's text includes [`TRACE`], behind the prelude.
+pub const TRACE_PRELUDE: &str = "trace.cuh";
+
+/// Device functions of such a text alone: no other text has a word of them.
+pub const TRACE: &str = include_str!("prelude/trace.cuh");
+
+/// CTAs, lanes of each and events of each lane that a traced kernel keeps, as [`TRACE`] says.
+pub const TRACE_ROOM: [u32; 3] = [144, 8, 1024];
+
 /// What a kernel's text includes, by name.
 ///
 /// ```
@@ -81,8 +93,10 @@ pub const MULTICAST: &str = include_str!("prelude/multicast.cuh");
 /// ```
 pub fn headers(source: &CudaSource) -> Vec<(&'static str, String)> {
     let mut headers = vec![(PRELUDE, prelude())];
-    if source.text.contains(MULTICAST_PRELUDE) {
-        headers.push((MULTICAST_PRELUDE, MULTICAST.into()));
+    for (name, text) in [(MULTICAST_PRELUDE, MULTICAST), (TRACE_PRELUDE, TRACE)] {
+        if source.text.contains(&format!("#include \"{name}\"")) {
+            headers.push((name, text.into()));
+        }
     }
     headers
 }
@@ -142,6 +156,40 @@ pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
 
 /// What tests of the verifier print without its verdict.
 pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
+    printed(pipeline, false).source
+}
+
+/// A kernel that writes down when its roles came to which point of the schedule.
+///
+/// ```
+/// use counterflow_codegen::cuda::{self, SiteKind, Traced};
+/// use counterflow_codegen::verify;
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// let Traced { source, sites } = cuda::emit_traced(&verify::warps(series.kernel())?);
+/// let names: Vec<&str> = cuda::headers(&source).iter().map(|(name, _)| *name).collect();
+/// assert_eq!(names, [cuda::PRELUDE, cuda::TRACE_PRELUDE]);
+/// let waits = sites.iter().filter(|site| site.kind == SiteKind::Waits);
+/// for cuda::Site { role, statement, .. } in waits {
+///     println!("{role}: {statement}");
+/// }
+/// # Ok::<(), counterflow_codegen::diag::Diagnostics>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Traced {
+    /// The text, which also includes [`TRACE_PRELUDE`].
+    pub source: CudaSource,
+    /// Its probes, by the numbers in its events.
+    pub sites: Vec<Site>,
+}
+
+/// The text of `pipeline` with probes. It does what [`emit`]'s does, in the same order.
+pub fn emit_traced(pipeline: &Checked<Pipeline>) -> Traced {
+    printed(pipeline, true)
+}
+
+fn printed(pipeline: &Pipeline, traced: bool) -> Traced {
     let mut text = Text {
         pipeline,
         out: String::new(),
@@ -155,6 +203,10 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         tiling: 0,
         more_loops: false,
         releases: false,
+        traced,
+        in_role: false,
+        sites: Vec::new(),
+        statement: String::new(),
     };
     let params = params::of(pipeline);
     text.head(&params);
@@ -163,7 +215,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         Arch::Sm90 => "sm_90a",
         Arch::Cpu => "",
     };
-    CudaSource {
+    let source = CudaSource {
         entry: pipeline.kernel.name.clone(),
         arch,
         shared_bytes: pipeline.shared_bytes(),
@@ -174,6 +226,10 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         waits: text.waits(),
         origins: text.origins,
         text: text.out,
+    };
+    Traced {
+        source,
+        sites: text.sites,
     }
 }
 
@@ -200,6 +256,14 @@ struct Text<'a> {
     more_loops: bool,
     /// Whether it releases slots some stores later.
     releases: bool,
+    /// Whether it is a traced kernel's.
+    traced: bool,
+    /// Whether a role's body is being printed.
+    in_role: bool,
+    /// Its probes so far.
+    sites: Vec<Site>,
+    /// The words of the statement that is being printed, for probes.
+    statement: String,
 }
 
 impl Text<'_> {

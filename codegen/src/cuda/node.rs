@@ -17,7 +17,9 @@ impl Text<'_> {
         self.run_by = warp.run_by;
         self.group = warp.run_by == RunBy::Groups;
         self.all_lanes = !self.group && warp.lanes() == Lanes::All;
+        self.probe_start();
         self.list(&warp.body);
+        self.probe_end();
         self.all_lanes = false;
     }
 
@@ -101,6 +103,9 @@ impl Text<'_> {
             Node::Note(note) => {
                 self.origin = note.loc;
                 self.line(format!("// {}", note.words));
+                if self.traced {
+                    self.statement.clone_from(&note.words);
+                }
             }
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
@@ -194,6 +199,7 @@ impl Text<'_> {
                     self.role.to_uppercase(),
                 );
                 self.line(format!("{at}.wait({name}.phase{flip}, watch, {role});"));
+                self.probe_full(*barrier == barrier.ring.full());
             }
             Node::TestWait { ring } => {
                 let name = self.pipeline.ring(*ring).name;
@@ -211,6 +217,7 @@ impl Text<'_> {
                 self.line(format!(
                     "if (!{name}.over) {at}.wait({name}.phase, watch, {role});"
                 ));
+                self.probe_full(true);
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
@@ -396,6 +403,8 @@ impl Text<'_> {
                 at_least,
             } => {
                 let mut cell = self.cell(*counter, cell);
+                let (own, all) = (cell.clone(), (lag, at_least) == (&0, &None));
+                self.probe_waits(*counter, &own);
                 let verb = match (lag, at_least) {
                     (0, None) => "counter_wait",
                     (0, Some(arrivals)) => {
@@ -411,6 +420,7 @@ impl Text<'_> {
                 self.line(format!(
                     "{verb}(plan.cells, me, {cell}, watch, {role}, {what});"
                 ));
+                self.probe_met(*counter, &own, all);
             }
             Node::CopyScales {
                 tensor,
@@ -439,6 +449,10 @@ impl Text<'_> {
                 amount,
             } => {
                 let cell = self.cell(*counter, cell);
+                if let Whose::Rank(rank) = whose {
+                    let at = format!("counter_on(plan.cells, {}, {cell})", self.expr(rank));
+                    self.probe_signals(Some(*counter), &at, false);
+                }
                 self.line(match whose {
                     Whose::Rank(rank) => {
                         let rank = self.expr(rank);
@@ -462,6 +476,7 @@ impl Text<'_> {
                 ));
             }
             Node::Flush { amount } => {
+                self.probe_signals(None, "unsignalled", true);
                 self.line(format!(
                     "if (unsignalled) counter_add(unsignalled, {amount});"
                 ));

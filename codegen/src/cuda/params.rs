@@ -1,4 +1,4 @@
-//! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
+//! Parameters of a kernel: tensor maps, the numbers of one launch, and a place to report a stall.
 
 pub(super) use crate::warp::field_name as name;
 use crate::warp::{Ctas, Expr, Field, FragmentOp, MOST_STEPS, MapId, Node, Pipeline, Whose};

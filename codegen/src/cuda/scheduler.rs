@@ -106,7 +106,7 @@ impl Text<'_> {
                 if text.group && !text.first_is_alike() {
                     text.declare_first();
                 }
-                text.list(body);
+                text.probed_item(of, body);
                 text.tiling = outer;
             });
         }

@@ -1,4 +1,4 @@
-//! What the text calls things, and says of maps and constants in words.
+//! Names in a kernel's text, and its comments on maps and constants.
 
 use crate::kernel::{Buffer, DimId};
 use crate::order::TileOrder;

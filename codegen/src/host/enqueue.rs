@@ -11,7 +11,8 @@ use crate::diag::Diagnostics;
 use crate::kernel::OpId;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
-use crate::unroll::{self, EVERYWHERE, Span, StepKind};
+use crate::region::Span;
+use crate::unroll::{self, StepKind};
 use crate::warp::Pipeline;
 use std::collections::BTreeMap;
 
@@ -114,15 +115,8 @@ impl Pipeline {
                     }
                 }
                 StepKind::Copy { dst, src } => {
-                    let homes = match dst.home {
-                        EVERYWHERE => 0..plan.geometry.world as u16,
-                        home => home..home + 1,
-                    };
-                    for dst in homes.map(|home| Span { home, ..dst }) {
-                        // A multicast's data is already in place at home.
-                        if dst != src && dst.elements() > 0 {
-                            push(self.copy(plan, &dst, &src));
-                        }
+                    for (dst, src) in dst.copied_from(&src, kernel, &plan.geometry) {
+                        push(self.copy(plan, &dst, &src));
                     }
                 }
                 StepKind::Signal {

@@ -4,7 +4,7 @@ use crate::encoded::scale_of;
 use crate::kernel::Kernel;
 use crate::program::{Program, ScaleBlock, Side, TensorId, Usage};
 use crate::shape::Extent;
-use crate::unroll::{Span, span_of};
+use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2};
 
 /// How the sums of one product are made along K.
@@ -25,7 +25,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// That of an operand.
+    /// The blocks whose scales an operand has; `None` if it has none.
     pub fn of(program: &Program, operand: TensorId) -> Option<Blocks> {
         let scale = scale_of(program, operand)?;
         let usage = program.tensors[scale.index()].usage;
@@ -37,15 +37,20 @@ impl Blocks {
         })
     }
 
-    /// What it has of so many rows and so much of K of the operand.
-    pub fn span(self, rows: Extent, depth: u32, home: u16) -> Span {
-        Span {
-            home,
-            ..span_of((self.scale, self.usage), self.block, (rows, depth))
+    /// Its rows and columns for these rows of the operand, over so much of K.
+    pub fn window(self, rows: Extent, depth: u32) -> [Extent; 2] {
+        let blocks = Extent {
+            start: 0,
+            end: depth.div_ceil(BLOCK),
+        };
+        let rows = rows.in_blocks(self.block.rows());
+        match self.usage.operand_rows() {
+            Some(Side::Columns) => [blocks, rows],
+            Some(Side::Rows) | None => [rows, blocks],
         }
     }
 
-    /// The factor of each of the operand's rows for each 128 of K, from what [`Blocks::span`] has.
+    /// The factor of each of the operand's rows for each 128 of K, from its numbers for them.
     pub fn factors<T: Copy>(self, rows: Extent, plane: &ArrayView2<'_, T>) -> Array2<T> {
         let by = self.block.rows() as usize;
         let first = rows.start as usize / by;
@@ -67,7 +72,7 @@ impl Blocks {
 }
 
 impl Summing {
-    /// How a kernel sums the product of two tensors.
+    /// The way a kernel sums the product of two tensors.
     pub fn of(kernel: &Kernel, operands: [TensorId; 2]) -> Summing {
         let fp8 = operands.map(|of| kernel.buffers[of.index()].dtype.is_fp8());
         let scale = |operand: TensorId| {

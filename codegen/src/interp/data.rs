@@ -10,16 +10,16 @@ mod tile;
 pub(super) use evaluate::evaluate;
 pub(super) use tile::Tile;
 
-use super::blocks::{Blocks, Summing};
+use super::blocks::Summing;
 use super::outcome::Input;
 use super::policy::Numbers;
 use super::setup::Setup;
 use crate::dtype::Dtype;
 use crate::program::{AtStart, TensorId};
+use crate::region::{Rectangle, Span};
 use crate::shape::Extent;
-use crate::unroll::Span;
 use layout::Layout;
-use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, CowArray, Ix2, ShapeBuilder, concatenate};
 use std::ops::Range;
 
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Data {
             }
             let geometry = &setup.plan(launch, rank).geometry;
             let rows = match buffer.usage.at_start() {
-                AtStart::Shard => geometry.chunk(buffer.rows, u32::from(rank)),
+                AtStart::Shard => geometry.owned(buffer.rows, u32::from(rank)),
                 AtStart::Whole | AtStart::Nothing => setup.held(launch, rank, id),
             };
             let columns = Extent {
@@ -128,7 +128,7 @@ impl Data {
                 rows,
                 columns,
             };
-            self.write(rank, &span, &values, false);
+            self.write(&span, &values, false);
         }
     }
 
@@ -180,8 +180,8 @@ impl Data {
         (rows, values)
     }
 
-    fn view(&self, home: u16, span: &Span) -> ArrayView2<'_, f32> {
-        let store = self.store(home, span.buffer);
+    fn view(&self, span: &Span) -> ArrayView2<'_, f32> {
+        let store = self.store(span.home, span.buffer);
         let shape = (span.rows.len() as usize, span.columns.len() as usize);
         let view = match store.layout.begin(span) {
             None => ArrayView2::from_shape(shape, &[]),
@@ -193,8 +193,27 @@ impl Data {
         view.expect("the rectangle was checked to be inside")
     }
 
-    fn view_mut(&mut self, home: u16, span: &Span) -> ArrayViewMut2<'_, f32> {
-        let store = self.store_mut(home, span.buffer);
+    /// The numbers of a rectangle, which may be in several shards: where rows are contiguous, each shard is a matrix of its own.
+    fn part(&self, span: &Span) -> CowArray<'_, f32, Ix2> {
+        let layout = &self.store(span.home, span.buffer).layout;
+        let parts: Vec<_> = layout.matrices(span.rows).collect();
+        if parts.len() == 1 {
+            return self.view(span).into();
+        }
+        let views: Vec<_> = (parts.iter())
+            .map(|rows| {
+                self.view(&Span {
+                    rows: *rows,
+                    ..*span
+                })
+            })
+            .collect();
+        let all = concatenate(Axis(0), &views).expect("they have the same columns");
+        all.into()
+    }
+
+    fn view_mut(&mut self, span: &Span) -> ArrayViewMut2<'_, f32> {
+        let store = self.store_mut(span.home, span.buffer);
         let shape = (span.rows.len() as usize, span.columns.len() as usize);
         let view = match store.layout.begin(span) {
             None => ArrayViewMut2::from_shape(shape, &mut []),
@@ -210,24 +229,23 @@ impl Data {
     pub fn dot(
         &self,
         tile: &mut Tile,
-        home: u16,
         [a, b]: [&Span; 2],
+        scales: [Option<Span>; 2],
         shares: &[Range<usize>],
         summing: &Summing,
     ) {
-        let views = [a, b].map(|span| self.view(home, span));
-        let [of_a, of_b] = [a, b].map(|span| self.store(home, span.buffer).dtype);
+        let parts = [a, b].map(|span| self.part(span));
+        let views = parts.each_ref().map(|part| part.view());
+        let [of_a, of_b] = [a, b].map(|span| self.store(span.home, span.buffer).dtype);
         if !summing.promoted {
             tile.dot((&views[0], of_a), (&views[1], of_b), shares);
             return;
         }
-        let factors = |(blocks, of): (Option<Blocks>, &Span)| {
-            let blocks = blocks?;
-            let span = blocks.span(of.rows, of.columns.len(), home);
-            Some(blocks.factors(of.rows, &self.view(home, &span)))
+        let factors = |at: usize| {
+            let (blocks, scales) = (summing.scales[at]?, scales[at]?);
+            Some(blocks.factors([a, b][at].rows, &self.part(&scales).view()))
         };
-        let [x, w] = summing.scales;
-        let factors = [(x, a), (w, b)].map(factors);
+        let factors = [0, 1].map(factors);
         let [left, right] = &views;
         tile.promoted_dot((left, of_a), (right, of_b), shares, &factors);
     }
@@ -237,26 +255,25 @@ impl Data {
     pub fn reduce(
         &mut self,
         tile: &mut Tile,
-        homes: std::ops::Range<u16>,
-        from: &Span,
-        scales: Option<&Span>,
+        from: &Rectangle,
+        scales: Option<&Rectangle>,
+        world: usize,
     ) {
         tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
+        let homes = from.owner.ranks(world as u32);
         if let Some(scales) = scales {
-            let (codes, scales) = (self.view(homes.start, from), self.view(homes.start, scales));
+            let [codes, scales] = [from, scales].map(|it| self.view(&it.on(homes.start)));
             return tile.reduce_scaled(&codes, &scales);
         }
-        let dtype = self.store(homes.start, from.buffer).dtype;
+        let dtype = self.store(homes.start, from.tensor).dtype;
         let mut order: Vec<u16> = homes.collect();
-        for at in (1..order.len()).rev() {
-            order.swap(at, self.switch.below(at as u64 + 1) as usize);
-        }
-        tile.reduce(order.iter().map(|home| self.view(*home, from)), dtype);
+        self.switch.shuffle(&mut order);
+        tile.reduce(order.iter().map(|home| self.view(&from.on(*home))), dtype);
     }
 
     /// `tile = from`.
-    pub fn load(&self, tile: &mut Tile, home: u16, from: &Span) {
-        let view = self.view(home, from);
+    pub fn load(&self, tile: &mut Tile, from: &Span) {
+        let view = self.part(from);
         tile.shaped(view.nrows(), view.ncols());
         let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
             .expect("the tile was just shaped");
@@ -264,27 +281,27 @@ impl Data {
     }
 
     /// Moves a rectangle to another of the same size and type (a copy rounds where the types differ).
-    pub fn copy(&mut self, (to, dst): (u16, &Span), (from, src): (u16, &Span)) {
+    pub fn copy(&mut self, dst: &Span, src: &Span) {
         let mut line = std::mem::take(&mut self.line);
         line.clear();
-        line.extend(self.view(from, src).iter());
-        let same = self.store(to, dst.buffer).dtype == self.store(from, src.buffer).dtype;
-        if same {
+        line.extend(self.view(src).iter());
+        let [to, from] = [dst, src].map(|it| self.store(it.home, it.buffer).dtype);
+        if to == from {
             let view = ArrayView2::from_shape(
                 (src.rows.len() as usize, src.columns.len() as usize),
                 &line,
             )
             .expect("as many as were read");
-            self.view_mut(to, dst).assign(&view);
+            self.view_mut(dst).assign(&view);
         } else {
-            self.write(to, dst, &line, false);
+            self.write(dst, &line, false);
         }
         self.line = line;
     }
 
     /// Rounds `values`, row by row, and stores them or adds them (which rounds once more).
-    pub fn write(&mut self, home: u16, dst: &Span, values: &[f32], add: bool) {
-        let store = self.store_mut(home, dst.buffer);
+    pub fn write(&mut self, dst: &Span, values: &[f32], add: bool) {
+        let store = self.store_mut(dst.home, dst.buffer);
         let (columns, dtype) = (dst.columns.len() as usize, store.dtype);
         if values.is_empty() {
             return;

@@ -415,8 +415,8 @@ impl<'a> Ranks<'a> {
             start: of.rows.start,
             end: of.rows.end,
         };
-        let span = blocks.span(rows, of.columns.len() as u32, rank as u16);
-        let window = (span.rows.range(), span.columns.range());
+        let [lines, steps] = blocks.window(rows, of.columns.len() as u32);
+        let window = (lines.range(), steps.range());
         let plane = &self.plane(rank, blocks.scale.index()).value;
         Some(blocks.factors(rows, &part(plane, &window)))
     }

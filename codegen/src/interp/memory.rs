@@ -14,14 +14,14 @@ use super::failure::{Check, FailureKind, Rect};
 use super::setup::{Cuts, Setup};
 use super::tags::{Tag, Tags};
 use crate::program::TensorId;
+use crate::region::{Access, Span};
 use crate::shape::Extent;
-use crate::unroll::Span;
-use bounds::bounds;
 use cell::{Cell, EMPTY, unordered};
 use std::rc::Rc;
 use who::NEVER;
 
-pub(super) use who::{Mode, Who};
+pub(super) use bounds::bounds;
+pub(super) use who::Who;
 
 /// One rank's buffer.
 #[derive(Clone, Debug)]
@@ -74,18 +74,15 @@ impl Memory {
         usize::from(home) * self.buffers + buffer.index()
     }
 
-    /// Checks an access to `home`'s memory and records it. `tags` are the written sum. Gives the sum that is there
-    /// afterwards.
+    /// Checks an access to a box that is in its memory, and records it. `tags` are the written sum. Gives the sum that is there afterwards.
     pub fn touch(
         &mut self,
         setup: &Setup<'_>,
         who: &Who<'_>,
-        (span, home): (&Span, u16),
-        mode: Mode,
-        tags: &Tags,
+        span: &Span,
+        (mode, tags): (Access, &Tags),
     ) -> Check<Tags> {
-        let launch = who.at.launch;
-        bounds(setup, who, span, home, mode)?;
+        let (launch, home) = (who.at.launch, span.home);
         let (mine, theirs) = (
             setup.plan(launch, who.at.rank).hash,
             setup.plan(launch, home).hash,
@@ -99,10 +96,10 @@ impl Memory {
         }
         let buffer = &setup.kernel.buffers[span.buffer.index()];
         if buffer.is_scratch() {
-            self.before_end(setup, who, span, home, mode)?;
-            self.same_division(setup, who, span, home, mode)?;
+            self.before_end(setup, who, span, mode)?;
+            self.same_division(setup, who, span, mode)?;
         } else {
-            self.in_launch(setup, who, span, home, mode)?;
+            self.in_launch(setup, who, span, mode)?;
         }
         let index = self.index(home, span.buffer);
         let shadow = &mut self.shadows[index];
@@ -129,10 +126,10 @@ impl Memory {
                         start: grid.columns[column],
                         end: grid.columns[column + 1],
                     },
-                    ..setup.rect(span, home)
+                    ..setup.rect(span)
                 };
                 let cell = &mut shadow.cells[at];
-                let untouched = cell.write.is_none() && mode != Mode::Read;
+                let untouched = cell.write.is_none() && mode != Access::Read;
                 if let Some(other) = shadow
                     .before
                     .iter()
@@ -141,9 +138,9 @@ impl Memory {
                     return Err(unordered(setup, who, mode, other, "touches", place()));
                 }
                 match mode {
-                    Mode::Read => cell.read(setup, who, &place)?,
-                    Mode::Write => cell.write(setup, who, output, tags, &place)?,
-                    Mode::Add => cell.add(setup, who, once, tags, &place)?,
+                    Access::Read => cell.read(setup, who, &place)?,
+                    Access::Write => cell.write(setup, who, output, tags, &place)?,
+                    Access::Add => cell.add(setup, who, once, tags, &place)?,
                 }
                 match &found {
                     None => found = Some(cell.tags.clone()),
@@ -161,27 +158,26 @@ impl Memory {
         setup: &Setup<'_>,
         who: &Who<'_>,
         span: &Span,
-        home: u16,
-        mode: Mode,
+        mode: Access,
     ) -> Check<()> {
-        let launch = who.at.launch;
+        let (launch, home) = (who.at.launch, span.home);
         let window = self.windows[usize::from(home)];
         if window == Window::In(launch) {
             return Ok(());
         }
-        let what = setup.rect(span, home);
+        let what = setup.rect(span);
         let by = setup.site(&who.at, mode.verb());
         let (Window::Before(theirs) | Window::In(theirs)) = window;
         let kind = if theirs > launch {
             // The rank is done with this launch.
             match (mode, window) {
-                (Mode::Write | Mode::Add, _) => FailureKind::LateWrite { by, what },
-                (Mode::Read, Window::In(_)) => FailureKind::StaleRead {
+                (Access::Write | Access::Add, _) => FailureKind::LateWrite { by, what },
+                (Access::Read, Window::In(_)) => FailureKind::StaleRead {
                     by,
                     what,
                     writer: setup.site(&Epoch::host(home, theirs), "writes"),
                 },
-                (Mode::Read, Window::Before(_)) => FailureKind::Overwrite {
+                (Access::Read, Window::Before(_)) => FailureKind::Overwrite {
                     by: setup.site(&Epoch::host(home, theirs), "writes"),
                     what,
                     other: by,
@@ -190,13 +186,13 @@ impl Memory {
         } else {
             let before = setup.site(&Epoch::host(home, theirs.saturating_sub(1)), "uses");
             match mode {
-                Mode::Write | Mode::Add => FailureKind::Overwrite {
+                Access::Write | Access::Add => FailureKind::Overwrite {
                     by,
                     what,
                     other: before,
                 },
-                Mode::Read if launch == 0 => FailureKind::UninitialisedRead { by, what },
-                Mode::Read => FailureKind::StaleRead {
+                Access::Read if launch == 0 => FailureKind::UninitialisedRead { by, what },
+                Access::Read => FailureKind::StaleRead {
                     by,
                     what,
                     writer: before,
@@ -207,21 +203,14 @@ impl Memory {
     }
 
     /// A write to a rank's scratch must come before the rank's launch ends.
-    fn before_end(
-        &self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        span: &Span,
-        home: u16,
-        mode: Mode,
-    ) -> Check<()> {
-        let (Window::Before(now) | Window::In(now)) = self.windows[usize::from(home)];
-        if mode == Mode::Read || now <= who.at.launch {
+    fn before_end(&self, setup: &Setup<'_>, who: &Who<'_>, span: &Span, mode: Access) -> Check<()> {
+        let (Window::Before(now) | Window::In(now)) = self.windows[usize::from(span.home)];
+        if mode == Access::Read || now <= who.at.launch {
             return Ok(());
         }
         Err(Box::new(FailureKind::LateWrite {
             by: setup.site(&who.at, mode.verb()),
-            what: setup.rect(span, home),
+            what: setup.rect(span),
         }))
     }
 
@@ -232,9 +221,9 @@ impl Memory {
         setup: &Setup<'_>,
         who: &Who<'_>,
         span: &Span,
-        home: u16,
-        mode: Mode,
+        mode: Access,
     ) -> Check<()> {
+        let home = span.home;
         let index = self.index(home, span.buffer);
         let grid = setup.grid_index(who.at.launch, home);
         let old = &mut self.shadows[index];
@@ -242,14 +231,14 @@ impl Memory {
             return Ok(());
         }
         if let Some(latest) = old.latest.filter(|latest| latest.launch > who.at.launch) {
-            let what = setup.rect(span, home);
+            let what = setup.rect(span);
             return Err(Box::new(match mode {
-                Mode::Read => FailureKind::StaleRead {
+                Access::Read => FailureKind::StaleRead {
                     by: setup.site(&who.at, mode.verb()),
                     what,
                     writer: setup.site(&latest, "writes"),
                 },
-                Mode::Write | Mode::Add => FailureKind::Overwrite {
+                Access::Write | Access::Add => FailureKind::Overwrite {
                     by: setup.site(&who.at, mode.verb()),
                     what,
                     other: setup.site(&latest, "touches"),

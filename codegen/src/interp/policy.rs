@@ -73,4 +73,11 @@ impl Numbers {
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end
     }
+
+    /// Puts the items of a list in an order that is drawn.
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for at in (1..list.len()).rev() {
+            list.swap(at, self.below(at as u64 + 1) as usize);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 mod cuts;
 mod partial;
 
-pub(super) use cuts::{Cuts, homes};
+pub(super) use cuts::Cuts;
 
 use super::clocks::{Epoch, HOST};
 use super::failure::{CellName, Failure, FailureKind, Rect, Site};
@@ -12,8 +12,9 @@ use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::proof::Series;
+use crate::region::Span;
 use crate::shape::Extent;
-use crate::unroll::{Span, StepKind};
+use crate::unroll::StepKind;
 use cuts::grids;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -180,10 +181,10 @@ impl<'a> Setup<'a> {
         }
     }
 
-    pub fn rect(&self, span: &Span, home: u16) -> Rect {
+    pub fn rect(&self, span: &Span) -> Rect {
         Rect {
             buffer: self.kernel.buffers[span.buffer.index()].name.clone(),
-            home,
+            home: span.home,
             slot: span.slot,
             rows: span.rows,
             columns: span.columns,

@@ -4,8 +4,8 @@ use crate::dtype::Dtype;
 use crate::encoded::elements;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, ItemOrder, PartitionId, Place, Program, Setting, Side, Stmt, StmtKind, TensorId,
-    Usage, Var,
+    Block, Choice, ItemOrder, Partition, PartitionId, Place, Program, Setting, Side, Stmt,
+    StmtKind, TensorId, Usage, Var,
 };
 use crate::shape::Shape;
 use crate::variant::{BLOCK, Variant};
@@ -171,12 +171,6 @@ impl<'p> Sizes<'p> {
         self.sides[tensor][COLUMNS]
     }
 
-    /// How many chunks a tensor is divided into, by rows or by columns.
-    pub fn chunks(&self, tensor: usize) -> u32 {
-        let divided = self.chunked[tensor].contains(&true);
-        if divided { self.world } else { 1 }
-    }
-
     /// The rows of a chunk: short or empty at the end.
     pub fn chunk(&self, tensor: usize, chunk: u32) -> Range<u32> {
         self.part(tensor, ROWS, chunk)
@@ -238,20 +232,38 @@ impl<'p> Sizes<'p> {
 
     /// Whether a side of a partition is divided over the ranks.
     pub fn divides(&self, partition: PartitionId, side: Side) -> bool {
-        let tensor = self.program.partitions[partition.index()].tensor;
-        let [rows, columns] = self.chunked[tensor.index()];
+        let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
+        let [rows, columns] = self.chunked[tensor.index()].map(|divided| divided && !across);
         match side {
             Side::Rows => rows,
             Side::Columns => columns && !rows,
         }
     }
 
+    /// Chunks of a partition.
+    pub fn chunks_of(&self, partition: PartitionId) -> u32 {
+        let divided = Side::ALL.map(|side| self.divides(partition, side));
+        if divided.contains(&true) {
+            self.world
+        } else {
+            1
+        }
+    }
+
+    /// What the items of a chunk have of a side: all of it where they are across shards.
+    fn part_of(&self, partition: PartitionId, side: usize, chunk: u32) -> Range<u32> {
+        let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
+        match across {
+            true => 0..self.sides[tensor.index()][side],
+            false => self.part(tensor.index(), side, chunk),
+        }
+    }
+
     /// The items of one chunk, as rows and columns of them.
     pub fn grid(&self, partition: PartitionId, chunk: u32) -> (u32, u32) {
-        let tensor = self.program.partitions[partition.index()].tensor.index();
         let (rows, columns) = self.block(partition);
         let count = |side: usize, block: Option<u32>| {
-            let size = self.part(tensor, side, chunk).len() as u32;
+            let size = self.part_of(partition, side, chunk).len() as u32;
             block.map_or(u32::from(size > 0), |block| size.div_ceil(block))
         };
         (count(ROWS, rows), count(COLUMNS, columns))
@@ -259,7 +271,6 @@ impl<'p> Sizes<'p> {
 
     /// The rows and columns of an item.
     pub fn item(&self, partition: PartitionId, item: Item) -> (Range<u32>, Range<u32>) {
-        let tensor = self.program.partitions[partition.index()].tensor.index();
         let (rows, columns) = self.block(partition);
         let cut = |all: Range<u32>, block: Option<u32>, at: u32| match block {
             None => all,
@@ -269,8 +280,12 @@ impl<'p> Sizes<'p> {
             }
         };
         (
-            cut(self.part(tensor, ROWS, item.chunk), rows, item.row),
-            cut(self.part(tensor, COLUMNS, item.chunk), columns, item.column),
+            cut(self.part_of(partition, ROWS, item.chunk), rows, item.row),
+            cut(
+                self.part_of(partition, COLUMNS, item.chunk),
+                columns,
+                item.column,
+            ),
         )
     }
 
@@ -281,7 +296,7 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// Whether sums of FP8 products are promoted.
+    /// True if sums of FP8 products are promoted to f32.
     pub fn promotes(&self) -> bool {
         self.variant.promotes()
     }

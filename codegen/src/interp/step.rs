@@ -6,13 +6,14 @@ use super::data::evaluate;
 use super::emulator::{Acc, Emulator, Turn};
 use super::failure::Check;
 use super::failure::FailureKind;
-use super::memory::{Memory, Mode, Who};
-use super::setup::{Setup, homes};
+use super::memory::{Memory, Who, bounds};
+use super::setup::Setup;
 use super::tags::{Tag, Tags};
 use crate::kernel::{Kernel, RoleKind, ValueId};
 use crate::program::StoreMode;
+use crate::region::{Access, Owner, Rectangle, Span, as_lines};
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind, as_lines};
+use crate::unroll::StepKind;
 use crate::value::AccId;
 use std::ops::Range;
 
@@ -66,55 +67,59 @@ impl Emulator<'_> {
             }
             StepKind::Copy { dst, src } => {
                 same_size(setup, &who, &dst, &src)?;
-                one_home(setup, &who, &src)?;
-                let tags = self.touch(&who, &src, src.home, Mode::Read, &Tags::NOTHING)?;
-                for home in homes(&dst, setup.world) {
-                    // A multicast reaches the sender too, where the data already is.
-                    if dst.home == EVERYWHERE && (Span { home, ..dst }) == src {
+                let from = one_home(setup, &who, &src)?;
+                // What travels is in one shard.
+                bounds(setup, &who, &from, Access::Read)?;
+                let tags = self.read(&who, &src)?;
+                let kept = dst.kept_by(&src, at.rank);
+                for home in dst.owner.ranks(setup.world as u32) {
+                    if Some(home) == kept {
                         continue;
                     }
-                    self.touch(&who, &dst, home, Mode::Write, &tags)?;
+                    bounds(setup, &who, &dst.on(home), Access::Write)?;
+                    self.write(&who, (&dst, home), Access::Write, &tags)?;
                     if self.data.wanted() {
-                        self.data.copy((home, &dst), (src.home, &src));
+                        self.data.copy(&dst.on(home), &from);
                     }
                 }
             }
             StepKind::Dot { acc, a, b } => {
                 if a.columns.len() != b.columns.len() {
-                    same_size(setup, &who, &Span { rows: a.rows, ..b }, &a)?;
+                    same_size(setup, &who, &Rectangle { rows: a.rows, ..b }, &a)?;
                 }
-                let scales = [a, b].map(|operand| setup.kernel.scales_read(&operand));
-                for span in [a, b].into_iter().chain(scales.into_iter().flatten()) {
-                    one_home(setup, &who, &span)?;
-                    self.touch(&who, &span, span.home, Mode::Read, &Tags::NOTHING)?;
+                let [left, right] = [a, b].map(|of| one_home(setup, &who, &of));
+                let operands = [&left?, &right?];
+                for (_, plane) in step.kind.planes(setup.kernel) {
+                    self.read(&who, &plane)?;
                 }
                 let acc = &mut accs[usize::from(acc.0)];
                 acc.live = true;
-                let product = Tags::one(Tag::Product(at.rank, a.buffer, b.buffer));
+                let product = Tags::one(Tag::Product(at.rank, a.tensor, b.tensor));
                 acc.tags = acc.tags.plus(&product, 1);
                 if self.data.wanted() {
                     let shares = shares(setup.kernel, usize::from(at.role), a.columns.len());
-                    let summing = Summing::of(setup.kernel, [a.buffer, b.buffer]);
-                    let operands = [&a, &b];
+                    let summing = Summing::of(setup.kernel, [a.tensor, b.tensor]);
+                    let scales = [a, b].map(|of| setup.kernel.operand_scales(&of));
+                    let scales = scales.map(|of| of.map(|of| of.on(at.rank)));
                     self.data
-                        .dot(&mut acc.tile, a.home, operands, &shares, &summing);
+                        .dot(&mut acc.tile, operands, scales, &shares, &summing);
                 }
             }
             StepKind::Reduce { acc, from } => {
                 let acc = &mut accs[usize::from(acc.0)];
                 acc.live = true;
-                for home in homes(&from, setup.world) {
-                    let there = self.touch(&who, &from, home, Mode::Read, &Tags::NOTHING)?;
+                for home in from.owner.ranks(setup.world as u32) {
+                    let owner = Owner::Rank(home);
+                    let there = self.read(&who, &Rectangle { owner, ..from })?;
                     acc.tags = acc.tags.plus(&there, 1);
                 }
-                let scales = setup.kernel.scales_of_tile(&from);
+                let scales = setup.kernel.tile_scales(&from);
                 if let Some(scales) = &scales {
-                    self.touch(&who, scales, scales.home, Mode::Read, &Tags::NOTHING)?;
+                    self.read(&who, scales)?;
                 }
                 if self.data.wanted() {
-                    let homes = homes(&from, setup.world);
                     self.data
-                        .reduce(&mut acc.tile, homes, &from, scales.as_ref());
+                        .reduce(&mut acc.tile, &from, scales.as_ref(), setup.world);
                 }
             }
             StepKind::OwnTerm { acc, value, of } => {
@@ -126,21 +131,21 @@ impl Emulator<'_> {
                 acc.live = true;
                 acc.tags = acc.tags.plus(&tags, 1);
                 if let Some(values) = values {
-                    let dtype = setup.kernel.buffers[of.buffer.index()].dtype;
+                    let dtype = setup.kernel.buffers[of.tensor.index()].dtype;
                     acc.tile
                         .shaped(of.rows.len() as usize, of.columns.len() as usize);
                     acc.tile.add_own(&values, dtype);
                 }
             }
             StepKind::Load { acc, from } => {
-                one_home(setup, &who, &from)?;
-                let there = self.touch(&who, &from, from.home, Mode::Read, &Tags::NOTHING)?;
+                let there = self.read(&who, &from)?;
+                let here = one_home(setup, &who, &from)?;
                 let acc = &mut accs[usize::from(acc.0)];
                 (acc.live, acc.tags) = (true, there);
                 if self.data.wanted() {
-                    self.data.load(&mut acc.tile, from.home, &from);
+                    self.data.load(&mut acc.tile, &here);
                     acc.tile
-                        .laid(setup.kernel.buffers[from.buffer.index()].usage);
+                        .laid(setup.kernel.buffers[from.tensor.index()].usage);
                 }
             }
             StepKind::Store {
@@ -148,9 +153,8 @@ impl Emulator<'_> {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
-                self.store(&who, &accs, (&dst, scales.as_ref()), mode, value)?;
+                self.store(&who, &accs, &dst, mode, value)?;
                 if let Some(amax) = amax.filter(|_| self.data.wanted()) {
                     let values = self.evaluated(&accs, &dst, amax.of);
                     self.data.measure(at.rank, amax.to, &values);
@@ -161,27 +165,49 @@ impl Emulator<'_> {
         Ok(())
     }
 
-    fn touch(
+    /// Reads a rectangle: the sum that all of its boxes hold.
+    fn read(&mut self, who: &Who<'_>, of: &Rectangle) -> Check<Tags> {
+        let setup = self.setup;
+        let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
+        let mut found: Option<Tags> = None;
+        for one in of.boxes(setup.kernel, geometry) {
+            bounds(setup, who, &one, Access::Read)?;
+            let mode = (Access::Read, &Tags::NOTHING);
+            let there = Memory::touch(&mut self.memory, setup, who, &one, mode)?;
+            found = Some(match found {
+                Some(known) if known != there => Tags::one(Tag::Broken),
+                Some(_) | None => there,
+            });
+        }
+        Ok(found.unwrap_or_default())
+    }
+
+    /// Writes, or adds to, a rectangle of a rank's memory.
+    fn write(
         &mut self,
         who: &Who<'_>,
-        span: &Span,
-        home: u16,
-        mode: Mode,
+        (to, home): (&Rectangle, u16),
+        access: Access,
         tags: &Tags,
-    ) -> Check<Tags> {
-        let there = Memory::touch(&mut self.memory, self.setup, who, (span, home), mode, tags)?;
-        if mode == Mode::Write {
-            self.data
-                .divide(self.setup, who.at.launch, home, span.buffer);
+    ) -> Check<()> {
+        let setup = self.setup;
+        let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
+        let owner = Owner::Rank(home);
+        for one in (Rectangle { owner, ..*to }).boxes(setup.kernel, geometry) {
+            bounds(setup, who, &one, access)?;
+            Memory::touch(&mut self.memory, setup, who, &one, (access, tags))?;
+            if access == Access::Write {
+                self.data.divide(setup, who.at.launch, home, to.tensor);
+            }
         }
-        Ok(there)
+        Ok(())
     }
 
     fn store(
         &mut self,
         who: &Who<'_>,
         accs: &[Acc],
-        (dst, made): (&Span, Option<&Span>),
+        dst: &Rectangle,
         mode: StoreMode,
         id: ValueId,
     ) -> Check<()> {
@@ -190,27 +216,27 @@ impl Emulator<'_> {
         let of_acc = |acc: AccId| accs[usize::from(acc.0)].tags.clone();
         let world = (setup.kernel, setup.world as u16);
         let tags = Tags::of(value, &of_acc, who.at.rank, world);
-        let how = match mode {
-            StoreMode::Write => Mode::Write,
-            StoreMode::Add => Mode::Add,
-        };
+        let how = mode.access();
         let mut values = match self.data.wanted() {
             true => self.evaluated(accs, dst, id),
             false => Vec::new(),
         };
-        if let Some((made, rule)) = made.zip(made.and_then(|it| setup.kernel.rule_of(it.buffer))) {
+        let made = setup.kernel.tile_scales(dst);
+        let rule = made.and_then(|made| setup.kernel.rule_of(made.tensor));
+        if let Some((made, rule)) = made.zip(rule) {
             let scales = rule.scale_lines(&mut values, dst.columns.len() as usize);
-            let usage = setup.kernel.buffers[made.buffer.index()].usage;
+            let usage = setup.kernel.buffers[made.tensor.index()].usage;
             let scales = as_lines(usage, scales, dst.rows.len() as usize);
-            self.touch(who, made, made.home, Mode::Write, &Tags::NOTHING)?;
+            let here = one_home(setup, who, &made)?;
+            self.write(who, (&made, here.home), Access::Write, &Tags::NOTHING)?;
             if self.data.wanted() {
-                self.data.write(made.home, made, &scales, false);
+                self.data.write(&here, &scales, false);
             }
         }
-        for home in homes(dst, setup.world) {
-            self.touch(who, dst, home, how, &tags)?;
+        for home in dst.owner.ranks(setup.world as u32) {
+            self.write(who, (dst, home), how, &tags)?;
             if self.data.wanted() {
-                self.data.write(home, dst, &values, how == Mode::Add);
+                self.data.write(&dst.on(home), &values, how == Access::Add);
             }
         }
         Ok(())
@@ -219,7 +245,7 @@ impl Emulator<'_> {
 
 impl Emulator<'_> {
     /// What an expression is at each element of an item.
-    fn evaluated(&self, accs: &[Acc], item: &Span, value: ValueId) -> Vec<f32> {
+    fn evaluated(&self, accs: &[Acc], item: &Rectangle, value: ValueId) -> Vec<f32> {
         let value = &self.setup.kernel.values[usize::from(value.0)];
         let (rows, columns) = (item.rows.len() as usize, item.columns.len() as usize);
         let tile = |acc: AccId| {
@@ -247,25 +273,26 @@ pub(super) fn shares(kernel: &Kernel, role: usize, depth: u32) -> Vec<Range<usiz
         .collect()
 }
 
-fn same_size(setup: &Setup<'_>, who: &Who<'_>, dst: &Span, src: &Span) -> Check<()> {
+fn same_size(setup: &Setup<'_>, who: &Who<'_>, dst: &Rectangle, src: &Rectangle) -> Check<()> {
     if (dst.rows.len(), dst.columns.len()) == (src.rows.len(), src.columns.len()) {
         return Ok(());
     }
+    let home = src.owner.ranks(setup.world as u32).start;
     Err(Box::new(FailureKind::OutOfBounds {
         by: setup.site(&who.at, "reads"),
-        what: setup.rect(src, src.home),
+        what: setup.rect(&src.on(home)),
         inside: (dst.rows, dst.columns),
     }))
 }
 
-/// Only a sum reads from every rank at once.
-fn one_home(setup: &Setup<'_>, who: &Who<'_>, span: &Span) -> Check<()> {
-    if span.home != EVERYWHERE {
-        return Ok(());
+/// Where one rank has it: only a sum reads from every rank at once.
+fn one_home(setup: &Setup<'_>, who: &Who<'_>, of: &Rectangle) -> Check<Span> {
+    match of.owner {
+        Owner::Rank(home) => Ok(of.on(home)),
+        Owner::Everywhere => Err(Box::new(FailureKind::OutOfBounds {
+            by: setup.site(&who.at, "reads"),
+            what: setup.rect(&of.on(who.at.rank)),
+            inside: (Extent::default(), Extent::default()),
+        })),
     }
-    Err(Box::new(FailureKind::OutOfBounds {
-        by: setup.site(&who.at, "reads"),
-        what: setup.rect(span, EVERYWHERE),
-        inside: (Extent::default(), Extent::default()),
-    }))
 }

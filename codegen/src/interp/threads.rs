@@ -4,17 +4,20 @@
 //! on the number of threads.
 
 use std::num::NonZero;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 
 /// Multiply-adds that are worth a thread: about half a millisecond.
 const WORTH: u64 = 1 << 22;
 
+/// Cores of this process. Asked once: the answer is read from files, and small products would wait for it.
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get));
+
 /// Threads for so many multiply-adds; at least 1.
 pub(super) fn threads(work: u64) -> usize {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let worth = usize::try_from(work / WORTH).unwrap_or(cores);
-    cores.min(worth).max(1)
+    let worth = usize::try_from(work / WORTH).unwrap_or(usize::MAX);
+    CORES.min(worth).max(1)
 }
 
 /// Does `work` for each, on so many threads: each takes the next one. The caller is one of them.

@@ -1,6 +1,6 @@
-//! What ranks and roles pass to each other.
+//! Data that ranks and roles hand to each other.
 
-use super::{Kernel, OpKind, Region, visit};
+use super::{Access, Kernel, Region, visit};
 
 impl Kernel {
     /// Whether ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
@@ -20,9 +20,9 @@ impl Kernel {
         let mut found = region.home.is_remote();
         for role in &self.roles {
             visit(&role.body, &mut |op| {
-                if let OpKind::Copy { dst, .. } | OpKind::Store { dst, .. } = &op.kind {
-                    found |= dst.buffer == region.buffer;
-                }
+                let mut regions = op.kind.regions();
+                found |= regions
+                    .any(|(to, access)| access != Access::Read && to.buffer == region.buffer);
             });
         }
         found

@@ -1,7 +1,7 @@
 //! Rows and columns as one concept: the sides of a partition, and which of them is divided over the ranks.
 
 use super::{Axis, DimId, Kernel, Partition};
-use crate::program::{PartitionId, Side, Var};
+use crate::program::{PartitionId, Side, TensorId, Var};
 use crate::tiling::Tile;
 
 impl Partition {
@@ -34,7 +34,7 @@ impl Partition {
     /// Which side its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in every
     /// chunk, also where ranks divide that elsewhere.
     pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
-        let mut sides = Side::ALL.into_iter();
+        let mut sides = Side::ALL.into_iter().filter(|_| !self.across);
         sides.find(|side| chunked(self.dim(*side)))
     }
 
@@ -48,6 +48,7 @@ impl Partition {
         match self.chunked_side(&chunked) {
             None => WhichChunk::Only,
             own if own == along && items.chunked_side(&chunked) == Some(side) => WhichChunk::Items,
+            Some(own) if items.across && along == Some(own) => WhichChunk::Each,
             Some(_) => WhichChunk::Several,
         }
     }
@@ -60,12 +61,14 @@ pub(crate) enum WhichChunk {
     Only,
     /// In that of the item.
     Items,
+    /// In those of the shards that the item is in.
+    Each,
     /// In several.
     Several,
 }
 
 impl Axis {
-    /// That side of an item.
+    /// One side of an item's rectangle.
     pub const fn of(var: Var, side: Side) -> Axis {
         match side {
             Side::Rows => Axis::RowsOf(var),
@@ -91,6 +94,28 @@ impl Kernel {
         self.dims[usize::from(dim.0)].chunked
     }
 
+    /// Whether the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
+    /// blocks of it, are what the partition's chunks divide.
+    pub(crate) fn is_shard_of(&self, partition: PartitionId, tensor: TensorId, side: Side) -> bool {
+        let buffer = &self.buffers[tensor.index()];
+        let own = match side {
+            Side::Rows => buffer.rows,
+            Side::Columns => buffer.columns,
+        };
+        let by = self.chunked_side(partition);
+        let by = by.map(|side| self.partitions[partition.index()].dim(side));
+        by == Some(own) || by == Some(self.counted_by(own))
+    }
+
+    /// The size whose blocks a size counts, or itself.
+    pub(crate) fn counted_by(&self, dim: DimId) -> DimId {
+        let Some(of) = &self.dims[usize::from(dim.0)].blocks else {
+            return dim;
+        };
+        let named = self.dims.iter().position(|dim| dim.name == *of);
+        named.map_or(dim, |at| DimId(at as u16))
+    }
+
     /// The side that a partition's chunks divide: its rows, or else its columns. Its other side is whole in every chunk.
     pub fn chunked_side(&self, partition: PartitionId) -> Option<Side> {
         let partition = &self.partitions[partition.index()];
@@ -103,7 +128,8 @@ impl Kernel {
     }
 
     /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask for; and
+    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask
+    /// for; and
     /// where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of =

@@ -1,4 +1,4 @@
-//! How many slots a tensor has.
+//! Number of slots of a tensor.
 
 use super::Buffer;
 use crate::program::Slots;

@@ -10,7 +10,7 @@
 //! Every rank grants to every other rank in every launch, whatever the shape, so a launch with fewer rows (or none
 //! on some rank) keeps the count. The verifier does not trust this file: it checks every access across two launches.
 
-use crate::kernel::{Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, visit};
+use crate::kernel::{Access, Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, visit};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, Pick, TensorId, Var};
 use crate::rank::RankExpr;
@@ -39,7 +39,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
     let mut touched: BTreeMap<TensorId, Touched> = BTreeMap::new();
     for (role, index) in kernel.roles.iter().zip(0..) {
         visit(&role.body, &mut |op| {
-            for (region, access) in regions(&op.kind) {
+            for (region, access) in op.kind.regions() {
                 let remote = region.home.is_remote();
                 let entry = touched.entry(kernel.lent_with(region.buffer)).or_default();
                 match access {
@@ -50,10 +50,10 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                             entry.remote_readers.insert(index);
                         }
                     }
-                    Access::Write if remote => {
+                    Access::Write | Access::Add if remote => {
                         entry.remote_write.get_or_insert(op.id);
                     }
-                    Access::Write => {}
+                    Access::Write | Access::Add => {}
                 }
             }
         });
@@ -175,25 +175,6 @@ struct Guard {
     everyone: bool,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Access {
-    Read,
-    Write,
-}
-
-fn regions(kind: &OpKind) -> Vec<(&Region, Access)> {
-    match kind {
-        OpKind::Copy { dst, src } => vec![(src, Access::Read), (dst, Access::Write)],
-        OpKind::Dot { a, b, .. } => vec![(a, Access::Read), (b, Access::Read)],
-        OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => vec![(from, Access::Read)],
-        OpKind::Store { dst, .. } => vec![(dst, Access::Write)],
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => Vec::new(),
-    }
-}
-
 fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
     let mut guard_all = |body: Vec<Block>| {
         body.into_iter()
@@ -260,12 +241,12 @@ fn guard_ops(
     let mut out = Vec::with_capacity(body.len());
     for op in body {
         let at = kernel.loc(op.id);
-        for (region, access) in regions(&op.kind) {
+        for (region, access) in op.kind.regions() {
             let lent = kernel.lent_with(region.buffer);
             for guard in guards.iter().filter(|guard| guard.buffer == lent) {
                 let remote = region.home.is_remote();
                 let needed = match access {
-                    Access::Write => guard.writes && (remote || guard.everyone),
+                    Access::Write | Access::Add => guard.writes && (remote || guard.everyone),
                     Access::Read => guard.reads && remote,
                 };
                 let whom = match &region.home {

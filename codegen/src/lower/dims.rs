@@ -215,6 +215,7 @@ pub(super) fn match_dims(
                 columns: ids[&classes.of(partition.tensor, Side::Columns)],
                 row_block,
                 column_block,
+                across: partition.across,
             }
         })
         .collect();

@@ -5,9 +5,9 @@ use crate::machine::Machine;
 use crate::order::Chosen;
 use crate::plan::Plan;
 use crate::program::ScaleBlock;
+use crate::region::Rectangle;
 use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
 use crate::tiling::{StagedScale, Tiling};
-use crate::unroll::Span;
 
 /// Time in picoseconds. Whole numbers, so that equal times are equal and a sum does not depend on its order.
 pub(super) type Ps = u64;
@@ -141,22 +141,12 @@ impl<'a> Costs<'a> {
         self.kernel
     }
 
-    /// Bytes of a span.
-    pub(super) fn bytes(&self, span: &Span) -> u64 {
-        span.elements() * u64::from(self.kernel.buffers[span.buffer.index()].dtype.bytes())
-    }
-
-    /// Bytes of a span, and of its scales if it has some.
-    pub(super) fn bytes_with(&self, span: &Span, scales: Option<&Span>) -> u64 {
-        self.bytes(span) + scales.map_or(0, |scales| self.bytes(scales))
-    }
-
     /// One product of one CTA while the others work beside it. An item at the edge costs a whole tile, because the
     /// tensor cores multiply whole tiles. It is bounded by the tensor cores, by the SM's reads through the L2 cache,
     /// and by the steps of its K loop, which follow each other. If CTAs share the steps, it is one of them with the
     /// sums that they send each other. If `first` in its item, it includes the tile's overhead, unless another
     /// warpgroup multiplies meanwhile.
-    pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
+    pub(super) fn dot(&self, op: OpId, a: &Rectangle, b: &Rectangle, first: bool) -> Ps {
         let item = self.items[usize::from(op.0)];
         let (rows, columns) = item.tile;
         // Of no depth there is a step of zeros.
@@ -166,7 +156,7 @@ impl<'a> Costs<'a> {
         let steps = (k / self.k_step).div_ceil(split);
         let k = f64::from(steps * self.k_step);
         let steps = f64::from(steps);
-        let dtype = self.kernel.buffers[a.buffer.index()].dtype;
+        let dtype = self.kernel.buffers[a.tensor.index()].dtype;
         let machine = self.machine;
         // Exactly the whole tile is multiplied, whichever of its sides is on the instruction's M side.
         let height = f64::from(rows.max(a.rows.len()));
@@ -187,7 +177,7 @@ impl<'a> Costs<'a> {
         let whole = x(1).come + w(1, Neighbour::Other).come;
         let read = [neighbour, Neighbour::Other]
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
-        let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].mn_major);
+        let by_rows = [a, b].map(|of| self.kernel.buffers[of.tensor.index()].mn_major);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let latency = if split > 2 {
             machine.shared_step_latency
@@ -343,13 +333,13 @@ impl<'a> Costs<'a> {
     /// each.
     fn lines(
         &self,
-        operand: &Span,
+        operand: &Rectangle,
         tiling: Option<&Tiling>,
         boxed: u32,
         shared: u32,
         neighbour: Neighbour,
     ) -> Lines {
-        let buffer = &self.kernel.buffers[operand.buffer.index()];
+        let buffer = &self.kernel.buffers[operand.tensor.index()];
         let geometry = &self.plan.geometry;
         let bytes = buffer.dtype.bytes();
         let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);

@@ -31,17 +31,17 @@ pub struct Event {
     pub role: u16,
     /// By which of [`Timeline::lanes`](super::Timeline::lanes).
     pub lane: u16,
-    /// Whether the lane did other work meanwhile, as it does while tiles are stored.
+    /// True if the lane did other work meanwhile, as it does while tiles are stored.
     pub overlapped: bool,
-    /// What it was.
+    /// Kind of the event.
     pub kind: EventKind,
     /// For which op of the kernel.
     pub op: OpId,
-    /// The other rank of a transfer, or [`crate::unroll::EVERYWHERE`]; otherwise the rank itself.
+    /// The other rank of a transfer, or [`EVERYWHERE`](super::volume::EVERYWHERE); otherwise the rank itself.
     pub peer: u16,
-    /// When it began.
+    /// Begin, in seconds.
     pub start: f64,
-    /// When it ended.
+    /// End, in seconds.
     pub end: f64,
     /// Bytes that crossed links.
     pub bytes: u64,
@@ -93,12 +93,12 @@ impl EventKind {
         }
     }
 
-    /// Whether bytes cross links.
+    /// True if bytes cross links.
     pub const fn crosses(self) -> bool {
         matches!(self, EventKind::Push | EventKind::Pull)
     }
 
-    /// Whether its lane is idle meanwhile.
+    /// True if its lane is idle meanwhile.
     pub const fn idle(self) -> bool {
         matches!(self, EventKind::Wait | EventKind::Join | EventKind::Drain)
     }
@@ -111,16 +111,16 @@ impl EventKind {
 pub struct Flow {
     /// Of which counter.
     pub counter: CounterId,
-    /// Whether lowering inferred that counter.
+    /// True if lowering inferred that counter.
     pub credit: bool,
     /// From which rank and lane.
     pub from: (u16, u16),
-    /// Whether the sender did something else meanwhile ([`Event::overlapped`]).
+    /// True if the sender did something else meanwhile ([`Event::overlapped`]).
     pub overlapped: bool,
-    /// When it was sent.
+    /// Time of sending, in seconds.
     pub sent: f64,
     /// To which rank and lane.
     pub to: (u16, u16),
-    /// When the wait ended.
+    /// End of the wait, in seconds.
     pub met: f64,
 }

@@ -2,7 +2,7 @@
 
 use super::event::{Event, EventKind};
 use super::timeline::Timeline;
-use crate::unroll::EVERYWHERE;
+use super::volume::EVERYWHERE;
 use std::ops::Range;
 
 /// The most ranks that are all shown. Of more, only the first few.
@@ -52,11 +52,12 @@ impl Timeline {
             | EventKind::Join
             | EventKind::Drain => return (0, 0),
         };
-        let uses = |end: u16, other: u16| {
-            let is = end == rank || (end == EVERYWHERE && other != rank);
-            if is { event.bytes } else { 0 }
-        };
-        (uses(src, dst), uses(dst, src))
+        // A sum in the switch reads this rank's copy, too; a store to every rank is here already.
+        let sends = src == rank || src == EVERYWHERE;
+        let receives = dst == rank || (dst == EVERYWHERE && src != rank);
+        [sends, receives]
+            .map(|uses| if uses { event.bytes } else { 0 })
+            .into()
     }
 }
 

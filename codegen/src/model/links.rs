@@ -5,9 +5,12 @@
 //! evenly, as on the machine, and a single transfer has all of it (or all that its CTA can issue). That costs two
 //! events per packet with any number of transfers; exact processor sharing would change every rate at each event.
 //! Receivers queue without blocking their senders' other packets: the switch does not block.
+//!
+//! A store to every rank occupies its sender's link once, and that of each receiver. A sum in the switch occupies the link of
+//! every rank whose copy it reads, the reader's own too, and then the reader's once.
 
 use super::cost::{Ps, at_rate};
-use crate::unroll::EVERYWHERE;
+use super::volume::EVERYWHERE;
 
 /// Bytes of a packet.
 pub(super) const PACKET: u64 = 256 << 10;
@@ -32,6 +35,8 @@ pub(super) struct Transfer {
     pub op: crate::kernel::OpId,
     pub src: u16,
     pub dst: u16,
+    /// A copy engine goes to every rank, one after another: those behind `dst` are still to come.
+    pub turns: bool,
     pub bytes: u64,
     pub left: u64,
     pub path: Path,
@@ -61,7 +66,7 @@ impl Servers {
     pub(super) fn depart(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut departs = now;
-        for src in ends(transfer.src, transfer.dst, self.out.len()) {
+        for src in ends(transfer.src, None, self.out.len()) {
             let free = &mut self.out[src];
             let start = now.max(*free);
             *free = start + time;
@@ -74,7 +79,7 @@ impl Servers {
     pub(super) fn arrive(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut landed = now + at_rate(bytes, transfer.path.issuer);
-        for dst in ends(transfer.dst, transfer.src, self.into.len()) {
+        for dst in ends(transfer.dst, Some(transfer.src), self.into.len()) {
             let free = &mut self.into[dst];
             *free = now.max(*free) + time;
             landed = landed.max(*free);
@@ -90,11 +95,17 @@ impl Servers {
     }
 }
 
-/// The ranks at one end of a transfer: one, or all but the other end.
-fn ends(end: u16, other: u16, world: usize) -> impl Iterator<Item = usize> {
+/// The ranks at one end of a transfer: one, or all `but` one. A world of one rank has no links.
+fn ends(end: u16, but: Option<u16>, world: usize) -> impl Iterator<Item = usize> {
     let range = match end {
-        EVERYWHERE => 0..world,
+        EVERYWHERE if world > 1 => 0..world,
+        EVERYWHERE => 0..0,
         one => usize::from(one)..usize::from(one) + 1,
     };
-    range.filter(move |rank| end != EVERYWHERE || *rank != usize::from(other))
+    range.filter(move |rank| end != EVERYWHERE || but.map(usize::from) != Some(*rank))
+}
+
+/// The first of the ranks `from..world` that a copy engine's store to every rank goes to: its source has it already.
+pub(super) fn receiver(from: u16, src: u16, world: u32) -> Option<u16> {
+    (from..world as u16).find(|rank| *rank != src)
 }

@@ -3,6 +3,7 @@
 //! An event-driven simulation over the steps that the verifier and the emulator use ([`crate::unroll`]). [`timeline`]
 //! says what it models and what it does not.
 
+mod band;
 mod cost;
 mod event;
 pub mod gantt;
@@ -21,6 +22,7 @@ pub mod volume;
 mod workers;
 
 pub use crate::machine::Machine;
+pub use band::{Band, band};
 pub use event::{Event, EventKind, Flow};
 pub use joined::joined;
 pub use outline::{Outline, outline};

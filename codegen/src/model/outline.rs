@@ -15,8 +15,8 @@ use crate::machine::Machine;
 use crate::order::Selection;
 use crate::plan::{Arrivals, Grid, Plan};
 use crate::program::{PartitionId, Side};
+use crate::region::{Owner, Rectangle};
 use crate::shape::{Extent, Geometry, Shape};
-use crate::unroll::Span;
 use std::sync::Arc;
 
 /// What is known of a plan before it is unrolled or verified.
@@ -236,7 +236,7 @@ impl Loops<'_> {
     }
 
     /// An operand of a tile, wherever the tile is.
-    fn operand(&self, region: &Region) -> Span {
+    fn operand(&self, region: &Region) -> Rectangle {
         let buffer = &self.costs.kernel().buffers[region.buffer.index()];
         let geometry = &self.plan.geometry;
         let first = |end| Extent { start: 0, end };
@@ -250,9 +250,9 @@ impl Loops<'_> {
             Axis::ColumnsOf(_) => self.tile[1],
             Axis::All => 0,
         };
-        Span {
-            buffer: region.buffer,
-            home: 0,
+        Rectangle {
+            tensor: region.buffer,
+            owner: Owner::Rank(0),
             slot: 0,
             rows: first(rows),
             columns,

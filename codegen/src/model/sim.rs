@@ -2,10 +2,12 @@
 
 use super::cost::{Costs, Ps, ps, seconds};
 use super::event::{Event, EventKind, Flow};
-use super::links::{PACKET, Path, Servers, Transfer};
+use super::links::{PACKET, Path, Servers, Transfer, receiver};
 use super::map::Map;
 use super::start::launch;
 use super::state::{AgentState, Mode, Worker, workers};
+use super::switch::IN_SWITCH;
+use super::volume::EVERYWHERE;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::machine::Machine;
@@ -266,6 +268,19 @@ impl<'a> Sim<'a> {
         };
         let time = (transfer.start, self.now);
         self.record(worker, kind, transfer.op, time, Some(&transfer));
+        let world = self.plan.geometry.world;
+        let next = transfer
+            .turns
+            .then(|| receiver(transfer.dst + 1, transfer.src, world));
+        if let Some(dst) = next.flatten() {
+            self.send(Transfer {
+                dst,
+                left: transfer.bytes,
+                start: self.now,
+                ..transfer
+            });
+            return;
+        }
         if transfer.lane {
             self.workers[worker].store.busy = false;
             self.run_lane(worker);
@@ -274,8 +289,9 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// The path of bytes that `role` moves to a peer, adds to a peer, or fetches from one.
-    pub(super) fn path(&self, role: RoleKind, push: bool, add: bool) -> Path {
+    /// The path of bytes that `role` moves from `src` to `dst`, or adds there. What goes through the switch has the rate that
+    /// others published ([`IN_SWITCH`]); nobody published what one CTA issues there, so it counts as one rank's transfer does.
+    pub(super) fn path(&self, role: RoleKind, push: bool, add: bool, ends: [u16; 2]) -> Path {
         let machine = self.machine;
         let (link, issuer, latency) = match role {
             RoleKind::CopyEngine => (
@@ -289,8 +305,9 @@ impl<'a> Sim<'a> {
                 (false, _) => (machine.link_pull, machine.link_pull_cta, 0.0),
             },
         };
+        let by_switch = ends.contains(&EVERYWHERE);
         Path {
-            link,
+            link: if by_switch { IN_SWITCH } else { link },
             issuer,
             latency: ps(latency),
         }

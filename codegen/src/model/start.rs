@@ -1,4 +1,4 @@
-//! When a launch begins.
+//! Start of a launch: the time before its first instruction.
 
 use crate::kernel::Kernel;
 use crate::machine::Machine;

@@ -72,11 +72,9 @@ impl Sim<'_> {
             let step = &plan.agents[agent as usize].steps[store.cursor as usize];
             store.cursor += 1;
             match &step.kind {
-                StepKind::Store {
-                    dst, mode, scales, ..
-                } => {
+                StepKind::Store { dst, mode, .. } => {
                     self.workers[w].store.busy = true;
-                    self.write(w, step.op, (dst, *scales), *mode, true);
+                    self.write(w, step.op, dst, *mode, true);
                     return;
                 }
                 StepKind::Signal {

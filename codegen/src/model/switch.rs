@@ -1,14 +1,15 @@
-//! What NVLink multicast would bring the statements of a plan, by rates that others published. Nobody measured it here.
+//! Predicted gain of NVLink multicast for the statements of a plan, by rates that others published. Nobody measured it here.
 //!
 //! One store to a multicast address reaches every rank: what leaves a rank once for each of the others would leave it once. A
 //! sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
 //! statements gain, those that send the same to all others, and those that send partial sums to whom adds them.
 
-use super::volume::{Crossing, crossing};
+use super::volume::{Crossing, EVERYWHERE, crossings};
 use crate::kernel::{Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::region::Rectangle;
+use crate::unroll::StepKind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes a second and direction that NCCL's own model gives its kernels on Hopper, by stores to each rank: published, not measured
@@ -28,7 +29,7 @@ const ALL_REDUCES: [(f64, f64, f64); 4] = [
     (4.0 * MIB, 37e-6, 31e-6),
 ];
 
-/// How a statement's bytes could go through the switch.
+/// Ways of a statement's bytes through the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The same bytes to every other rank: one store to all.
@@ -41,7 +42,7 @@ pub enum Way {
     None,
 }
 
-/// What multicast would bring one statement, or all. [`multicast`] has an example.
+/// Predicted gain of one statement, or of all. [`multicast`] has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Brings {
     /// Bytes that the busiest rank sends and receives by unicast.
@@ -54,7 +55,7 @@ pub struct Brings {
     pub after: [f64; 2],
 }
 
-/// What multicast would bring a launch.
+/// Predicted gain of multicast in a launch.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Multicast {
     /// The statements that move bytes between ranks.
@@ -74,7 +75,7 @@ struct Moves {
     switch: Vec<[u64; 2]>,
 }
 
-/// What multicast would bring `plan`, statement by statement.
+/// Predicts the gain of multicast for each statement of `plan`.
 ///
 /// ```
 /// use counterflow_codegen::model::{Brings, Multicast, Way, multicast};
@@ -93,21 +94,20 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
     let alike = alike(kernel, plan);
     for agent in &plan.agents {
         for step in &agent.steps {
-            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
-                continue;
-            };
-            let way = way(kernel, &alike, step.op, moved, &step.kind);
-            let moves = statements.entry(step.op).or_insert_with(|| Moves {
-                way: None,
-                unicast: vec![[0; 2]; world],
-                switch: vec![[0; 2]; world],
-            });
-            moves.way = Some(
-                moves
-                    .way
-                    .map_or(way, |other| if other == way { way } else { Way::None }),
-            );
-            moves.add(moved, world);
+            for moved in crossings(kernel, agent, &step.kind) {
+                let way = way(kernel, &alike, step.op, moved, &step.kind);
+                let moves = statements.entry(step.op).or_insert_with(|| Moves {
+                    way: None,
+                    unicast: vec![[0; 2]; world],
+                    switch: vec![[0; 2]; world],
+                });
+                moves.way = Some(
+                    moves
+                        .way
+                        .map_or(way, |other| if other == way { way } else { Way::None }),
+                );
+                moves.add(moved, world);
+            }
         }
     }
     let mut all = Moves {
@@ -144,15 +144,15 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
 /// For each statement, rank and source: to whom the same bytes go.
 type Alike = BTreeMap<(OpId, u16, [u32; 5]), BTreeSet<u16>>;
 
-/// A span without its rank.
-fn place(span: &Span) -> [u32; 5] {
-    let buffer = u32::from(span.buffer.0);
+/// A rectangle without its rank.
+fn place(of: &Rectangle) -> [u32; 5] {
+    let buffer = u32::from(of.tensor.0);
     [
         buffer,
-        span.rows.start,
-        span.rows.end,
-        span.columns.start,
-        span.columns.end,
+        of.rows.start,
+        of.rows.end,
+        of.columns.start,
+        of.columns.end,
     ]
 }
 
@@ -160,22 +160,21 @@ fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
     let mut all = Alike::new();
     for agent in &plan.agents {
         for step in &agent.steps {
-            let Some(moved) = crossing(kernel, agent.rank, &step.kind) else {
-                continue;
-            };
-            if let Some(dst) = written(&step.kind)
-                && moved.src == agent.rank
-            {
-                all.entry((step.op, agent.rank, place(dst)))
-                    .or_default()
-                    .insert(moved.dst);
+            for moved in crossings(kernel, agent, &step.kind) {
+                if let Some(dst) = written(&step.kind)
+                    && moved.src == agent.rank
+                {
+                    all.entry((step.op, agent.rank, place(dst)))
+                        .or_default()
+                        .insert(moved.dst);
+                }
             }
         }
     }
     all
 }
 
-fn written(step: &StepKind) -> Option<&Span> {
+fn written(step: &StepKind) -> Option<&Rectangle> {
     match step {
         StepKind::Copy { dst, .. } | StepKind::Store { dst, .. } => Some(dst),
         StepKind::Wait { .. }
@@ -200,7 +199,7 @@ fn way(kernel: &Kernel, alike: &Alike, op: OpId, moved: Crossing, step: &StepKin
     if to as u32 == kernel.variant.world - 1 {
         return Way::Everywhere;
     }
-    match partial(kernel, dst.buffer) {
+    match partial(kernel, dst.tensor) {
         true => Way::Sum,
         false => Way::None,
     }

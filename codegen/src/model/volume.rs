@@ -10,7 +10,8 @@ use crate::encoding::BLOCK;
 use crate::kernel::{Buffer, Kernel, OpId};
 use crate::plan::Plan;
 use crate::program::{AtEnd, TensorId};
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::region::Owner;
+use crate::unroll::{Agent, StepKind};
 
 /// Bytes between ranks in one launch.
 ///
@@ -27,11 +28,12 @@ use crate::unroll::{EVERYWHERE, Span, StepKind};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Volume {
-    /// How many ranks.
+    /// Number of ranks.
     pub world: u32,
-    /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver.
+    /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver. A sum in the switch reads every
+    /// rank's copy, so also that of the rank that asks: `s` and `d` are the same there.
     pub pairs: Vec<u64>,
-    /// Bytes each rank sends. A multicast counts once.
+    /// Bytes each rank sends. A multicast counts once; of a sum in the switch every rank sends its copy.
     pub sent: Vec<u64>,
     /// Bytes each rank receives. A sum in the switch counts once.
     pub received: Vec<u64>,
@@ -45,31 +47,57 @@ pub struct Volume {
     pub least_received: Vec<u64>,
 }
 
+/// An end of a transfer that is every rank's memory at once.
+pub const EVERYWHERE: u16 = u16::MAX;
+
 /// One movement of a step: `bytes` from `src` to `dst`, either of which may be [`EVERYWHERE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crossing {
-    /// Whose memory is read.
+    /// Rank whose memory is read.
     pub src: u16,
-    /// Whose memory is written; the reader for a load or a sum.
+    /// Rank whose memory is written; the reader for a load or a sum.
     pub dst: u16,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// The bytes that a step of rank `rank` moves over links, if any.
-pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
-    let bytes = |span: &Span| {
-        span.elements() * u64::from(kernel.buffers[span.buffer.index()].dtype.bytes())
-    };
+/// The end of a transfer that is in some memory.
+pub(super) const fn end(owner: Owner) -> u16 {
+    match owner {
+        Owner::Rank(rank) => rank,
+        Owner::Everywhere => EVERYWHERE,
+    }
+}
+
+/// The bytes that a step of `agent` moves over links. Only a copy engine moves more than once: it reaches every rank in turn.
+pub fn crossings<'a>(
+    kernel: &'a Kernel,
+    agent: &Agent,
+    step: &StepKind,
+) -> impl Iterator<Item = Crossing> + use<'a> {
+    let world = kernel.variant.world as u16;
+    let in_turn = kernel.roles[usize::from(agent.role)].kind.sequential();
+    let crossing = crossing(kernel, agent.rank, step).filter(|_| world > 1);
+    crossing.into_iter().flat_map(move |all| {
+        let turns = if in_turn && all.dst == EVERYWHERE {
+            world
+        } else {
+            1
+        };
+        let to = (0..turns).map(move |turn| if turns > 1 { turn } else { all.dst });
+        to.filter(move |dst| *dst != all.src)
+            .map(move |dst| Crossing { dst, ..all })
+    })
+}
+
+/// The bytes that a step of rank `rank` moves over links, if any, as if all went at once.
+pub(super) fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
     let (src, dst, bytes) = match step {
-        StepKind::Copy { dst, src } => (src.home, dst.home, bytes(src)),
+        StepKind::Copy { dst, src } => (end(src.owner), end(dst.owner), src.bytes(kernel)),
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
-            (from.home, rank, bytes(from))
+            (end(from.owner), rank, kernel.tile_bytes(from))
         }
-        StepKind::Store { dst, scales, .. } => {
-            let scales = scales.as_ref().map_or(0, bytes);
-            (rank, dst.home, bytes(dst) + scales)
-        }
+        StepKind::Store { dst, .. } => (rank, end(dst.owner), kernel.tile_bytes(dst)),
         StepKind::Wait { .. }
         | StepKind::Signal { .. }
         | StepKind::Dot { .. }
@@ -82,11 +110,11 @@ pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing>
 fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
     let (a, b) = match step {
         StepKind::Copy { dst, src } => (
-            Some(dst.buffer),
-            (dst.buffer != src.buffer).then_some(src.buffer),
+            Some(dst.tensor),
+            (dst.tensor != src.tensor).then_some(src.tensor),
         ),
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.buffer), None),
-        StepKind::Store { dst, .. } => (Some(dst.buffer), None),
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.tensor), None),
+        StepKind::Store { dst, .. } => (Some(dst.tensor), None),
         StepKind::Wait { .. }
         | StepKind::Signal { .. }
         | StepKind::Dot { .. }
@@ -112,7 +140,7 @@ impl Volume {
         };
         for agent in &plan.agents {
             for step in &agent.steps {
-                if let Some(crossing) = crossing(kernel, agent.rank, &step.kind) {
+                for crossing in crossings(kernel, agent, &step.kind) {
                     let before = volume.by_op[usize::from(step.op.0)];
                     volume.add(step.op, crossing);
                     let moved = volume.by_op[usize::from(step.op.0)] - before;
@@ -171,11 +199,18 @@ impl Volume {
             .max(average)
     }
 
+    /// The same where the switch may send one copy to every rank, and add up every rank's: what is sent to be added may arrive as
+    /// one, so nothing follows from what all ranks move together.
+    pub(super) fn least_of_a_link_by_switch(&self) -> u64 {
+        let all = self.least_sent.iter().chain(&self.least_received);
+        all.copied().max().unwrap_or(0)
+    }
+
     fn add(&mut self, op: OpId, Crossing { src, dst, bytes }: Crossing) {
         let others = |but: u16| (0..self.world as u16).filter(move |rank| *rank != but);
         let links: Vec<(u16, u16)> = match (src, dst) {
             (_, EVERYWHERE) => others(src).map(|dst| (src, dst)).collect(),
-            (EVERYWHERE, _) => others(dst).map(|src| (src, dst)).collect(),
+            (EVERYWHERE, _) => (0..self.world as u16).map(|src| (src, dst)).collect(),
             _ => vec![(src, dst)],
         };
         let (mut sent, mut received) = (None, None);
@@ -207,7 +242,7 @@ impl Volume {
                 columns * u64::from(rule.to.dtype().bytes()) + scales
             });
             for rank in 0..self.world {
-                let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len());
+                let own = u64::from(plan.geometry.owned(buffer.rows, rank).len());
                 let others = u64::from(plan.geometry.size(buffer.rows)) - own;
                 let (sum, gather) = match buffer.usage.at_end {
                     AtEnd::Gathered | AtEnd::Computed => (false, true),

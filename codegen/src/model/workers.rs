@@ -2,12 +2,14 @@
 
 use super::cost::Ps;
 use super::event::EventKind;
-use super::links::Transfer;
+use super::links::{Transfer, receiver};
 use super::sim::{Action, Sim, Waiting};
 use super::state::{Did, Mode};
+use super::volume::{Crossing, EVERYWHERE, crossing, end};
 use crate::kernel::{OpId, RoleKind};
 use crate::program::{Side, StoreMode};
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::region::{Owner, Rectangle};
+use crate::unroll::StepKind;
 
 impl Sim<'_> {
     /// Takes a worker's steps until one takes time or cannot start.
@@ -140,14 +142,13 @@ impl Sim<'_> {
                 self.signal(w, false, *home, index, *amount);
                 Did::Step
             }
-            StepKind::Copy { dst, src } => {
-                let bytes = self.costs.bytes(src);
+            StepKind::Copy { src, .. } => {
                 if self.mode == Mode::GemmAlone {
-                    Did::Step
-                } else if dst.home == src.home {
-                    self.local(w, op, EventKind::Local, 2 * bytes)
-                } else {
-                    self.transfer(w, op, (src.home, dst.home), bytes, false)
+                    return Did::Step;
+                }
+                match crossing(self.kernel, rank, step) {
+                    Some(moved) => self.transfer(w, op, moved),
+                    None => self.local(w, op, EventKind::Local, 2 * src.bytes(self.kernel)),
                 }
             }
             StepKind::Dot { a, b, .. } => {
@@ -164,29 +165,26 @@ impl Sim<'_> {
                 if self.mode == Mode::GemmAlone {
                     return Did::Step;
                 }
-                let scales = self.kernel.scales_of_tile(from);
-                self.read(w, op, EventKind::Reduce, (from, scales))
+                self.read(w, op, EventKind::Reduce, (step, from))
             }
             StepKind::OwnTerm { .. } => Did::Step,
             StepKind::Load { from, .. } => {
-                let usage = self.kernel.buffers[from.buffer.index()].usage;
+                let usage = self.kernel.buffers[from.tensor.index()].usage;
                 let repeats = usage.is_same_in(Side::Rows) || usage.is_same_in(Side::Columns);
                 // The next tile finds it in the cache.
-                if repeats && from.home == rank && !self.touches(rank, from) {
+                if repeats && from.owner == Owner::Rank(rank) && !self.touches(rank, from) {
                     return Did::Step;
                 }
-                self.read(w, op, EventKind::Load, (from, None))
+                self.read(w, op, EventKind::Load, (step, from))
             }
-            StepKind::Store {
-                dst, mode, scales, ..
-            } => {
+            StepKind::Store { dst, mode, .. } => {
                 if self.gemm(w) && !self.hand_over(w) {
                     return self.open_lane(w);
                 }
                 if self.gemm(w) {
                     return Did::Step;
                 }
-                self.write(w, op, (dst, *scales), *mode, false)
+                self.write(w, op, dst, *mode, false)
             }
         }
     }
@@ -209,18 +207,18 @@ impl Sim<'_> {
         }
     }
 
-    /// Whether this is the first read of a span that begins there.
-    fn touches(&mut self, rank: u16, span: &Span) -> bool {
-        let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
+    /// Whether this is the first read of a rectangle that begins there.
+    fn touches(&mut self, rank: u16, of: &Rectangle) -> bool {
+        let key = (rank, of.tensor.0, of.rows.start, of.columns.start);
         self.touched.insert(key, ()).is_none()
     }
 
     /// First reads of memory: what tiles share is read once and stays in the cache.
-    fn first_touch(&mut self, rank: u16, op: OpId, span: &Span, rows: bool) -> Ps {
-        if !self.touches(rank, span) {
+    fn first_touch(&mut self, rank: u16, op: OpId, of: &Rectangle, rows: bool) -> Ps {
+        if !self.touches(rank, of) {
             return self.now;
         }
-        let bytes = self.costs.asked(op, rows, self.costs.bytes(span));
+        let bytes = self.costs.asked(op, rows, of.bytes(self.kernel));
         self.servers
             .memory(self.now, rank, bytes, self.costs.operand_rate())
     }
@@ -243,14 +241,11 @@ impl Sim<'_> {
         w: usize,
         op: OpId,
         kind: EventKind,
-        (from, scales): (&Span, Option<Span>),
+        (step, from): (&StepKind, &Rectangle),
     ) -> Did {
-        let rank = self.workers[w].rank;
-        let bytes = self.costs.bytes_with(from, scales.as_ref());
-        if from.home == rank || self.mode == Mode::GemmAlone {
-            self.local(w, op, kind, bytes)
-        } else {
-            self.transfer(w, op, (from.home, rank), bytes, false)
+        match crossing(self.kernel, self.workers[w].rank, step) {
+            Some(moved) if self.mode != Mode::GemmAlone => self.transfer(w, op, moved),
+            Some(_) | None => self.local(w, op, kind, self.kernel.tile_bytes(from)),
         }
     }
 
@@ -259,15 +254,15 @@ impl Sim<'_> {
         &mut self,
         w: usize,
         op: OpId,
-        (dst, scales): (&Span, Option<Span>),
+        dst: &Rectangle,
         mode: StoreMode,
         lane: bool,
     ) -> Did {
         let rank = self.workers[w].rank;
-        let bytes = self.costs.bytes_with(dst, scales.as_ref());
-        if dst.home == rank || self.mode == Mode::GemmAlone {
+        let (bytes, dst) = (self.kernel.tile_bytes(dst), end(dst.owner));
+        if dst == rank || self.mode == Mode::GemmAlone {
             // An add in place reads the old contents.
-            let adds = mode == StoreMode::Add && dst.home == rank;
+            let adds = mode == StoreMode::Add && dst == rank;
             let moved = if adds { 2 * bytes } else { bytes };
             let end = self
                 .servers
@@ -280,13 +275,15 @@ impl Sim<'_> {
             self.at(end, action);
             return Did::Started;
         }
-        let push = self.path(self.role(w), true, mode == StoreMode::Add);
+        let ends = [rank, dst];
+        let push = self.path(self.role(w), true, mode == StoreMode::Add, ends);
         self.send(Transfer {
             worker: w as u32,
             lane,
             op,
             src: rank,
-            dst: dst.home,
+            dst,
+            turns: false,
             bytes,
             left: bytes,
             path: push,
@@ -296,27 +293,27 @@ impl Sim<'_> {
     }
 
     /// A transfer that the worker waits for.
-    fn transfer(
-        &mut self,
-        w: usize,
-        op: OpId,
-        (src, dst): (u16, u16),
-        bytes: u64,
-        lane: bool,
-    ) -> Did {
-        if bytes == 0 {
+    fn transfer(&mut self, w: usize, op: OpId, Crossing { src, dst, bytes }: Crossing) -> Did {
+        // A copy engine has no multicast: it goes to one rank after another.
+        let turns = dst == EVERYWHERE && self.role(w).sequential();
+        let first = match turns {
+            true => receiver(0, src, self.plan.geometry.world),
+            false => Some(dst),
+        };
+        let Some(dst) = first else {
             return Did::Step;
-        }
+        };
         let push = src == self.workers[w].rank && src != EVERYWHERE;
         self.send(Transfer {
             worker: w as u32,
-            lane,
+            lane: false,
             op,
             src,
             dst,
+            turns,
             bytes,
             left: bytes,
-            path: self.path(self.role(w), push, false),
+            path: self.path(self.role(w), push, false, [src, dst]),
             start: self.now,
         });
         Did::Started

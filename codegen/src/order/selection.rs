@@ -1,4 +1,4 @@
-//! Which items of a chunk a loop visits: all, or some by their place in its order.
+//! Selection of the items of a chunk that a loop visits: all, or some by their place in its order.
 
 use super::Int;
 use crate::rank::{RankError, RankExpr, Var};
@@ -59,7 +59,7 @@ impl Cut {
     }
 }
 
-/// Which items of a chunk a loop visits: what its steps leave, one after another, of all in the loop's order.
+/// Items of a chunk that a loop visits: those that its cuts leave, one cut after another, in the loop's order.
 ///
 /// ```
 /// use counterflow_codegen::order::{Chosen, Cut, Selection};
@@ -81,12 +81,12 @@ pub struct Chosen<I> {
     pub first: I,
     /// From the place of one to that of the next.
     pub step: I,
-    /// How many.
+    /// Number of items.
     pub count: I,
 }
 
 impl Selection {
-    /// What these steps leave. Without any: all.
+    /// Selects the items that all of these cuts leave; without cuts, every item.
     pub const fn new(cuts: Vec<Cut>) -> Selection {
         Selection(cuts)
     }
@@ -96,19 +96,19 @@ impl Selection {
         &self.0
     }
 
-    /// Whether it leaves all.
+    /// True if it leaves all.
     pub const fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether each item is visited in every launch that has it, or in none. `divided` says that items have columns: then
+    /// True if each item is visited in every launch that has it, or in none. `divided` says that items have columns: then
     /// their places depend on how many there are.
     pub fn is_fixed(&self, divided: bool) -> bool {
         let is_half = |cut: &Cut| matches!(cut, Cut::FirstHalf | Cut::SecondHalf);
         self.is_all() || !divided && !self.0.iter().any(is_half)
     }
 
-    /// What it leaves of `count` items on rank `me` of `world`. `var` gives the values of loop variables.
+    /// The items left of `count`, on rank `me` of `world`. `var` gives the values of loop variables.
     ///
     /// # Errors
     /// The step whose number has no value or is out of range, and why.

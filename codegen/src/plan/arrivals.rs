@@ -1,4 +1,4 @@
-//! How much arrives at each counter cell in one launch.
+//! Sum of the signals that arrive at each counter cell in one launch.
 
 use crate::kernel::Kernel;
 use crate::program::CounterId;
@@ -84,17 +84,17 @@ impl Arrivals {
         home as usize * self.cells as usize + (self.base[counter.index()] + cell) as usize
     }
 
-    /// How many cells there are over all ranks.
+    /// Number of cells over all ranks.
     pub fn len(&self) -> usize {
         self.amounts.len()
     }
 
-    /// Whether no counter has a cell.
+    /// True if no counter has a cell.
     pub fn is_empty(&self) -> bool {
         self.amounts.is_empty()
     }
 
-    /// How much arrives at that cell in one launch.
+    /// Sum of what arrives at a cell of rank `home` in one launch.
     pub fn of(&self, home: u16, counter: CounterId, cell: u32) -> u32 {
         self.amounts[self.index(home, counter, cell)]
     }

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::kernel::Kernel;
 use crate::program::TensorId;
-use crate::unroll::Span;
+use crate::region::Span;
 
 /// A rectangle's lines in its tensor's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,33 @@ impl Plan {
         lines * u64::from(buffer.slots(geometry.world))
     }
 
-    /// A rectangle's lines in its tensor's memory on the rank that is its home.
+    /// The part of its plane's memory that a write of a box touches: behind the last scale of a line, the padding that nobody
+    /// needs. Who writes that scale fills the padding, so that a reader of whole lines finds nothing old.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+    /// use counterflow_codegen::unroll::StepKind;
+    ///
+    /// let (_, plan) = example::proven();
+    /// for step in &plan.agent(0, 1).steps {
+    ///     for (_, one) in step.kind.boxes(plan.kernel(), &plan.geometry, 0) {
+    ///         assert_eq!(plan.touched(plan.kernel(), &one), one, "no scales, no padding");
+    ///     }
+    /// }
+    /// ```
+    pub fn touched(&self, kernel: &Kernel, span: &Span) -> Span {
+        let buffer = &kernel.buffers[span.buffer.index()];
+        let end = self.geometry.size(buffer.columns);
+        let pads = buffer.usage.rule().is_some() && !buffer.is_scratch();
+        let mut touched = *span;
+        if pads && span.columns.end == end && !span.columns.is_empty() {
+            let line = self.pitch(kernel, span.buffer) / u64::from(buffer.dtype.bytes());
+            touched.columns.end = u32::try_from(line).unwrap_or(end);
+        }
+        touched
+    }
+
+    /// A box's lines in its plane's memory on the rank that has it.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
@@ -59,8 +85,10 @@ impl Plan {
     /// let (_, plan) = example::proven();
     /// for step in &plan.agent(0, 0).steps {
     ///     if let StepKind::Copy { src, .. } = &step.kind {
-    ///         let bytes = plan.lines(plan.kernel(), src);
-    ///         println!("{} lines of {} bytes from {} on", bytes.lines, bytes.bytes, bytes.offset);
+    ///         for one in src.boxes(plan.kernel(), &plan.geometry) {
+    ///             let bytes = plan.lines(plan.kernel(), &one);
+    ///             println!("{} lines of {} bytes from {} on", bytes.lines, bytes.bytes, bytes.offset);
+    ///         }
     ///     }
     /// }
     /// ```

@@ -6,7 +6,7 @@ use crate::kernel::{
     Purpose, Region, Role, RoleKind, ValueId,
 };
 use crate::order::TileOrder;
-use crate::program::{HeldRows, PartitionId, Slots, StoreMode, Var};
+use crate::program::{HeldRows, Home, PartitionId, Slots, StoreMode, Var};
 use crate::rank::RankExpr;
 use std::fmt;
 
@@ -18,11 +18,13 @@ impl Kernel {
             names: self.names(),
             page: Page::default(),
             texts: None,
+            in_turn: None,
         };
         printer.declarations();
         for role in &self.roles {
             printer.page.line("");
             printer.page.line(format!("#[{}]", role_text(role)));
+            printer.in_turn = Some(role.kind.sequential());
             printer.blocks(&role.body);
         }
         printer.page.text
@@ -35,6 +37,7 @@ impl Kernel {
             names: self.names(),
             page: Page::default(),
             texts: Some(vec![String::new(); self.locs.len()]),
+            in_turn: None,
         };
         for role in &self.roles {
             printer.blocks(&role.body);
@@ -66,6 +69,7 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
         names: kernel.names(),
         page: Page::default(),
         texts: None,
+        in_turn: None,
     };
     printer.op(op);
     match printer.page.text.trim().split_once("   # ") {
@@ -108,6 +112,8 @@ struct Printer<'a> {
     page: Page,
     /// Lines of ops without their comments, if requested.
     texts: Option<Vec<String>>,
+    /// Whether the role reaches every rank in turn, as a copy engine does, where the role is known.
+    in_turn: Option<bool>,
 }
 
 impl Printer<'_> {
@@ -297,10 +303,13 @@ impl Printer<'_> {
                 format!("wait {}{least}", self.cells(cells))
             }
             OpKind::Signal { cells, amount } => {
-                why = self.why(cells, false);
+                why = self.why(cells, false) + &self.reach(&cells.home, "one instruction");
                 format!("signal {} += {amount}", self.cells(cells))
             }
-            OpKind::Copy { dst, src } => format!("{} = {}", self.region(dst), self.region(src)),
+            OpKind::Copy { dst, src } => {
+                why = self.reach(&dst.home, "multicast stores");
+                format!("{} = {}", self.region(dst), self.region(src))
+            }
             OpKind::Dot { acc, a, b } => {
                 let (a, b) = (self.region(a), self.region(b));
                 format!("{} += dot({a}, {b})", names.acc(*acc))
@@ -352,6 +361,15 @@ impl Printer<'_> {
 
     fn cells(&self, cells: &Cells) -> String {
         self.names.cells(cells.counter, &cells.home, &cells.index)
+    }
+
+    /// How every rank's memory is reached, if it is.
+    fn reach(&self, home: &Home, at_once: &str) -> String {
+        match (home, self.in_turn) {
+            (Home::Everywhere, Some(false)) => format!("   # to every rank by {at_once}"),
+            (Home::Everywhere, Some(true)) => "   # to every rank by a loop of the host's".into(),
+            (Home::Everywhere, None) | (Home::Me | Home::On(_), _) => String::new(),
+        }
     }
 
     /// The purpose of a credit, for its wait or signal.

@@ -87,6 +87,9 @@ impl Printer<'_> {
             let block = match partition.block {
                 Block::Pieces { rows } => format!("pieces(rows = {})", self.choice(rows)),
                 Block::Panels { columns } => format!("panels(columns = {})", self.choice(columns)),
+                Block::Tiles { shape } if partition.across => {
+                    format!("tiles_across({})", self.choice(shape))
+                }
                 Block::Tiles { shape } => format!("tiles({})", self.choice(shape)),
             };
             let of = self.names.tensor(partition.tensor);

@@ -1,4 +1,4 @@
-//! How a store stores.
+//! Kinds of stores: plain, or added to memory.
 
 /// Whether a store replaces or adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,10 +1,10 @@
-//! What a tensor is for: attributes that are independent of each other, and what follows from them. A reader asks for the one
+//! Uses of a tensor: attributes that are independent of each other, and what follows from them. A reader asks for the one
 //! that it needs.
 
 use super::{Side, Slots, TensorId};
 use crate::encoding::{Along, BLOCK, ScaleBlock, Scaling, rule::Rule};
 
-/// What a tensor is for.
+/// Use of a tensor.
 ///
 /// ```
 /// use counterflow_codegen::program::{AtEnd, AtStart, TensorRole, Usage};
@@ -15,11 +15,11 @@ use crate::encoding::{Along, BLOCK, ScaleBlock, Scaling, rule::Rule};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// Who gives it, and who keeps it.
+    /// Owner: the caller, or the kernel.
     pub role: TensorRole,
-    /// Where its elements are.
+    /// Placement of its elements on ranks.
     pub placement: Placement,
-    /// What a launch must leave in it.
+    /// Contents that a launch must leave in it.
     pub at_end: AtEnd,
     /// It has one row, which every row of an item reads: a bias.
     pub vector: bool,
@@ -27,7 +27,7 @@ pub struct Usage {
     pub plane: Option<Plane>,
 }
 
-/// Who gives a tensor, and who keeps it.
+/// Owner of a tensor: the caller, or the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TensorRole {
     /// A parameter that a launch reads. Copies may fill a gathered one; nothing else writes it.
@@ -38,18 +38,18 @@ pub enum TensorRole {
     Scratch,
 }
 
-/// Where the elements of a tensor are.
+/// Placement of a tensor's elements on ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     /// It lives in symmetric memory, so that a peer can address it.
     pub symmetric: bool,
-    /// Which rows a rank's memory has.
+    /// Rows in a rank's memory.
     pub rows: HeldRows,
-    /// How often it has them.
+    /// Number of copies of these rows.
     pub slots: Slots,
 }
 
-/// Which rows of a tensor a rank's memory has.
+/// Rows of a tensor in a rank's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeldRows {
     /// The shard that the rank owns.
@@ -58,7 +58,7 @@ pub enum HeldRows {
     Whole,
 }
 
-/// What a rank has of a tensor when a launch starts.
+/// Part of a tensor that a rank has when a launch starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtStart {
     /// Nothing that anybody may read.
@@ -69,7 +69,7 @@ pub enum AtStart {
     Shard,
 }
 
-/// What must be in a tensor when a launch has ended.
+/// Contents of a tensor when a launch has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtEnd {
     /// Nothing is promised: scratch, and what a rank has whole at the start, which nobody writes.
@@ -96,11 +96,11 @@ pub enum AtEnd {
 pub struct Plane {
     /// The tensor that they belong to.
     pub of: TensorId,
-    /// What they are.
+    /// Meaning of the numbers.
     pub numbers: Numbers,
 }
 
-/// What the numbers of a plane are.
+/// Meaning of the numbers of a plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbers {
     /// Its scales.
@@ -203,7 +203,7 @@ impl Usage {
         }
     }
 
-    /// What a rank has of it when a launch starts.
+    /// Part of it that a rank has when a launch starts.
     pub const fn at_start(self) -> AtStart {
         match self.role {
             TensorRole::Input if self.placement.symmetric => AtStart::Shard,
@@ -213,67 +213,67 @@ impl Usage {
         }
     }
 
-    /// Whether its contents before a launch count: inputs, and outputs that a launch adds to or makes larger.
+    /// True if its contents before a launch count: inputs, and outputs that a launch adds to or makes larger.
     pub const fn counts_before(self) -> bool {
         !matches!(self.at_start(), AtStart::Nothing)
     }
 
-    /// Whether a launch adds to what it holds.
+    /// True if a launch adds to what it holds.
     pub const fn is_added_to(self) -> bool {
         matches!(self.at_end, AtEnd::Accumulated)
     }
 
-    /// Whether a place in it may name a slot.
+    /// True if a place in it may name a slot.
     pub const fn has_slots(self) -> bool {
         self.is_scratch() || !matches!(self.placement.slots, Slots::Count(1))
     }
 
-    /// Whether its rows are chunked over ranks.
+    /// True if its rows are chunked over ranks.
     pub const fn chunked(self) -> bool {
         self.placement.symmetric && !self.is_scratch()
     }
 
-    /// Whether a rank's memory has its own chunk of rows alone, if the rows are chunked.
+    /// True if a rank's memory has its own chunk of rows alone, if the rows are chunked.
     pub const fn is_own_chunk(self) -> bool {
         matches!(self.placement.rows, HeldRows::Shard)
     }
 
-    /// Whether a launch must leave something in it: an output, or what is gathered.
+    /// True if a launch must leave something in it: an output, or what is gathered.
     pub const fn is_left_behind(self) -> bool {
         !matches!(self.at_end, AtEnd::Nothing)
     }
 
-    /// Whether it is an output that a schedule declares.
+    /// True if it is an output that a schedule declares.
     pub const fn is_output(self) -> bool {
         matches!(self.role, TensorRole::Output) && self.plane.is_none()
     }
 
-    /// Whether it is an input, present at the start in whole or in part.
+    /// True if it is an input, present at the start in whole or in part.
     pub const fn is_input(self) -> bool {
         matches!(self.role, TensorRole::Input)
     }
 
-    /// Whether it is scratch, whose last readers matter across launches.
+    /// True if it is scratch, whose last readers matter across launches.
     pub const fn is_scratch(self) -> bool {
         matches!(self.role, TensorRole::Scratch)
     }
 
-    /// Whether each rank has it whole and nobody writes it, as long as a launch runs.
+    /// True if each rank has it whole and nobody writes it, as long as a launch runs.
     pub const fn is_fixed(self) -> bool {
         self.is_input() && !self.placement.symmetric
     }
 
-    /// Whether each rank has its own chunk of it at the start and is sent the others.
+    /// True if each rank has its own chunk of it at the start and is sent the others.
     pub const fn is_gathered(self) -> bool {
         matches!(self.at_end, AtEnd::Gathered)
     }
 
-    /// Whether it is the sum over ranks.
+    /// True if it is the sum over ranks.
     pub const fn is_sum(self) -> bool {
         matches!(self.at_end, AtEnd::Sum { .. })
     }
 
-    /// Which side of an item that reads it a side of it is; `None`: it has one row, or one column, for all.
+    /// Side of a reading item that corresponds to its side `own`; `None`: it has one row, or one column, for all.
     pub const fn read_along(self, own: Side) -> Option<Side> {
         match (self.plane, own) {
             (None, Side::Rows) if self.vector => None,
@@ -282,7 +282,7 @@ impl Usage {
         }
     }
 
-    /// Which side of an item that copies it a side of it is. A scale has the rows of its tensor, whatever reads it, and of blocks
+    /// Side of a copying item that corresponds to its side `own`. A scale has the rows of its tensor, whatever reads it, and of blocks
     /// all that there are along K.
     pub const fn copied_along(self, own: Side) -> Option<Side> {
         match (self.is_scale(), self.blocks(), own) {
@@ -292,7 +292,7 @@ impl Usage {
         }
     }
 
-    /// How many rows of an item that copies it each of its rows is for.
+    /// Number of rows of a copying item that each of its rows is for.
     pub const fn rows_each(self) -> u32 {
         match (self.operand_rows(), self.blocks()) {
             (Some(Side::Rows), Some(block)) => block.rows(),
@@ -300,7 +300,7 @@ impl Usage {
         }
     }
 
-    /// Which side of a scale of blocks has the rows of its operand, or the blocks of them: where peers address it, its rows, which
+    /// Side of a scale of blocks that has the rows of its operand, or the blocks of them: where peers address it, its rows, which
     /// the ranks divide.
     pub const fn operand_rows(self) -> Option<Side> {
         match self.blocks() {
@@ -324,7 +324,7 @@ impl Usage {
         Some((plane.of, side, unit))
     }
 
-    /// Whether all elements of an item along that side have one number of it.
+    /// True if all elements of an item along that side have one number of it.
     pub const fn is_same_in(self, side: Side) -> bool {
         let mut same = true;
         let mut at = 0;
@@ -369,7 +369,7 @@ impl Usage {
         }
     }
 
-    /// What scale it has the numbers of, if it has those of one.
+    /// The scale whose numbers it has, if it is one.
     pub const fn scaling(self) -> Option<Scaling> {
         match self.plane {
             Some(Plane {
@@ -396,22 +396,23 @@ impl Usage {
         }
     }
 
-    /// Whether each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that travel.
+    /// True if each chunk of it is a plane of its own, with the numbers of adjacent rows side by side: scales of 1×128 that
+    /// travel.
     pub(crate) const fn is_line_of_chunks(self) -> bool {
         matches!(self.blocks(), Some(ScaleBlock::Line)) && self.placement.symmetric
     }
 
-    /// Whether it is one number.
+    /// True if it is one number.
     pub const fn is_number(self) -> bool {
         self.is_same_in(Side::Rows) && self.is_same_in(Side::Columns)
     }
 
-    /// Whether it is what another tensor is multiplied by.
+    /// True if it is what another tensor is multiplied by.
     pub const fn is_scale(self) -> bool {
         self.given_scale_of().is_some()
     }
 
-    /// Whether ordinary accesses reach it, as a whole or by columns, and it has no rows of an item.
+    /// True if ordinary accesses reach it, as a whole or by columns, and it has no rows of an item.
     pub const fn is_repeated(self) -> bool {
         self.vector || self.plane.is_some() && !self.is_scratch()
     }

@@ -43,7 +43,7 @@ impl Program {
         })
     }
 
-    /// The same with a table in place of each order by closure: each closure is asked now, once for each step of each rank
+    /// Puts a table in place of each order by closure: each closure is asked now, once for each step of each rank
     /// of that world, and never again.
     ///
     /// ```

@@ -56,13 +56,4 @@ impl Kernel {
             && !self.partitions.iter().any(divides)
             && self.buffers.iter().filter(along).all(given)
     }
-
-    /// The size whose blocks it counts, or itself.
-    fn counted_by(&self, dim: DimId) -> DimId {
-        let Some(of) = &self.dims[usize::from(dim.0)].blocks else {
-            return dim;
-        };
-        let named = self.dims.iter().position(|dim| dim.name == *of);
-        named.map_or(dim, |at| DimId(at as u16))
-    }
 }

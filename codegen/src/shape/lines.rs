@@ -1,4 +1,4 @@
-//! What a rank has of a buffer in memory: how long its lines are, and how many chunks each slot has.
+//! A rank's part of a buffer in memory: the length of its lines, and the number of chunks in each slot.
 
 use super::Geometry;
 use crate::encoding::SCALES_LINE;

@@ -5,7 +5,7 @@
 use super::branches::lifted;
 use super::builder::{Alike, Builder, clustered, depth, refuse};
 use super::cta;
-use super::everywhere::converge;
+use super::everywhere::{added_at_two_addresses, converge};
 use super::names::once_each;
 use super::nodes::why;
 use super::scheduler::{self, GEMM, Work, schedulers};
@@ -153,6 +153,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     once_each(&mut end);
     let counted = super::comm::counted_twice(kernel, &builder.scale);
     builder.found.extend(counted);
+    builder.found.extend(added_at_two_addresses(kernel));
     let rings = super::rings::lay_out(&builder);
     let lets = lets(&builder);
     let Builder {

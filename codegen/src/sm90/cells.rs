@@ -170,10 +170,20 @@ impl Walk<'_, '_> {
                     Side::Columns => self.cell_columns(*counted),
                 };
                 let which = pieces.chunk_of((tiled, *side), |dim| self.b.kernel.is_chunked(dim));
+                if which == WhichChunk::Each {
+                    let message = format!("a wait for `{}` of several shards", pieces.name);
+                    self.refuse(message, "tiles of each shard: `.of(rank)`");
+                }
                 let chunk_at = match (which, &chunk) {
                     (WhichChunk::Items, Some(chunk)) => chunk.clone() * cells_of_chunk,
                     // Lowering refuses several.
-                    (WhichChunk::Items | WhichChunk::Only | WhichChunk::Several, _) => 0.into(),
+                    (
+                        WhichChunk::Items
+                        | WhichChunk::Only
+                        | WhichChunk::Each
+                        | WhichChunk::Several,
+                        _,
+                    ) => 0.into(),
                 };
                 if piece % tile == 0 {
                     let at = [outer, chunk_at, start / piece_rows];

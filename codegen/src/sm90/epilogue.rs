@@ -76,7 +76,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The same of the stores of a pass, given the products and the terms that are added to the only one.
+    /// Applies the epilogue of every store of `pass` to `products`. `sum` lists the terms added to the product; with several
+    /// products it is empty.
     fn elements(&mut self, pass: &mut Pass<'_>, products: &[(AccId, usize)], sum: &[AccId]) {
         let operands = self.operands(pass);
         for (_, leaf) in &pass.sums {

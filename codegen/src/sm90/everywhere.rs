@@ -4,10 +4,13 @@
 //! So a fence between the two addresses of the memory stands after every wait that guards such an access, and before every signal
 //! that announces one; whoever reads or writes the memory at a rank's own address needs nothing more than otherwise.
 
+use super::builder::refuse;
 use super::leaves::Leaf;
-use crate::kernel::{Op, OpKind, visit_ops};
-use crate::program::Home;
+use crate::diag::Diagnostic;
+use crate::kernel::{Kernel, Op, OpKind, visit, visit_ops};
+use crate::program::{CounterId, Home, StoreMode, TensorId};
 use crate::warp::{Lanes, Node, Warp};
+use std::collections::BTreeMap;
 
 /// Whether a copy or a store goes to every rank's memory.
 pub(super) fn goes_everywhere(leaf: &Leaf<'_>) -> bool {
@@ -68,4 +71,119 @@ fn meet(list: &mut Vec<Node>) {
             list.push(Node::SyncWarp);
         }
     }
+}
+
+/// Whether TMA stores something there, so that a group of stores is closed and waited for.
+pub(super) fn stores_in_bulk(node: &Node) -> bool {
+    has(node, &|node| {
+        matches!(node, Node::Store { .. }) && !node.is_everywhere()
+    })
+}
+
+/// Whether all that is stored there goes to every rank, and something is.
+pub(super) fn stores_everywhere(nodes: &[Node]) -> bool {
+    let stores = |node: &Node| has(node, &|node| matches!(node, Node::Store { .. }));
+    nodes.iter().any(stores) && !nodes.iter().any(stores_in_bulk)
+}
+
+fn has(node: &Node, wanted: &dyn Fn(&Node) -> bool) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= wanted(node));
+    found
+}
+
+/// Drops what counts groups of bulk stores from loops over items whose stores all go to every rank: those are ordinary accesses,
+/// of which no group knows. A place is free once all lanes have read it, and the signal behind the stores releases them.
+///
+/// A thread that sends boxes counts in one go, over all of its loops, the places that it still holds. So its groups stay where any
+/// of its stores is in bulk.
+pub(super) fn without_groups(nodes: &mut [Node]) {
+    let counts = |node: &Node| has(node, &|node| matches!(node, Node::Release { .. }));
+    let stay = nodes.iter().any(counts) && nodes.iter().any(stores_in_bulk);
+    if !stay {
+        nodes.iter_mut().for_each(of_items);
+    }
+}
+
+fn of_items(node: &mut Node) {
+    let items = matches!(node, Node::Items { .. });
+    let Some(body) = node.body_mut() else {
+        return;
+    };
+    match items && stores_everywhere(body) {
+        true => drop_groups(body),
+        false => body.iter_mut().for_each(of_items),
+    }
+}
+
+fn drop_groups(list: &mut Vec<Node>) {
+    let counts = |node: &Node| {
+        matches!(
+            node,
+            Node::Commit | Node::AwaitRead { .. } | Node::AwaitStores { .. }
+        )
+    };
+    list.retain(|node| !counts(node));
+    for node in list {
+        if let Node::Release { held, .. } = node {
+            *held = 0.into();
+        }
+        if let Some(body) = node.body_mut() {
+            drop_groups(body);
+        }
+    }
+}
+
+/// Cells and elements that are added to both at every rank's address and at one rank's own: refused at the second statement.
+///
+/// Adds are whole only where they are morally strong (PTX ISA 8.10.3), which those at two addresses of one memory are not: they are
+/// of two proxies (8.6, 8.7). A fence orders what a path leads through, but nothing orders adds of two ranks. A copy engine goes to
+/// one rank after another, at their own addresses.
+pub(super) fn added_at_two_addresses(kernel: &Kernel) -> Vec<Diagnostic> {
+    let mut known: BTreeMap<Added, bool> = BTreeMap::new();
+    let mut found = Vec::new();
+    for role in &kernel.roles {
+        let in_turn = role.kind.sequential();
+        visit(&role.body, &mut |op| {
+            let (what, home) = match &op.kind {
+                OpKind::Signal { cells, .. } => (Added::Cells(cells.counter), &cells.home),
+                OpKind::Store {
+                    dst,
+                    mode: StoreMode::Add,
+                    ..
+                } => (Added::Elements(dst.buffer), &dst.home),
+                OpKind::Store { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => return,
+            };
+            let everywhere = *home == Home::Everywhere && !in_turn;
+            if *known.entry(what).or_insert(everywhere) == everywhere {
+                return;
+            }
+            let (name, hint) = match what {
+                Added::Cells(counter) => (
+                    &kernel.counters[counter.index()].name,
+                    "a counter for each, or `.on(rank)` in a loop over ranks for both",
+                ),
+                Added::Elements(buffer) => (
+                    &kernel.buffers[buffer.index()].name,
+                    "`.on(rank)` in a loop over ranks for both, or every part by `.everywhere()`",
+                ),
+            };
+            let message = format!("`{name}` is added to by `.everywhere()` and on one rank");
+            found.push(refuse(Some(kernel.loc(op.id)), message, hint));
+        });
+    }
+    found
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Added {
+    Cells(CounterId),
+    Elements(TensorId),
 }

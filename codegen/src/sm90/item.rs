@@ -233,6 +233,18 @@ impl Walk<'_, '_> {
             let message = format!("all chunks of `{name}` in one loop");
             self.refuse(message, "one chunk at a time: `.of(rank)`");
         }
+        let of = &self.b.kernel.partitions[partition.index()];
+        if of.across
+            && Side::ALL
+                .iter()
+                .any(|side| self.b.kernel.is_chunked(of.dim(*side)))
+        {
+            let message = format!("`{}`, whose tiles are in several shards", of.name);
+            self.refuse(
+                message,
+                "tiles of each shard, `.of(rank)`: others run in the emulator",
+            );
+        }
         Side::ALL.map(|side| self.span(partition, side, chunk))
     }
 

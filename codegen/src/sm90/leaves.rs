@@ -138,9 +138,9 @@ pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
     found
 }
 
-/// Whether an item is waits, then copies in one loop over ranks or in none, each with its signals behind it, and none of what
-/// it has just copied: so one thread may fetch what another one sends. No scales are announced before the first box, of which
-/// the sending thread learns what was waited for.
+/// True if one warp may load while another stores. Such an item waits first, then copies in at most one loop over ranks, signals
+/// behind each copy, and copies nothing that it wrote itself. It announces no scales before its first box, which tells the
+/// sending thread that the waits are over.
 fn regular(kernel: &Kernel, leaves: &[Leaf<'_>]) -> bool {
     let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
     let Some(first) = leaves.iter().find(is_copy) else {

@@ -20,8 +20,8 @@ use crate::program::{Home, Pick, ScaleBlock, Side, Slots};
 use crate::tiling::{self, Major, StagedScale};
 use crate::variant::BLOCK;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase,
-    Test, Unroll, Whose, identifier,
+    At, BLOCK_ROWS, Expr, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
+    Unroll, Whose, identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -449,17 +449,11 @@ impl Walk<'_, '_> {
             Operand::Rows => (Side::Rows, row, self.tile_rows()),
             Operand::Columns => (Side::Columns, column, self.tile_columns()),
         };
-        let dim = self.b.kernel.partitions[partition.index()].dim(of);
-        let divided = self.b.kernel.is_chunked_along(partition, of);
-        let first = nth * each.clone();
-        let chunk = chunk.filter(|_| divided);
-        let (first, chunk, rank) = match chunk {
-            Some(chunk) if scale.travels => (first, chunk, Expr::me()),
-            Some(chunk) => {
-                let before = chunk * Expr::Field(Field::ChunkRows(dim));
-                (before + first, 0.into(), 0.into())
-            }
-            None => (first, 0.into(), 0.into()),
+        let (item, first) = ((partition, chunk.as_ref()), nth * each.clone());
+        let begin = self.begin(item, of, first.clone());
+        let (first, chunk, rank) = match begin.shard {
+            Some(chunk) if scale.travels => (begin.first, chunk, Expr::me()),
+            Some(_) | None => (self.among_all(item, of, first), 0.into(), 0.into()),
         };
         let (rows, columns) = scale.boxed();
         let map = self.operand_map(scale.tensor, (rows, columns), "_blocks");

@@ -4,7 +4,7 @@ use super::leaves::Leaf;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::{Side, Var};
-use crate::warp::{Elements, Expr, Field, FragmentOp, Node};
+use crate::warp::{Elements, Expr, FragmentOp, Node};
 
 impl Walk<'_, '_> {
     /// Makes the amax of a store as large as these elements of a subtile, where the store is done.
@@ -40,21 +40,11 @@ impl Walk<'_, '_> {
     pub(super) fn extents(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
         let (partition, chunk, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));
-        let in_all = |walk: &Self, side: Side, at: Expr| {
-            let kernel = walk.b.kernel;
-            let dim = kernel.partitions[partition.index()].dim(side);
-            match (chunk.clone()).filter(|_| kernel.is_chunked_along(partition, side)) {
-                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + at,
-                None => at,
-            }
+        let of = (partition, chunk.as_ref());
+        let side = |side: Side, first: Expr| {
+            let end = self.span(partition, side, chunk.as_ref());
+            [first, end].map(|at| self.among_all(of, side, at))
         };
-        let side = |walk: &Self, side: Side, first: Expr| {
-            let end = walk.span(partition, side, chunk.as_ref());
-            [first, end].map(|at| in_all(walk, side, at))
-        };
-        Some([
-            side(self, Side::Rows, row),
-            side(self, Side::Columns, column),
-        ])
+        Some([side(Side::Rows, row), side(Side::Columns, column)])
     }
 }

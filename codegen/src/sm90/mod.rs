@@ -23,6 +23,7 @@ mod moves;
 mod names;
 mod nodes;
 mod passes;
+mod place;
 mod planes;
 mod ranks;
 mod rings;

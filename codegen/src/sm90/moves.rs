@@ -1,5 +1,6 @@
 //! The copies of an item of a role that moves data, each with what announces it.
 
+use super::everywhere::goes_everywhere;
 use super::leaves::{Around, Leaf, moved_blocks, moves_boxes, moves_scales};
 use super::walk::Walk;
 use crate::kernel::OpKind;
@@ -32,7 +33,8 @@ pub(super) struct Moves<'l, 'a> {
 }
 
 impl<'a> Moves<'_, 'a> {
-    /// Whether a batch may be announced after the next one was sent.
+    /// Whether a batch may be announced after the next one was sent. Stores to every rank are not waited for: they are announced
+    /// at once.
     pub fn may_lag(&self, walk: &Walk<'_, '_>) -> bool {
         let [one] = self.all.as_slice() else {
             return false;
@@ -42,7 +44,8 @@ impl<'a> Moves<'_, 'a> {
                 && matches!(&leaf.op.kind, OpKind::Signal { cells, amount: 1 } if walk.one_cell(cells))
         };
         let signals = one.signals.as_slice();
-        one.copy.is_some() && self.around.is_empty() && matches!(signals, [signal] if plain(signal))
+        let in_bulk = one.copy.is_some_and(|copy| !goes_everywhere(copy));
+        in_bulk && self.around.is_empty() && matches!(signals, [signal] if plain(signal))
     }
 
     /// Waits before the loops around the copies, and those within.

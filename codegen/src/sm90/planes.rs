@@ -6,7 +6,7 @@ use super::walk::Walk;
 use crate::encoding::ScaleBlock;
 use crate::kernel::{Op, OpKind, Region};
 use crate::program::{Side, TensorId, Var};
-use crate::warp::{At, BATCH, Expr, Field, MapId, Node, Test};
+use crate::warp::{At, BATCH, Expr, MapId, Node, Test};
 
 impl Walk<'_, '_> {
     /// The scales of a piece. Where it travels in batches, they go with the first: who waits for a piece waits for all of them.
@@ -19,12 +19,7 @@ impl Walk<'_, '_> {
         let piece = self.piece(self.box_rows());
         let start = row * piece.clone();
         let all = self.span(partition, Side::Rows, chunk.as_ref());
-        let dim = self.b.kernel.buffers[src.buffer.index()].rows;
-        let chunked = self.b.kernel.is_chunked_along(partition, Side::Rows);
-        let first = match chunk.filter(|_| chunked) {
-            Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + start.clone(),
-            None => start.clone(),
-        };
+        let first = self.among_all((partition, chunk.as_ref()), Side::Rows, start.clone());
         let copy = Node::CopyScales {
             tensor: src.buffer,
             from: self.home_of_scales(&src.home),
@@ -49,22 +44,16 @@ impl Walk<'_, '_> {
         let each = self.b.kernel.buffers[region.buffer.index()]
             .usage
             .rows_each();
-        let (row, chunk) = match self.item(var) {
-            Some((partition, chunk, row, _)) => {
-                let divided = self.b.kernel.is_chunked_along(partition, Side::Rows);
-                (row, chunk.filter(|_| divided))
-            }
-            None => (0.into(), None),
-        };
+        let row = self.item(var).map_or(0.into(), |(_, _, row, _)| row);
         let row = row * self.piece(self.box_rows());
+        let row = match each {
+            1 => row,
+            each => row / Expr::symbol("SCALE_BLOCK", each),
+        };
+        let column = Expr::var("batch") * Expr::symbol("BATCH", BATCH);
         let at = At {
-            column: Expr::var("batch") * Expr::symbol("BATCH", BATCH),
-            row: match each {
-                1 => row,
-                each => row / Expr::symbol("SCALE_BLOCK", each),
-            },
-            chunk: chunk.unwrap_or(0.into()),
             whose: self.home_of_scales(&region.home).into(),
+            ..self.place(region, map, var, (row, column), None)
         };
         (map, at)
     }

@@ -118,7 +118,7 @@ impl Walk<'_, '_> {
         ]
     }
 
-    /// How many a tile has.
+    /// Number of epilogue tiles of one output tile.
     pub(super) fn subtiles(&self) -> Expr {
         if self.tiling().swapped() {
             self.tile_rows() / self.subtile_rows()
@@ -210,7 +210,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// How much a signal adds.
+/// Amount that a signal adds.
 pub(super) fn amount(leaf: &Leaf<'_>) -> u32 {
     if let OpKind::Signal { amount, .. } = leaf.op.kind {
         amount

@@ -56,13 +56,7 @@ impl Walk<'_, '_> {
         };
         let (row, column) = self.subtile_at(row, column, part);
         let partition_of = &self.b.kernel.partitions[partition.index()];
-        let in_all = |side: Side, at: Expr| {
-            let chunked = self.b.kernel.is_chunked_along(partition, side);
-            match chunk.clone().filter(|_| chunked) {
-                Some(chunk) => chunk * Expr::Field(Field::ChunkRows(partition_of.dim(side))) + at,
-                None => at,
-            }
-        };
+        let in_all = |side: Side, at: Expr| self.among_all((partition, chunk.as_ref()), side, at);
         let (row, column) = (in_all(Side::Rows, row), in_all(Side::Columns, column));
         // Numbers of rows in other chunks may be on their way.
         let end = |side: Side, tensor: TensorId| match self.b.kernel.buffers[tensor.index()]
@@ -124,7 +118,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// How what it loads is read, which has one row or one column.
+    /// Place from which a row or column vector is read: shared memory, or global memory by each thread.
     pub(super) fn source(&self, leaf: &Leaf<'_>) -> Source {
         let OpKind::Load { from, .. } = &leaf.op.kind else {
             return Source::Subtile;

@@ -6,10 +6,10 @@ use crate::program::{CellIndex, CounterId, Pick, Var};
 use crate::rank::RankExpr;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who waits for which counter.
+/// Waits of a kernel, by counter.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// How many statements do.
+    /// Number of wait statements, by counter.
     waits: BTreeMap<CounterId, u32>,
     /// Those whose cells may be waited for more than once in a launch: by several items, batches or steps.
     again: BTreeSet<CounterId>,

@@ -3,16 +3,16 @@
 use super::builder::{Builder, refuse};
 use super::cta::{Cta, Mode};
 use super::either::either;
-use super::everywhere::moves_everywhere;
+use super::everywhere::{moves_everywhere, stores_everywhere, stores_in_bulk, without_groups};
 use super::leaves::{copies, in_order};
 use super::scheduler::GEMM;
-use crate::kernel::{Axis, Block, DimId, OpKind, Region, visit};
+use crate::kernel::{Block, visit};
 use crate::order::Selection;
 use crate::program::{HeldRows, Home, Loc, PartitionId, Placement, Side, Slots, TensorId, Var};
 use crate::rank::RankExpr;
 use crate::tiling::Tiling;
 use crate::warp::{
-    At, BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, Whose, identifier,
+    BATCH, Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, Whose, identifier,
     variable,
 };
 use std::collections::BTreeSet;
@@ -136,6 +136,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
         };
         nodes.extend(self.blocks(body));
+        without_groups(&mut nodes);
         trim(&mut nodes);
         only_used(&mut nodes);
         let scheduled = nodes.iter().any(Node::has_items);
@@ -148,13 +149,15 @@ impl<'b, 'a> Walk<'b, 'a> {
         match self.which {
             Which::Load => nodes.extend(self.all_stages_empty()),
             Which::Multiply | Which::Spare | Which::End => {}
-            Which::Store if nodes.iter().any(has_stores) => {
+            Which::Store if nodes.iter().any(stores_in_bulk) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })
             }
             Which::Store => {}
             // One thread does all: what it sent has left when its last item is done.
             Which::Fetch | Which::Send if self.in_order => {}
             Which::Fetch => nodes.extend(self.drained()),
+            // All lanes have read each place, and it was released then.
+            Which::Send if stores_everywhere(&nodes) => {}
             Which::Send => nodes.extend(self.all_released()),
         }
         if scheduled {
@@ -415,81 +418,6 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.b.clips(id, false);
         id
     }
-
-    /// Where a region starts in its map, from the row and column in the item's chunk on.
-    pub fn place(
-        &mut self,
-        region: &Region,
-        map: MapId,
-        item: Var,
-        (row, column): (Expr, Expr),
-        slot: Option<Expr>,
-    ) -> At {
-        let view = self.b.maps[usize::from(map.0)].view;
-        let buffer = &self.b.kernel.buffers[region.buffer.index()];
-        let held = buffer.chunk_only();
-        let kernel = self.b.kernel;
-        let divided = self.item(item).and_then(|(partition, chunk, ..)| {
-            let side = kernel.chunked_side(partition)?;
-            let dim = kernel.partitions[partition.index()].dim(side);
-            Some((dim, chunk?))
-        });
-        let of = |dim: DimId| {
-            divided
-                .clone()
-                .filter(|(by, _)| *by == dim)
-                .map(|(_, chunk)| chunk)
-        };
-        let of_rows = of(buffer.rows);
-        // A product's K is no column of its items.
-        let of_columns = of(buffer.columns).filter(|_| region.columns != Axis::All);
-        let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
-        if !whole && !held && of_rows.is_none() && kernel.is_chunked(buffer.rows) {
-            let message = format!("a tile of `{}` in several of its chunks", buffer.name);
-            self.refuse(
-                message,
-                "items that the ranks divide as they divide its rows",
-            );
-        }
-        let whose = self.whose(&region.home);
-        let slot = slot.unwrap_or(Expr::Const(0));
-        let after = |chunk: Option<Expr>, dim: DimId, at: Expr| match chunk {
-            Some(chunk) => chunk * Expr::Field(Field::ChunkRows(dim)) + at,
-            None => at,
-        };
-        let (rows, columns) = (buffer.rows, buffer.columns);
-        let chunk = of_rows.clone().unwrap_or(Expr::Const(0));
-        let (nobody, mine) = (|| Expr::Const(0), || Whose::Rank(Expr::Const(0)));
-        let (row, column, chunk, whose) = match view {
-            View::Flat => {
-                let row = after(of_rows.filter(|_| !held), rows, row);
-                (row, after(of_columns, columns, column), nobody(), mine())
-            }
-            View::Chunks => (row, column, chunk, mine()),
-            View::ColumnChunks => (row, column, of_columns.unwrap_or(nobody()), mine()),
-            View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
-                if of_columns.is_some() =>
-            {
-                let name = &self.b.kernel.buffers[region.buffer.index()].name;
-                let message =
-                    format!("tiles of `{name}`, whose columns are divided over the ranks");
-                let hint = "Out, Accumulated, or scratch of one slot that no statement reaches on a peer: \
-                    they are this rank's alone";
-                self.refuse(message, hint);
-                (row, column, nobody(), whose)
-            }
-            View::SharedChunks => (row, column, chunk, whose),
-            View::SharedChunk => (row, column, nobody(), whose),
-            View::SharedSlots => (row, column, slot, whose),
-            View::SharedSlotChunks => (row, column, slot * Expr::world() + chunk, whose),
-        };
-        At {
-            column,
-            row,
-            chunk,
-            whose,
-        }
-    }
 }
 
 impl Builder<'_> {
@@ -536,29 +464,14 @@ impl Builder<'_> {
     /// Whether some statement names a tensor on another rank.
     fn reached_by_peers(&self, tensor: TensorId) -> bool {
         let mut found = false;
-        let mut see = |region: &Region| {
-            found |= region.buffer == tensor && region.home != Home::Me;
-        };
         for role in &self.kernel.roles {
-            visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Copy { dst, src } => [dst, src].into_iter().for_each(&mut see),
-                OpKind::Dot { a, b, .. } => [a, b].into_iter().for_each(&mut see),
-                OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => see(from),
-                OpKind::Store { dst, .. } => see(dst),
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => {}
+            visit(&role.body, &mut |op| {
+                let mut regions = op.kind.regions();
+                found |= regions.any(|(of, _)| of.buffer == tensor && of.home != Home::Me);
             });
         }
         found
     }
-}
-
-fn has_stores(node: &Node) -> bool {
-    let mut found = false;
-    node.visit(&mut |node| found |= matches!(node, Node::Store { .. }));
-    found
 }
 
 /// Drops numbers of a list that nothing in it uses.

@@ -1,4 +1,4 @@
-//! How the tiles of a GEMM loop are computed, without a word of an architecture: a value.
+//! Tiling of a GEMM loop: the way its tiles are computed, as a value that names no architecture.
 //!
 //! An architecture's rules make it, once ([`crate::sm90::cta`]). The plan, the model, the warp level, the verifier and the
 //! emitter read it, and decide nothing of it again.
@@ -15,7 +15,7 @@ use crate::program::{Loc, PartitionId, ScaleBlock, Var};
 /// Bytes of a line of the widest swizzle.
 const LINE: u32 = 128;
 
-/// What is computed at a time: by one CTA, or by all that share its steps.
+/// The part of an output that is computed at a time, by one CTA or by all that share its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tile {
     /// Rows.
@@ -65,7 +65,7 @@ pub struct Multiply {
     pub on_n: Vec<usize>,
 }
 
-/// How the tiles of one GEMM loop are computed.
+/// The way in which the tiles of one GEMM loop are computed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tiling(Parts);
 
@@ -97,7 +97,7 @@ impl Tiling {
         Tiling(parts)
     }
 
-    /// Where its first product was written, or its first store if it multiplies nothing.
+    /// Place of its first product in the schedule, or of its first store if it multiplies nothing.
     pub const fn at(&self) -> Loc {
         self.0.at
     }
@@ -117,7 +117,7 @@ impl Tiling {
         self.0.tile
     }
 
-    /// Whether its columns are on the instruction's M side, and its rows on the N side (swap AB).
+    /// True if its columns are on the instruction's M side, and its rows on the N side (swap AB).
     pub const fn swapped(&self) -> bool {
         self.0.swapped
     }
@@ -131,7 +131,7 @@ impl Tiling {
         }
     }
 
-    /// What its products multiply, each operand once: those that have the tile's rows, then those that have its columns; none
+    /// Operands of its products, each once: those that have the tile's rows, then those that have its columns; none
     /// where nothing is multiplied.
     pub fn operands(&self) -> &[Operand] {
         &self.0.operands
@@ -142,7 +142,7 @@ impl Tiling {
         &self.0.products
     }
 
-    /// The same as instructions compute them: all together where they are joined, and one by one otherwise.
+    /// Products as instructions compute them: all together where they are joined, and one by one otherwise.
     pub fn multiplies(&self) -> Vec<Multiply> {
         let sides = |product: &Product| self.sides(product[0], product[1]);
         let all = || self.0.products.iter().map(sides);
@@ -172,7 +172,7 @@ impl Tiling {
         self.0.accumulators
     }
 
-    /// How what tensor cores sum of a step is added to the sums of threads; `None`: tensor cores sum all steps.
+    /// The way in which sums of the tensor cores are added to those of threads; `None`: tensor cores sum all steps.
     pub const fn promotion(&self) -> Option<Promotion> {
         self.0.promotion
     }
@@ -182,7 +182,7 @@ impl Tiling {
         &self.0.scales
     }
 
-    /// Which of them is that of an operand.
+    /// Index of an operand's scale.
     pub fn scale_of(&self, operand: usize) -> Option<usize> {
         let mut scales = self.0.scales.iter();
         scales.position(|scale| scale.operand == operand)
@@ -203,7 +203,7 @@ impl Tiling {
         }
     }
 
-    /// Which of them a share of a piece is multiplied by.
+    /// Numbers of a scale by which a share of a piece is multiplied.
     pub fn share_of_scale(&self, scale: usize, piece: Piece, share: u32) -> u32 {
         match (self.shares_of_scale(scale), self.0.promotion) {
             (1, _) | (_, None) => 0,
@@ -214,7 +214,7 @@ impl Tiling {
         }
     }
 
-    /// Whether lines of scales are along the instruction's N side: each thread has many numbers of them in a step.
+    /// True if lines of scales are along the instruction's N side: each thread has many numbers of them in a step.
     pub fn has_scales_on_n(&self) -> bool {
         let mut scales = self.0.scales.iter();
         scales.any(|it| it.block == ScaleBlock::Line && !self.is_on_m(it.operand))
@@ -230,7 +230,7 @@ impl Tiling {
         }
     }
 
-    /// Whether an operand is on the instruction's M side.
+    /// True if an operand is on the instruction's M side.
     pub fn is_on_m(&self, operand: usize) -> bool {
         self.0.operands[operand].columns == self.0.swapped
     }
@@ -240,7 +240,7 @@ impl Tiling {
         self.0.split
     }
 
-    /// What leaves a tile together.
+    /// The epilogue subtile: columns or rows that leave a tile together.
     pub const fn subtile(&self) -> Subtile {
         self.0.subtile
     }
@@ -294,7 +294,7 @@ impl Tiling {
         [rows, columns].map(|rows| rows * k * element / self.subtile_bytes())
     }
 
-    /// Where in a slot a subtile of the n-th stored tile lies: at which operand's, and its number there.
+    /// Place in a slot of a subtile of the n-th stored tile: the operand, and the number there.
     pub fn input_place(&self, index: u32) -> (usize, u32) {
         let [first, _] = self.input_places();
         let [rows, columns] = self.first_of_sides();
@@ -305,7 +305,7 @@ impl Tiling {
         }
     }
 
-    /// What carries the terms of a sum of stored tiles: the larger operand's part of a slot, and how many subtiles at a time,
+    /// Place that carries the terms of a sum of stored tiles: the larger operand's part of a slot, and how many subtiles at a time,
     /// as many as fit there and divide the tile.
     pub fn reused_stage(&self) -> (usize, u32) {
         let Tile { rows, columns, .. } = self.0.tile;
@@ -316,7 +316,7 @@ impl Tiling {
         (part, divides.unwrap_or(1))
     }
 
-    /// Whether rows of an operand's tile that do not exist are not loaded.
+    /// True if rows of an operand's tile that do not exist are not loaded.
     pub const fn leaves_out(&self) -> bool {
         self.0.leaves_out
     }
@@ -344,7 +344,7 @@ pub(crate) fn strides(tilings: &[Tiling]) -> Vec<u32> {
     strides
 }
 
-/// Where the part of the one of `split` CTAs with that number begins among all K steps.
+/// First of all K steps that CTA `split_rank` of `split` computes.
 pub fn first_step<T>(steps: T, split_rank: T, split: T) -> T
 where
     T: std::ops::Mul<Output = T> + std::ops::Div<Output = T>,

@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::program::TensorId;
 
-/// Which dimension of an operand is contiguous in memory.
+/// The dimension of an operand that is contiguous in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Major {
     /// K.
@@ -17,13 +17,13 @@ pub enum Major {
 pub struct Operand {
     /// The tensor.
     pub tensor: TensorId,
-    /// Whether it has the tile's columns, and not its rows.
+    /// True if it has the tile's columns, and not its rows.
     pub columns: bool,
     /// Its element type.
     pub element: Dtype,
-    /// Which of its dimensions is contiguous.
+    /// The contiguous dimension.
     pub major: Major,
-    /// What brings a tile of it into a stage.
+    /// Boxes that bring a tile of it into a stage.
     pub boxes: Boxes,
     /// CTAs of a cluster that load a part of it each, into all of them; 1: each for itself.
     pub multicast: u32,
@@ -34,12 +34,12 @@ pub struct Operand {
 /// The boxes of TMA that a CTA loads of an operand's tile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boxes {
-    /// How many.
+    /// Number of boxes.
     pub count: u32,
     /// Rows of each.
     pub rows: u32,
     /// Depth of each.
     pub k: u32,
-    /// Whether those of them, or of a box's parts, that have no row which exists are left out.
+    /// True if those of them, or of a box's parts, that have no row which exists are left out.
     pub partial: bool,
 }

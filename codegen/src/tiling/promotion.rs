@@ -13,9 +13,9 @@ use std::fmt;
 pub struct Promotion {
     /// Blocks of the M side that a warpgroup has.
     pub blocks: u32,
-    /// How many of them a piece has: all, or one.
+    /// Number of blocks of a piece: all, or one.
     pub together: u32,
-    /// What a piece has of the N side.
+    /// Size of a piece along the N side.
     pub n: u32,
     /// Parts of the N side, each of so much.
     pub parts: u32,
@@ -37,7 +37,7 @@ pub struct Room {
 pub struct Piece {
     /// The first of its blocks.
     pub block: u32,
-    /// Which part of the N side.
+    /// Number of the part of the N side.
     pub part: u32,
 }
 
@@ -49,13 +49,13 @@ const PART: u32 = 128;
 pub struct StagedScale {
     /// The scale.
     pub tensor: TensorId,
-    /// Which of the tiling's operands it is of.
+    /// Index of its operand in the tiling.
     pub operand: usize,
-    /// What has one number.
+    /// Elements that share one number.
     pub block: ScaleBlock,
     /// Rows or columns of the tile that the operand has.
     pub side: u32,
-    /// Whether it travels between ranks: then its rows are those of the operand, or blocks of them.
+    /// True if it travels between ranks: then its rows are those of the operand, or blocks of them.
     pub travels: bool,
 }
 
@@ -93,7 +93,7 @@ impl StagedScale {
         }
     }
 
-    /// Whether a tile may begin within a block and end in another one.
+    /// True if a tile may begin within a block and end in another one.
     pub const fn crosses(&self) -> bool {
         let alike = self.alike();
         match self.block {
@@ -183,7 +183,7 @@ impl Promotion {
         blocks.flat_map(move |block| (0..parts).map(move |part| Piece { block, part }))
     }
 
-    /// How many there are.
+    /// Number of pieces.
     pub const fn count(&self) -> u32 {
         self.blocks / self.together * self.parts
     }

@@ -4,15 +4,13 @@
 //! in order. Items are claimed in order and are otherwise concurrent, unless a join (or a sequential role) is between
 //! them: [`Item::phase`] counts those.
 
-mod scales;
 mod size;
 mod step;
 mod walk;
 
-pub(crate) use scales::{as_lines, span_of};
 pub(crate) use size::fits;
 pub use size::{MOST_STEPS, most_steps};
-pub use step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
+pub use step::{Agent, Item, Step, StepKind};
 
 use crate::diag::Diagnostic;
 use crate::kernel::Kernel;

@@ -81,7 +81,8 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .iter()
             .map(|index| match index {
                 CellIndex::Rank(pick) => picked(pick, world),
-                // Tiles overlap at most two pieces of equal rows, and a few otherwise.
+                // Tiles overlap at most two pieces of equal rows, and a few otherwise; those across shards a few of each.
+                CellIndex::Along(..) if geometry.is_across() => world.saturating_mul(4),
                 CellIndex::Along(..) => 4,
                 CellIndex::Item(_) => 1,
             })

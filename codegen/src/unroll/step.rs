@@ -1,12 +1,10 @@
 //! The steps of an agent.
 
-use crate::kernel::{Amax, OpId, ValueId};
-use crate::program::{CounterId, StoreMode, TensorId};
-use crate::shape::Extent;
+use crate::kernel::{Amax, Kernel, OpId, ValueId};
+use crate::program::{CounterId, StoreMode};
+use crate::region::{Access, Rectangle, Span};
+use crate::shape::Geometry;
 use crate::value::AccId;
-
-/// `home` of a span or signal that addresses every rank at once.
-pub const EVERYWHERE: u16 = u16::MAX;
 
 /// All steps of one agent in one launch.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -66,26 +64,26 @@ pub enum StepKind {
     },
     /// Move data unchanged.
     Copy {
-        /// To where; may be [`EVERYWHERE`].
-        dst: Span,
+        /// To where.
+        dst: Rectangle,
         /// From where.
-        src: Span,
+        src: Rectangle,
     },
     /// `acc += a · bᵀ`.
     Dot {
         /// The accumulator.
         acc: AccId,
         /// Rows of the result.
-        a: Span,
+        a: Rectangle,
         /// Columns of the result (its rows) over the same K.
-        b: Span,
+        b: Rectangle,
     },
-    /// `acc += from`; [`EVERYWHERE`] sums over all ranks.
+    /// `acc += from`; over all ranks where that is in every rank's memory.
     Reduce {
         /// The accumulator.
         acc: AccId,
         /// What is added.
-        from: Span,
+        from: Rectangle,
     },
     /// `acc += ` this rank's term of a sum over the others, rounded as theirs are.
     OwnTerm {
@@ -94,56 +92,73 @@ pub enum StepKind {
         /// The term.
         value: ValueId,
         /// This rank's place in the scratch that has the others' terms. Nobody writes or reads it; its type is theirs.
-        of: Span,
+        of: Rectangle,
     },
     /// `acc = from`.
     Load {
         /// The accumulator.
         acc: AccId,
         /// From where; one row of a vector.
-        from: Span,
+        from: Rectangle,
     },
     /// Write or add to an item.
     Store {
         /// To where.
-        dst: Span,
+        dst: Rectangle,
         /// Replace or add.
         mode: StoreMode,
         /// What.
         value: ValueId,
         /// What is measured of it.
         amax: Option<Amax>,
-        /// The scales that are made of it: their plane's part.
-        scales: Option<Span>,
     },
 }
 
-/// A rectangle of one rank's buffer, in global rows and columns.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Span {
-    /// The buffer.
-    pub buffer: TensorId,
-    /// Whose memory, or [`EVERYWHERE`].
-    pub home: u16,
-    /// Which slot.
-    pub slot: u16,
-    /// Which rows.
-    pub rows: Extent,
-    /// Which columns.
-    pub columns: Extent,
-}
-
-impl Span {
-    /// How many elements.
-    pub fn elements(&self) -> u64 {
-        u64::from(self.rows.len()) * u64::from(self.columns.len())
+impl StepKind {
+    /// The rectangle of each plane that it touches, in order: what it names, and the scales beside that.
+    pub fn planes(&self, kernel: &Kernel) -> impl Iterator<Item = (Access, Rectangle)> + use<> {
+        let read = |of: &Rectangle| Some((Access::Read, *of));
+        let planes: [Option<(Access, Rectangle)>; 4] = match self {
+            StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::OwnTerm { .. } => [None; 4],
+            StepKind::Copy { dst, src } => [read(src), Some((Access::Write, *dst)), None, None],
+            StepKind::Dot { a, b, .. } => {
+                let scales = |of| kernel.operand_scales(of).map(|it| (Access::Read, it));
+                [read(a), read(b), scales(a), scales(b)]
+            }
+            StepKind::Reduce { from, .. } => {
+                let scales = kernel.tile_scales(from).map(|it| (Access::Read, it));
+                [read(from), scales, None, None]
+            }
+            StepKind::Load { from, .. } => [read(from), None, None, None],
+            StepKind::Store { dst, mode, .. } => {
+                let scales = kernel.tile_scales(dst).map(|it| (Access::Write, it));
+                [Some((mode.access(), *dst)), scales, None, None]
+            }
+        };
+        planes.into_iter().flatten()
     }
-    /// Whether both share an element of the same memory.
-    pub fn overlaps(&self, other: &Span) -> bool {
-        self.buffer == other.buffer
-            && (self.home == other.home || self.home == EVERYWHERE || other.home == EVERYWHERE)
-            && self.slot == other.slot
-            && self.rows.overlaps(other.rows)
-            && self.columns.overlaps(other.columns)
+
+    /// The boxes that a step of rank `me` touches, in order.
+    pub fn boxes(
+        &self,
+        kernel: &Kernel,
+        geometry: &Geometry,
+        me: u16,
+    ) -> impl Iterator<Item = (Access, Span)> {
+        let kept = match self {
+            StepKind::Copy { dst, src } => dst.kept_by(src, me),
+            StepKind::Wait { .. }
+            | StepKind::Signal { .. }
+            | StepKind::Dot { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::OwnTerm { .. }
+            | StepKind::Load { .. }
+            | StepKind::Store { .. } => None,
+        };
+        self.planes(kernel).flat_map(move |(access, plane)| {
+            let boxes = plane.boxes(kernel, geometry);
+            let touched = boxes.filter(move |it| access == Access::Read || Some(it.home) != kept);
+            touched.map(move |it| (access, it))
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Unrolls one agent: runs its loops, evaluates orders, and turns regions and cells into numbers.
 
-use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
+use super::step::{Agent, Item, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{
     Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region, Turn, WhichChunk,
@@ -8,6 +8,7 @@ use crate::kernel::{
 use crate::order::{Chosen, RankOrder, Selection, left_out};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Side, Var};
 use crate::rank::{Cond, RankError, RankExpr};
+use crate::region::{Owner, Rectangle};
 use crate::shape::{self, Extent, Geometry};
 
 pub(super) fn walk(
@@ -218,16 +219,17 @@ impl<'a> Walker<'a> {
             OpKind::Copy { dst, src } => {
                 let to = self.slots(op.id, dst)?.next().unwrap_or(0);
                 let from = self.slots(op.id, src)?.next().unwrap_or(0);
-                let (dst, src) = (self.span(op.id, dst, to)?, self.span(op.id, src, from)?);
+                let dst = self.rectangle(op.id, dst, to)?;
+                let src = self.rectangle(op.id, src, from)?;
                 self.push(op.id, StepKind::Copy { dst, src });
             }
             OpKind::Dot { acc, a, b } => {
-                let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
+                let (a, b) = (self.rectangle(op.id, a, 0)?, self.rectangle(op.id, b, 0)?);
                 self.push(op.id, StepKind::Dot { acc: *acc, a, b });
             }
             OpKind::Reduce { acc, from, own } => {
                 for slot in self.slots(op.id, from)? {
-                    let of = self.span(op.id, from, slot)?;
+                    let of = self.rectangle(op.id, from, slot)?;
                     let kind = match own.filter(|_| slot == self.rank) {
                         Some(value) => StepKind::OwnTerm {
                             acc: *acc,
@@ -244,7 +246,7 @@ impl<'a> Walker<'a> {
             }
             OpKind::Load { acc, from } => {
                 let slot = self.slots(op.id, from)?.next().unwrap_or(0);
-                let from = self.span(op.id, from, slot)?;
+                let from = self.rectangle(op.id, from, slot)?;
                 self.push(op.id, StepKind::Load { acc: *acc, from });
             }
             OpKind::Store {
@@ -254,7 +256,7 @@ impl<'a> Walker<'a> {
                 amax,
             } => {
                 let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
-                let dst = self.span(op.id, dst, slot)?;
+                let dst = self.rectangle(op.id, dst, slot)?;
                 self.push(
                     op.id,
                     StepKind::Store {
@@ -262,7 +264,6 @@ impl<'a> Walker<'a> {
                         mode: *mode,
                         value: *value,
                         amax: *amax,
-                        scales: self.kernel.scales_of_tile(&dst),
                     },
                 );
             }
@@ -403,36 +404,44 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn home(&self, home: &Home, op: OpId) -> Result<u16, Diagnostic> {
+    fn owner(&self, home: &Home, op: OpId) -> Result<Owner, Diagnostic> {
         Ok(match home {
-            Home::Me => narrow(self.rank),
+            Home::Me => Owner::Rank(narrow(self.rank)),
             Home::On(expr) => {
                 let at = self.kernel.loc(op);
-                narrow(self.rank_value(expr, self.geometry.world, "rank", at)?)
+                Owner::Rank(narrow(self.rank_value(
+                    expr,
+                    self.geometry.world,
+                    "rank",
+                    at,
+                )?))
             }
-            Home::Everywhere => EVERYWHERE,
+            Home::Everywhere => Owner::Everywhere,
         })
     }
 
-    fn span(&self, op: OpId, region: &Region, slot: u32) -> Result<Span, Diagnostic> {
+    fn rectangle(&self, op: OpId, region: &Region, slot: u32) -> Result<Rectangle, Diagnostic> {
         let buffer = &self.kernel.buffers[region.buffer.index()];
-        let home = self.home(&region.home, op)?;
+        let owner = self.owner(&region.home, op)?;
         let rows = self.axis(region.rows, buffer.rows);
         let rows = match (region.rows, buffer.usage.rows_each()) {
             (Axis::All, _) | (_, 1) => rows,
             (Axis::RowsOf(_) | Axis::ColumnsOf(_), each) => rows.in_blocks(each),
         };
         let columns = self.axis(region.columns, buffer.columns);
-        let span = Span {
-            buffer: region.buffer,
-            home,
+        let rectangle = Rectangle {
+            tensor: region.buffer,
+            owner,
             slot: narrow(slot),
             rows,
             columns,
         };
-        if home != EVERYWHERE && !rows.is_empty() && !buffer.usage.is_repeated() {
+        if let Owner::Rank(home) = owner
+            && !rows.is_empty()
+            && !buffer.usage.is_repeated()
+        {
             let held = self.geometry.held(buffer, u32::from(home));
-            if rows.start < held.start || rows.end > held.end {
+            if !held.contains(rows) {
                 return Err(Diagnostic::new(
                     Rule::Bounds,
                     self.kernel.loc(op),
@@ -444,7 +453,7 @@ impl<'a> Walker<'a> {
                 .hint(format!("{} holds on each rank only the chunk it owns: address the owner with `.on(rank)`", buffer.name)));
             }
         }
-        Ok(span)
+        Ok(rectangle)
     }
 
     fn axis(&self, axis: Axis, dim: DimId) -> Extent {
@@ -473,11 +482,8 @@ impl<'a> Walker<'a> {
         cells: &Cells,
         step: impl Fn(CounterId, u16, u32) -> StepKind,
     ) -> Result<(), Diagnostic> {
-        let homes = match self.home(&cells.home, op)? {
-            EVERYWHERE => 0..narrow(self.geometry.world),
-            home => home..home + 1,
-        };
-        for home in homes {
+        let owner = self.owner(&cells.home, op)?;
+        for home in owner.ranks(self.geometry.world) {
             self.cells_of(op, cells, 0, 0, &|walker: &mut Self, cell| {
                 walker.push(op, step(cells.counter, home, cell));
             })?;
@@ -534,18 +540,26 @@ impl<'a> Walker<'a> {
                 let Some(along) = by.side_of(of.dim(*side)) else {
                     return Ok(());
                 };
-                let chunk = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
-                    WhichChunk::Items => item.chunk,
+                let parts = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
+                    WhichChunk::Items => vec![(item.chunk, extent)],
+                    WhichChunk::Each => {
+                        let dim = of.dim(*side);
+                        let parts = self.geometry.by_shard(dim, extent);
+                        let with_shard =
+                            |part: Extent| (self.geometry.shard(dim, part.start), part);
+                        parts.map(with_shard).collect()
+                    }
                     // Lowering refuses several.
-                    WhichChunk::Only | WhichChunk::Several => 0,
+                    WhichChunk::Only | WhichChunk::Several => vec![(0, extent)],
                 };
-                let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, extent));
-                for row in rows {
-                    for column in columns.clone() {
-                        let at = self
-                            .geometry
-                            .cell(covered, shape::Item { chunk, row, column });
-                        self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                for (chunk, part) in parts {
+                    let (rows, columns) = self.geometry.overlapping(covered, chunk, (along, part));
+                    for row in rows {
+                        for column in columns.clone() {
+                            let item = shape::Item { chunk, row, column };
+                            let at = self.geometry.cell(covered, item);
+                            self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                        }
                     }
                 }
             }
@@ -574,5 +588,5 @@ impl Iterator for Picked {
 
 /// Ranks, roles and slots are bounded by [`shape::MAX_WORLD`] and by lowering.
 fn narrow(value: u32) -> u16 {
-    u16::try_from(value).unwrap_or(EVERYWHERE)
+    u16::try_from(value).unwrap_or(u16::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a foreign function's text may be: arithmetic on its arguments. The verifier takes its calls for numbers that depend
+//! Rules for a foreign function's text: it is arithmetic on its arguments. The verifier takes its calls for numbers that depend
 //! on nothing else, always come, and leave nothing behind; so does the order in which a kernel computes elements.
 //!
 //! The text is read word by word. What is not known to be harmless is refused: this is no compiler of C++.

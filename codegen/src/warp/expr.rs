@@ -68,7 +68,7 @@ pub enum Field {
     PartialChunk(DimId),
     /// This rank.
     Me,
-    /// How many ranks there are.
+    /// Number of ranks.
     World,
     /// The first cell of a counter among all cells of a rank.
     First(CounterId),
@@ -100,12 +100,12 @@ pub enum Field {
 pub const MOST_STEPS: u32 = 128;
 
 impl Field {
-    /// Whether it takes 64 bits.
+    /// True if it takes 64 bits.
     pub const fn wide(self) -> bool {
         self.bytes() == 8
     }
 
-    /// How many bytes it takes.
+    /// Size in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Field::Size(_)
@@ -129,7 +129,7 @@ impl Field {
     }
 }
 
-/// What a branch asks.
+/// Condition of a branch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Test {
     /// `a < b`
@@ -146,7 +146,7 @@ pub enum Test {
     Or(Box<Test>, Box<Test>),
 }
 
-/// What gives variables and fields their values.
+/// Values of variables and fields.
 pub trait Values {
     /// The variable's value.
     fn var(&self, name: &str) -> u32;
@@ -183,7 +183,7 @@ impl Expr {
         Expr::Field(Field::Me)
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub const fn world() -> Expr {
         Expr::Field(Field::World)
     }
@@ -253,7 +253,7 @@ impl Expr {
 }
 
 impl Test {
-    /// Whether it holds.
+    /// True if it holds.
     pub fn eval(&self, values: &impl Values) -> bool {
         let is = |a: &Expr, b: &Expr| a.eval(values).cmp(&b.eval(values));
         match self {
@@ -266,7 +266,7 @@ impl Test {
         }
     }
 
-    /// What is compared.
+    /// Expressions that are compared.
     pub fn exprs(&self) -> Vec<&Expr> {
         match self {
             Test::Less(a, b) | Test::AtLeast(a, b) | Test::Equal(a, b) | Test::Differ(a, b) => {

@@ -1,4 +1,4 @@
-//! What a thread that multiplies does with its fragment of a tile: its accumulators, and what it reads beside them. An
+//! Work of a multiplying thread on its fragment of a tile: its accumulators, and what it reads beside them. An
 //! operation of an epilogue is one of these: here is what it is, in `cuda::fragment` its text, in `verify::warp::fragment` its
 //! meaning, and `sm90::epilogue` makes it.
 
@@ -41,7 +41,7 @@ pub enum FragmentOp {
         column: Expr,
         /// One past the last column that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
+        /// True if the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Brings a tile's numbers of a vector or a scale of rows near, before the tile is multiplied: they are read behind that, in
@@ -79,7 +79,7 @@ pub enum FragmentOp {
         row: Expr,
         /// One past the last row that there is.
         end: Expr,
-        /// Whether the item has read it before, for another pass: no address from then is kept in registers.
+        /// True if the item has read it before, for another pass: no address from then is kept in registers.
         again: bool,
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
@@ -115,7 +115,8 @@ pub enum FragmentOp {
         /// What it is rounded to.
         dtype: Dtype,
     },
-    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or a share of
+    /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or
+    /// a share of
     /// them, which takes the place of another one.
     ReadBlocks {
         /// The ring.
@@ -129,7 +130,8 @@ pub enum FragmentOp {
         /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
         share: u32,
     },
-    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its operands'
+    /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its
+    /// operands'
     /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
     Promote {
         /// Which of the tiling's multiplies.
@@ -156,10 +158,11 @@ pub enum FragmentOp {
         elements: Elements,
         /// What it is rounded to.
         dtype: Dtype,
-        /// Whether its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
+        /// True if its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
         scaled: bool,
     },
-    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A block is the
+    /// Makes the scales of a subtile's rows, of those of its block's 128 columns that exist, by the rule of the variant. A
+    /// block is the
     /// subtile, or several subtiles of a product.
     ///
     /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
@@ -187,7 +190,8 @@ pub enum FragmentOp {
         /// The subtile's first column among all, and one past the last that there is: beyond it are no scales.
         columns: [Expr; 2],
     },
-    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the arrival that
+    /// Writes the scales of a block's rows beside a slot of partial sums, of those that exist. Ordinary stores, before the
+    /// arrival that
     /// says that the subtile is written: what the storing thread announces comes after both.
     SendScales {
         /// The plane.
@@ -203,7 +207,8 @@ pub enum FragmentOp {
         /// The block's first column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
-    /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after a wait for
+    /// Reads the scales of a tile of partial sums in this rank's memory, each lane those of its rows. Ordinary loads, after
+    /// a wait for
     /// what the tile's codes completed on; what is not there reads as zero.
     ReadTileScales {
         /// The plane.
@@ -267,7 +272,7 @@ pub enum FragmentOp {
         part: Expr,
         /// The type it is stored in.
         dtype: Dtype,
-        /// Whether it has scales.
+        /// True if it has scales.
         scaled: bool,
     },
 }
@@ -387,7 +392,7 @@ impl FragmentOp {
     }
 }
 
-/// What the elements of a subtile are before they are rounded.
+/// Elements of a subtile before they are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Elements {
     /// A product's accumulators as they are.
@@ -401,11 +406,11 @@ pub enum Elements {
 pub struct Epilogue {
     /// Its name in the text.
     pub name: String,
-    /// What the schedule says, of all that the item added up and loaded.
+    /// Value in the schedule, of all that the item added up and loaded.
     pub of: ValueId,
-    /// The same with the sum of what was added to accumulators as one.
+    /// That value with everything added to accumulators as one number.
     pub value: Value,
-    /// What it reads.
+    /// Numbers that it reads.
     pub params: Vec<Param>,
 }
 
@@ -417,18 +422,18 @@ impl Epilogue {
     }
 }
 
-/// What an [`Epilogue`] reads.
+/// A number that an [`Epilogue`] reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// What it is in [`Epilogue::value`].
+    /// Its name in [`Epilogue::value`].
     pub acc: AccId,
     /// Its name in the text.
     pub name: String,
-    /// Where it comes from.
+    /// Its origin.
     pub from: Source,
 }
 
-/// Where a number of an [`Epilogue`] comes from.
+/// Origin of a number in an [`Epilogue`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The accumulators of one of the item's products.

@@ -1,7 +1,8 @@
 //! The warp level: how the warps of a CTA do what a checked kernel says, with every barrier, group, fence, release and
 //! acquire spelled out.
 //!
-//! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`crate::verify::pipeline`] runs all warps of all
+//! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers,
+//! [`crate::verify::pipeline`] runs all warps of all
 //! CTAs of a few ranks on a small case and accepts it, and [`crate::cuda::emit`] prints what was accepted. Both read
 //! the same nodes; a number is written once, as an [`Expr`].
 //!
@@ -10,7 +11,8 @@
 //! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swapped)), or take
 //! tiles in ping-pong, so that one rounds and hands over its tile while the other multiplies; then each has subtiles of its own
 //! and a thread that stores them. Where they share a tile that is too large for all of its subtiles to have room beside three
-//! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places that go from
+//! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places
+//! that go from
 //! one to the other. Operands pass through a ring of stages, results through a ring of subtiles.
 //!
 //! CTAs of a cluster work together in one of two ways. Those that have tiles beside each other load what these have in
@@ -48,13 +50,13 @@ use crate::tiling::Tiling;
 /// A kernel as the warps of a CTA run it.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// What it does, tile by tile.
+    /// The kernel that it computes, tile by tile.
     pub kernel: Checked<Kernel>,
-    /// How a CTA computes its tiles.
+    /// Tilings and shared memory of a CTA.
     pub cta: Cta,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
-    /// Which items the CTAs have of each role's loops.
+    /// Items of each role's loops that the CTAs have.
     pub schedulers: Vec<Scheduler>,
     /// The tensor maps.
     pub maps: Vec<Map>,
@@ -68,14 +70,14 @@ pub struct Pipeline {
     pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
-    /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
+    /// True if its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
     /// as soon as all of its own are there ([`crate::sm90::cta::dependent_launch`]).
     pub dependent_launch: bool,
-    /// What all warps do first, once the CTA's barriers are there: empty, or the wait of dependent launches.
+    /// Nodes of all warps once the CTA's barriers are there: none, or the wait of dependent launches.
     pub start: Vec<Node>,
-    /// What each warp does.
+    /// Programs of the warps.
     pub warps: Vec<Warp>,
-    /// What all warps do at the end: empty, or a barrier and what the last CTA does.
+    /// Nodes of all warps at the end: none, or a barrier and the last CTA's work.
     pub end: Vec<Node>,
 }
 
@@ -93,7 +95,7 @@ pub struct OrderTable {
 pub struct Comm {
     /// Their roles, in the order of their CTAs.
     pub roles: Vec<CommRole>,
-    /// Whether they take items of the GEMM when they are done.
+    /// True if they take items of the GEMM when they are done.
     pub join_late: bool,
 }
 
@@ -104,17 +106,17 @@ pub struct CommRole {
     pub role: usize,
     /// The constant that says how many there are.
     pub symbol: String,
-    /// How many.
+    /// Number of CTAs.
     pub ctas: u32,
 }
 
 impl Comm {
-    /// How many there are of all roles.
+    /// Number of CTAs of all roles.
     pub fn ctas(&self) -> u32 {
         self.roles.iter().map(|role| role.ctas).sum()
     }
 
-    /// The same in the text.
+    /// That count as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
         self.before(self.roles.len())
     }
@@ -127,7 +129,7 @@ impl Comm {
 }
 
 impl CommRole {
-    /// How many there are, in the text.
+    /// Their number, as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
         Expr::symbol(&self.symbol, self.ctas)
     }
@@ -138,13 +140,13 @@ impl CommRole {
 pub struct Warp {
     /// Its name, also in stall records.
     pub name: &'static str,
-    /// Who runs it.
+    /// Threads that run it.
     pub run_by: RunBy,
-    /// What it runs.
+    /// Nodes in order.
     pub body: Vec<Node>,
 }
 
-/// Which lanes of a warp run its role.
+/// Lanes of a warp that run its role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lanes {
     /// One elected lane.
@@ -163,7 +165,7 @@ impl Lanes {
 }
 
 impl Warp {
-    /// Which lanes of its warps run it; those of warpgroups are all there.
+    /// Lanes of its warps that run it; of warpgroups, all do.
     pub fn lanes(&self) -> Lanes {
         let mut everywhere = false;
         for node in &self.body {
@@ -186,7 +188,7 @@ impl Subject for Pipeline {
 }
 
 impl Pipeline {
-    /// How the tiles of its first loop are computed: those of the others have the same sides on the instruction, and subtiles
+    /// Tiling of its first loop: those of the others have the same sides on the instruction, and subtiles
     /// as wide.
     pub const fn tiling(&self) -> &Tiling {
         self.cta.tiling()
@@ -289,7 +291,7 @@ impl Pipeline {
         self.scheduler(of.scheduler).loops[usize::from(of.nth)]
     }
 
-    /// How the tiles of a loop are computed, by [`ItemLoop::tiling`].
+    /// Tiling of a loop, by [`ItemLoop::tiling`].
     pub fn tiling_of(&self, tiling: usize) -> &Tiling {
         &self.cta.tilings()[tiling]
     }
@@ -299,12 +301,12 @@ impl Pipeline {
         &self.maps[usize::from(map.0)]
     }
 
-    /// Whether the contiguous dimension of a map is its tensor's rows.
+    /// True if the contiguous dimension of a map is its tensor's rows.
     pub fn mn_major(&self, map: MapId) -> bool {
         self.kernel.buffers[self.map(map).tensor.index()].mn_major
     }
 
-    /// Where the barriers start in shared memory: after the rings' buffers.
+    /// Offset of the barriers in shared memory: after the rings' buffers.
     pub fn barriers_at(&self) -> u32 {
         let buffers = self.rings.iter().filter_map(|ring| ring.buffer.as_ref());
         let end = buffers.map(Buffer::end).max();
@@ -337,13 +339,13 @@ impl Pipeline {
         before.map(|(other, _)| self.ring(other.ring).all()).sum()
     }
 
-    /// How many mbarriers the rings have.
+    /// Number of mbarriers of the rings.
     pub fn ring_barriers(&self) -> u32 {
         let all = self.barriers();
         all.map(|(id, _)| self.ring(id.ring).all()).sum()
     }
 
-    /// Where the order barriers start, if there are any: after those of the rings.
+    /// Offset of the order barriers, if there are any: after those of the rings.
     pub fn order_at(&self) -> u32 {
         self.barriers_at() + self.ring_barriers() * 8
     }

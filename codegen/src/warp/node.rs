@@ -1,4 +1,4 @@
-//! What the warps of a CTA do, in order. Each node says its CUDA form and its meaning to the verifier.
+//! Nodes: the actions of a CTA's warps, in order. Each has a CUDA form, and a meaning to the verifier.
 //!
 //! Control is in the first family; it depends on the shape, on ranks and on the CTA, never on data or on timing. All
 //! that orders memory or may block is in the others: the emitter invents none of it.
@@ -33,40 +33,40 @@ pub enum Node {
     Schedule {
         /// The scheduler.
         scheduler: SchedulerId,
-        /// What runs.
+        /// Nodes in order.
         body: Vec<Node>,
     },
     /// A loop over ranks in an order: `step` counts, `var` is the rank at that step.
     Ranks {
         /// Counts the steps.
         step: String,
-        /// How many steps.
+        /// Number of steps.
         count: Expr,
         /// Bound to the rank.
         var: String,
         /// The rank at a step.
         rank: Expr,
-        /// What runs at each.
+        /// Nodes of one step.
         body: Vec<Node>,
     },
     /// A loop over all ranks but me, ascending.
     Others {
         /// Bound to the rank.
         var: String,
-        /// What runs in this rank's turn.
+        /// Work in this rank's own turn.
         own: Option<FragmentOp>,
-        /// What runs for each of the others.
+        /// Nodes for each of the other ranks.
         body: Vec<Node>,
     },
     /// A loop over this CTA's share of `count` items, which its scheduler says. [`Expr::Within`] is the item.
     Items {
         /// Which loop of which scheduler.
         of: LoopId,
-        /// How many items the loop has in all.
+        /// Number of items of the loop, over all CTAs.
         count: Expr,
         /// The item's place in the grid, if the body asks for it.
         grid: Option<Grid>,
-        /// What one item does.
+        /// Nodes of one item.
         body: Vec<Node>,
     },
     /// A counted loop from `from` to below `to`.
@@ -81,14 +81,14 @@ pub enum Node {
         by: Expr,
         /// How often its body stands in the machine code.
         unroll: Unroll,
-        /// What runs.
+        /// Nodes in order.
         body: Vec<Node>,
     },
     /// A branch.
     If {
-        /// What is asked.
+        /// Condition.
         test: Test,
-        /// What runs if it holds.
+        /// Nodes if the condition holds.
         body: Vec<Node>,
     },
 
@@ -122,7 +122,7 @@ pub enum Node {
     Expect {
         /// The barrier: one on which bytes complete.
         barrier: BarrierId,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: Expr,
     },
     /// Arrives at a barrier. Releases what the barrier orders. For a warp: its first lane does.
@@ -136,21 +136,21 @@ pub enum Node {
     Advance {
         /// The ring.
         ring: RingId,
-        /// Whether the slot left behind is still needed, as [`Slot::Previous`].
+        /// True if the slot left behind is still needed, as [`Slot::Previous`].
         keep: bool,
     },
     /// Goes on by so many slots, which the other consumer has.
     Skip {
         /// The ring.
         ring: RingId,
-        /// How many slots.
+        /// Number of slots.
         by: Expr,
     },
     /// Releases the slots of all but the latest `held` stores of this thread; they must have been read.
     Release {
         /// The ring.
         ring: RingId,
-        /// How many slots stay held.
+        /// Number of slots that stay held.
         held: Expr,
     },
 
@@ -182,7 +182,7 @@ pub enum Node {
         map: MapId,
         /// Where.
         at: At,
-        /// Whether each CTA of the cluster loads a piece of the part into all of them, instead of a box of its own. The
+        /// True if each CTA of the cluster loads a piece of the part into all of them, instead of a box of its own. The
         /// pieces lie by the CTAs' order, in the part or, where it is MN-major, in each of its blocks, and complete on each
         /// one's barrier.
         multicast: bool,
@@ -209,12 +209,12 @@ pub enum Node {
     Commit,
     /// All but the latest `pending` groups have read their shared memory. Says nothing about the destination.
     AwaitRead {
-        /// How many may be in flight.
+        /// Number that may still be in flight.
         pending: Expr,
     },
     /// All but the latest `pending` groups are complete at their destination.
     AwaitStores {
-        /// How many may be in flight.
+        /// Number that may still be in flight.
         pending: Expr,
     },
 
@@ -238,14 +238,14 @@ pub enum Node {
     MmaCommit,
     /// All but the latest `pending` groups are done with their slots and in their registers.
     MmaWait {
-        /// How many may be in flight.
+        /// Number that may still be in flight.
         pending: u32,
     },
 
     // --- Accumulators and subtiles.
     /// Accumulators for one item. Promoted sums begin as zero.
     Accumulators,
-    /// What a thread that multiplies does with its fragment of a tile.
+    /// Work of a multiplying thread on its fragment of a tile.
     Fragment(FragmentOp),
     /// Ordinary accesses of shared memory that are mine, or that I know of by a barrier, come before later accesses of the async
     /// proxy. Each lane's own.
@@ -262,25 +262,26 @@ pub enum Node {
     CopyScales {
         /// The scale.
         tensor: TensorId,
-        /// From whose memory.
+        /// Rank whose memory is read.
         from: Expr,
-        /// To whose.
+        /// Rank whose memory is written.
         to: Expr,
         /// The first row, among all rows.
         row: Expr,
-        /// How many.
+        /// Number of rows.
         rows: Expr,
     },
-    /// Blocks until a cell of mine has all of this launch (`lag` 0), or so much of it, or all of the launches before (`lag` 1). Acquire
+    /// Blocks until a cell of mine has all of this launch (`lag` 0), or so much of it, or all of the launches before (`lag`
+    /// 1). Acquire
     /// at system scope, by ordinary loads.
     CounterWait {
         /// The set.
         counter: CounterId,
         /// The cell.
         cell: Expr,
-        /// How many launches back it looks.
+        /// Number of launches back: 0 waits for this launch, 1 for all before.
         lag: u32,
-        /// How much of this launch is enough; `None`: all.
+        /// Sum of this launch's signals that is enough; `None`: all of them.
         at_least: Option<u32>,
     },
     /// An acquired counter comes before TMA's accesses of global memory.
@@ -288,7 +289,8 @@ pub enum Node {
     /// Accesses of global memory at its ranks' own addresses, and at the multicast address of the same memory: what comes before
     /// the fence by one comes before what follows it by the other. Each lane's own.
     ///
-    /// CUDA: `fence_alias`. Meaning: two addresses of one memory are two proxies (PTX ISA 8.6 and Causality Order: aliases need an alias
+    /// CUDA: `fence_alias`. Meaning: two addresses of one memory are two proxies (PTX ISA 8.6 and Causality Order: aliases
+    /// need an alias
     /// proxy fence along the path from one access to the other).
     FenceAlias,
     /// Moves the base of a cell of mine on by what arrives in this launch: nobody waits for it in this launch again.
@@ -304,27 +306,27 @@ pub enum Node {
     CounterAdd {
         /// The set.
         counter: CounterId,
-        /// On whom.
+        /// Rank whose memory holds the cell.
         whose: Whose,
         /// The cell.
         cell: Expr,
-        /// How much.
+        /// Added to the counter's cell; at least 1.
         amount: u32,
     },
     /// Remembers a signal for when its stores are complete: [`Node::Flush`] sends it.
     Defer {
         /// The set.
         counter: CounterId,
-        /// On whom.
+        /// Rank whose memory holds the cell.
         rank: Expr,
         /// The cell.
         cell: Expr,
-        /// How much.
+        /// Added to the counter's cell; at least 1.
         amount: u32,
     },
     /// Sends the remembered signal, if there is one. Release at system scope.
     Flush {
-        /// How much it adds.
+        /// Added to the counter's cell; at least 1.
         amount: u32,
     },
     /// Blocks until the launches before on the stream are complete, and all they wrote is seen. Each thread's own.
@@ -340,9 +342,9 @@ pub enum Node {
     SyncCluster,
     /// Runs in the CTA that comes here last, after it has seen what all others did: one warp.
     LastCta {
-        /// How many CTAs come here.
+        /// Number of CTAs that come here.
         of: Expr,
-        /// What one thread runs.
+        /// Nodes of one thread.
         body: Vec<Node>,
         /// Then, all lanes together: sets whose cells (so many) have their bases moved on, since no CTA waits for
         /// them in this launch any more.
@@ -350,12 +352,12 @@ pub enum Node {
     },
 }
 
-/// What a list of nodes is, from a note on.
+/// Contents of a list of nodes, from a note on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Note {
     /// The schedule's statement, or why the nodes are there.
     pub words: String,
-    /// Where the statement stands, if it is one: what a compiler's message about these nodes names.
+    /// Place of the statement, if it is one: a compiler's message about these nodes names it.
     pub loc: Option<Loc>,
 }
 
@@ -373,7 +375,7 @@ pub struct Grid {
     pub columns: Expr,
 }
 
-/// How often the body of a loop stands in the machine code.
+/// Number of copies of a loop's body in the machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unroll {
     /// Once: the compiler does not choose, so that it is known how many instructions of a kind a kernel has.
@@ -384,7 +386,7 @@ pub enum Unroll {
     Fully,
 }
 
-/// Which phase of a barrier: the parity of the role's pass over the ring, or the one before.
+/// Phase of a barrier: the parity of the role's pass over the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// The one of this pass.
@@ -396,14 +398,14 @@ pub enum Phase {
     Staggered,
 }
 
-/// Which slot an arrival is about.
+/// Slot that an arrival is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// The current one.
     Current,
     /// The one [`Node::Advance`] kept.
     Previous,
-    /// The same place as the current one, in the next set: who has it after this one.
+    /// The current place in the next set: the CTA that has it after this one.
     NextSet,
 }
 
@@ -414,13 +416,13 @@ pub struct At {
     pub column: Expr,
     /// First row.
     pub row: Expr,
-    /// Which chunk or slot.
+    /// Chunk or slot.
     pub chunk: Expr,
-    /// Whose memory.
+    /// Rank whose memory it is.
     pub whose: Whose,
 }
 
-/// Whose memory a place is in.
+/// Rank whose memory a place is in.
 ///
 /// CUDA: of one rank, the last coordinate of a map or a slot of the heap. Of all ranks, a multicast address, which `multimem`
 /// instructions alone may touch (PTX ISA 9.7.10.15: anything else is undefined).
@@ -449,16 +451,17 @@ impl Whose {
     }
 }
 
-/// A box as partial boxes of [`PARTIAL_BOX_ROWS`](super::PARTIAL_BOX_ROWS) rows, loaded one by one unless all of them have rows that exist:
+/// A box as partial boxes of [`PARTIAL_BOX_ROWS`](super::PARTIAL_BOX_ROWS) rows, loaded one by one unless all of them have
+/// rows that exist:
 /// what lies outside a tensor costs TMA more time than what lies inside. What is not loaded keeps what the slot held:
 /// rows of garbage are multiplied into rows, or columns, that nobody stores.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PartialBoxes {
     /// The map of one.
     pub map: MapId,
-    /// How many rows those have that have one which exists: the box's first.
+    /// Number of rows of the first boxes, each of which has a row that exists.
     pub rows: Expr,
-    /// How many rows the box has.
+    /// Number of rows of the box.
     pub all: Expr,
 }
 
@@ -469,13 +472,13 @@ pub struct Map {
     pub name: String,
     /// Of which tensor.
     pub tensor: TensorId,
-    /// How the tensor's rows are laid over the middle dimensions.
+    /// Layout of the tensor's rows over the middle dimensions.
     pub view: View,
     /// Columns of a box.
     pub box_columns: u32,
     /// Rows of a box.
     pub box_rows: u32,
-    /// Whether it has a sibling for the partial chunk, which ends where that chunk does. Stores go by it, and so do loads
+    /// True if it has a sibling for the partial chunk, which ends where that chunk does. Stores go by it, and so do loads
     /// of what has no padding there.
     pub partial_chunk: bool,
 }
@@ -495,7 +498,7 @@ impl Map {
         }
     }
 
-    /// Whether what is stored by it, or loaded, must end where a chunk does: behind a chunk that is short lies what is
+    /// True if its stores or loads must end where a chunk does: behind a chunk that is short lies what is
     /// not the kernel's to write. Only scratch has padding there, and what only this rank has may end there.
     pub(crate) const fn ends_with_chunks(&self, usage: Usage, stored: bool) -> bool {
         match self.view {
@@ -508,7 +511,7 @@ impl Map {
         }
     }
 
-    /// Whether a store or a load by it goes by the sibling where the chunk is the partial one.
+    /// True if a store or a load by it goes by the sibling where the chunk is the partial one.
     pub(crate) const fn clips(&self, usage: Usage, stored: bool) -> bool {
         self.partial_chunk && self.ends_with_chunks(usage, stored)
     }
@@ -527,7 +530,7 @@ impl Map {
     }
 }
 
-/// How a tensor's rows are laid over a map's dimensions.
+/// Layout of a tensor's rows over a map's dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
     /// All rows this rank holds in one chunk, of this rank alone.

@@ -12,7 +12,7 @@ pub struct RingId(pub u16);
 pub struct BarrierId {
     /// The ring.
     pub ring: RingId,
-    /// Which of its barriers.
+    /// The barrier of the slot.
     pub side: Side,
 }
 
@@ -30,7 +30,7 @@ impl RingId {
     }
 }
 
-/// Which barrier of a slot.
+/// Barriers of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Side {
     /// Its contents are there.
@@ -42,13 +42,13 @@ pub enum Side {
 /// Slots that warps use cyclically: one fills a slot, another one empties it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ring {
-    /// What a slot is called: `stage`, `subtile`, `staging`.
+    /// Name of a slot: `stage`, `subtile`, `staging`.
     pub name: &'static str,
     /// The constant of the text that says how many slots there are.
     pub count: &'static str,
-    /// How many slots.
+    /// Number of slots.
     pub slots: u32,
-    /// How many sets of so many slots: one, or one a consumer. Full and empty barriers are each set's own, so a phase is a
+    /// Number of sets of so many slots: one, or one a consumer. Full and empty barriers are each set's own, so a phase is a
     /// time around of one role.
     pub sets: u32,
     /// The shared memory of its slots; `None`: what its barriers say is about memory that other rings have.
@@ -62,31 +62,31 @@ pub struct Ring {
 /// Shared memory in slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Where its first part starts.
+    /// Offset of its first part.
     pub at: u32,
     /// Places that the slots have. If there are fewer than slots in all sets, each place goes from one consumer to the next:
     /// whoever is done with a slot releases it to the set after, the last one to the first.
     pub places: u32,
     /// Bytes of a slot.
     pub slot_bytes: u32,
-    /// What a slot holds, of all loops over tiles. What different loops stage lies in the same places, at different times.
+    /// Parts of a slot, for all loops over tiles. Parts of different loops lie in the same places, at different times.
     pub parts: Vec<Part>,
-    /// Which of the parts are those of a loop's operands, by its tiling; empty where all loops have all parts.
+    /// Indices of the parts of each loop's operands, by tiling; empty where all loops have all parts.
     pub operands: Vec<Vec<usize>>,
 }
 
-/// What a slot consists of, for the tensors it stages.
+/// Part of a slot: the box of one staged tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Its name: `x`, `w`, `subtile`.
     pub name: String,
     /// Bytes in a slot.
     pub bytes: u32,
-    /// Where it is in the first slot, counted from the buffer's start.
+    /// Offset in the first slot, counted from the buffer's start.
     pub at: u32,
     /// Bytes from one slot's to the next one's: its own, and those of the parts that are an array together with it.
     pub stride: u32,
-    /// Whether it lies directly behind the part before it in each place: the two are an array together.
+    /// True if it lies directly behind the part before it in each place: the two are an array together.
     pub behind: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct Barrier {
     pub multicast: Option<MulticastArrivals>,
     /// At which scope its arrivals release and its waits acquire.
     pub scope: Scope,
-    /// Whether a phase ends with bytes, too: those that an arrival announced have landed.
+    /// True if a phase ends with bytes, too: those that an arrival announced have landed.
     pub tx: bool,
 }
 
@@ -122,9 +122,9 @@ pub enum Scope {
 /// Arrivals at the barriers of all CTAs of a cluster: the lane with the number of each arrives there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastArrivals {
-    /// How many there are.
+    /// Number of CTAs.
     pub ctas: u32,
-    /// Whether it does not count at this CTA's own.
+    /// True if it does not count at this CTA's own.
     pub others: bool,
 }
 
@@ -147,13 +147,13 @@ impl Buffer {
         first.unwrap_or(0)..part + 1 + more.take_while(|part| part.behind).count()
     }
 
-    /// Where in shared memory a part of a slot is.
+    /// Offset in shared memory of a part of a slot.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
         let Part { at, stride, .. } = self.parts[part];
         self.at + at + slot % self.places * stride
     }
 
-    /// Which part is a loop's operand, by the loop's tiling.
+    /// Index of the part that holds a loop's operand; `tiling` names the loop.
     pub fn part(&self, tiling: usize, operand: usize) -> usize {
         let of = self.operands.get(tiling);
         of.and_then(|parts| parts.get(operand).copied())
@@ -197,7 +197,7 @@ impl Buffer {
         loops.iter().map(one).collect::<Vec<_>>().join(", or ")
     }
 
-    /// Where it ends.
+    /// Offset of its end.
     pub const fn end(&self) -> u32 {
         self.at + self.places * self.slot_bytes
     }
@@ -209,12 +209,12 @@ impl Ring {
         self.slots * self.sets
     }
 
-    /// What a slot holds.
+    /// Parts of a slot.
     pub fn parts(&self) -> &[Part] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.parts)
     }
 
-    /// What a slot holds of a loop's operand, by the loop's tiling.
+    /// The part that holds a loop's operand; `tiling` names the loop.
     ///
     /// # Panics
     /// If the ring has no buffer, or no such part: a node that names it is a mistake in whatever made the pipeline.
@@ -223,13 +223,13 @@ impl Ring {
         &buffer.parts[buffer.part(tiling, operand)]
     }
 
-    /// Whether its places go from one consumer to the next.
+    /// True if its places go from one consumer to the next.
     pub fn is_staggered(&self) -> bool {
         let all = self.all();
         self.buffer.as_ref().is_some_and(|it| it.places < all)
     }
 
-    /// What a report calls one of its slots.
+    /// Name of one of its slots in reports.
     pub fn slot_name(&self) -> &'static str {
         match self.name {
             "split_partial" => "split-K partial",

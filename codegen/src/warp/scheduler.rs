@@ -1,4 +1,5 @@
-//! Which items of a role's loops a CTA has, and in which order: one value for a nest of loops, which all warps that run
+//! The tile scheduler: the items of a role's loops that a CTA has, in order. It is one value for a nest of loops, which all
+//! warps that run
 //! it share. `sm90` makes it; the verifier runs it and the emitter prints it.
 
 use super::{Expr, Field, Values};
@@ -23,7 +24,7 @@ pub struct LoopId {
 pub struct ItemLoop {
     /// In which order it visits the items of its grid: a loop over the rows and columns of one chunk.
     pub order: TileOrder,
-    /// Which of the CTA's tilings its tiles have.
+    /// Index of its tiling in the CTA.
     pub tiling: usize,
 }
 
@@ -37,17 +38,17 @@ pub struct ItemLoop {
 pub struct Scheduler {
     /// The role whose loops they are, by its index among the kernel's.
     pub role: usize,
-    /// Which CTAs take part.
+    /// CTAs that take part.
     pub ctas: Ctas,
     /// CTAs that have each item together, if several do: those of a cluster.
     pub cluster: Option<Expr>,
-    /// Whether consumers take items in ping-pong, each every second one of the CTA's.
+    /// True if consumers take items in ping-pong, each every second one of the CTA's.
     pub ping_pong: bool,
     /// Its loops over items. Around them are the loops over ranks.
     pub loops: Vec<ItemLoop>,
 }
 
-/// Which CTAs take part in a nest of loops. The first ones of a launch may move data: so many.
+/// CTAs that take part in a nest of loops. The first ones of a launch may move data: so many.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ctas {
     /// All.
@@ -68,7 +69,7 @@ pub enum Ctas {
 }
 
 impl Scheduler {
-    /// Whether the warps at a place take items in ping-pong: those that a CTA has once for each consumer do.
+    /// True if the warps at a place take items in ping-pong: those that a CTA has once for each consumer do.
     pub(crate) const fn alternates(&self, run_by: RunBy) -> bool {
         match run_by {
             RunBy::Thread { .. } => false,

@@ -1,5 +1,6 @@
 //! A row's bits do not depend on how many rows a launch has, nor by that on which rank adds them up.
 
+use crate::fixtures::handed;
 use crate::fixtures::library::{self, Sizes};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::builder::*;
@@ -256,6 +257,11 @@ fn variants_say_whether_they_are_batch_invariant() {
     insta::assert_snapshot!(told(library::rs_ring, &variant), @"
     error[shape]: not batch-invariant: `came` holds sums of the ranks before, and each rank adds to them in its turn
       help: scratch with a slot for each rank, and a sum by the rank that owns the rows
+    ");
+    let one_by_one = class(&handed::sums_in_order(), &Variant::new(4).arch(Arch::Cpu));
+    insta::assert_snapshot!(one_by_one.expect_err("it varies"), @"
+    error[shape]: not batch-invariant: what came in `partial` is added one by one: who owns the rows decides the order of the sum
+      help: `.sum()`, which adds in the order of ranks, as in `dot(x[t], w[t]) + partial[others()][t].sum()`
     ");
     let codes = variant
         .clone()

@@ -1,6 +1,8 @@
 //! The tile level: sizes and orders, the verifier, the emulator, the timeline model.
 
+mod across;
 mod batch_invariant;
+mod boxes;
 /// The clocks' own tests stand beside them. The library has no other tests of its own: it is compiled once.
 #[path = "../../src/interp/clocks.rs"]
 #[allow(dead_code, reason = "the emulator uses the rest")]
@@ -26,6 +28,7 @@ mod series;
 mod short_sums;
 mod slabs;
 mod switch;
+mod trace;
 mod turns;
 #[cfg(debug_assertions)]
 mod undo;

@@ -6,9 +6,9 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
+use counterflow_codegen::region::Span;
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::unroll::Span;
 use counterflow_codegen::variant::{Scales, Variant};
 
 /// Of each schedule, without FP8 and with what has planes beside tensors.

@@ -1,6 +1,7 @@
 //! The open interpreter: launches that are put on streams while it runs agree with the reference, as the emulator's do.
 
-use crate::fixtures::small;
+use crate::fixtures::{multicast, small};
+use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::open::{
     AHEAD, Cause, Compare, Fault, GaveUp, Launch, Machine as Gpus, Memory, Place, StreamId, Watch,
     Work,
@@ -11,8 +12,8 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::{AtStart, CounterId, Program, TensorId};
+use counterflow_codegen::region::Span;
 use counterflow_codegen::shape::{Extent, Shape};
-use counterflow_codegen::unroll::Span;
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use std::borrow::Cow;
@@ -62,6 +63,8 @@ struct World {
     first: Vec<u32>,
     /// By launch and tensor: the offset in a slot.
     places: Vec<Vec<u64>>,
+    /// What inputs, whole numbers, are divided by.
+    divided: f32,
 }
 
 fn kernel(program: &Program, world: u32) -> Checked<Kernel> {
@@ -118,6 +121,7 @@ impl World {
             cells,
             first,
             places,
+            divided: 1.0,
         }
     }
 
@@ -171,6 +175,7 @@ impl World {
                 columns: span.columns.end,
             };
             inputs(input, &mut values);
+            values.iter_mut().for_each(|value| *value /= self.divided);
             let lines = plan.lines(&kernel, &span);
             let long = (span.columns.len() as usize).max(1);
             for (line, values) in values.chunks(long).enumerate() {
@@ -292,6 +297,34 @@ fn launches_of_every_schedule_agree_with_the_reference_in_every_order() {
     // The host makes the copies of `pull`: the run time's tests have it.
     let all = all.filter(|name| !["gated", "pull"].contains(name));
     assert_eq!(compared, all.collect());
+}
+
+/// Sums in the switch have the bits that a seed says, and with another one others: whoever runs it relies on no order. The sum goes
+/// from its owner to all, so ranks have the same.
+#[test]
+fn the_switch_adds_in_an_order_that_a_seed_draws() {
+    let sizes = multicast::Sizes {
+        sums: Dtype::F32,
+        ..multicast::SMALL
+    };
+    let bits = |seed| {
+        let mut ranks = World::new(&multicast::all_reduce(sizes), 8, &[9], seed);
+        // No sum of thirds is exact.
+        ranks.divided = 3.0;
+        (0..8).for_each(|rank| ranks.launch(0, rank, u64::MAX));
+        ranks.gpus.run(0, u64::MAX);
+        assert_eq!((ranks.gpus.fault(), ranks.gpus.blocked()), (None, vec![]));
+        let kernel = ranks.series.kernel().clone();
+        let outputs = ranks.outcome().outputs.into_iter();
+        let sums = outputs.filter(|output| kernel.buffers[output.tensor.index()].name == "y");
+        let mut sums = sums.map(|output| output.values.into_iter().map(f32::to_bits));
+        let first: Vec<u32> = sums.next().expect("rank 0's").collect();
+        assert!(sums.all(|other| other.eq(first.iter().copied())));
+        first
+    };
+    assert_eq!(bits(1), bits(1));
+    let all: std::collections::BTreeSet<_> = (0..6).map(bits).collect();
+    assert!(all.len() > 1, "one order for every seed");
 }
 
 /// A rank whose peer does not launch waits for it, says for what, and gives up after its limit. Then it drains.

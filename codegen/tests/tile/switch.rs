@@ -1,10 +1,16 @@
-//! What multicast would bring, by published rates: of schedules whose statements can go through the switch, and of others.
+//! What multicast would bring, by published rates: of schedules whose statements can go through the switch, and of others. And the
+//! timeline of what is written so: each byte once on the links that it crosses, at those rates.
 
 use crate::fixtures::features as schedules;
-use crate::fixtures::{library, small};
+use crate::fixtures::{library, multicast as everywhere, small};
+use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{IN_SWITCH, Machine, Multicast, UNICAST, Way, multicast};
+use counterflow_codegen::model::volume::EVERYWHERE;
+use counterflow_codegen::model::{
+    EventKind, IN_SWITCH, Machine, Multicast, Timeline, UNICAST, Volume, Way, multicast, predict,
+};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -108,4 +114,165 @@ fn an_all_reduce_of_a_size_that_others_measured_has_their_times() {
         [None; 2],
         "nothing is published of these"
     );
+}
+
+/// My rows to everybody, by CTAs or by a copy engine.
+fn gather(ctas: Option<u32>) -> Program {
+    let mut s = ScheduleBuilder::new("gather");
+    let x = s.gathered("x", Dtype::Bf16);
+    let pieces = s.pieces("pieces", x, 64);
+    let copies = |s: &mut ScheduleBuilder| {
+        s.for_items("p", pieces.of(me()), |s, p| {
+            s.copy(x.everywhere().at(p), x.at(p));
+        });
+    };
+    match ctas {
+        Some(ctas) => s.comm(ctas, copies),
+        None => s.copy_engine(copies),
+    }
+    s.finish()
+}
+
+/// My rows of every rank's part.
+fn scatter(ctas: u32) -> Program {
+    let mut s = ScheduleBuilder::new("scatter");
+    let y = s.scattered("y", Dtype::Bf16);
+    let pieces = s.pieces("pieces", y, 64);
+    let part = s.symmetric("part", Dtype::Bf16, y.whole(), 1);
+    s.comm(ctas, |s| {
+        s.for_items("p", pieces.of(me()), |s, p| {
+            let sum = s.sum(part.everywhere().at(p));
+            s.store(y.at(p), sum);
+        });
+    });
+    s.finish()
+}
+
+/// A timeline, which nobody has proved.
+fn timed(program: &Program, world: u32, shape: &Shape) -> (Kernel, Timeline) {
+    let kernel = lower(program, &Variant::new(world)).unwrap_or_else(|found| panic!("{found}"));
+    let plan = Plan::new(&kernel, shape, &Machine::h200());
+    let plan = plan.unwrap_or_else(|found| panic!("{found}"));
+    let timeline = predict(&kernel, &plan, &Machine::h200());
+    (kernel, timeline.unwrap_or_else(|found| panic!("{found}")))
+}
+
+/// Seconds from the first byte that crosses a link to the last.
+fn crossing(timeline: &Timeline) -> f64 {
+    let moved = || timeline.events.iter().filter(|event| event.kind.crosses());
+    let start = moved()
+        .map(|event| event.start)
+        .fold(f64::INFINITY, f64::min);
+    moved().map(|event| event.end).fold(0.0, f64::max) - start
+}
+
+fn within(value: f64, expected: f64) {
+    let ratio = value / expected;
+    assert!((0.95..1.05).contains(&ratio), "{value} s, not {expected}");
+}
+
+/// 16 CTAs fill the links, and what a rank receives takes them longest. One CTA sends its rows once, not once for each rank.
+#[test]
+fn what_goes_everywhere_leaves_a_rank_once_in_time() {
+    let shape = Shape::new(16384, 256, 8192);
+    for world in [2, 4, 8] {
+        let own = 16384 / u64::from(world) * 8192 * 2;
+        let (_, timeline) = timed(&gather(Some(16)), world, &shape);
+        let received = own * u64::from(world - 1);
+        assert_eq!(timeline.volume.sent, vec![own; world as usize]);
+        assert_eq!(timeline.volume.received, vec![received; world as usize]);
+        within(crossing(&timeline), received as f64 / IN_SWITCH);
+        let (_, timeline) = timed(&gather(Some(1)), world, &shape);
+        let issued = own as f64 / Machine::h200().link_push_cta;
+        within(crossing(&timeline), issued.max(received as f64 / IN_SWITCH));
+    }
+}
+
+/// The switch reads every rank's copy, also that of the rank that asks, and one sum arrives.
+#[test]
+fn a_sum_reads_every_ranks_copy_in_time() {
+    let shape = Shape::new(16384, 256, 8192);
+    for world in [2, 4, 8] {
+        let all = 16384 * 8192 * 2;
+        let own = all / u64::from(world);
+        let (_, timeline) = timed(&scatter(32), world, &shape);
+        assert_eq!(timeline.volume.sent, vec![all; world as usize]);
+        assert_eq!(timeline.volume.received, vec![own; world as usize]);
+        for (rank, other) in [(0, 0), (0, 1), (1, 0)] {
+            assert_eq!(timeline.volume.pair(rank, other), own);
+        }
+        within(crossing(&timeline), all as f64 / IN_SWITCH);
+    }
+    // One rank has no links.
+    let (_, alone) = timed(&scatter(32), 1, &shape);
+    assert_eq!(
+        (alone.volume.sent, alone.volume.received),
+        (vec![0], vec![0])
+    );
+}
+
+/// A copy engine has no multicast, so each byte leaves once for each rank, at a copy engine's rate, and its statement could gain.
+#[test]
+fn a_copy_engine_goes_to_one_rank_after_another() {
+    let shape = Shape::new(16384, 256, 8192);
+    let own = 4096 * 8192 * 2;
+    let (kernel, timeline) = timed(&gather(None), WORLD, &shape);
+    assert_eq!(timeline.volume.sent, [3 * own; 4]);
+    let crosses = timeline.events.iter().filter(|event| event.kind.crosses());
+    let to: Vec<u16> = crosses
+        .filter(|event| event.rank == 1)
+        .map(|event| event.peer)
+        .collect();
+    assert_eq!(to[..6], [0, 2, 3, 0, 2, 3], "piece by piece");
+    let machine = Machine::h200();
+    let copies = 3.0 * 64.0;
+    let fixed = copies * machine.copy_engine_latency;
+    within(
+        crossing(&timeline),
+        fixed + 3.0 * own as f64 / machine.link_copy_engine,
+    );
+    assert!(!kernel.needs_multicast());
+    let found = found(&gather(None), &shape);
+    assert_eq!(ways(&found), [Way::Everywhere]);
+    assert_eq!(
+        (found.all.unicast, found.all.switch),
+        ([3 * own; 2], [own, 3 * own])
+    );
+}
+
+/// What each rank's links carry in the timeline is what the plan says, and no schedule is faster than its bound.
+#[test]
+fn every_byte_of_the_switch_is_in_the_timeline() {
+    for program in everywhere::all(everywhere::REAL) {
+        for world in [1, 2, 4, 8] {
+            let (_, timeline) = timed(&program, world, &Shape::new(4096, 1024, 512));
+            let told = format!("{} in a world of {world}", program.name);
+            let mut sent = vec![0; world as usize];
+            let mut received = sent.clone();
+            let events = timeline.events.iter().filter(|event| event.kind.crosses());
+            for event in events.filter(|_| world > 1) {
+                let (src, dst) = match event.kind == EventKind::Push {
+                    true => (event.rank, event.peer),
+                    false => (event.peer, event.rank),
+                };
+                for rank in 0..world as u16 {
+                    let sends = src == rank || src == EVERYWHERE;
+                    let receives = dst == rank || (dst == EVERYWHERE && src != rank);
+                    sent[usize::from(rank)] += u64::from(sends) * event.bytes;
+                    received[usize::from(rank)] += u64::from(receives) * event.bytes;
+                }
+            }
+            let Volume {
+                sent: out,
+                received: into,
+                ..
+            } = &timeline.volume;
+            assert_eq!((&sent, &received), (out, into), "{told}");
+            assert!(
+                timeline.total >= timeline.bound(),
+                "{told}: {}",
+                timeline.summary()
+            );
+        }
+    }
 }

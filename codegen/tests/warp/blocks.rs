@@ -343,12 +343,12 @@ fn refused(name: &str, variant: &Variant) -> String {
 fn what_has_no_scales_of_blocks() {
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (256, 192))), @"
     error[resources]: tiles of 256x192 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 192, scales 48, and what tensor cores sum at a time 24 at least
+      help: smaller tiles: a thread keeps 192 numbers; promoted sums are 192, scales 48, and the sums of the tensor cores at least 24
     ");
     // Sums and scales alone would fit.
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (256, 144))), @"
     error[resources]: tiles of 256x144 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 144, scales 36, and what tensor cores sum at a time 72 at least
+      help: smaller tiles: a thread keeps 192 numbers; promoted sums are 144, scales 36, and the sums of the tensor cores at least 72
     ");
     insta::assert_snapshot!(refused("gemm", &variant(Scales::Blocks1d1d, (128, 128)).dtype(E5M2)), @"
     error[resources]: a product of e5m2

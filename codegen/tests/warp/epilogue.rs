@@ -236,11 +236,11 @@ fn a_tile_that_one_warpgroup_computes_is_named_instead_of_ping_pong() {
     };
     insta::assert_snapshot!(of_64_rows(&|s, t, [z, _]| s.load(z.at(t))), @"
     error[resources]: a stored tile beside the product, with tiles of 64x128, which one warpgroup computes
-      help: it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows
+      help: tiles that both warpgroups share, such as those of 128 or 256 rows: one alone cannot read a stored tile
     ");
     insta::assert_snapshot!(of_64_rows(&|s, t, [_, partial]| s.sum(partial.at(0).at(t))), @"
     error[resources]: a sum of stored tiles, with tiles of 64x128, which one warpgroup computes
-      help: it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows
+      help: tiles that both warpgroups share, such as those of 128 or 256 rows: one alone cannot read a stored tile
     ");
 }
 
@@ -262,14 +262,14 @@ fn stored_tiles_are_read_by_both_warpgroups_of_one_cta() {
     insta::assert_snapshot!(beside(plain(), stored), @"accepted");
     insta::assert_snapshot!(beside(ping_pong(), stored), @"
     error[resources]: a stored tile beside the product, with tiles in ping-pong
-      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+      help: no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile
     ");
     insta::assert_snapshot!(beside(cluster, stored), @"
     error[resources]: a stored tile beside the product, in a cluster
-      help: 1x1: the stages of a cluster are released after multiplies only
+      help: `cluster = (1, 1)`: CTAs of a cluster cannot read a stored tile
     ");
     insta::assert_snapshot!(beside(ping_pong(), summed), @"
     error[resources]: a sum of stored tiles, with tiles in ping-pong
-      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+      help: no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile
     ");
 }

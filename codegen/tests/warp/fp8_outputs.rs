@@ -236,11 +236,11 @@ fn what_has_no_fp8() {
     }
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (256, 128))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 256x128
-      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: FP8 results and stored tiles share the room of a thread
     ");
     insta::assert_snapshot!(refused(&two, &variant(E4M3).set("tiles", (80, 256))), @"
     error[resources]: FP8 made of 2 stored tiles, in tiles of 80x256
-      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+      help: 128 rows by up to 256 columns, or 256 rows by up to 96 columns, or one stored tile an item: FP8 results and stored tiles share the room of a thread
     ");
     // Of three, which a stage has room for in 128 rows only.
     let three = of_stored_tiles(&["u", "v", "z"]);
@@ -251,12 +251,12 @@ fn what_has_no_fp8() {
     }
     insta::assert_snapshot!(refused(&three, &variant(E4M3).set("tiles", (256, 96))), @"
     error[resources]: FP8 made of 3 stored tiles, in tiles of 256x96
-      help: 128 rows by up to 256 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+      help: 128 rows by up to 256 columns, or one stored tile an item: FP8 results and stored tiles share the room of a thread
     ");
     let measured = variant(E4M3).amax(true).set("tiles", (128, 256));
     insta::assert_snapshot!(refused(&three, &measured), @"
     error[resources]: FP8 made of 3 stored tiles, in tiles of 128x256
-      help: 128 rows by up to 224 columns, or one stored tile an item: codes are exchanged beside the stored tiles, all in registers
+      help: 128 rows by up to 224 columns, or one stored tile an item: FP8 results and stored tiles share the room of a thread
     ");
     // Tiles that are read, or added to.
     let mut s = ScheduleBuilder::new("read");

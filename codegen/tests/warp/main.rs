@@ -15,6 +15,7 @@ mod dependent_launch;
 mod dims;
 mod double_buffer;
 mod epilogue;
+mod everywhere;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod fp8;

@@ -7,7 +7,7 @@ use crate::generator::warps::{Warps, accepted_everywhere, rule, warps};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{CounterId, Program};
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
@@ -169,6 +169,80 @@ fn a_fence_stands_between_the_addresses_of_one_memory() {
     ");
 }
 
+/// Whoever reads by TMA what came by a multicast address has waited by ordinary loads: a proxy fence stands behind the wait.
+#[test]
+fn a_proxy_fence_stands_before_tma_reads_what_came() {
+    let ag = multicast::ag_gemm(REAL);
+    let loads = |nodes: &[Node], at: usize| {
+        let mut found = false;
+        nodes[at..].iter().for_each(|node| {
+            node.visit(&mut |node| {
+                found |= matches!(node, Node::Load { .. }) && !node.is_everywhere();
+            });
+        });
+        found
+    };
+    let drop = |list: &mut Vec<Node>| {
+        without(list, |nodes, at| {
+            let waits = |node: &Node| matches!(node, Node::CounterWait { .. });
+            let behind = nodes[..at].iter().any(waits);
+            nodes[at] == Node::FenceGlobal && (behind || loads(nodes, at))
+        })
+    };
+    insta::assert_snapshot!(said(&ag, &drop), @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 2 for tile (0, 0)
+      = store on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0, on every rank
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+}
+
+/// A rank writes everywhere once all others have granted it, and reads everywhere only what they announced.
+#[test]
+fn nothing_is_touched_everywhere_before_all_have_granted_it() {
+    let counter = |program: &Program, name: &str| {
+        let kernel = lower(program, &Variant::new(3)).expect("a kernel");
+        let found = kernel.counters.iter().position(|it| it.name == name);
+        CounterId(found.expect("a counter") as u16)
+    };
+    let ag = multicast::ag_gemm(REAL);
+    let ready = counter(&ag, "ready_x");
+    let ungranted = |list: &mut Vec<Node>| {
+        without(
+            list,
+            |nodes, at| matches!(&nodes[at], Node::CounterAdd { counter, .. } if *counter == ready),
+        )
+    };
+    insta::assert_snapshot!(said(&ag, &ungranted), @"
+    error[progress]: load on rank 0 waits for a staging buffer to be empty, for ever
+      = load on rank 0 waits for a staging buffer to be empty
+      = store on rank 0 waits for ready_x[1]: saw 0, wants 1
+      = multiply on rank 0 waits for a stage to be full
+      = multiply on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a staging buffer to be empty
+    ");
+    let unasked = |ready: CounterId| {
+        move |list: &mut Vec<Node>| {
+            without(
+                list,
+                |nodes, at| matches!(&nodes[at], Node::CounterWait { counter, .. } if *counter == ready),
+            )
+        }
+    };
+    insta::assert_snapshot!(said(&ag, &unasked(ready)), @"
+    error[race]: store on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0, on every rank
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 1 between launches
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+    let ar = multicast::gemm_ar(REAL);
+    insta::assert_snapshot!(said(&ar, &unasked(counter(&ar, "ready_y"))), @"
+    error[race]: store on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0, on every rank for tile (0, 0)
+      = the schedule waits for ready_y[1] before this, in the same item
+      help: wait in the order of the statements, in this thread or in one that it waits for
+    ");
+}
+
 #[test]
 fn lanes_meet_between_what_one_waits_for_and_what_all_do() {
     let after_a_fence = |of: fn(&[Node], usize) -> bool| {
@@ -261,11 +335,18 @@ fn a_signal_comes_after_the_stores_of_all_lanes() {
 fn what_goes_everywhere_goes_to_every_rank() {
     let home = |list: &mut Vec<Node>| {
         let mut done = 0;
-        for node in list {
-            if let Node::Store { at, .. } = node
+        for mut node in std::mem::take(list) {
+            let mut found = false;
+            if let Node::Store { at, .. } = &mut node
                 && at.whose == Whose::Everywhere
             {
                 at.whose = Expr::me().into();
+                found = true;
+            }
+            list.push(node);
+            if found {
+                // What a store in bulk needs.
+                list.extend([Node::Commit, Node::AwaitStores { pending: 0.into() }]);
                 done += 1;
             }
         }

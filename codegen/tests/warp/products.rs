@@ -314,11 +314,11 @@ fn refused(tile: Tile, options: GemmOptions, of: Of) -> String {
 fn what_has_no_pipeline() {
     insta::assert_snapshot!(refused((128, 160), GemmOptions::default(), swiglu), @"
     error[resources]: tiles of 128x160 of 2 products
-      help: 2 products have accumulators for tiles of up to 128x128
+      help: 2 products an item have tiles of up to 128x128
     ");
     insta::assert_snapshot!(refused((256, 96), GemmOptions::default(), swiglu), @"
     error[resources]: tiles of 256x96 of 2 products
-      help: 2 products have accumulators for tiles of up to 256x80
+      help: 2 products an item have tiles of up to 256x80
     ");
     let split = GemmOptions {
         split: Some(Tune::from(2)),

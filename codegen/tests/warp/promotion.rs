@@ -204,11 +204,11 @@ fn tiles_without_registers_for_both_sums_are_refused() {
     };
     insta::assert_snapshot!(refused((256, 160)), @"
     error[resources]: tiles of 256x160 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 160, scales 0, and what tensor cores sum at a time 40 at least
+      help: smaller tiles: a thread keeps 192 numbers; promoted sums are 160, scales 0, and the sums of the tensor cores at least 40
     ");
     insta::assert_snapshot!(refused((200, 256)), @"
     error[resources]: tiles of 200x256 with promoted sums
-      help: smaller tiles: of 192 registers a thread, promoted sums take 200, scales 0, and what tensor cores sum at a time 100 at least
+      help: smaller tiles: a thread keeps 192 numbers; promoted sums are 200, scales 0, and the sums of the tensor cores at least 100
     ");
 }
 

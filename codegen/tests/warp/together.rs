@@ -64,7 +64,7 @@ fn loops_that_have_no_pipeline_together() {
     ");
     insta::assert_snapshot!(said(plain(), (128, 256), gated, Bf16), @"
     error[resources]: tiles of 128x256 of 2 products
-      help: 2 products have accumulators for tiles of up to 128x128
+      help: 2 products an item have tiles of up to 128x128
     ");
     insta::assert_snapshot!(said(plain(), (128, 128), one, F16), @"
     error[resources]: a product of f16, beside a loop of bf16

@@ -170,11 +170,11 @@ fn beside_a_product_it_goes_through_the_same_stages() {
     ");
     insta::assert_snapshot!(refused(ping_pong(), 1), @"
     error[resources]: a stored tile where nothing is multiplied, with tiles in ping-pong
-      help: it goes through the stages, after the order barrier was passed: cooperative tiles
+      help: no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile
     ");
     insta::assert_snapshot!(refused(cluster(), 1), @"
     error[resources]: a stored tile where nothing is multiplied, in a cluster
-      help: 1x1: the stages of a cluster are released after multiplies only
+      help: `cluster = (1, 1)`: CTAs of a cluster cannot read a stored tile
     ");
 }
 

@@ -11,6 +11,7 @@ use crate::layer_norm_linear::{
 };
 use crate::linear::{Gradients, Linear, Parameters, Product, Saved, fits};
 use crate::random::RngTracker;
+use crate::scratch::Lent;
 #[cfg(doc)]
 use crate::side::AttentionKernels;
 use crate::side::RopeKernels;
@@ -65,9 +66,9 @@ pub struct MultiheadAttentionSaved {
     shape: AttentionShape,
     qkv: QkvSaved,
     /// Queries, keys and values, turned by their positions.
-    turned: Tensor<bf16>,
-    out: Tensor<bf16>,
-    logs: Tensor<f32>,
+    turned: Lent<bf16>,
+    out: Lent<bf16>,
+    logs: Lent<f32>,
     mask: Option<Mask>,
     proj: Saved,
 }
@@ -245,8 +246,7 @@ impl MultiheadAttention {
     ) -> Result<MultiheadAttentionSaved, Error> {
         let shape = self.heads([rows, batch])?;
         fits("y", y.shape(), self.shape(rows))?;
-        let rank = self.proj.rank();
-        let mut turned = rank.zeros([rows, shape.columns()])?;
+        let mut turned = self.linears()[0].lend_output(rows)?;
         let gamma = self.normed(parameters.layer_norm_weight)?;
         let linear = parameters.qkv;
         let qkv = match (&self.qkv, gamma) {
@@ -273,8 +273,8 @@ impl MultiheadAttention {
             self.rng.draw(name, self.config.dropout)
         });
         let mask = mask.transpose()?;
-        let mut out = rank.zeros([rows, shape.outputs()])?;
-        let mut logs = rank.zeros([rows, shape.heads])?;
+        let mut out = self.proj.lend_input(rows)?;
+        let mut logs = self.proj.lend_numbers(rows, shape.heads, false)?;
         let of = &shape;
         self.core
             .forward(of, &turned, mask.as_ref(), &mut out, &mut logs)?;
@@ -323,15 +323,15 @@ impl MultiheadAttention {
             mask,
             proj,
         } = saved;
-        let rank = self.proj.rank();
+        let rows = proj.rows();
         let gamma = self.normed(parameters.layer_norm_weight)?;
         let of_gamma = gradients.layer_norm_weight;
         self.normed(of_gamma.as_deref())?;
-        let mut of_out = rank.zeros(out.shape())?;
-        let (weights, to) = (&parameters.proj, &mut of_out);
+        let mut of_out = self.proj.lend_input(rows)?;
+        let (weights, to) = (&parameters.proj, &mut *of_out);
         self.proj.backward(proj, weights, dy, to, gradients.proj)?;
-        let mut of_qkv = rank.zeros(turned.shape())?;
-        let both = [&out, &of_out];
+        let mut of_qkv = self.linears()[0].lend_output(rows)?;
+        let both = [&*out, &*of_out];
         self.core
             .backward(&shape, &turned, mask.as_ref(), both, &logs, &mut of_qkv)?;
         if let Some(rope) = &self.rope {
@@ -351,7 +351,7 @@ impl MultiheadAttention {
                     layer_norm_bias: gradients.layer_norm_bias,
                     linear: gradients.qkv,
                 };
-                let of = (&of_qkv, residual);
+                let of = (&*of_qkv, residual);
                 layer.backward_plus(saved, &parameters, of, dx, gradients)
             }
             (Qkv::Plain(layer), QkvSaved::Plain(saved), _) => {

@@ -159,8 +159,9 @@ impl Linear {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, &mut own));
             let again = all.as_ref().map(Rows::All);
+            let kept = saved.gathered.as_deref().map(Rows::Own);
             // Of one that is not frozen, either is there.
-            if let Some(x) = again.or(saved.gathered.as_ref().map(Rows::Own)) {
+            if let Some(x) = again.or(kept) {
                 self.weight(rows, Rows::Own(dy), x, weight, beside)?;
             }
         }

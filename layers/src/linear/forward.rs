@@ -60,13 +60,14 @@ impl Linear {
                     .rows(rows)
                     .launch()?;
                 if self.config.keep_gathered && !self.config.frozen {
-                    let kept = self.rank().zeros([rows, self.sides[1]])?;
+                    let kept = self.lend([rows, self.sides[1]], false)?;
                     all.copy_to(&kept)?;
                     saved.gathered = Some(kept);
                 }
             }
             Parallel::Row if !alone => {
-                let x = &self.whole(rows, source)?;
+                let x = self.whole(rows, source)?;
+                let x = &*x;
                 let mut own = self.landing(rows)?;
                 match &self.partial {
                     None => {
@@ -85,7 +86,8 @@ impl Linear {
                 take(&own, y)?;
             }
             Parallel::Column | Parallel::Row => {
-                let x = &self.whole(rows, source)?;
+                let x = self.whole(rows, source)?;
+                let x = &*x;
                 let launch = self.product(parameters, self.config.bias);
                 launch.tensor("x", x).tensor("y", y).rows(rows).launch()?;
             }

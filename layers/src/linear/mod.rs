@@ -7,6 +7,7 @@ mod plan;
 mod source;
 
 use crate::overlap::{Overlap, Parallel, Pass};
+use crate::scratch::Lent;
 use crate::step::{Built, Step, Wgrad};
 use crate::userbuffers::Userbuffers;
 pub use config::LinearConfig;
@@ -57,7 +58,7 @@ pub struct Saved {
     /// `None`: a kernel writes it again.
     input: Option<Tensor<bf16>>,
     /// The input of all ranks.
-    gathered: Option<Tensor<bf16>>,
+    gathered: Option<Lent<bf16>>,
 }
 
 impl Saved {
@@ -244,6 +245,41 @@ impl Linear {
     fn chunk(&self, rows: usize) -> usize {
         let rank = self.rank();
         rank.chunk(rank.rank(), rows).len()
+    }
+
+    /// Memory of the input's shape in a call of so many rows.
+    pub(crate) fn lend_input(&self, rows: usize) -> Result<Lent<bf16>, Error> {
+        self.lend(
+            self.input_shape(rows),
+            self.config.parallel == Parallel::Column,
+        )
+    }
+
+    /// Memory of the output's shape.
+    pub(crate) fn lend_output(&self, rows: usize) -> Result<Lent<bf16>, Error> {
+        self.lend(
+            self.output_shape(rows),
+            self.config.parallel == Parallel::Row,
+        )
+    }
+
+    /// Memory of rows of this rank, or of all rows.
+    fn lend(&self, shape: [usize; 2], is_chunk: bool) -> Result<Lent<bf16>, Error> {
+        let [most, _] = self.userbuffers.shape();
+        let most = if is_chunk { self.each(most) } else { most };
+        self.userbuffers.lend(shape, most * shape[1])
+    }
+
+    /// Some numbers in f32 for each of this rank's rows, or for each row.
+    pub(crate) fn lend_numbers(
+        &self,
+        rows: usize,
+        numbers: usize,
+        is_chunk: bool,
+    ) -> Result<Lent<f32>, Error> {
+        let [most, _] = self.userbuffers.shape();
+        let most = if is_chunk { self.each(most) } else { most };
+        self.userbuffers.lend_f32([rows, numbers], most * numbers)
     }
 
     /// Rows of a full chunk.

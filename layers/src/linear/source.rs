@@ -1,6 +1,7 @@
 //! Where a rank's rows of an input come from.
 
 use super::Linear;
+use crate::scratch::Lent;
 use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor, UserBuffer};
@@ -62,11 +63,11 @@ impl Linear {
     }
 
     /// The rows as a tensor.
-    pub(super) fn whole(&self, rows: usize, source: &dyn Source) -> Result<Tensor<bf16>, Error> {
+    pub(super) fn whole(&self, rows: usize, source: &dyn Source) -> Result<Lent<bf16>, Error> {
         if let Some(tensor) = source.tensor() {
-            return Ok(tensor.clone());
+            return Ok(tensor.clone().into());
         }
-        let mut made = self.rank().zeros(self.input_shape(rows))?;
+        let mut made = self.lend_input(rows)?;
         source.put(Place::Tensor(&mut made))?;
         Ok(made)
     }

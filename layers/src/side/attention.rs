@@ -115,13 +115,13 @@ impl AttentionKernels {
         if each == 0 {
             return Ok(());
         }
-        let mut deltas = self.0.rank().zeros::<f32>([each])?;
+        let mut deltas = self.0.lend([1, each])?;
         let call = self.0.call("attention_queries");
         let call = call.read::<bf16>("qkv", inputs, qkv);
         let call = call.read::<bf16>("the output", outputs, out);
         let call = call.read::<bf16>("its gradient", outputs, dout);
         let call = call.read::<f32>("logs", each, logs);
-        let call = call.written::<f32>("deltas", each, &mut deltas);
+        let call = call.written::<f32>("deltas", each, &mut *deltas);
         let call = call.written::<bf16>("the gradient of qkv", inputs, &mut *dqkv);
         let call = call.bytes(&bytes(of)).bytes(&drop_bytes(mask));
         let twin = |running: &Running<'_>| {
@@ -140,7 +140,7 @@ impl AttentionKernels {
         let call = call.read::<bf16>("qkv", inputs, qkv);
         let call = call.read::<bf16>("its gradient", outputs, dout);
         let call = call.read::<f32>("logs", each, logs);
-        let call = call.read::<f32>("deltas", each, &deltas);
+        let call = call.read::<f32>("deltas", each, &*deltas);
         let call = call.written::<bf16>("the gradient of qkv", inputs, dqkv);
         let call = call.bytes(&bytes(of)).bytes(&drop_bytes(mask));
         let threads = of.rows() * of.groups * LANES;

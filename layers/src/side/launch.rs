@@ -1,6 +1,7 @@
 //! A side kernel on a rank: compiled, loaded, enqueued. Emulated ranks run the twin instead.
 #![allow(unsafe_code)]
 
+use crate::scratch::{Lent, Pool};
 use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
 use counterflow::driver::Address;
 use counterflow::jit::{Compiler, Source, Target};
@@ -13,13 +14,14 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 8] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("rope.cuh", include_str!("kernels/rope.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
+    ("embedding.cuh", include_str!("kernels/embedding.cuh")),
     ("loss.cuh", include_str!("kernels/loss.cuh")),
 ];
 
@@ -27,6 +29,7 @@ pub const HEADERS: [(&str, &str); 7] = [
 #[derive(Clone, Debug)]
 pub(super) struct Kernels {
     rank: Arc<Communicator>,
+    scratch: Arc<Pool<f32>>,
     /// None: the rank is emulated.
     functions: Option<Arc<BTreeMap<&'static str, Function>>>,
 }
@@ -53,12 +56,18 @@ impl Kernels {
         };
         Ok(Kernels {
             rank: rank.clone(),
+            scratch: Arc::default(),
             functions,
         })
     }
 
     pub fn rank(&self) -> &Arc<Communicator> {
         &self.rank
+    }
+
+    /// Memory between two launches.
+    pub fn lend(&self, shape: [usize; 2]) -> Result<Lent<f32>, Error> {
+        self.scratch.lend_growing(&self.rank, shape)
     }
 
     /// A launch in the order of the rank's own.

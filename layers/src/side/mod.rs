@@ -1,5 +1,5 @@
-//! Side kernels: what a layer does between its products. Norms, activations, sums with dropout, rotary positions, attention and
-//! cross-entropy, each with its gradient.
+//! Side kernels: what a layer does between its products. Norms, activations, sums with dropout, rotary positions, attention,
+//! embeddings and cross-entropy, each with its gradient.
 //!
 //! Each is CUDA text (`kernels/*.cuh`), which the JIT compiles and caches, and a [`twin`] in plain Rust, which emulated ranks run: both
 //! have the same bits. Launches are in the order of the rank's own ([`Communicator::stream`](counterflow::Communicator::stream)), take
@@ -7,6 +7,7 @@
 
 mod attention;
 mod elements;
+mod embedding;
 mod launch;
 mod loss;
 mod norm;
@@ -15,7 +16,9 @@ pub mod twin;
 
 pub use attention::{AttentionKernels, attention_text};
 pub use elements::{ElementKernels, elements_text};
+pub use embedding::{EmbeddingKernels, embedding_text};
 pub use launch::HEADERS;
 pub use loss::{LossKernels, loss_text};
+pub(crate) use norm::eights;
 pub use norm::{NormKernels, norm_text};
 pub use rope::{RopeKernels, rope_text};

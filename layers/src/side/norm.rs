@@ -173,12 +173,12 @@ impl NormKernels {
             return Ok(());
         }
         let count = rows.div_ceil(SLAB);
-        let mut slabs = self.kernels.rank().zeros::<f32>([2 * count, columns])?;
+        let mut slabs = self.kernels.lend([2 * count, columns])?;
         let call = self.kernels.call("norm_slabs");
         let call = call.read::<bf16>("x", rows * columns, x);
         let call = call.read::<bf16>("dy", rows * columns, dy);
         let call = call.read::<f32>("statistics", 2 * rows, of);
-        let call = call.written::<f32>("slabs", slabs.len(), &mut slabs);
+        let call = call.written::<f32>("slabs", slabs.len(), &mut *slabs);
         let twin = |running: &Running<'_>| {
             let x: Vec<bf16> = running.read(0, rows * columns)?;
             let dy: Vec<bf16> = running.read(1, rows * columns)?;
@@ -199,7 +199,7 @@ impl NormKernels {
         unsafe { call.launch(count * across * THREADS, twin)? };
 
         let call = self.kernels.call("norm_add");
-        let call = call.read::<f32>("slabs", 2 * count * columns, &slabs);
+        let call = call.read::<f32>("slabs", 2 * count * columns, &*slabs);
         let call = call.written::<f32>("the gradient of γ", columns, of_gamma);
         let has_beta = of_beta.is_some();
         let call = match of_beta {
@@ -233,7 +233,7 @@ impl NormKernels {
 }
 
 /// Refuses rows that are no whole eights.
-pub(super) fn eights(columns: usize) -> Result<(), Error> {
+pub(crate) fn eights(columns: usize) -> Result<(), Error> {
     if columns > 0 && columns.is_multiple_of(8) {
         return Ok(());
     }

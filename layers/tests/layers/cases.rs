@@ -12,7 +12,7 @@ pub struct Case {
     pub layer: LinearConfig,
 }
 
-const NONE: Flags = Flags {
+pub const NONE: Flags = Flags {
     ub_overlap_ag: false,
     ub_overlap_rs: false,
     ub_overlap_rs_dgrad: false,
@@ -21,7 +21,7 @@ const NONE: Flags = Flags {
 };
 
 /// TransformerLayer's defaults.
-const USUAL: Flags = Flags {
+pub const USUAL: Flags = Flags {
     ub_overlap_ag: true,
     ub_overlap_rs: true,
     ub_bulk_dgrad: true,
@@ -29,7 +29,7 @@ const USUAL: Flags = Flags {
     ..NONE
 };
 
-const RS_DGRAD: Flags = Flags {
+pub const RS_DGRAD: Flags = Flags {
     ub_overlap_rs_dgrad: true,
     ..USUAL
 };

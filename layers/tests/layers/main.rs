@@ -2,17 +2,24 @@
 
 mod cases;
 mod comm_overlap;
+mod defects;
 mod layer_norm_linear;
+mod memory;
 mod model;
 mod norm;
+mod one;
 mod peers;
+mod products;
 mod reference;
 mod refused;
+mod reported;
 mod right;
 mod settings;
 mod side;
+mod suites;
 mod tape;
 mod training;
+mod vocabulary;
 mod whole;
 
 use counterflow::{Communicator, Error};

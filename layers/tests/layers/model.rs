@@ -299,10 +299,35 @@ fn attention(tape: &mut Tape, sizes: &Sizes, held: &[Vars; 12], batch: usize, x:
     tape.linear(&out, &held[4], bias(5))
 }
 
-/// Fails where an element is further off than so many roundings to bf16 change it, or a number of the usual size in its row or column:
-/// terms that cancel in it are as large. NaN is. All together may be off by two roundings: errors of many elements have no direction.
-pub fn close(what: &str, found: &[f64], wanted: &[f64], columns: usize, roundings: f64) {
+/// The deviation of what rounding to bf16 changes, as a part of [`OF_BF16`]: the error is anywhere within half a unit of the last place, of
+/// numbers whose logarithms are anywhere between two powers of two: √(1/3 · 3 / (8 ln 2)).
+const DEVIATION: f64 = 0.4247;
+
+/// How far elements may be off that come of so many roundings one behind another.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Roundings to bf16 between the inputs and an element, each counted as often as it comes in, times what multiplies its variance on the
+    /// way: products, norms and softmaxes of the usual sizes of [`weights`] do not, activations do.
+    pub roundings: f64,
+    /// A limit in [`OF_BF16`], whatever the count says.
+    pub most: f64,
+}
+
+/// Fails where an element is further off than the roundings on its path explain. NaN is.
+///
+/// Roundings are independent, so that n of them deviate by √n times what one does, as a part of the element or of a number of the usual size
+/// in its row or column: terms that cancel in it are as large. Of N elements one is beyond √(2 ln (2 N / p)) deviations with a probability
+/// of p, one in a hundred; all together deviate by √n, which N of them know to 1 / √(2 N), of which six are allowed. Seeds are fixed: what
+/// passes once passes always.
+pub fn close(what: &str, found: &[f64], wanted: &[f64], columns: usize, path: Path) {
     assert_eq!(found.len(), wanted.len(), "{what}");
+    if wanted.is_empty() {
+        return;
+    }
+    let count = wanted.len() as f64;
+    let one = path.roundings.sqrt() * DEVIATION;
+    let largest = f64::min(path.most, (2.0 * (200.0 * count).ln()).sqrt() * one);
+    let together = f64::min(2.0, one * (1.0 + 6.0 / (2.0 * count).sqrt()));
     let usual = |of: &mut dyn Iterator<Item = f64>| {
         let (sum, count) = of.fold((0.0, 0.0), |(sum, count), x| (sum + x * x, count + 1.0));
         f64::sqrt(sum / count)
@@ -315,7 +340,7 @@ pub fn close(what: &str, found: &[f64], wanted: &[f64], columns: usize, rounding
     let of_columns: Vec<f64> = (0..columns.min(wanted.len())).map(column).collect();
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         let usual = of_rows[at / columns].max(of_columns[at % columns]);
-        let bound = roundings * OF_BF16 * usual.max(wanted.abs());
+        let bound = largest * OF_BF16 * usual.max(wanted.abs());
         let near = (found - wanted).abs() <= bound;
         assert!(near, "{what}[{at}] is {found}, not {wanted} ± {bound}");
     }
@@ -327,7 +352,11 @@ pub fn close(what: &str, found: &[f64], wanted: &[f64], columns: usize, rounding
             .map(|(found, wanted)| found - wanted),
     );
     let part = far / size(&mut wanted.iter().copied()).max(f64::MIN_POSITIVE);
-    assert!(part <= 2.0 * OF_BF16, "{what} is off by {part} of its size");
+    assert!(
+        part <= together * OF_BF16,
+        "{what} is off by {part} of its size, and not by {}",
+        together * OF_BF16
+    );
 }
 
 /// A rank's part of the weights, and its gradients.

@@ -109,7 +109,7 @@ impl Running<'_> {
 
 /// All forward passes of a layer on a rank, then the backward passes, the last one first: by then the buffers have other rows.
 /// Gives the bits of all that came out.
-fn run(
+pub fn run(
     rank: &Arc<Communicator>,
     userbuffers: &Userbuffers,
     case: &Case,

@@ -9,7 +9,7 @@ use counterflow_layers::side::twin::{
     self, AttentionShape, IGNORED, Mask, cross_entropy, exp, ln, philox,
 };
 use counterflow_layers::side::{
-    AttentionKernels, ElementKernels, LossKernels, NormKernels, RopeKernels,
+    AttentionKernels, ElementKernels, EmbeddingKernels, LossKernels, NormKernels, RopeKernels,
 };
 use counterflow_layers::{Activation, Norm, Normalization, RngTracker};
 use std::collections::BTreeSet;
@@ -452,6 +452,15 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
         of_bf16(&format!("attention {depth}: dqkv"), &dqkv)?;
         of_f32(&format!("attention {depth}: logs"), &logs)?;
     }
+    let embedding = EmbeddingKernels::load(rank)?;
+    let ids = rank.zeros::<u32>([600])?;
+    ids.write(&Vec::from_iter((0..600).map(|at| at * at % 13)))?;
+    let (weights, mut y) = (tensor(rank, [7, 2064], 1)?, rank.zeros([600, 2064])?);
+    embedding.forward(&ids, &weights, 4..11, 12, &mut y)?;
+    of_bf16("embedding", &y)?;
+    let (dy, mut gradient) = (tensor(rank, y.shape(), 2)?, rank.zeros([7, 2064])?);
+    embedding.backward(&ids, &dy, 4..11, &mut gradient)?;
+    of_f32("the gradient of an embedding", &gradient)?;
     let loss = LossKernels::load(rank)?;
     let logits = tensor(rank, [3, 3000], 1)?;
     let (targets, mut losses) = (rank.zeros::<u32>([3])?, rank.zeros([3])?);
@@ -460,6 +469,18 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
     loss.cross_entropy(&logits, &targets, 0.3, &mut losses, &mut gradient)?;
     of_bf16("the gradient of cross-entropy", &gradient)?;
     of_f32("cross-entropy", &losses)?;
+    // The second of two ranks, with what both have.
+    let mut parts = rank.zeros::<f32>([6, 4])?;
+    targets.write(&[5999, IGNORED, 17])?;
+    let mut of_both = [parts.rows(0..3)?, parts.rows(3..6)?];
+    for (first, own) in [0, 3000].into_iter().zip(&mut of_both) {
+        loss.part(&logits, &targets, first, own)?;
+    }
+    let to = (&mut losses, &mut gradient);
+    loss.of_parts(&logits, &targets, [3000, 2], &mut parts, 0.3, to)?;
+    of_f32("parts of cross-entropy", &parts)?;
+    of_bf16("the gradient of a part of cross-entropy", &gradient)?;
+    of_f32("cross-entropy of parts", &losses)?;
     found.extend(numbers);
     Ok(found)
 }

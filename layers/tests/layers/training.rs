@@ -1,7 +1,7 @@
 //! Two layers of a transformer learn on emulated ranks: the same with and without overlap, and as one rank to rounding. And what a
 //! training loop asks of layers: forward passes that are made again, dropout, sums of gradients, kernels of the caller's.
 
-use super::model::{Held, Sizes, close, tensor, weights};
+use super::model::{Held, Path, Sizes, close, tensor, weights};
 use super::reference::Matrix;
 use super::{each, userbuffers};
 use counterflow::prelude::bf16;
@@ -281,7 +281,12 @@ fn what_is_dropped_of_rows_is_the_same_for_every_number_of_ranks() {
         found.expect("ranks").concat()
     };
     let (alone, three) = (outputs(1), outputs(3));
-    close("three ranks", &three, &alone, SIZES.hidden, 12.0);
+    // Both have roundings: 20 on the way through a layer each.
+    let path = Path {
+        roundings: 40.0,
+        most: 12.0,
+    };
+    close("three ranks", &three, &alone, SIZES.hidden, path);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Whole layers on emulated ranks against an unsharded model in f64: outputs, and every gradient.
 
-use super::model::{Exact, Held, NAMES, Part, Sizes, Weights, close, exactly, tensor, weights};
+use super::model::{
+    Exact, Held, NAMES, Part, Path, Sizes, Weights, close, exactly, tensor, weights,
+};
 use super::reference::Matrix;
 use super::{each, userbuffers};
 use counterflow::prelude::bf16;
@@ -307,13 +309,60 @@ struct Found {
     of_norms: Vec<(usize, Vec<f64>)>,
 }
 
-/// Roundings that may add up in an element. Between an input and its gradient there are 10 in an MLP, 14 with attention, where a softmax's
-/// gradient subtracts numbers that were rounded, and all of these in a layer.
-fn roundings(part: Part) -> f64 {
-    match part {
-        Part::Mlp => 5.0,
-        Part::Attention => 10.0,
-        Part::Layer => 14.0,
+/// What came out of a layer.
+#[derive(Clone, Copy)]
+enum Kind {
+    Output,
+    Gradient,
+}
+
+/// What an activation multiplies the variance of its input's relative error by: ∫ (x f'(x))² / ∫ f(x)² over normal numbers of a deviation
+/// from 0.7 to 2, for GELU and SiLU. And the same of its slope.
+const ACTIVATION: [f64; 2] = [1.5, 0.15];
+
+/// Roundings to bf16 between inputs and what comes out, by what is written to memory on the way.
+fn path(part: Part, sizes: &Sizes, world: u32, kind: Kind) -> Path {
+    let turned = f64::from(u8::from(sizes.rope));
+    // Normalised rows, then what a product of them wrote.
+    let written = 2.0;
+    // What travels to be summed, and the sum.
+    let summed = if world == 1 { 1.0 } else { 2.0 };
+    // SwiGLU multiplies by another number that fc1 wrote.
+    let [value_of, slope_of] = ACTIVATION;
+    let (activated, slope) = match sizes.activation {
+        Activation::Gelu => (value_of * written, slope_of * written),
+        Activation::SwiGlu => ((value_of + 1.0) * written, (value_of + slope_of) * written),
+    };
+    // The activation's result, and the sum.
+    let mlp = activated + 1.0 + summed;
+    // A value is not turned.
+    let (key, value) = (written + turned, written);
+    // Probabilities come of a query and a key; heads' outputs are written; and the sum.
+    let attention = 2.0 * key + value + 1.0 + summed;
+    // The gradient behind the activation, times its slope; the gradient before it; the sum; and the norm's result.
+    let of_mlp = 1.0 + slope + 1.0 + summed + 1.0;
+    // The gradient of heads' outputs; those of probabilities have it and a value, less a sum with the output; then probabilities, and
+    // the other one of query and key; what is written, turned back, the sum, and the norm's result.
+    let of_probabilities = (1.0 + value) + (value + 2.0 * key + 1.0);
+    let of_attention = 1.0 + of_probabilities + key + 1.0 + turned + summed + 1.0;
+    // The sums with what goes past attention and MLP.
+    let residuals = 2.0;
+    let (output, gradient, most) = match part {
+        Part::Mlp => (mlp, of_mlp, 5.0),
+        Part::Attention => (attention, of_attention, 10.0),
+        // The MLP's slopes and norm have what attention and the first sum left.
+        Part::Layer => (
+            attention + mlp + residuals,
+            of_attention + of_mlp + attention + residuals,
+            14.0,
+        ),
+    };
+    Path {
+        roundings: match kind {
+            Kind::Output => output,
+            Kind::Gradient => gradient,
+        },
+        most,
     }
 }
 
@@ -344,7 +393,7 @@ fn run(
             case.part, case.name
         )
     };
-    let most = roundings(case.part);
+    let of_gradients = path(case.part, &case.sizes, world, Kind::Gradient);
     let mut bits = Vec::new();
     let mut saved = Vec::new();
     for round in rounds {
@@ -365,7 +414,7 @@ fn run(
             &found,
             &round.exact.y[own],
             hidden,
-            most,
+            path(case.part, &case.sizes, world, Kind::Output),
         );
         bits.extend(found.iter().map(|value| value.to_bits()));
     }
@@ -387,7 +436,7 @@ fn run(
             &found,
             &round.exact.dx[own],
             hidden,
-            most,
+            of_gradients,
         );
         bits.extend(found.iter().map(|value| value.to_bits()));
     }
@@ -421,7 +470,7 @@ fn run(
             all.iter_mut().zip(own).for_each(|(all, own)| *all += own);
         }
         let [_, columns] = held.gradients[at].shape();
-        close(&name(what), &added, &all, columns, most);
+        close(&name(what), &added, &all, columns, of_gradients);
     }
     Ok(Found { bits, of_norms })
 }
@@ -452,7 +501,8 @@ fn done(case: &Case, world: usize) -> Vec<Vec<u64>> {
                 .for_each(|(all, more)| *all += more);
         }
         let name = format!("{}, {world} ranks: {}", case.name, NAMES[*at]);
-        close(&name, &sum, &all, sum.len(), roundings(case.part));
+        let path = path(case.part, &case.sizes, world as u32, Kind::Gradient);
+        close(&name, &sum, &all, sum.len(), path);
     }
     found.into_iter().map(|found| found.bits).collect()
 }

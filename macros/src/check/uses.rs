@@ -1,4 +1,4 @@
-//! What is known of a schedule's names while its rules are checked.
+//! Uses of a schedule's names, collected while its rules are checked.
 
 use crate::errors::Errors;
 use crate::model::Axis;

@@ -1,4 +1,4 @@
-//! What a loop visits: ranks in an order, or items of a partition. The root of the expression decides which.
+//! The sequence that a loop visits: ranks in an order, or items of a partition. The root of the expression decides which.
 
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};

@@ -1,4 +1,4 @@
-//! Which gathered tensors are outputs: those that a statement stores to.
+//! Gathered outputs: the gathered tensors that a statement stores to.
 
 use crate::model::{Param, Stmt, StmtKind, Top, Usage};
 use crate::names;

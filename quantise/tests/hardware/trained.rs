@@ -77,7 +77,7 @@ impl Codes {
     }
 
     /// As an output of a launch that is given a scale and measures.
-    pub fn measured<'a>(
+    pub fn measured(
         &self,
         launch: Launch<'_>,
         (scale, amax): (&Tensor<f32>, &Tensor<f32>),

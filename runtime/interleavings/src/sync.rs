@@ -1,4 +1,4 @@
-//! What the protocols are made of, as loom has it.
+//! Locks and atomics of the protocols, as loom has them.
 
 use crate::undo::{Fix, undone};
 

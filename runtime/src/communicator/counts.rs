@@ -1,10 +1,10 @@
-//! What was built and launched on a rank, counted.
+//! Counts of builds and launches on a rank.
 
 use super::Communicator;
 use crate::metrics::OpCounts;
 
 impl Communicator {
-    /// What was built and launched on this rank so far, by schedule and variant. It waits for nobody.
+    /// Numbers of builds and launches on this rank so far, by schedule and variant. It waits for nobody.
     ///
     /// ```
     /// use counterflow::metrics::{OpCounts, Why};

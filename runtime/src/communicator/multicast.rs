@@ -56,7 +56,7 @@ impl Communicator {
         self.group.everywhere(offset, bytes)
     }
 
-    /// What multicast reaches now. `reserve` may have changed that.
+    /// The part of the heap that multicast reaches now. `reserve` may change it.
     ///
     /// ```
     /// use counterflow::{Communicator, MulticastState};

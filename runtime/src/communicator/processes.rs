@@ -34,7 +34,8 @@ impl Communicator {
         Communicator::of_job(|job| cuda_gpu(job.local_rank), false)
     }
 
-    /// The same, where several processes may be on one GPU: rank `r` of a host is on GPU `r % gpus`. The driver lets
+    /// Joins the launcher's job like [`Communicator::from_env`], and lets several processes share a GPU: rank `r` of a host
+    /// is on GPU `r % gpus`. The driver lets
     /// their kernels run in turn, for milliseconds each, so every wait for a peer is slow: this is for tests. Start no
     /// MPS, which would run the kernels at the same time without room for all.
     ///
@@ -51,7 +52,7 @@ impl Communicator {
         Communicator::of_job(|job| cuda_gpu(job.local_rank), true)
     }
 
-    /// The same on an emulated GPU, for machines without GPUs.
+    /// Joins the launcher's job like [`Communicator::from_env`], on an emulated GPU, for machines without GPUs.
     ///
     /// ```no_run
     /// use counterflow::Communicator;
@@ -105,7 +106,7 @@ impl Communicator {
         Communicator::now(ranks, || opened(gpu), false)
     }
 
-    /// The same, where several processes may be on one GPU, as with [`Communicator::from_env_sharing`].
+    /// Joins like [`Communicator::join`], and lets several processes share a GPU, as [`Communicator::from_env_sharing`] does.
     ///
     /// ```no_run
     /// use counterflow::{Communicator, rendezvous::Rendezvous};
@@ -121,7 +122,8 @@ impl Communicator {
         Communicator::now(ranks, || opened(gpu), true)
     }
 
-    /// The same on an emulated GPU. A rank may also be a thread that makes this call itself. The heap is memory that the
+    /// Joins like [`Communicator::join`], on an emulated GPU. A rank may also be a thread that makes this call itself. The
+    /// heap is memory that the
     /// processes share.
     ///
     /// ```

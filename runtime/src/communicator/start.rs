@@ -1,4 +1,4 @@
-//! How ranks begin: on GPUs of their own, on shared ones, on emulated ones, each with a thread.
+//! Start of ranks: on GPUs of their own, on shared ones, on emulated ones, each with a thread.
 
 use super::Communicator;
 use crate::cuda;

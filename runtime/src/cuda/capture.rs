@@ -1,4 +1,4 @@
-//! What a launch needs that becomes part of a graph which the program captures in a stream of its own.
+//! Needs of a launch that the program captures into a graph, in a stream of its own.
 
 use super::Event;
 use super::driver::check;

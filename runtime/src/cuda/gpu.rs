@@ -38,7 +38,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// How many GPUs there are.
+    /// Number of GPUs that the driver shows.
     ///
     /// # Errors
     /// [`Error::NoDevice`] if there is no driver, an old one, or no GPU.
@@ -46,7 +46,7 @@ impl Gpu {
         start::open()
     }
 
-    /// That GPU, counted from 0 as CUDA counts.
+    /// Opens a GPU by CUDA's ordinal, from 0.
     ///
     /// # Errors
     /// As [`Gpu::count`], and if there is no such GPU.

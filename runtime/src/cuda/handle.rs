@@ -48,7 +48,7 @@ impl Handle {
         })
     }
 
-    /// What is mapped at an address, if it is memory of the driver's virtual memory management.
+    /// Handle of the memory mapped at an address, if it is memory of the driver's virtual memory management.
     pub fn at(address: u64, bytes: u64) -> Option<Handle> {
         let mut raw = 0;
         // SAFETY: the place is ours. The driver looks the address up and touches no memory there.
@@ -100,7 +100,7 @@ impl Handle {
         self.bytes = bytes;
     }
 
-    /// How much memory it is.
+    /// Size of the memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

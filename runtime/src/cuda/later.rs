@@ -116,7 +116,7 @@ pub(super) struct Location {
 const ANYWHERE: Location = Location { kind: 0, id: 0 };
 
 impl Location {
-    /// That GPU.
+    /// Memory of the GPU with this number.
     pub fn gpu(id: i32) -> Location {
         Location {
             kind: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,

@@ -46,7 +46,7 @@ pub use module::{Arguments, Function, LaunchConfig, Module};
 pub(crate) use multicast::MulticastCalls;
 pub use nccl::Window;
 pub use survey::{ComputeMode, Pci, Reach, Survey, Surveyed};
-pub use trace::{Enqueued, Seen, Sighting, enqueued};
+pub use trace::{Enqueued, Sighting, Sightings, enqueued};
 
 pub(crate) use agree::{Agree, Boards};
 pub(crate) use aside::Aside;

@@ -143,7 +143,7 @@ impl Module {
         })
     }
 
-    /// What its kernels need.
+    /// Registers, shared memory and parameters of its kernels.
     pub fn facts(&self) -> &[Facts] {
         &self.facts
     }
@@ -165,18 +165,18 @@ impl Code {
 
     /// Without the events that its last user left, if it counts events.
     fn without_events(self) -> Result<Code, Error> {
-        if !jit::defines(&self.cubin, "trace_count") {
+        if !jit::defines(&self.cubin, "trace_counts") {
             return Ok(self);
         }
         self.gpu.bind()?;
         let (mut address, mut bytes) = (0, 0);
-        let name = c"trace_count".as_ptr();
+        let name = c"trace_counts".as_ptr();
         // SAFETY: the module is loaded, the name ends in zero, both places are ours.
-        check("find the count of events", unsafe {
+        check("find the counts of events", unsafe {
             sys::cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, self.raw, name)
         })?;
         // SAFETY: the variable has so many bytes, and no kernel of this module runs.
-        check("clear the count of events", unsafe {
+        check("clear the counts of events", unsafe {
             sys::cuMemsetD8_v2(address, 0, bytes)
         })?;
         Ok(self)
@@ -208,7 +208,7 @@ impl Drop for Module {
 ///     println!("{} of {:?}", kernel.name(), kernel.facts().map(|facts| facts.registers));
 ///     // SAFETY: it is given no memory.
 ///     unsafe { kernel.launch(stream, LaunchConfig::of(1, 32), &Arguments::new())? };
-///     kernel.trace(stream)?.iter().for_each(|sighting| println!("{sighting:?}"));
+///     kernel.trace(stream)?.iter().for_each(|strand| println!("{strand:?}"));
 ///     Ok(())
 /// }
 /// ```
@@ -358,7 +358,7 @@ impl Function {
         &self.name
     }
 
-    /// What it needs.
+    /// Registers, shared memory and parameters of the kernel.
     pub fn facts(&self) -> Option<&Facts> {
         self.module
             .facts()

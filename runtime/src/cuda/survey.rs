@@ -7,7 +7,7 @@ use crate::shared::Handles;
 use cudarc::driver::{result::device, sys};
 use sys::CUdevice_attribute_enum as Attribute;
 
-/// What the driver says of this machine, before any GPU is opened.
+/// The driver's answers about this machine, before any GPU is opened.
 ///
 /// ```no_run
 /// use counterflow::cuda::{ComputeMode, Pci, Reach, Survey, Surveyed};
@@ -37,7 +37,7 @@ pub struct Survey {
     pub gpus: Vec<Surveyed>,
 }
 
-/// What the driver says of one GPU.
+/// The driver's answers about one GPU.
 ///
 /// [`Survey`] has an example.
 #[derive(Clone, PartialEq, Debug)]
@@ -92,7 +92,7 @@ impl std::fmt::Display for Pci {
     }
 }
 
-/// Who may make contexts on a GPU.
+/// Compute mode of a GPU: the processes that may make contexts on it.
 ///
 /// [`Survey`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +118,7 @@ impl ComputeMode {
     }
 }
 
-/// What one GPU can do in another one's memory.
+/// Access that one GPU has to another one's memory.
 ///
 /// [`Survey`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,113 +5,97 @@ use super::driver::check;
 use super::memory::{fill, read};
 use super::{Address, Function};
 use crate::error::Error;
+use counterflow_codegen::cuda::TRACE_ROOM;
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::CStr;
 use std::ptr;
 
-/// The prelude's `Event`, in words of 32 bits.
-const WORDS: usize = 10;
-/// The most events that the prelude keeps.
-const TRACED: u32 = 1 << 17;
+/// The prelude's `TraceEvent`, in words of 32 bits.
+const WORDS: usize = 6;
 
-/// An event in one thread of a kernel.
+/// What one thread of a traced kernel wrote.
 ///
 /// ```
-/// use counterflow::cuda::{Seen, Sighting};
+/// use counterflow::cuda::{Sighting, Sightings};
 ///
-/// /// What one CTA saw, thread by thread.
-/// fn of(block: u32, mut all: Vec<Sighting>) -> Vec<(u32, Seen)> {
-///     all.retain(|sighting| sighting.block == block);
-///     all.sort_by_key(|sighting| sighting.thread);
-///     all.into_iter().map(|sighting| (sighting.thread, sighting.what)).collect()
+/// /// From a thread's first event to its last, in nanoseconds.
+/// fn span(of: &Sightings) -> u64 {
+///     let time = |event: Option<&Sighting>| event.map_or(0, |event| event.time);
+///     println!("CTA {}, lane {}: {} events, {} lost", of.block, of.lane, of.events.len(), of.lost);
+///     time(of.events.last()) - time(of.events.first())
 /// }
 /// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sightings {
+    /// Its CTA.
+    pub block: u32,
+    /// Which of the CTA's threads: the four warps of one thread each, then the warpgroups.
+    pub lane: u32,
+    /// Its events, in order.
+    pub events: Vec<Sighting>,
+    /// Later events, for which there was no room.
+    pub lost: u32,
+}
+
+/// An event in one thread of a traced kernel.
+///
+/// [`Sightings`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
     pub time: u64,
-    /// Its CTA.
-    pub block: u32,
-    /// Its number in the CTA.
-    pub thread: u32,
-    /// What it saw.
-    pub what: Seen,
-}
-
-/// The kinds of events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
-    /// The thread issued a TMA store of a box to this place.
-    Store {
-        /// Through which map: the same number, the same map.
-        map: u32,
-        /// First column.
-        column: u32,
-        /// First row within the chunk.
-        row: u32,
-        /// Chunk or slot.
-        chunk: u32,
-        /// Whose memory, if the map has everyone's.
-        rank: u32,
-    },
-    /// All boxes that it issued before are written.
-    Stored,
-    /// Some of its boxes are in flight.
-    Sent,
-    /// It waits for a counter that is not complete at this time.
-    Late {
-        /// Which counter or barrier, by its number in stall records.
-        what: u32,
-        /// Which of a rank's cells.
-        cell: u32,
-    },
+    /// Which probe of the kernel's text.
+    pub site: u32,
+    /// The item, or the cell of a wait.
+    pub number: u32,
+    /// Of a signal: the bytes from the first cell in slot 0 of the symmetric heap to its counter.
+    pub place: u64,
 }
 
 impl Function {
-    /// The events since the last call: each thread's in order, mixed with the others'. Waits for the stream.
+    /// The events of the last launch, if there was one since the last call, thread by thread. Waits for the stream.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or had more events
-    /// than are kept.
-    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Sighting>, Error> {
-        let (count_at, _) = self.global(c"trace_count")?;
-        let (events_at, bytes) = self.global(c"trace_events")?;
-        let count = read::<u32>(stream, count_at, 1)?[0];
-        if count > TRACED || bytes != TRACED as usize * WORDS * 4 {
+    /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes).
+    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Sightings>, Error> {
+        let [ctas, lanes, room] = TRACE_ROOM.map(|number| number as usize);
+        let (counts_at, counts_bytes) = self.global(c"trace_counts")?;
+        let (events_at, events_bytes) = self.global(c"trace_events")?;
+        if counts_bytes != ctas * lanes * 4 || events_bytes != ctas * lanes * room * WORDS * 4 {
             return Err(Error::Usage {
-                what: format!("{} had {count} events", self.name()),
-                legal: format!("at most {TRACED} are kept: use a smaller shape"),
+                what: format!(
+                    "{} has room for events of another version's shape",
+                    self.name()
+                ),
+                legal: "compile it with this version".into(),
             });
         }
-        let words = read::<u32>(stream, events_at, count as usize * WORDS)?;
-        fill(stream, count_at, 0, 4)?;
-        Ok(words
-            .chunks_exact(WORDS)
-            .filter_map(|words| {
-                let what = match words[2] {
-                    0 => Seen::Store {
-                        map: words[9],
-                        column: words[5],
-                        row: words[6],
-                        chunk: words[7],
-                        rank: words[8],
-                    },
-                    1 => Seen::Stored,
-                    2 => Seen::Sent,
-                    3 => Seen::Late {
-                        what: words[5],
-                        cell: words[6],
-                    },
-                    _ => return None,
-                };
-                Some(Sighting {
-                    time: u64::from(words[0]) | u64::from(words[1]) << 32,
-                    block: words[3],
-                    thread: words[4],
-                    what,
-                })
-            })
-            .collect())
+        let counts = read::<u32>(stream, counts_at, ctas * lanes)?;
+        let mut traced = Vec::new();
+        for (place, count) in counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+        {
+            let kept = (count as usize).min(room);
+            let from = Address(events_at.0 + (place * room * WORDS * 4) as u64);
+            let words = read::<u32>(stream, from, kept * WORDS)?;
+            let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+            let events = words.chunks_exact(WORDS).map(|words| Sighting {
+                time: wide(words[0], words[1]),
+                site: words[2],
+                number: words[3],
+                place: wide(words[4], words[5]),
+            });
+            traced.push(Sightings {
+                block: (place / lanes) as u32,
+                lane: (place % lanes) as u32,
+                events: events.collect(),
+                lost: count - kept as u32,
+            });
+        }
+        fill(stream, counts_at, 0, counts_bytes as u64)?;
+        Ok(traced)
     }
 
     /// A variable of the module, and its size.

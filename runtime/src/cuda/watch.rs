@@ -1,4 +1,4 @@
-//! What kernels and the host tell each other when somebody gives up: a record for each rank, which its kernel writes,
+//! Messages between kernels and the host when somebody gives up: a record for each rank, which its kernel writes,
 //! and a word for all, which the host writes. Both are host memory that outlives the kernel and its context.
 
 use super::driver::check;

@@ -43,7 +43,7 @@ impl Gpu {
 }
 
 impl Current<'_> {
-    /// Whether a stream's work is recorded into a graph instead of done.
+    /// True if the stream's work is recorded into a graph instead of done.
     pub fn is_capturing(self, stream: &Stream) -> bool {
         match &stream.0 {
             StreamKind::Cuda(stream) => cuda::is_capturing(stream),
@@ -79,7 +79,7 @@ impl Current<'_> {
         }
     }
 
-    /// What comes later in that stream waits until the event's stream has reached it.
+    /// Makes later work of `stream` wait until the event's stream has reached it.
     pub fn wait(self, stream: &Stream, event: &Event) -> Result<(), Error> {
         match (&stream.0, &event.0) {
             (StreamKind::Cuda(stream), EventKind::Cuda(event)) => event.hold(stream),
@@ -89,7 +89,7 @@ impl Current<'_> {
         }
     }
 
-    /// What a stream of the GPU records.
+    /// State of the graph that a stream of the GPU records.
     pub fn capture(self, stream: &Stream) -> Result<Capture, Error> {
         match &stream.0 {
             StreamKind::Cuda(stream) => cuda::capture_of(stream).map(Capture::Cuda),

@@ -60,7 +60,7 @@ impl Event {
         }
     }
 
-    /// Whether the stream has reached it. Does not wait. True if it was never recorded.
+    /// True if the stream has reached the event, or if it was never recorded. Does not wait.
     ///
     /// # Errors
     /// What the kernels before ended with.
@@ -77,7 +77,7 @@ impl Event {
         settled(self.is_done())
     }
 
-    /// How long after an earlier one, once both are past. An emulated GPU has no clock of its own: there it is the time
+    /// Time since an earlier event, once both are past. An emulated GPU has no clock of its own: there it is the time
     /// between the calls that recorded them.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ pub(crate) enum Reached {
 }
 
 impl Reached {
-    /// Where.
+    /// Address of the memory.
     pub fn address(&self) -> Address {
         match self {
             Reached::Cuda(registered) => registered.address(),
@@ -85,7 +85,7 @@ impl Gpu {
         }
     }
 
-    /// Whether it is emulated.
+    /// True if the GPU is emulated.
     pub fn is_emulated(&self) -> bool {
         matches!(self.0, Kind::Emulated(_))
     }

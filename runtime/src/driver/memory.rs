@@ -51,7 +51,7 @@ impl<T: Element> Local<T> {
         })
     }
 
-    /// Those elements.
+    /// Allocates memory in `stream`'s order and fills it with `values`.
     ///
     /// # Errors
     /// When the GPU's memory is full.
@@ -97,17 +97,17 @@ impl<T: Element> Local<T> {
         &self.stream
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// True without elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it is. It is freed in the order of its stream: only work that ends before the free may use it.
+    /// Address on the GPU. The memory is freed in the order of its stream: only work that ends before the free may use it.
     pub fn address(&self) -> Address {
         match &self.place {
             Place::Cuda { address, .. } => *address,

@@ -1,4 +1,4 @@
-//! What the run time asks of a GPU, whatever stands behind it: streams, events, memory, copies.
+//! Requests of the run time to a GPU, real or emulated: streams, events, memory, copies.
 //!
 //! Everything above this module names only what is here. [`crate::cuda`] does the work for real GPUs, and
 //! `crate::emulated` for emulated ones.

@@ -1,4 +1,4 @@
-//! Who makes the driver's calls about multicast objects: nobody, unless the program was built for it and nobody forbids it.
+//! The driver's calls about multicast objects. Nobody makes them unless the program was built for it and nobody forbids it.
 
 use super::gpu::Gpu;
 use crate::error::Error;

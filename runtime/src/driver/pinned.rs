@@ -37,7 +37,7 @@ impl<T: Plain> Pinned<T> {
         Pinned::Cuda(cuda::Pinned::plain())
     }
 
-    /// Where GPUs reach it.
+    /// Address by which GPUs reach it.
     pub fn address(&self) -> Address {
         match self {
             Pinned::Cuda(pinned) => pinned.address(),

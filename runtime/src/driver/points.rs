@@ -56,7 +56,7 @@ impl Gpu {
 }
 
 impl Stream {
-    /// What comes later in this stream waits until the event's stream has reached it. The host does not wait.
+    /// Makes later work of this stream wait until the event's stream has reached it. The host does not wait.
     ///
     /// # Errors
     /// What the driver refuses.

@@ -95,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Whether its work is recorded into a graph instead of done.
+    /// True if the stream's work is recorded into a graph instead of done.
     pub fn is_capturing(&self) -> bool {
         match &self.0 {
             Kind::Cuda(stream) => cuda::bind(stream).is_ok() && cuda::is_capturing(stream),

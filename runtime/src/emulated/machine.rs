@@ -181,7 +181,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// That GPU of a machine.
+    /// A machine's GPU, by its ordinal.
     pub fn of(machine: &Arc<Machine>, ordinal: u32) -> Gpu {
         Gpu {
             machine: machine.clone(),
@@ -222,7 +222,7 @@ pub(crate) struct Reached {
 }
 
 impl Reached {
-    /// Where.
+    /// Address of the memory.
     pub fn address(&self) -> Address {
         Address::of(self.at)
     }

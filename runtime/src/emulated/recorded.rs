@@ -1,4 +1,4 @@
-//! What a stream of an emulated GPU records instead of doing it.
+//! Work that a stream of an emulated GPU records instead of doing it.
 
 use super::machine::Machine;
 use super::steps::{Gone, Recorded, Step};
@@ -66,7 +66,7 @@ impl Stream {
         })
     }
 
-    /// What is recorded.
+    /// State of the graph that is recorded.
     pub fn capture(&self) -> Result<Capture, Error> {
         let recorded = self.machine().recorded();
         let recorded = recorded.get(&self.id()).ok_or_else(nobody)?;

@@ -1,4 +1,4 @@
-//! What a stream's work is made of once it is recorded: no machine and no stream is in it.
+//! Steps of recorded work. They name no machine and no stream.
 
 use counterflow_codegen::interp::open::{Point, Work};
 use std::fmt;

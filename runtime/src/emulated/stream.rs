@@ -1,4 +1,4 @@
-//! What is on an emulated GPU: streams, events, and memory that is freed in stream order.
+//! Objects of an emulated GPU: streams, events, and memory that is freed in stream order.
 
 use super::machine::{Gpu, Machine};
 use super::steps::{Mark, Step};
@@ -162,7 +162,7 @@ impl Stream {
         self.submit(Work::Kernel(Box::new(launch)))
     }
 
-    /// What comes later waits for the event.
+    /// Makes later work of this stream wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         self.on_the_machine_of(event)?;
         self.hold(&event.mark)

@@ -1,4 +1,4 @@
-//! What a family is: its candidates, their stages, and where these have their tensors from.
+//! Families: their candidates, the stages of these, and the origin of each stage's tensors.
 
 use crate::error::Error;
 use crate::tuned::{Key, choices};
@@ -10,7 +10,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Tensors, Variant};
 use std::collections::BTreeMap;
 
-/// What an op computes, and the schedules that compute it: its candidates. All take the same tensors, by the same names.
+/// Schedules that compute the same result, the candidates for an op. All take the same tensors, by the same names.
 ///
 /// ```
 /// use counterflow::family::{Candidate, Family, Stage};
@@ -29,6 +29,10 @@ use std::collections::BTreeMap;
 pub struct Family {
     name: String,
     candidates: Vec<Candidate>,
+    /// Those that predictions alone consider.
+    predicted: Vec<Candidate>,
+    /// They are among the candidates.
+    predicts: bool,
 }
 
 /// One way to compute what a family does: a schedule, or several stages, one launch behind the other.
@@ -77,6 +81,8 @@ impl Family {
         let family = Family {
             name: name.into(),
             candidates: Vec::new(),
+            predicted: Vec::new(),
+            predicts: false,
         };
         family.or(schedule)
     }
@@ -95,6 +101,42 @@ impl Family {
         self
     }
 
+    /// Adds schedules that compute the same and are no candidates of an op, as they reach every rank's memory at once: nothing
+    /// chooses multicast by itself. [`Family::for_predictions`] has them.
+    ///
+    /// ```
+    /// use counterflow::families;
+    ///
+    /// let family = families::all_gather_gemm();
+    /// let predicted = family.for_predictions();
+    /// assert_eq!(predicted.candidates().last().unwrap().name(), "ag_gemm_multicast");
+    /// assert_eq!(predicted.candidates().len(), family.candidates().len() + 1);
+    /// ```
+    #[must_use]
+    pub fn or_predicted(mut self, stages: impl IntoIterator<Item = Stage>) -> Family {
+        let stages = stages.into_iter().collect();
+        self.predicted.push(Candidate { stages });
+        self
+    }
+
+    /// The family with those candidates, too, for [`choose`](super::choose) alone. An op of it is refused where one of them
+    /// would be built.
+    #[must_use]
+    pub fn for_predictions(&self) -> Family {
+        let all = self.candidates.iter().chain(&self.predicted);
+        Family {
+            name: self.name.clone(),
+            candidates: all.cloned().collect(),
+            predicted: Vec::new(),
+            predicts: true,
+        }
+    }
+
+    /// Whether it is for predictions alone.
+    pub(crate) fn predicts(&self) -> bool {
+        self.predicts
+    }
+
     /// Its name, under which tables have its winners.
     pub fn name(&self) -> &str {
         &self.name
@@ -110,7 +152,7 @@ impl Family {
         &self.candidates[0].stages[0].program
     }
 
-    /// What its winners are for, except the shape.
+    /// Key of its winners in a table, without the shape.
     pub fn key(&self, gpu: &str, variant: &Variant) -> Key {
         Key {
             op: self.name.clone(),
@@ -127,7 +169,7 @@ impl Family {
     /// The family for launches of so many ranks: orders by closure are tabulated.
     pub(crate) fn tabulated(&self, world: u32) -> Family {
         let mut family = self.clone();
-        let stages = family.candidates.iter_mut();
+        let stages = family.candidates.iter_mut().chain(&mut family.predicted);
         for stage in stages.flat_map(|candidate| &mut candidate.stages) {
             stage.program = stage.program.tabulated(world).into_owned();
         }
@@ -172,7 +214,8 @@ impl Candidate {
 pub const SCHEDULE: &str = "schedule";
 
 impl Stage {
-    /// That schedule, whose tensors have the family's names, and which moves rows of the product's depth or multiplies.
+    /// Makes a stage of a schedule whose tensors have the family's names, and which moves rows of the product's depth or
+    /// multiplies.
     pub fn new(program: Program) -> Stage {
         Stage {
             program,
@@ -212,7 +255,7 @@ impl Stage {
         Shape { k, ..shape.clone() }
     }
 
-    /// What of a family's variant it takes. What only moves has none of the options of products.
+    /// The part of a family's variant that applies to this stage. A stage that only moves data has no options of products.
     pub fn variant(&self, asked: &Variant) -> Variant {
         let offered = choices(&self.program);
         let mut choices = asked.choices.clone();
@@ -240,7 +283,7 @@ impl Stage {
     }
 }
 
-/// Where a stage has a tensor from.
+/// Origin of a stage's tensor.
 ///
 /// [`sources`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -251,7 +294,7 @@ pub enum Source {
     Own,
 }
 
-/// Where each stage's tensors come from; none for scratch. `front` is the first candidate's kernel.
+/// Origin of each stage's tensors; `None` for scratch. `front` is the first candidate's kernel.
 ///
 /// ```
 /// use counterflow::codegen::{lower::lower, verify};

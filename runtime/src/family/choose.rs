@@ -1,4 +1,4 @@
-//! Which candidate of a family is built, and why.
+//! Choice of the candidate of a family that is built, with its reason.
 
 use super::candidates::{Candidate, Family, SCHEDULE, Wired, fits, sources};
 use crate::error::Error;
@@ -80,7 +80,8 @@ pub struct Choice {
 ///    half an octave of its own. Its stages have the winner's variants, as [`tuned::select`] takes winners of schedules;
 /// 2. otherwise the one whose stages' fastest variants take the least time together by the model.
 ///
-/// Nothing is measured, and the same is chosen in every run. Candidates that are not legal there are skipped.
+/// Nothing is measured, and the same is chosen in every run. Of [`Family::for_predictions`] no winner counts, since none was
+/// measured beside a candidate that needs multicast. Candidates that are not legal there are skipped.
 ///
 /// ```
 /// use counterflow::{Shape, Variant, families, family, tuned::Tuned};
@@ -114,6 +115,7 @@ pub fn choose(
         only: None,
         known: None,
         bits: &|_| Bits::Any,
+        predicts: true,
     };
     let chosen = Chosen::of(&Proven::default(), &asked)?;
     let stages = chosen.stages.iter();
@@ -144,6 +146,8 @@ pub(crate) struct Asked<'a> {
     pub known: Option<&'a Winner>,
     /// Which bits a stage's results may have, by its place among those of its candidate.
     pub bits: &'a dyn Fn(usize) -> Bits,
+    /// Nothing is built of what is chosen, so it may need multicast.
+    pub predicts: bool,
 }
 
 /// A candidate, proven.
@@ -177,7 +181,12 @@ impl Chosen {
         if let (true, [first, ..]) = (asked.first_options, &all[..]) {
             return asked.proven(proven, *first, None, Reason::FirstOptions);
         }
-        for winner in asked.near() {
+        // None was measured beside what needs multicast.
+        let near = match asked.family.predicts() {
+            true => Vec::new(),
+            false => asked.near(),
+        };
+        for winner in near {
             let named = winner.choices.get(SCHEDULE);
             let found = all.iter().find(|at| {
                 let name = asked.family.candidates()[**at].name();
@@ -248,6 +257,17 @@ impl Asked<'_> {
         }
     }
 
+    fn by_itself(&self, candidate: &Candidate) -> Error {
+        Error::Usage {
+            what: format!(
+                "{} of {}: it reaches every rank's memory at once, and no family chooses multicast by itself",
+                candidate.name(),
+                self.family.name()
+            ),
+            legal: "build it by its own name (`Communicator::op_of`); in a family, `Family::or_predicted`".into(),
+        }
+    }
+
     /// The family's winners near the shape: table by table, the nearest first.
     fn near(&self) -> Vec<&Winner> {
         let key = self.family.key(self.gpu, self.variant);
@@ -278,6 +298,11 @@ impl Asked<'_> {
             .iter()
             .map(|proof| &**proof.series.kernel())
             .collect();
+        if !(self.predicts && self.family.predicts())
+            && kernels.iter().any(|kernel| kernel.needs_multicast())
+        {
+            return Err(self.by_itself(&all[candidate]));
+        }
         let wires = sources(&all[candidate], first.series.kernel(), &kernels)?;
         let each = stages.iter().zip(&wires).map(|(proof, sources)| Wired {
             kernel: proof.series.kernel(),

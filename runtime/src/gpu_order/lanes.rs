@@ -1,4 +1,4 @@
-//! Which communicators' ranks on a GPU have a lane in common, and how it opens.
+//! Lanes: those that the communicators' ranks on a GPU have in common, and how one opens.
 
 use super::member::{Member, order};
 use super::order::Where;

@@ -1,4 +1,4 @@
-//! Which launches on a GPU come after which, and which are refused: numbers alone, with streams and events of any kind.
+//! Order of the launches on a GPU, and refusals: numbers alone, with streams and events of any kind.
 
 use crate::driver::Gpu;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! How a communicator ends: for one cause, the first, which every rank gets from every call from then on.
+//! End of a communicator, for one cause, the first: every rank gets it from every call from then on.
 //!
 //! A cause comes from a kernel, whose record says who waited too long for what; or from the host: a rank ended early, a
 //! stream's wait lasted too long, somebody asked for the end. Kernels learn of the host's causes by a word in host

@@ -1,4 +1,4 @@
-//! How ranks give memory of other libraries to the heap: each lends its own, and all map what all lent. What one rank
+//! Memory of other libraries in the heap: each rank lends its own, and all map what all lent. What one rank
 //! cannot lend or map, no rank keeps.
 
 use super::heap::{Allocation, Heap};

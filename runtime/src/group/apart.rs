@@ -1,4 +1,4 @@
-//! How processes become the ranks of a communicator, once they are connected: each says what GPU it has, rank 0 hands out
+//! From connected processes to the ranks of a communicator: each says what GPU it has, rank 0 hands out
 //! the memory that all share, and each maps the others' part of the heap.
 
 use super::abort::End;
@@ -50,9 +50,21 @@ impl Group {
     pub(crate) fn apart(
         open: impl FnOnce() -> Result<Gpu, Error>,
         sharing: bool,
+        links: Links,
+        deadline: Deadline,
+    ) -> Result<Group, Error> {
+        Group::apart_by(Handles::wanted(), open, sharing, links, deadline)
+    }
+
+    /// The same, whose memory is handed over in that way. What the environment says that is no way is told to all ranks.
+    pub(super) fn apart_by(
+        handles: Result<Handles, Error>,
+        open: impl FnOnce() -> Result<Gpu, Error>,
+        sharing: bool,
         mut links: Links,
         deadline: Deadline,
     ) -> Result<Group, Error> {
+        let open = || Ok((open()?, handles?));
         let timeout = deadline.limit;
         let (rank, world) = (links.rank(), links.world());
         let (gpu, control, all) = introduced(open, sharing, &mut links, deadline)?;
@@ -185,7 +197,7 @@ fn refused(rank: u32, (what, help): (String, String)) -> Error {
 /// # Errors
 /// What this rank or another one could not do: all ranks hear of it at once.
 fn introduced(
-    open: impl FnOnce() -> Result<Gpu, Error>,
+    open: impl FnOnce() -> Result<(Gpu, Handles), Error>,
     sharing: bool,
     links: &mut Links,
     deadline: Deadline,
@@ -193,11 +205,11 @@ fn introduced(
     let bytes = Rings::bytes(links.world());
     let first = links.rank() == 0;
     let prepared = (|| {
-        let gpu = open()?;
+        let (gpu, handles) = open()?;
         // Nobody else here gets these before it is known which of them serves.
         let unused = gpu.unused(bytes);
         let has = Has {
-            gpu: gpu.about(Handles::wanted()?)?,
+            gpu: gpu.about(handles)?,
             process: process()?,
             sharing,
             number: drawn()?,
@@ -410,7 +422,7 @@ mod tests {
                         return;
                     }
                     let machine = Machine::new(1, 0, u64::MAX);
-                    let open = || Ok(emulated::Gpu::of(&machine, 0).into());
+                    let open = || Ok((emulated::Gpu::of(&machine, 0).into(), Handles::Files));
                     let error = introduced(open, true, &mut links, deadline).expect_err("none");
                     assert_eq!(error.kind(), "too_large", "{error}");
                 });

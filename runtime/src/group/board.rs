@@ -66,7 +66,7 @@ impl Board {
         self.segment.word(RANKS + u64::from(rank) * RANK + what)
     }
 
-    /// Where a rank's kernels write their record.
+    /// Offset at which a rank's kernels write their record.
     pub fn record(rank: u32) -> u64 {
         RANKS + u64::from(rank) * RANK + RECORD
     }
@@ -136,7 +136,7 @@ impl Board {
         self.segment.word(at).store(end as u64, Ordering::Release);
     }
 
-    /// What a rank was refused and has not launched since.
+    /// The refusal of a rank that has not launched since.
     pub fn refused(&self, rank: u32) -> Option<String> {
         let at = verdict_of(rank, self.world) + REFUSED;
         let length = self.segment.word(at).load(Ordering::Acquire) as usize;

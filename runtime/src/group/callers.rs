@@ -1,4 +1,4 @@
-//! Which ranks' launches stand in which streams.
+//! Streams of the ranks' launches.
 //!
 //! Ranks that share a GPU may be given one stream. A launch is enqueued after what is in the stream and before what comes
 //! later. So if a stream has a rank's launch that waits for a peer's launch of the same number, and the peer's own stream

@@ -1,4 +1,4 @@
-//! What a rank lets the GPUs compare: which launch a tag stands for, which is all that a GPU reports of a difference.
+//! Tags of launches that the GPUs compare: which launch a tag stands for, which is all that a GPU reports of a difference.
 
 use super::ledger::{AHEAD, Entry};
 use std::collections::{BTreeMap, VecDeque};

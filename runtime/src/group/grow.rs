@@ -1,4 +1,4 @@
-//! How ranks that are processes add memory to the heap. Each makes its own and hands it to the others, each maps what it
+//! Growth of the heap where ranks are processes. Each makes its own and hands it to the others, each maps what it
 //! got, and each says whether it could. What one rank cannot do, no rank keeps.
 
 use super::heap::Heap;

@@ -109,7 +109,7 @@ impl Heap {
         Ok(heap)
     }
 
-    /// How many ranks have it.
+    /// Number of ranks with a slot.
     pub fn world(&self) -> u32 {
         self.world
     }
@@ -152,7 +152,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Where a store reaches every slot at that offset, and so many bytes behind it.
+    /// Address at which a store reaches every slot, `bytes` from `offset` on.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why no multicast reaches them.
@@ -161,7 +161,7 @@ impl Heap {
         Ok(Address::of(address))
     }
 
-    /// What multicast reaches of it.
+    /// The part of the heap that multicast reaches.
     pub fn multicast(&self) -> MulticastState {
         self.state().multicast.state()
     }
@@ -394,7 +394,7 @@ impl Allocation {
         }
     }
 
-    /// How many ranks have it.
+    /// Number of ranks with a slot.
     pub(crate) fn world(&self) -> u32 {
         self.heap.world
     }
@@ -404,13 +404,13 @@ impl Allocation {
         Arc::ptr_eq(&self.heap, heap)
     }
 
-    /// Where a rank has it.
+    /// Address in a rank's slot.
     pub fn on(&self, rank: u32) -> Address {
         assert!(rank < self.world(), "rank {rank} of {}", self.world());
         self.heap.address(rank, self.range.start)
     }
 
-    /// Where a store reaches every rank's.
+    /// Address at which a store reaches every rank's copy.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why no multicast reaches it.
@@ -423,12 +423,12 @@ impl Allocation {
         self.heap.state().slots.is_one_piece(&range)
     }
 
-    /// Where it starts in each rank's slot.
+    /// Offset in each rank's slot, in bytes.
     pub fn offset(&self) -> u64 {
         self.range.start
     }
 
-    /// How many bytes each rank has.
+    /// Size on each rank, in bytes.
     pub fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }

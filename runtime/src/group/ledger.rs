@@ -149,7 +149,7 @@ impl Entry {
             })
     }
 
-    /// The same with one more tensor in the heap.
+    /// Adds a tensor of the heap to the entry.
     #[must_use]
     pub fn at(mut self, tensor: &str, offset: u64) -> Entry {
         if let Some(place) = self.heap.get_mut(self.tensors as usize) {

@@ -1,4 +1,4 @@
-//! What the ranks of a process share: the heap, collective calls, and how they end.
+//! State that the ranks of a process share: the heap, collective calls, and their end.
 
 mod abort;
 mod adopt;

@@ -23,7 +23,7 @@ struct Loop {
 }
 
 impl Orders {
-    /// Those of a program whose orders are tables, if it has any.
+    /// Orders of a program as tables; `None` if it has none.
     pub fn of(program: &Program) -> Option<Orders> {
         let loops = program.closures().filter_map(|(stmt, by)| {
             let (StmtKind::ForRanks { var, .. }, ByClosure::Table(table)) = (&stmt.kind, by) else {

@@ -1,4 +1,4 @@
-//! What one rank is refused, and how all ranks get to know it: as an error of the same kind.
+//! Refusal of one rank's call. All ranks get it, as an error of the same kind.
 
 use super::peers::Peers;
 use crate::device::Device;
@@ -117,7 +117,7 @@ impl Refusal {
         &self.help
     }
 
-    /// What that rank was refused, for all ranks.
+    /// Makes this a refusal of `rank`, for all ranks.
     pub fn of(self, rank: u32) -> Refusal {
         let what = format!("rank {rank}: {}", self.what);
         Refusal { what, ..self }

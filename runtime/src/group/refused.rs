@@ -1,4 +1,4 @@
-//! What ranks were refused before anything of it was enqueued. That ends nothing: the rank may correct it and launch. Who
+//! Refusals before anything was enqueued. A refusal ends nothing: the rank may correct it and launch. Who
 //! waits for it too long is told, and so is who waits for a rank that leaves instead.
 
 use super::board::Board;
@@ -73,7 +73,7 @@ impl Refused {
         }
     }
 
-    /// What a rank was refused.
+    /// The refusal of a rank, if it has one.
     pub fn of(&self, rank: u32) -> Option<String> {
         match &self.said {
             Said::Own(all) => {

@@ -17,7 +17,7 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// How many bytes the memory has, with what is before the ledger.
+    /// Size of the memory in bytes, with the part before the ledger.
     pub fn bytes(world: u32) -> u64 {
         Board::ledger(world) + u64::from(world) * RING
     }

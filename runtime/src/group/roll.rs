@@ -1,4 +1,4 @@
-//! Who has launched how often, and who has left, so that nobody waits for a launch that never comes.
+//! Each rank's number of launches, and the ranks that left, so that nobody waits for a launch that never comes.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fmt;
@@ -66,7 +66,7 @@ impl Roll {
         Roll(Box::new((0..world).map(rank).collect::<Vec<_>>()))
     }
 
-    /// The same in memory that is zero.
+    /// Keeps the roll in memory that is zero.
     pub fn on(counts: impl Counts + 'static) -> Roll {
         Roll(Box::new(counts))
     }

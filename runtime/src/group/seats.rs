@@ -1,4 +1,4 @@
-//! Who sits in a meeting of all ranks, and what they asked: one call a rank at a time.
+//! Seats in a meeting of all ranks, each with the call that its rank makes: one at a time.
 
 use crate::undo::{Fix, undone};
 

@@ -1,4 +1,4 @@
-//! Which ranks of the world a group has: its errors name ranks by their numbers in the group, and say whose they are.
+//! A group's ranks as ranks of the world: its errors name ranks by their numbers in the group, and say whose they are.
 
 use super::verdict::Verdict;
 use crate::error::Error;

@@ -26,7 +26,7 @@ const LONGEST: u64 = 64 << 20;
 /// The most bytes of the file that names the compiler.
 const LONGEST_SEAL: u64 = 4096;
 
-/// Where compiled kernels are kept.
+/// A folder of compiled kernels.
 ///
 /// To share a cache is to trust whoever may write it: its entries are code. Entries of this user and of root count, in a
 /// folder that nobody else may write. So users share a cache that root filled; a folder that several of them may write is none.
@@ -46,7 +46,7 @@ pub struct Cache {
     dir: Option<PathBuf>,
 }
 
-/// Where a compiled kernel came from.
+/// Origin of a compiled kernel: the cache, or the compiler.
 ///
 /// ```
 /// use counterflow::jit::{Cached, Compiled};

@@ -126,21 +126,21 @@ impl Compiler {
         self.cache.seal(self.identity())
     }
 
-    /// The same compiler, with what tests add to a kernel.
+    /// Adds test code to the kernels that are compiled from here on.
     #[must_use]
     pub fn with_probes(mut self, probes: Probes) -> Compiler {
         self.probes = probes;
         self
     }
 
-    /// The same compiler with another cache.
+    /// Replaces the cache.
     #[must_use]
     pub fn with_cache(mut self, cache: Cache) -> Compiler {
         self.cache = cache;
         self
     }
 
-    /// Which compiler: its version and where it was found.
+    /// The compiler's version, and where it was found.
     pub fn describe(&self) -> String {
         match &self.with {
             With::Nvrtc(nvrtc) => nvrtc.describe(),
@@ -154,6 +154,10 @@ impl Compiler {
             With::Nvrtc(nvrtc) => Some(nvrtc.version()),
             With::Sealed(_) => None,
         }
+    }
+
+    pub(crate) const fn probes(&self) -> Probes {
+        self.probes
     }
 
     fn identity(&self) -> &str {

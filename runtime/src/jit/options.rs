@@ -32,7 +32,7 @@ impl Target {
     }
 }
 
-/// Test code in a kernel. It is never in a kernel that is used or timed. The kernel's text is the same.
+/// Probes in a kernel, for tests and traces. They are never in a kernel that is used or timed.
 ///
 /// ```no_run
 /// use counterflow::jit::{Compiler, Probes};
@@ -44,7 +44,8 @@ impl Target {
 pub struct Probes {
     /// Random pauses at every place where two agents might be in order only by luck, and their seed.
     pub jitter: Option<u32>,
-    /// A trace of events: [`Function::trace`](crate::cuda::Function::trace) reads it.
+    /// A trace of events: the kernel's text has probes, and [`Function::trace`](crate::cuda::Function::trace) reads what
+    /// they wrote.
     pub trace: bool,
 }
 
@@ -63,9 +64,9 @@ pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
         // lines.
         "--generate-line-info".into(),
     ];
-    let jitter = probes.jitter.map(|seed| format!("JITTER={seed}u"));
-    let trace = probes.trace.then(|| "TRACE".to_owned());
-    let defines = jitter.into_iter().chain(trace);
-    options.extend(defines.map(|define| format!("--define-macro={define}")));
+    let jitter = probes
+        .jitter
+        .map(|seed| format!("--define-macro=JITTER={seed}u"));
+    options.extend(jitter);
     options
 }

@@ -1,4 +1,4 @@
-//! Whether a cache can take entries. Nothing is written to find out.
+//! Free room of a cache. Nothing is written to find out.
 
 use super::cache::Cache;
 use crate::error::Error;

@@ -118,7 +118,7 @@ impl Sass {
         words.find(|word| !word.starts_with('@')).unwrap_or("")
     }
 
-    /// How many instructions have that name, whatever dotted parts follow.
+    /// Number of instructions with that name, whatever dotted parts follow.
     pub fn count(&self, name: &str) -> usize {
         let same = |instruction: &&String| {
             Sass::name(instruction)

@@ -7,7 +7,7 @@ use super::{Compiled, Facts};
 /// Instructions between two multiplies that still belong to one stage.
 const NEAR: usize = 12;
 
-/// What is wrong with a compiled kernel; empty if nothing is. Without the instructions, it still checks the log and the
+/// Defects of a compiled kernel; empty if there is none. Without the instructions, it still checks the log and the
 /// cubin's facts.
 ///
 /// ```

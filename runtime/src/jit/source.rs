@@ -20,7 +20,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// That text under that name.
+    /// A text and its name, without headers.
     pub const fn new(name: &'a str, text: &'a str) -> Self {
         let headers = &[];
         Source {
@@ -30,7 +30,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same with texts it may include.
+    /// Adds the texts that it may include.
     #[must_use]
     pub const fn with(self, headers: &'a [(&'a str, &'a str)]) -> Self {
         Source { headers, ..self }

@@ -1,4 +1,4 @@
-//! Which counter cell is where: a kernel's own cells one after another, and those of credits that other kernels of the
+//! Places of counter cells: a kernel's own cells one after another, and those of credits that other kernels of the
 //! communicator share where these are.
 
 /// The cells of a kernel's counters, by their numbers from the base that a launch is given.
@@ -40,7 +40,7 @@ impl Cells {
         self
     }
 
-    /// How many cells a rank has, as the compiler counts them.
+    /// Number of cells of a rank, as the compiler counts them.
     pub fn count(&self) -> u32 {
         self.counts.iter().sum()
     }

@@ -1,11 +1,11 @@
-//! What a rank's GPU runs: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
+//! Code of a rank's GPU: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
 
 use super::compile::compile;
 use crate::communicator::Communicator;
 use crate::cuda::{Function, Module};
 use crate::error::Error;
 use crate::jit::Compiler;
-use counterflow_codegen::cuda::CudaSource;
+use counterflow_codegen::cuda::{self, CudaSource, Site};
 use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
@@ -15,6 +15,8 @@ use counterflow_codegen::warp::Pipeline;
 pub(super) enum Code {
     Cuda {
         source: Box<CudaSource>,
+        /// The probes of a traced kernel.
+        sites: Vec<Site>,
         function: Function,
     },
     /// The names of roles and of what they wait for, as an emulated kernel numbers them.
@@ -43,7 +45,6 @@ impl Code {
         if pipeline.kernel.needs_multicast() {
             rank.must_have_multicast(&pipeline.kernel.name)?;
         }
-        let source = target::emit(pipeline);
         let found;
         let compiler = match compiler {
             Some(compiler) => compiler,
@@ -52,6 +53,13 @@ impl Code {
                 &found
             }
         };
+        let (source, sites) = match compiler.probes().trace {
+            true => {
+                let traced = cuda::emit_traced(pipeline);
+                (traced.source, traced.sites)
+            }
+            false => (target::emit(pipeline), Vec::new()),
+        };
         let compiled = compile(compiler, &source)?;
         let gpu = rank.gpu().cuda()?;
         gpu.must_be_hopper()?;
@@ -59,6 +67,7 @@ impl Code {
             Module::load(gpu, &compiled)?.function(&source.entry, source.shared_bytes)?;
         Ok(Code::Cuda {
             source: Box::new(source),
+            sites,
             function,
         })
     }
@@ -71,7 +80,15 @@ impl Code {
         }
     }
 
-    /// What must stay until the launches are done.
+    /// The probes of a traced kernel; none of others.
+    pub fn sites(&self) -> &[Site] {
+        match self {
+            Code::Cuda { sites, .. } => sites,
+            Code::Emulated { .. } => &[],
+        }
+    }
+
+    /// The loaded function, which must stay until its launches are done.
     pub fn function(&self) -> Option<&Function> {
         match self {
             Code::Cuda { function, .. } => Some(function),

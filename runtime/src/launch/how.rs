@@ -1,4 +1,4 @@
-//! How a launch is enqueued.
+//! Options of a launch as it is enqueued.
 
 use crate::attempt::Attempt;
 use crate::driver::{Current, Stream};

@@ -16,6 +16,7 @@ mod prepared;
 mod ready;
 mod tables;
 mod tensors;
+mod traced;
 mod which;
 mod workspace;
 
@@ -110,7 +111,8 @@ struct State {
 
 impl Loaded {
     /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective, as the counters are
-    /// in the heap, unless the kernel has neither counters nor scratch: that a rank loads by itself. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
+    /// in the heap, unless the kernel has neither counters nor scratch: that a rank loads by itself. Without a compiler it
+    /// finds this machine's; for an emulated GPU nothing is compiled.
     ///
     /// # Errors
     /// What the compiler or the driver refuses; a heap that is full; a series of another kernel.
@@ -273,7 +275,8 @@ impl Loaded {
     /// Launches on the rank's stream and returns at once. [`Communicator::synchronize`] reports how it ended.
     ///
     /// # Errors
-    /// [`Error::Usage`] on another rank than it was loaded for; a plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
+    /// [`Error::Usage`] on another rank than it was loaded for; a plan of another series; [`Error::Mismatch`] if a peer's
+    /// launch of the same number differs; a plan or
     /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] or
     /// [`Error::Aborted`] if the communicator has ended. What is refused before anything was enqueued ends nothing.
     pub fn launch(
@@ -322,7 +325,7 @@ impl Loaded {
         })
     }
 
-    /// The same, with launches that may start early although the rank's stream was lent. The condition is that of
+    /// Lets launches start early although the rank's stream was lent. The condition is that of
     /// [`OpBuilder::early_after_foreign_kernels`](crate::OpBuilder::early_after_foreign_kernels).
     pub fn early_after_foreign_kernels(mut self) -> Loaded {
         self.early = true;

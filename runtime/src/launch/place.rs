@@ -1,4 +1,4 @@
-//! What a kernel needs of the heap for all its launches: counter cells and scratch.
+//! A kernel's own part of the heap, for all its launches: counter cells and scratch.
 
 use super::cells::Cells;
 use crate::communicator::Communicator;

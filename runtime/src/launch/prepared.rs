@@ -1,4 +1,4 @@
-//! What a plan and the places of its tensors decide of a launch: looked at once, made once, and used again.
+//! The part of a launch that its plan and the places of its tensors decide: made once, and used again.
 
 use super::tensors::Placement;
 use super::which::{Known, Which};
@@ -35,7 +35,7 @@ pub(super) struct AllPrepared {
 }
 
 impl AllPrepared {
-    /// That of a launch with this plan, this table of arrivals, and tensors in these places.
+    /// Prepares a launch with this plan, this table of arrivals, and tensors in these places.
     ///
     /// # Errors
     /// Those of `make`, which makes what is not known yet.

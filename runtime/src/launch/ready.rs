@@ -151,7 +151,9 @@ impl Ready<'_> {
             how.attempt.compare(written)?;
         }
         let kernel = || match &loaded.code {
-            Code::Cuda { source, function } => {
+            Code::Cuda {
+                source, function, ..
+            } => {
                 let grid = loaded.grid(rank, plan, source.threads, &how);
                 let prepared = prepared.latest();
                 loaded.start(how.stream, function, grid, &prepared.arguments)

@@ -1,4 +1,4 @@
-//! Which plan of a kernel's series a launch has.
+//! Choice of a launch's plan from a kernel's series.
 
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
@@ -14,7 +14,7 @@ pub(super) struct Which<'a> {
 }
 
 impl<'a> Which<'a> {
-    /// That of a plan.
+    /// The sizes by which a plan is found.
     pub fn of(plan: &'a Plan) -> Which<'a> {
         Which {
             hash: plan.hash,

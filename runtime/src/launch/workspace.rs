@@ -1,4 +1,4 @@
-//! How much memory a kernel takes, before it is loaded.
+//! Memory that a kernel will take, before it is loaded.
 
 use super::place::{cells_of, is_alone, scratch_needs};
 use super::{FINISHED, Loaded, ZEROS, tables};

@@ -1,4 +1,4 @@
-//! What a launch is given for its tensors, and whether it may have it. Nothing here asks a GPU.
+//! Arguments of a launch, and their checks. Nothing here asks a GPU.
 
 use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
@@ -40,11 +40,11 @@ pub(super) struct Given {
     /// None: its elements are no tensor's.
     pub dtype: Option<Dtype>,
     pub extent: Extent,
-    /// Whether the caller lent it to be written.
+    /// True if the caller lent it to be written.
     pub writable: bool,
 }
 
-/// What a schedule's tensor must be.
+/// Requirements on a tensor of a launch: its type, shape and place.
 ///
 /// ```
 /// # use counterflow::{Communicator, schedules::AgGemmOp};
@@ -56,13 +56,13 @@ pub(super) struct Given {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needs {
-    /// What it is for.
+    /// Use of the tensor.
     pub usage: Usage,
     /// Its element type.
     pub dtype: Dtype,
     /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
     pub shape: [usize; 2],
-    /// Whether peers address it, so that it must be in the symmetric heap.
+    /// True if peers address it, so that it must be in the symmetric heap.
     pub in_heap: bool,
     /// Its scales, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
     pub scale: Option<Box<Needs>>,
@@ -175,7 +175,7 @@ impl Needs {
 pub(super) struct Planned {
     /// The bucket whose kernel it is for.
     pub bucket: usize,
-    /// What its tensors are checked by.
+    /// Plan by which its tensors are checked.
     pub plan: Arc<Checked<Plan>>,
     /// The plan of each of the bucket's stages.
     pub stages: Vec<Arc<Checked<Plan>>>,
@@ -199,7 +199,7 @@ impl Planned {
         }
     }
 
-    /// How many counts of arrivals it keeps.
+    /// Number of counts of arrivals that it keeps.
     pub fn arrivals(&self) -> usize {
         let apart = self.stages.iter();
         let apart = apart.filter(|stage| !Arc::ptr_eq(stage, &self.plan));
@@ -207,7 +207,7 @@ impl Planned {
         all.map(|plan| plan.arrivals.len()).sum()
     }
 
-    /// The same with stages of other kernels.
+    /// Adds stages of other kernels.
     pub fn with_stages(self, stages: impl IntoIterator<Item = Checked<Plan>>) -> Planned {
         let stages = stages.into_iter().map(Arc::new).collect();
         Planned { stages, ..self }

@@ -1,4 +1,4 @@
-//! What an op is built of.
+//! Builders of ops.
 
 mod measure;
 mod proofs;
@@ -86,7 +86,7 @@ impl Communicator {
         OpBuilder::new(self, Cow::Borrowed(schedule))
     }
 
-    /// The same, with launches that take each tensor by a method of its name: `op_of::<AgGemmOp>()`, the launcher that
+    /// Builds an op whose launches take each tensor by a method of its name: `op_of::<AgGemmOp>()`, the launcher that
     /// `#[schedule]` puts beside `ag_gemm`.
     ///
     /// ```
@@ -110,7 +110,8 @@ impl Communicator {
     }
 
     /// Builds a family: the fastest of its schedules for this GPU and for each bucket of rows, also as none of the fused ones.
-    /// Unless [`OpBuilder::tuning`] says so, nothing is measured: winners that come with the package, or the user's own, decide where there are any nearby, and the
+    /// Unless [`OpBuilder::tuning`] says so, nothing is measured: winners that come with the package, or the user's own,
+    /// decide where there are any nearby, and the
     /// model elsewhere ([`family::choose`](crate::family::choose)). All candidates take the same tensors.
     ///
     /// ```
@@ -131,7 +132,7 @@ impl Communicator {
         OpBuilder::of_family(self, &F::family())
     }
 
-    /// The same of a family of the program's own, whose launches take tensors by name.
+    /// Builds an op of a family of your own. Its launches take tensors by name.
     ///
     /// ```
     /// use counterflow::{Communicator, family::Family, schedules::{ag_gemm, ag_gemm_ring}};
@@ -212,7 +213,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
 
     /// The largest launch: rows over all ranks, and a rank's columns and depth. A launch states its own, none larger:
     /// [`Launch::rows`](super::Launch::rows), [`Launch::columns`](super::Launch::columns) and
-    /// [`Launch::depth`](super::Launch::depth). The depth may be 0 where each rank is given all that is along it; then so is every sum.
+    /// [`Launch::depth`](super::Launch::depth). The depth may be 0 where each rank is given all that is along it; then so
+    /// is every sum.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmOp};
@@ -282,7 +284,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// How much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
+    /// Sets how much is measured where no winner is known nearby, instead of what the environment variable `COUNTERFLOW_TUNE` says
     /// (`off`, `quick`, `full`). If neither says anything, nothing is.
     ///
     /// Candidates have memory of their own for the tensors of a launch, which [`Workspace::tuning`] tells and which is free again
@@ -361,7 +363,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// What building will allocate, before anything is allocated.
+    /// Memory that building will allocate. Nothing is allocated by this call.
     ///
     /// ```
     /// use counterflow::{Communicator, schedules::GemmRsOp};
@@ -381,7 +383,8 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
-    /// builds the same, in the same order. Only a kernel that has neither counters nor scratch, such as [`Communicator::op`]'s of a
+    /// builds the same, in the same order. Only a kernel that has neither counters nor scratch, such as
+    /// [`Communicator::op`]'s of a
     /// plain product, is built by each rank when it likes, or not at all.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What building gives: a loaded kernel with its scratch, and the plans of its launches.
+//! A built op: a loaded kernel with its scratch, and the plans of its launches.
 
 use super::argument::{self, Needs, Planned};
 use super::given::Open;
@@ -70,9 +70,9 @@ pub(super) struct Inner {
     pub buckets: Vec<Bucket>,
     /// By the rows, columns and depth of the launch.
     pub plans: Mutex<HashMap<[u32; 3], Arc<Planned>>>,
-    /// Whether the caller vouches for what else is in the rank's stream.
+    /// True if the caller vouches for what else is in the rank's stream.
     pub early: bool,
-    /// What one stage makes for the next: as much as the largest launch of any bucket needs.
+    /// Memory that one stage fills for the next: as much as the largest launch of any bucket needs.
     pub between: Option<Arc<Local<u8>>>,
 }
 
@@ -91,12 +91,12 @@ pub(super) struct Bucket {
 #[derive(Debug)]
 pub(super) struct Stage {
     pub proof: Arc<Proof>,
-    /// Where its launches are counted.
+    /// Counts of its launches.
     pub counted: Arc<Counted>,
     pub loaded: Arc<Loaded>,
-    /// Where its tensors come from; none for scratch.
+    /// Origin of its tensors; `None` for scratch.
     pub sources: Vec<Option<Source>>,
-    /// Whether its depth is the columns of the launch.
+    /// True if its depth is the columns of the launch.
     pub of_result: bool,
 }
 
@@ -260,7 +260,7 @@ impl<S> Op<S> {
         self.0.largest().proof.series.most()
     }
 
-    /// What its largest launch needs of the tensor of that name.
+    /// Requirements of the largest launch on the tensor of that name.
     ///
     /// # Errors
     /// [`Error::Usage`] if the schedule has no such tensor.
@@ -270,7 +270,7 @@ impl<S> Op<S> {
         Ok(Needs::of(self.0.kernel(), largest, id))
     }
 
-    /// The same of a launch of so many rows, or of [`Sizes`]. Scales of 1×128 of fewer rows have shorter lines: give the memory of the
+    /// Requirements of a launch of so many rows, or of [`Sizes`]. Scales of 1×128 of fewer rows have shorter lines: give the memory of the
     /// largest launch in that shape ([`QuantTensor::shaped`](crate::QuantTensor::shaped)).
     ///
     /// ```
@@ -336,7 +336,7 @@ impl<S> Op<S> {
 }
 
 impl Inner {
-    /// That of the largest launch.
+    /// The bucket of the largest launch.
     pub fn largest(&self) -> &Bucket {
         &self.buckets[self.buckets.len() - 1]
     }

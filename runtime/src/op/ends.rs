@@ -1,4 +1,4 @@
-//! When a launch is done, whatever comes behind it in its stream.
+//! End of a launch, whatever comes behind it in its stream.
 
 use crate::communicator::Communicator;
 use crate::driver::{Event, Graph, Stream};

@@ -12,7 +12,7 @@ use counterflow_codegen::dtype::Dtype;
 use std::any::Any;
 use std::sync::Arc;
 
-/// What a step needs of memory.
+/// Memory that a step reads or writes.
 ///
 /// ```
 /// use counterflow::{op::Part, prelude::e4m3};
@@ -46,7 +46,7 @@ impl Part {
         }
     }
 
-    /// The same of what kernels access one element at a time: it starts at any element, and not at a multiple of 16 bytes.
+    /// Marks the part as accessed one element at a time: it starts at any element, and not at a multiple of 16 bytes.
     #[must_use]
     pub const fn by_elements(self) -> Part {
         Part {
@@ -153,13 +153,13 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// The same, one by one. Gives the part's number.
+    /// Adds a part, and gives its number.
     pub fn add(&mut self, part: Part, memory: impl Into<Argument<'a>>) -> usize {
         self.parts.push((part, memory.into()));
         self.parts.len() - 1
     }
 
-    /// What else must live as long as a graph that records the step.
+    /// Keeps `thing` alive as long as a graph that records the step.
     pub fn keep(mut self, thing: Arc<dyn Any + Send + Sync>) -> Self {
         self.kept.push(thing);
         self
@@ -343,12 +343,12 @@ fn apart(ranges: &[(Part, u64)]) -> Result<(), Error> {
 }
 
 impl Running<'_> {
-    /// Where the work goes.
+    /// The stream that the work goes to.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 
-    /// Where a part is, by its number.
+    /// Address of a part, by its number.
     ///
     /// # Panics
     /// If there is no such part.

@@ -1,4 +1,4 @@
-//! How an op's launches take their tensors: by name, or by the methods that `#[schedule]` writes.
+//! Tensors of an op's launches: by name, or by the methods that `#[schedule]` writes.
 
 use super::built::{ByName, Op};
 use super::launch::Launch;

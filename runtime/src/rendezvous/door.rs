@@ -1,4 +1,5 @@
-//! Who may join: whoever proves that it knows the secret, by a key that both sides then have ([`exchange`](super::exchange)).
+//! Admission to a job: a process proves that it knows the secret, by a key that both sides then have
+//! ([`exchange`](super::exchange)).
 //! A process that listens looks at all that knock at once, so nobody at the door delays the others.
 
 use super::exchange::{Exchange, Key, Side};

@@ -1,4 +1,4 @@
-//! What a launcher tells a process of its job, by environment variables.
+//! A process's job, as the launcher's environment variables tell it.
 
 use super::door::Place;
 use super::secret::Secret;
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which launcher started the process.
+/// The launcher that started the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launcher {
     /// `torchrun`, or whoever sets `RANK` and `WORLD_SIZE` as it does.

@@ -1,4 +1,4 @@
-//! Where the ranks of one host meet without being told an address or a secret: a file that only this user can read, in
+//! Meeting place of one host's ranks, which were told no address and no secret: a file that only this user can read, in
 //! which rank 0 writes the port at which it listens and the job's secret.
 
 use super::door::Place;

@@ -1,4 +1,4 @@
-//! How ranks that are processes find each other, before they share anything.
+//! Rendezvous: ranks that are processes find each other, before they share anything.
 //!
 //! A [`Rendezvous`] gathers a few bytes of every rank, a handful of times. [`Threads`] does so within a process, [`Tcp`]
 //! between processes, and [`Callbacks`] by whatever the program has already, such as its own MPI. [`Job`] reads what
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// The longest message of a rank, in bytes.
 pub const LONGEST: usize = 1 << 16;
 
-/// Where the ranks of a job gather small messages. All ranks make the same calls in the same order. After an error it
+/// A place where the ranks of a job exchange small messages. All ranks make the same calls in the same order. After an error it
 /// is of no more use.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! What only a job's own processes know.
+//! Secret of a job, which only its own processes know.
 
 use super::failed;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! How a GPU's memory goes from one process to another: by a file descriptor, or by a fabric handle, which is a name.
+//! Transfer of a GPU's memory from one process to another: by a file descriptor, or by a fabric handle, which is a name.
 
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ impl Handed {
         }
     }
 
-    /// The same put together again; none where a peer sent neither.
+    /// Puts the two parts together again; `None` if the peer sent neither.
     pub fn of(text: Option<&[u8]>, fd: Option<OwnedFd>) -> Option<Handed> {
         let fabric = text.and_then(|text| text.try_into().ok());
         fabric.map(Handed::Fabric).or(fd.map(Handed::File))

@@ -306,7 +306,7 @@ impl Links {
         self.place.rank
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn world(&self) -> u32 {
         self.place.world
     }

@@ -1,4 +1,4 @@
-//! What processes of one host share: memory, and connections that carry it and tell who is alive.
+//! State that processes of one host share: memory, and connections that carry it and tell who is alive.
 
 mod handed;
 mod links;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket.
+//! Identity of the process at the other end of a socket.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

@@ -84,7 +84,7 @@ impl Segment {
         self.start.cast()
     }
 
-    /// How many bytes it has.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }

@@ -1,4 +1,4 @@
-//! Which files this process believes: those that nobody but its user and root can change.
+//! Trusted files: those that nobody but this process's user and root can change.
 //!
 //! A file counts if its owner is this user or root and nobody else may write it, and if the same holds for each folder
 //! above it, up to the root of the file system. In a folder with the sticky bit, such as the one for temporary files,

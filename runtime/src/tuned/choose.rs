@@ -39,10 +39,15 @@ pub struct Choice {
 ///    model's error. Tiles that filled whole waves where they won may need one more wave here;
 /// 3. otherwise of the model's favourite.
 ///
-/// Of several winners those of the same type come before those of the other 16-bit type, and those of the same kind of scales
-/// before those of others that come after the product; those without amaxes come after all that have them, if `base` has them, and
-/// so do those that make no scales of outputs;
-/// then those of the first of `tables`, then the nearest. Illegal ones are skipped, and the chosen one was verified on both levels.
+/// Several winners are taken in this order:
+///
+/// - the same element type before the other 16-bit type;
+/// - the same kind of scales before other kinds that are applied after the product;
+/// - if `base` has amaxes, or makes scales of outputs, winners with them before those without;
+/// - winners of an earlier table in `tables` before those of a later one;
+/// - the nearest shape first.
+///
+/// Illegal winners are skipped. The variant that is chosen was verified on both levels.
 ///
 /// ```
 /// use counterflow::tuned::{self, Choice, Tuned};

@@ -10,7 +10,7 @@ use counterflow_codegen::verify::{self, Checked};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Whether a variant may be among the fastest. Cluster split-K costs the exchange of partial sums, which gains nothing
+/// True if a variant may be among the fastest. Cluster split-K costs the exchange of partial sums, which gains nothing
 /// if each SM has two tiles anyway.
 ///
 /// [`Ranking`] has an example.
@@ -38,7 +38,7 @@ fn hot(machine: &Machine) -> Machine {
 /// Predictions that differ by less are equal: two runs differ by as much.
 const ALIKE: f64 = 1.01;
 
-/// Whether the model can hardly tell two kernels apart: they differ only in the order of tiles, which decides what the
+/// True if the model can hardly tell two kernels apart: they differ only in the order of tiles, which decides what the
 /// caches hold, and their predictions are equal.
 ///
 /// [`Ranking`] has an example.
@@ -47,7 +47,7 @@ pub fn alike(a: (&Kernel, &Ranked), b: (&Kernel, &Ranked)) -> bool {
     more <= ALIKE * less && reordered(a.0, b.0)
 }
 
-/// Whether two kernels differ only in the order of tiles.
+/// True if two kernels differ only in the order of tiles.
 ///
 /// [`Ranking`] has an example.
 pub fn reordered(a: &Kernel, b: &Kernel) -> bool {

@@ -25,7 +25,7 @@ const LONGEST: u64 = 16 << 20;
 /// How far a shape may be from the measured one in each dimension.
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
-/// What a winner is for, except the shape.
+/// Key of a winner in a table, without the shape.
 ///
 /// ```
 /// use counterflow::{Dtype, Scales, Variant, schedules::gemm, tuned::Key};
@@ -48,25 +48,25 @@ pub struct Key {
     pub world: u32,
     /// The name of the first tensor's element type.
     pub dtype: String,
-    /// That of products' second operands, where the variant has another for them.
+    /// Type of products' second operands, where the variant has another for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<String>,
-    /// That of the first output, where it is not the first tensor's.
+    /// Type of the first output, where it is not the first tensor's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The kind of scales that FP8 operands have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<String>,
-    /// Whether sums of FP8 products are promoted.
+    /// True if sums of FP8 products are promoted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub promote: bool,
-    /// Whether launches make scales of outputs.
+    /// True if launches make scales of outputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scales: bool,
-    /// Whether partial sums travel in FP8.
+    /// True if partial sums travel in FP8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Whether outputs have amaxes.
+    /// True if outputs have amaxes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub amax: bool,
     /// The operands' layout's name.
@@ -86,7 +86,7 @@ pub struct Key {
 /// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Winner {
-    /// What for.
+    /// Key of the winner.
     #[serde(flatten)]
     pub key: Key,
     /// Rows over all ranks.
@@ -241,7 +241,7 @@ impl Winner {
 }
 
 impl Tuned {
-    /// What comes with the package.
+    /// The tables that come with the package.
     ///
     /// # Errors
     /// [`Error::File`] only if the package is broken; a test reads it.
@@ -265,7 +265,7 @@ impl Tuned {
         }
     }
 
-    /// Where the user's file is: beside the compiled kernels.
+    /// Path of the user's table: beside the compiled kernels.
     pub fn place() -> Option<PathBuf> {
         Cache::of_user().dir().map(|dir| dir.join(FILE))
     }
@@ -288,25 +288,32 @@ impl Tuned {
         }
     }
 
-    /// Adds a winner to the user's file, if there is a place for it. Programs that do so at once lose none of theirs.
+    /// Adds winners to a file, and gives all that it has then. Programs that do so at once lose none of theirs: each reads
+    /// and writes under the file's lock.
+    ///
+    /// ```
+    /// use counterflow::Error;
+    /// use counterflow::tuned::{Tuned, Winner};
+    ///
+    /// /// Makes what this program measured known to the user's next programs.
+    /// fn known(measured: Vec<Winner>) -> Result<(), Error> {
+    ///     let Some(path) = Tuned::place() else { return Ok(()) };
+    ///     println!("{} winners", Tuned::keep(&path, measured)?.len());
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::File`] as [`Tuned::read`] and [`Tuned::write`], or if another program holds the file for seconds.
-    pub(crate) fn keep(winner: &Winner) -> Result<(), Error> {
-        let Some(path) = Tuned::place() else {
-            return Ok(());
-        };
-        Tuned::keep_at(&path, winner)
-    }
-
-    fn keep_at(path: &Path, winner: &Winner) -> Result<(), Error> {
+    pub fn keep(path: &Path, winners: impl IntoIterator<Item = Winner>) -> Result<Tuned, Error> {
         let _alone = draft::alone(path).map_err(|source| Error::File {
             path: path.into(),
             source,
         })?;
         let mut tuned = Tuned::read(path)?;
-        tuned.put(winner.clone());
-        tuned.write(path)
+        winners.into_iter().for_each(|winner| tuned.put(winner));
+        tuned.write(path)?;
+        Ok(tuned)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
@@ -378,12 +385,12 @@ impl Tuned {
         gpus
     }
 
-    /// How many there are.
+    /// Number of winners.
     pub fn len(&self) -> usize {
         self.winner.len()
     }
 
-    /// Whether there is none.
+    /// True without winners.
     pub fn is_empty(&self) -> bool {
         self.winner.is_empty()
     }
@@ -542,7 +549,7 @@ mod tests {
                 scope.spawn(move || {
                     for m in 0..8 {
                         let own = winner(1024 * who + m, 4096, "128x128");
-                        Tuned::keep_at(path, &own).expect("kept");
+                        Tuned::keep(path, [own]).expect("kept");
                     }
                 });
             }

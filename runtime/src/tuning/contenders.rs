@@ -1,4 +1,4 @@
-//! Which variants of a schedule are worth a measurement.
+//! Variants of a schedule that are worth a measurement.
 
 use crate::error::Error;
 use crate::tuned::{Ranked, Ranking, alike, combinations, moves};
@@ -28,7 +28,7 @@ pub(crate) struct Contender {
 
 /// Up to `most` variants of a schedule, the model's favourite first: the best of each kind of tile, then the best of those that
 /// differ from them in anything but the order of tiles, then other orders. Choices that `base` settles stay. Rejected ones are
-/// left out, so there may be none.
+/// left out, so there may be none. So are those that need multicast: nothing measures them by itself.
 pub(crate) fn contenders(
     program: &Program,
     base: &Variant,
@@ -46,6 +46,9 @@ pub(crate) fn contenders(
         };
         let kernel = lower(program, &seen).and_then(verify::kernel).ok()?;
         admits(&kernel).ok()?;
+        if kernel.needs_multicast() {
+            return None;
+        }
         Some((variant.choices, kernel))
     });
     let (choices, kernels): (Vec<_>, Vec<_>) = lowered.unzip();

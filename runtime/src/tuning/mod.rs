@@ -16,7 +16,7 @@ use std::fmt;
 /// The environment variable that says how much is measured.
 const VARIABLE: &str = "COUNTERFLOW_TUNE";
 
-/// How much [`OpBuilder::build`](crate::OpBuilder::build) measures where no winner is known nearby.
+/// Effort that [`OpBuilder::build`](crate::OpBuilder::build) spends on measurements where no winner is known nearby.
 ///
 /// ```
 /// use counterflow::{Communicator, schedules::AgGemmOp, tuning::Tuning};
@@ -51,7 +51,7 @@ impl fmt::Display for Tuning {
 }
 
 impl Tuning {
-    /// What the environment variable `COUNTERFLOW_TUNE` says, if it is set.
+    /// Reads the environment variable `COUNTERFLOW_TUNE`; `None` if it is not set.
     ///
     /// ```
     /// use counterflow::tuning::Tuning;

@@ -1,4 +1,4 @@
-//! What was measured, and what wins.
+//! Measured times, and the winner.
 
 use crate::error::Error;
 use serde::de::DeserializeOwned;

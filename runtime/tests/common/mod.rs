@@ -57,6 +57,16 @@ pub fn compiler() -> Option<Compiler> {
     Some(or_skip(Compiler::find)?.with_cache(Cache::off()))
 }
 
+/// The compiler with a cache that the test programs of a checkout share: none compiles a text that another one has compiled.
+/// Machine code is checked each time. `.ci/run` removes what is a fortnight old.
+pub fn caching_compiler() -> Option<Compiler> {
+    let files = option_env!("CARGO_TARGET_TMPDIR");
+    let cache = files.map_or(Cache::off(), |dir| {
+        Cache::at(Path::new(dir).join("kernels"))
+    });
+    Some(compiler()?.with_cache(cache))
+}
+
 /// The instructions of a cubin.
 pub fn sass(cubin: &[u8]) -> Option<Sass> {
     or_skip(|| Sass::of(cubin))

@@ -192,7 +192,8 @@ fn scales_and_amaxes_that_are_absent_or_surplus_are_refused() -> Result<(), Erro
 fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
     let rank = &Communicator::emulated(1)?[0];
     let codes = rank.zeros::<F8E4M3>([130, 300])?;
-    let cases: [(Granularity, &[[usize; 2]], &[[usize; 2]]); 4] = [
+    type Shapes = &'static [[usize; 2]];
+    let cases: [(Granularity, Shapes, Shapes); 4] = [
         (Granularity::PerTensor, &[[1, 1]], &[[1, 2], [130, 1]]),
         (
             Granularity::PerRow,

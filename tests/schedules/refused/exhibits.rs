@@ -216,6 +216,38 @@ pub fn scales_everywhere(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 #[schedule]
+pub fn signals_at_two_addresses(
+    x: Gathered<bf16>,
+    z: Gathered<bf16>,
+    w: Local<bf16>,
+    y: Out<bf16>,
+) {
+    let pieces = x.pieces(rows = 128);
+    let tiles = y.tiles((128, 128));
+    let arrived = counters(pieces);
+    #[comm(ctas = 2)]
+    {
+        for p in pieces.of(me()) {
+            x.everywhere()[p] = x[p];
+            arrived.everywhere()[p].add(1);
+        }
+        for peer in ranks().before_me() {
+            for p in pieces.of(me()) {
+                z.on(peer)[p] = z[p];
+                arrived.on(peer)[p].add(1);
+            }
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]) + dot(z[t], w[t]);
+        }
+    }
+}
+
+#[schedule]
 pub fn operand_in_a_slot(x: Exchanged<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = 128);
     let tiles = y.tiles((128, 128));

@@ -31,6 +31,8 @@ Verbs:
            with --worlds 1..=8 --rows 1..=4096 every one of these shapes, as a table: for your CI
   run      run it on emulated ranks or on GPUs, and compare every output with an f64 reference
   predict  the timeline on the machine
+  trace    what each role of one launch did when, measured on GPUs beside predicted: phases, steps, busiest waits,
+           exposed communication. --trace and --svg write files. Without a GPU the prediction alone
   emit     the kernel as CUDA text, for sm90
   compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
   bench    time it on GPUs beside cuBLASLt, on random data, after checking the results; with --amax or --partial
@@ -47,8 +49,8 @@ DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:
 #[derive(Parser, Debug)]
 #[command(disable_help_subcommand = true, allow_negative_numbers = true)]
 struct Args {
-    /// A verb, and a schedule if there are several: demo, check, run, predict, emit, compile, bench, list,
-    /// doctor
+    /// A verb, and a schedule if there are several: demo, check, run, predict, trace, emit, compile,
+    /// bench, list, doctor
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
     /// The schedule, if there are several
@@ -127,9 +129,13 @@ struct Args {
     /// With `check`: also reject what is safe but has no kernel for GPUs yet
     #[arg(long)]
     emit: bool,
-    /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
+    /// Write the timeline for chrome://tracing or ui.perfetto.dev: with predict and demo the predicted one, with trace also
+    /// the measured one
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// With `trace`: draw measured and predicted as an SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// With `predict`: also what NVLink multicast would bring each statement, by rates that others published
     #[arg(long)]
     multicast: bool,
@@ -202,10 +208,16 @@ pub(crate) fn parse(
         Some(family) => of_family(verb, family)?,
         None => pick(verb, named, programs)?,
     };
-    if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo) {
+    if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo | Verb::Trace) {
         return Err(Error::Usage {
             what: format!("--trace with `{}`, which predicts no timeline", verb.name()),
-            legal: "use predict or demo: they write a trace".into(),
+            legal: "use predict, demo or trace: they write a trace".into(),
+        });
+    }
+    if args.svg.is_some() && verb != Verb::Trace {
+        return Err(Error::Usage {
+            what: format!("--svg with `{}`", verb.name()),
+            legal: "use it with trace, which draws its page".into(),
         });
     }
     if args.multicast && verb != Verb::Predict {
@@ -279,6 +291,7 @@ pub(crate) fn parse(
         launches: args.launches,
         seed: args.seed,
         trace: args.trace,
+        svg: args.svg,
         multicast: args.multicast,
         emit: args.emit,
         ranges,

@@ -26,19 +26,21 @@ pub(crate) enum Verb {
     Compile,
     Run,
     Predict,
+    Trace,
     Bench,
     List,
     Doctor,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 9] = [
+    pub(crate) const ALL: [Verb; 10] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
         Verb::Compile,
         Verb::Run,
         Verb::Predict,
+        Verb::Trace,
         Verb::Bench,
         Verb::List,
         Verb::Doctor,
@@ -52,6 +54,7 @@ impl Verb {
             Verb::Compile => "compile",
             Verb::Run => "run",
             Verb::Predict => "predict",
+            Verb::Trace => "trace",
             Verb::Bench => "bench",
             Verb::List => "list",
             Verb::Doctor => "doctor",
@@ -85,6 +88,8 @@ pub(crate) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
+    /// Where `trace` draws its page.
+    pub svg: Option<PathBuf>,
     /// Whether `predict` says what multicast would bring.
     pub multicast: bool,
     /// Whether `check` rejects a schedule without a kernel.

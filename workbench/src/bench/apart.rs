@@ -1,4 +1,4 @@
-//! What is measured of ours for a product, and candidates of several kernels.
+//! Measurements of our schedules for a product, and of candidates of several kernels.
 
 use super::variants::{Choices, Planned};
 use counterflow_codegen::program::TensorId;

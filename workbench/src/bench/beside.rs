@@ -1,4 +1,4 @@
-//! What stands beside a result of FP8: the scale that it is given, its amax, the scales that a launch makes.
+//! Numbers beside a result of FP8: the scale that it is given, its amax, the scales that a launch makes.
 
 use super::room::{NUMBER, Room, What};
 use counterflow_codegen::kernel::Kernel;
@@ -54,7 +54,8 @@ impl Beside<TensorId> {
 }
 
 impl Beside<Memory> {
-    /// Memory for those of a kernel's result. One in FP8 has a scale also where launches make theirs: the same without them reads it.
+    /// Memory for those of a kernel's result. One in FP8 has a scale also where launches make theirs: the same without them
+    /// reads it.
     pub(super) fn new(
         (room, what): (&Room<'_>, fn(TensorId) -> What),
         kernel: &Kernel,

@@ -1,4 +1,4 @@
-//! What options cost: the speed of our best kernels over that of the same, plain ones.
+//! Cost of options: the speed of our best kernels over that of the same, plain ones.
 
 use super::stats::geometric_mean;
 use super::table::Result;

@@ -1,4 +1,4 @@
-//! What a measurement takes: all memory of its sets, of what results are compared with, and of kernels.
+//! Memory that a measurement takes: its sets, the results' references, and kernels.
 
 use super::check::Exact;
 use super::peer::padded;

@@ -1,4 +1,4 @@
-//! What is measured of ours: one schedule's kernels, or a family's candidates.
+//! Our side of a measurement: one schedule's kernels, or a family's candidates.
 
 use super::apart::Taken;
 use super::candidates::Candidates;

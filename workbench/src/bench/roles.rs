@@ -1,4 +1,4 @@
-//! Which tensors of a kernel are the operands and the result of its product.
+//! Roles of a kernel's tensors: the operands and the result of its product.
 
 use super::beside::Beside;
 use super::fused_epilogue::FusedEpilogue;

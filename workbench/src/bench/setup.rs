@@ -113,10 +113,8 @@ impl Setup {
             Some(family) => family.key(self.gpu(), &variant),
             None => Key::new(self.gpu(), &request.program, &variant),
         };
-        let mut tuned = Tuned::read(&path)?;
         let winners = results.iter().filter_map(|result| result.kept(&key));
-        winners.for_each(|winner| tuned.put(winner));
-        tuned.write(&path)?;
+        let tuned = Tuned::keep(&path, winners)?;
         Ok(format!(
             "  **{}** known in {}",
             render::plural(tuned.len() as u64, "winner"),

@@ -1,4 +1,5 @@
-//! What cuBLASLt and NCCL have instead of our results: cuBLASLt writes FP8 only where operands are FP8 with one scale each, and makes
+//! Results of cuBLASLt and NCCL that differ from ours: cuBLASLt writes FP8 only where operands are FP8 with one scale each,
+//! and makes
 //! no scales; NCCL adds no FP8.
 
 use crate::cuda::{Pieces, Scaled};

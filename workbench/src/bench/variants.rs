@@ -3,9 +3,10 @@
 use super::beside::Beside;
 use super::roles::Roles;
 use super::room::{Room, What};
-use crate::args::Many;
+use crate::args::{Many, Verb};
 use crate::size;
 use crate::suite::{Case, Side};
+use crate::switch;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
@@ -99,6 +100,9 @@ fn built(
     roles: fn(&Kernel) -> Result<Roles, Error>,
 ) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
+    if kernel.needs_multicast() {
+        return Err(switch::refused(Verb::Bench, program));
+    }
     let choices: BTreeMap<String, Setting> = tuned::choices(program)
         .into_iter()
         .filter_map(|(name, options)| {

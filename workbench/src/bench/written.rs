@@ -1,4 +1,4 @@
-//! What a candidate leaves: where, what it is made of, and what stands beside it.
+//! Results of a candidate: their place, their operands, and the numbers beside them.
 
 use super::beside::Beside;
 use super::variants::Planned;

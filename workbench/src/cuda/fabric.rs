@@ -1,4 +1,4 @@
-//! How a GPU stands with the NVSwitch fabric. nvml-wrapper has no function for it, so this binds NVML's own.
+//! State of a GPU in the NVSwitch fabric. nvml-wrapper has no function for it, so this binds NVML's own.
 
 use libloading::os::unix::Library;
 use nvml_wrapper::Device;

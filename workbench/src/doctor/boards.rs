@@ -1,4 +1,4 @@
-//! What NVML says of each GPU. Each question may be refused alone, as in a container or a virtual machine.
+//! NVML's answers about each GPU. Each question may be refused alone, as in a container or a virtual machine.
 
 use super::facts::{Board, Limits, Link, Management, Problem, Rows, Slowed};
 use crate::cuda::Fabric;

@@ -1,4 +1,4 @@
-//! What a check finds.
+//! Findings of a check.
 
 /// How good something is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

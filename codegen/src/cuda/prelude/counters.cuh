@@ -37,17 +37,14 @@ __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 ce
 __device__ __noinline__ void counter_spin(const Counter* counter, u64 wanted, const Watch& watch, u32 role, u32 what,
         u32 cell) {
     const u64 start = global_nanoseconds();
-    u64 seen, late = 0;
+    u64 seen;
     for (u32 looks = 1;; ++looks) {
-        const u64 look = trace_clock();
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
         if (seen >= wanted) break;
-        late = look;
         if (gives_up(watch, role, what, cell, seen, wanted, start, looks)) return;
         __nanosleep(32);
     }
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
-    trace_late(late, what, cell);
     jitter();
 }
 

@@ -1,6 +1,7 @@
-// Memory of every rank at one address. A multicast address is touched by `multimem` instructions alone; any other
-// access of it is undefined (PTX ISA 9.7.10.15, "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a
-// store to every rank, and adds what a sum reads from every rank, so either crosses this rank's link once.
+// Memory of every rank at one address. Sections are those of PTX ISA 9.4, read in November 2026. A multicast address is
+// touched by `multimem` instructions alone; any other access of it is undefined (8.2 "Multimem Addresses", 9.7.10.15
+// "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a store to every rank, and adds what a sum reads
+// from every rank, so either crosses this rank's link once.
 //
 // All lanes of a warp work: 16 bytes each, the widest there is (.v4 of 32 bits). Rows of a tensor are whole 16 bytes,
 // and its boxes begin at multiples of them, so no access is cut or misaligned.
@@ -133,7 +134,8 @@ __device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from,
 }
 
 // A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
-// cell at its own address, hence the fence behind it.
+// cell at its own address, hence the fence behind it. No other signal adds to the cell there: adds at two addresses are
+// of two proxies, and PTX says of atomicity only what is of one (8.7 "Morally Strong Operations", 8.10 "Atomicity").
 __device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell,
         u64 amount) {
     Counter* const counter = reinterpret_cast<Counter*>(heap_everywhere + cells.offset) + cell;

@@ -58,7 +58,6 @@ __device__ __forceinline__ void tma_load_multicast_partial(u32 shared, const Ten
 // Shared to global (any GPU of the map). The shared data must be visible to the async proxy: see fence_async_shared.
 __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
     jitter();
-    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");
@@ -70,7 +69,6 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 
 __device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk,
         u32 rank) {
     jitter();
-    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                  ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
@@ -87,7 +85,6 @@ __device__ __forceinline__ void tma_commit() {
 template <u32 pending>
 __device__ __forceinline__ void tma_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-    trace_read<pending>();
     jitter();
 }
 

@@ -85,7 +85,7 @@ impl Run<'_> {
         })
     }
 
-    /// What is queued behind what: from a kernel that cannot begin or end, until the cycle closes.
+    /// The cycle of work that is queued behind other work, from a kernel that cannot begin or end, until the cycle closes.
     pub fn trace(&self, queues: &Queues) -> Option<Diagnostic> {
         let is_kernel = |at: &usize| self.entries[*at].what == What::Kernel;
         let open = (0..self.entries.len()).filter(|at| !self.done[*at]);

@@ -2,7 +2,8 @@
 
 use crate::interp::setup::Setup;
 use crate::program::TensorId;
-use crate::unroll::Span;
+use crate::region::Span;
+use crate::shape::Extent;
 
 /// A buffer's layout in one rank's memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -53,6 +54,15 @@ impl Layout {
         let row = row - self.first;
         let (chunk, row) = (row / self.chunk.0, row % self.chunk.0);
         slot * self.slot + chunk * self.chunk.1 + row * self.strides.0 + column * self.strides.1
+    }
+
+    /// Rows, divided where one matrix ends and the next begins. What is empty is in one.
+    pub fn matrices(&self, rows: Extent) -> impl Iterator<Item = Extent> + use<> {
+        let (first, each) = (
+            self.first as u32,
+            u32::try_from(self.chunk.0).unwrap_or(u32::MAX),
+        );
+        rows.divided(first, each)
     }
 
     /// The start of such a rectangle. `None` if it is empty.

@@ -28,6 +28,13 @@ impl Tile {
         }
     }
 
+    /// With the rows of another one below its own.
+    pub fn below(&mut self, mut other: Tile) {
+        self.columns = other.columns;
+        self.rows += other.rows;
+        self.values.append(&mut other.values);
+    }
+
     /// As an item reads what was loaded: one number for each of its columns is a row.
     pub fn laid(&mut self, usage: Usage) {
         if usage.read_along(Side::Rows) == Some(Side::Columns) {

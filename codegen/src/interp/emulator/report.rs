@@ -4,6 +4,7 @@ use super::{Active, Emulator, Worker};
 use crate::interp::clocks::Epoch;
 use crate::interp::failure::{FailureKind, Stuck};
 use crate::interp::memory::Window;
+use crate::region::Access;
 use crate::unroll::StepKind;
 
 impl Emulator<'_> {
@@ -58,19 +59,18 @@ impl Emulator<'_> {
         let FailureKind::NeverWritten { launch, what } = &*kind else {
             return kind;
         };
-        let pending = self.pending(*launch as u32, |step| match step {
-            StepKind::Copy { dst, .. } | StepKind::Store { dst, .. } => {
-                self.setup.kernel.buffers[dst.buffer.index()].name == what.buffer
-                    && crate::interp::setup::homes(dst, self.setup.world).contains(&(rank as u16))
-                    && dst.rows.overlaps(what.rows)
-                    && dst.columns.overlaps(what.columns)
-            }
-            StepKind::Wait { .. }
-            | StepKind::Signal { .. }
-            | StepKind::Dot { .. }
-            | StepKind::Reduce { .. }
-            | StepKind::OwnTerm { .. }
-            | StepKind::Load { .. } => false,
+        let pending = self.pending(*launch as u32, |step| {
+            let mut planes = step.planes(self.setup.kernel);
+            planes.any(|(access, to)| {
+                access != Access::Read
+                    && self.setup.kernel.buffers[to.tensor.index()].name == what.buffer
+                    && to
+                        .owner
+                        .ranks(self.setup.world as u32)
+                        .contains(&(rank as u16))
+                    && to.rows.overlaps(what.rows)
+                    && to.columns.overlaps(what.columns)
+            })
         });
         match pending.first() {
             Some(at) => Box::new(FailureKind::LateWrite {

@@ -138,8 +138,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
             StmtKind::ForItems { var, items, body } => {
                 let partition = items.partition;
-                let tensor = self.program.partitions[partition.index()].tensor.index();
-                let all = self.sizes.chunks(tensor);
+                let all = self.sizes.chunks_of(partition);
                 let chunks = match &items.chunk {
                     None => 0..all,
                     Some(chunk) => {
@@ -429,13 +428,17 @@ impl<'a, 'p> Walk<'a, 'p> {
                     Side::Rows => rows,
                     Side::Columns => columns,
                 };
-                let chunk = match self.sizes.divides(counted, along) {
-                    true => item.chunk,
-                    false => 0,
+                let divided = self.sizes.divides(counted, along);
+                let chunks = match self.program.partitions[partition.index()].across {
+                    true if divided => 0..self.sizes.chunks_of(counted),
+                    true | false if divided => item.chunk..item.chunk + 1,
+                    true | false => 0..1,
                 };
-                let (down, across) = self.sizes.grid(counted, chunk);
-                let all = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
-                let candidates = all.map(|(row, column)| Item { chunk, row, column });
+                let candidates = chunks.flat_map(|chunk| {
+                    let (down, across) = self.sizes.grid(counted, chunk);
+                    let all = (0..down).flat_map(move |row| (0..across).map(move |it| (row, it)));
+                    all.map(move |(row, column)| Item { chunk, row, column })
+                });
                 let meets = |a: &Range<u32>, b: &Range<u32>| a.start < b.end && b.start < a.end;
                 let holds = |candidate: &Item| {
                     let (rows, columns) = self.sizes.item(counted, *candidate);

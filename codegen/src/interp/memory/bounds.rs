@@ -1,34 +1,33 @@
-//! Checks that a rectangle is in a rank's memory.
+//! Checks that what a step touches is in a rank's memory.
 
-use super::who::{Mode, Who};
+use super::who::Who;
 use crate::interp::failure::Check;
 use crate::interp::failure::FailureKind;
 use crate::interp::setup::Setup;
+use crate::region::{Access, Span};
 use crate::shape::Extent;
-use crate::unroll::Span;
 
-/// The rows must be held, and within one chunk. The slot and the columns must exist.
-pub(super) fn bounds(
+/// The rows must be held, and within one shard, as those of a box are. The slot and the columns must exist.
+pub(in crate::interp) fn bounds(
     setup: &Setup<'_>,
     who: &Who<'_>,
     span: &Span,
-    home: u16,
-    mode: Mode,
+    mode: Access,
 ) -> Check<()> {
     let fail = |inside: (Extent, Extent)| {
         Err(Box::new(FailureKind::OutOfBounds {
             by: setup.site(&who.at, mode.verb()),
-            what: setup.rect(span, home),
+            what: setup.rect(span),
             inside,
         }))
     };
     let nothing = Extent::default();
-    if usize::from(home) >= setup.world {
+    if usize::from(span.home) >= setup.world {
         return fail((nothing, nothing));
     }
     let buffer = &setup.kernel.buffers[span.buffer.index()];
     let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
-    let mut rows = geometry.held(buffer, u32::from(home));
+    let mut rows = geometry.held(buffer, u32::from(span.home));
     let columns = Extent {
         start: 0,
         end: geometry.size(buffer.columns),
@@ -37,20 +36,16 @@ pub(super) fn bounds(
         return fail((nothing, nothing));
     }
     if geometry.chunks(buffer.rows) > 1 {
-        let chunk = geometry.chunk(
-            buffer.rows,
-            span.rows.start / geometry.chunk_rows(buffer.rows),
-        );
+        let shard = geometry.shard(buffer.rows, span.rows.start);
+        let chunk = geometry.chunk(buffer.rows, shard);
         rows = Extent {
             start: rows.start.max(chunk.start),
             end: rows.end.min(chunk.end),
         };
     }
-    let inside =
-        |inner: Extent, outer: Extent| inner.start >= outer.start && inner.end <= outer.end;
     if span.rows.is_empty()
         || span.columns.is_empty()
-        || (inside(span.rows, rows) && inside(span.columns, columns))
+        || (rows.contains(span.rows) && columns.contains(span.columns))
     {
         Ok(())
     } else {

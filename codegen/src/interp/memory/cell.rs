@@ -1,10 +1,11 @@
 //! The history of one grid cell, and the checks of the next access.
 
-use super::who::{Mode, NEVER, Who};
+use super::who::{NEVER, Who};
 use crate::interp::clocks::{Epoch, HOST};
 use crate::interp::failure::{Check, FailureKind, Rect};
 use crate::interp::setup::Setup;
 use crate::interp::tags::Tags;
+use crate::region::Access;
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Cell {
@@ -32,7 +33,7 @@ pub(super) const EMPTY: Cell = Cell {
 pub(super) fn unordered(
     setup: &Setup<'_>,
     who: &Who<'_>,
-    mode: Mode,
+    mode: Access,
     other: &Epoch,
     did: &'static str,
     what: Rect,
@@ -40,7 +41,7 @@ pub(super) fn unordered(
     let by = setup.site(&who.at, mode.verb());
     let same = other.launch == who.at.launch && other.role != HOST;
     let other = setup.site(other, did);
-    Box::new(if same || mode == Mode::Read {
+    Box::new(if same || mode == Access::Read {
         FailureKind::MissingAcquire { by, what, other }
     } else {
         FailureKind::Overwrite { by, what, other }
@@ -53,7 +54,7 @@ impl Cell {
         &self,
         setup: &Setup<'_>,
         who: &Who<'_>,
-        mode: Mode,
+        mode: Access,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         if self.launch == NEVER {
@@ -80,7 +81,7 @@ impl Cell {
         &self,
         setup: &Setup<'_>,
         who: &Who<'_>,
-        mode: Mode,
+        mode: Access,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         match self.reads.iter().find(|read| !who.knows(read)) {
@@ -93,7 +94,7 @@ impl Cell {
         &self,
         setup: &Setup<'_>,
         who: &Who<'_>,
-        mode: Mode,
+        mode: Access,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         match self.adds.iter().find(|add| !who.knows(add)) {
@@ -108,8 +109,8 @@ impl Cell {
         who: &Who<'_>,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
-        self.see(setup, who, Mode::Read, place)?;
-        self.after_adds(setup, who, Mode::Read, place)?;
+        self.see(setup, who, Access::Read, place)?;
+        self.after_adds(setup, who, Access::Read, place)?;
         match self.reads.last_mut() {
             Some(last) if last.same_item(&who.at) => *last = who.at,
             _ => self.reads.push(who.at),
@@ -125,13 +126,13 @@ impl Cell {
         tags: &Tags,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
-        self.see(setup, who, Mode::Add, place)?;
-        self.after_reads(setup, who, Mode::Add, place)?;
+        self.see(setup, who, Access::Add, place)?;
+        self.after_reads(setup, who, Access::Add, place)?;
         if let Some(first) = self.adds.first().filter(|_| once) {
             return Err(Box::new(FailureKind::WrittenTwice {
-                by: setup.site(&who.at, Mode::Add.verb()),
+                by: setup.site(&who.at, Access::Add.verb()),
                 what: place(),
-                first: setup.site(first, Mode::Add.verb()),
+                first: setup.site(first, Access::Add.verb()),
             }));
         }
         self.adds.push(who.at);
@@ -155,13 +156,13 @@ impl Cell {
                 first: setup.site(&first, "writes"),
             }));
         }
-        self.after_reads(setup, who, Mode::Write, place)?;
-        self.after_adds(setup, who, Mode::Write, place)?;
+        self.after_reads(setup, who, Access::Write, place)?;
+        self.after_adds(setup, who, Access::Write, place)?;
         if let Some(write) = self.write.filter(|write| !who.knows(write)) {
             return Err(unordered(
                 setup,
                 who,
-                Mode::Write,
+                Access::Write,
                 &write,
                 "writes",
                 place(),

@@ -19,7 +19,7 @@ impl Memory {
             let id = TensorId(index as u16);
             let plan = setup.plan(launch, rank);
             let own = match buffer.usage.at_start() {
-                AtStart::Shard => plan.geometry.chunk(buffer.rows, u32::from(rank)),
+                AtStart::Shard => plan.geometry.owned(buffer.rows, u32::from(rank)),
                 AtStart::Whole => setup.held(launch, rank, id),
                 AtStart::Nothing => Extent::default(),
             };
@@ -52,8 +52,8 @@ impl Memory {
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
             let output = !buffer.usage.is_fixed();
-            let chunk_rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
-            let owner = |row: u32| (row / chunk_rows.max(1)) as u16;
+            let geometry = &setup.plan(launch, rank).geometry;
+            let owner = |row: u32| geometry.owner(geometry.shard(buffer.rows, row)) as u16;
             for (at, cell) in shadow.cells.iter().enumerate() {
                 let (line, column) = (at / shadow.columns, at % shadow.columns);
                 let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);

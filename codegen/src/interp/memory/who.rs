@@ -1,26 +1,9 @@
-//! Who accesses memory, and how.
+//! The agent of a memory access, and the kind of the access.
 
 use crate::interp::clocks::{Clock, Epoch};
 
 /// The launch number of unwritten memory.
 pub(super) const NEVER: u32 = u32::MAX;
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::interp) enum Mode {
-    Read,
-    Write,
-    Add,
-}
-
-impl Mode {
-    pub const fn verb(self) -> &'static str {
-        match self {
-            Mode::Read => "reads",
-            Mode::Write => "writes",
-            Mode::Add => "adds to",
-        }
-    }
-}
 
 /// Who accesses memory, and its clock.
 pub(in crate::interp) struct Who<'c> {

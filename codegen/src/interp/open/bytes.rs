@@ -4,7 +4,7 @@ use crate::dtype::Dtype;
 use crate::interp::data::Tile;
 use crate::kernel::Kernel;
 use crate::plan::{Bytes, Plan};
-use crate::unroll::Span;
+use crate::region::Span;
 use std::borrow::Cow;
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What `agree.cu` does on a GPU: a rank writes its launch to every peer, and then looks at what the peers wrote.
+//! The emulator's `agree.cu`: a rank writes its launch to every peer, and then looks at what the peers wrote.
 
 use super::bytes::{Fault, Memory, put, word};
 use super::watch::{Cause, GaveUp, Watch};

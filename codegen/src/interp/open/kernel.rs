@@ -6,12 +6,13 @@ use super::work::{Launch, Place};
 use crate::dtype::Dtype;
 use crate::interp::blocks::Summing;
 use crate::interp::data::{Tile, evaluate, measured};
-use crate::interp::setup::homes;
+use crate::interp::policy::Numbers;
 use crate::interp::step::shares;
 use crate::kernel::{Amax, Kernel, ValueId};
 use crate::plan::COUNTER_LINE;
 use crate::program::{CounterId, StoreMode, TensorId};
-use crate::unroll::{Agent, EVERYWHERE, Span, StepKind, as_lines};
+use crate::region::{Owner, Rectangle, as_lines};
+use crate::unroll::{Agent, StepKind};
 
 /// One of a role's CTAs: it takes the steps of an item in order, then claims the next.
 #[derive(Debug, Default)]
@@ -42,6 +43,8 @@ pub(super) struct Running {
     workers: Vec<Worker>,
     /// Whether waits return at once.
     drained: bool,
+    /// In which order the switch adds.
+    switch: Numbers,
 }
 
 /// What came of trying a worker's next step.
@@ -69,8 +72,8 @@ pub struct Blocked {
 }
 
 impl Running {
-    /// With that many workers for each role.
-    pub fn new(launch: Launch, mut workers: impl FnMut() -> u32) -> Running {
+    /// With that many workers for each role. The switch adds in orders that `switch` draws.
+    pub fn new(launch: Launch, switch: Numbers, mut workers: impl FnMut() -> u32) -> Running {
         let kernel = launch.plan.kernel();
         let roles: Vec<Role> = kernel
             .roles
@@ -95,6 +98,7 @@ impl Running {
             roles,
             workers: all,
             drained: false,
+            switch,
         }
     }
 
@@ -164,8 +168,10 @@ impl Running {
             return Ok(Took::Nothing);
         }
         let mut accs = std::mem::take(&mut self.workers[worker].accs);
-        let done = self.act(role, &kind, &mut accs, memory);
+        let mut switch = self.switch.clone();
+        let done = self.act(role, &kind, (&mut accs, &mut switch), memory);
         self.workers[worker].accs = accs;
+        self.switch = switch;
         done?;
         self.workers[worker].item = Some((step + 1, end)).filter(|(next, end)| next < end);
         self.roles[role].running -= u32::from(step + 1 == end);
@@ -316,21 +322,40 @@ impl Running {
         }
     }
 
-    fn lines(&self, span: &Span, home: u16) -> Result<Lines, Fault> {
-        let (plan, span) = (&self.launch.plan, Span { home, ..*span });
-        let start = self.place(span.buffer, home)?;
-        Ok(Lines::of(plan.kernel(), plan, &span, start))
+    fn lines(&self, of: &Rectangle, home: u16) -> Result<Lines, Fault> {
+        let plan = &self.launch.plan;
+        let start = self.place(of.tensor, home)?;
+        Ok(Lines::of(plan.kernel(), plan, &of.on(home), start))
+    }
+
+    /// Its lines in the memory of the one rank that has it: only a sum reads from every rank at once.
+    fn lines_of(&self, of: &Rectangle) -> Result<Lines, Fault> {
+        match of.owner {
+            Owner::Rank(home) => self.lines(of, home),
+            Owner::Everywhere => Err(Fault("a rectangle of every rank has one home".into())),
+        }
+    }
+
+    /// The numbers of a rectangle, row by row, box by box.
+    fn read(&self, of: &Rectangle, memory: &impl Memory) -> Result<Tile, Fault> {
+        let plan = &self.launch.plan;
+        let mut tile = Tile::default();
+        for one in of.boxes(plan.kernel(), &plan.geometry) {
+            let start = self.place(one.buffer, one.home)?;
+            tile.below(Lines::of(plan.kernel(), plan, &one, start).read(memory)?);
+        }
+        Ok(tile)
     }
 
     fn act(
         &self,
         role: usize,
         kind: &StepKind,
-        accs: &mut [Option<Tile>],
+        (accs, switch): (&mut [Option<Tile>], &mut Numbers),
         memory: &mut impl Memory,
     ) -> Result<(), Fault> {
         let kernel: &Kernel = self.launch.plan.kernel();
-        let world = self.launch.plan.geometry.world as usize;
+        let world = self.launch.plan.geometry.world;
         match kind {
             StepKind::Wait { .. } => {}
             StepKind::Signal {
@@ -343,32 +368,27 @@ impl Running {
                 add(memory, at, u64::from(*amount) * self.scale(*counter))?;
             }
             StepKind::Copy { dst, src } => {
-                let from = self.lines(src, src.home)?;
-                for home in homes(dst, world) {
-                    // A multicast reaches the sender too, where the data already is.
-                    if dst.home == EVERYWHERE && (Span { home, ..*dst }) == *src {
-                        continue;
-                    }
+                let from = self.lines_of(src)?;
+                let kept = dst.kept_by(src, self.launch.rank as u16);
+                let homes = dst.owner.ranks(world);
+                for home in homes.filter(|home| Some(*home) != kept) {
                     self.lines(dst, home)?.copy(&from, memory)?;
                 }
             }
             StepKind::Dot { acc, a, b } => {
-                let [left, right] = [a, b].map(|span| self.lines(span, span.home));
-                let (left, right) = (left?.read(memory)?, right?.read(memory)?);
+                let (left, right) = (self.read(a, memory)?, self.read(b, memory)?);
                 let shares = shares(kernel, role, a.columns.len());
-                let summing = Summing::of(kernel, [a.buffer, b.buffer]);
+                let summing = Summing::of(kernel, [a.tensor, b.tensor]);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
-                let [of_left, of_right] =
-                    [a, b].map(|span| kernel.buffers[span.buffer.index()].dtype);
+                let [of_left, of_right] = [a, b].map(|of| kernel.buffers[of.tensor.index()].dtype);
                 if !summing.promoted {
                     tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
                     return Ok(());
                 }
                 let mut factors = [None, None];
                 for ((blocks, of), factors) in summing.scales.iter().zip([a, b]).zip(&mut factors) {
-                    if let Some(blocks) = blocks {
-                        let span = blocks.span(of.rows, of.columns.len(), of.home);
-                        let plane = self.lines(&span, of.home)?.read(memory)?;
+                    if let Some((blocks, scales)) = blocks.zip(kernel.operand_scales(of)) {
+                        let plane = self.read(&scales, memory)?;
                         *factors = Some(blocks.factors(of.rows, &plane.view()));
                     }
                 }
@@ -376,14 +396,16 @@ impl Running {
                 tile.promoted_dot((&left, of_left), (&right, of_right), &shares, &factors);
             }
             StepKind::Reduce { acc, from } => {
-                let homes = homes(from, world);
-                let parts = homes.map(|home| self.lines(from, home)?.read(memory));
+                let mut order: Vec<u16> = from.owner.ranks(world).collect();
+                switch.shuffle(&mut order);
+                let parts = order.into_iter();
+                let parts = parts.map(|home| self.lines(from, home)?.read(memory));
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
-                let dtype = kernel.buffers[from.buffer.index()].dtype;
+                let dtype = kernel.buffers[from.tensor.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-                if let (Some(scales), [codes]) = (kernel.scales_of_tile(from), &*parts) {
-                    let scales = self.lines(&scales, scales.home)?.read(memory)?;
+                if let (Some(scales), [codes]) = (kernel.tile_scales(from), &*parts) {
+                    let scales = self.lines_of(&scales)?.read(memory)?;
                     tile.reduce_scaled(&codes.view(), &scales.view());
                     return Ok(());
                 }
@@ -397,11 +419,11 @@ impl Running {
                 evaluate(value, &tile, rows, columns, &mut term);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
                 tile.shaped(rows, columns);
-                tile.add_own(&term, kernel.buffers[of.buffer.index()].dtype);
+                tile.add_own(&term, kernel.buffers[of.tensor.index()].dtype);
             }
             StepKind::Load { acc, from } => {
-                let mut tile = self.lines(from, from.home)?.read(memory)?;
-                tile.laid(kernel.buffers[from.buffer.index()].usage);
+                let mut tile = self.read(from, memory)?;
+                tile.laid(kernel.buffers[from.tensor.index()].usage);
                 accs[usize::from(acc.0)] = Some(tile);
             }
             StepKind::Store {
@@ -409,7 +431,6 @@ impl Running {
                 mode,
                 value,
                 amax,
-                scales,
             } => {
                 let (rows, columns) = (dst.rows.len() as usize, dst.columns.len() as usize);
                 let mut values = Vec::new();
@@ -420,24 +441,26 @@ impl Running {
                 };
                 if let Some(Amax { of, to }) = amax {
                     evaluated(*of, &mut values);
-                    memory.update(self.place(*to, dst.home)?, 4, &mut |_, place| {
+                    let me = self.launch.rank as u16;
+                    memory.update(self.place(*to, me)?, 4, &mut |_, place| {
                         let amax = measured(Dtype::F32.read(place), &values);
                         Dtype::F32.write(amax, place);
                     })?;
                 }
                 evaluated(*value, &mut values);
-                let rule = scales.and_then(|made| kernel.rule_of(made.buffer));
+                let scales = kernel.tile_scales(dst);
+                let rule = scales.and_then(|made| kernel.rule_of(made.tensor));
                 if let Some((made, rule)) = scales.zip(rule) {
-                    let plane = &kernel.buffers[made.buffer.index()];
+                    let plane = &kernel.buffers[made.tensor.index()];
                     let scales = rule.scale_lines(&mut values, columns);
-                    let lines = self.lines(&made, made.home)?;
+                    let lines = self.lines_of(&made)?;
                     lines.write(memory, &as_lines(plane.usage, scales, rows), false)?;
-                    let end = self.launch.plan.geometry.size(plane.columns);
-                    if !plane.is_scratch() && made.columns.end == end {
+                    let here = made.on(self.launch.rank as u16);
+                    if self.launch.plan.touched(kernel, &here) != here {
                         lines.clear_rest(memory)?;
                     }
                 }
-                for home in homes(dst, world) {
+                for home in dst.owner.ranks(world) {
                     let lines = self.lines(dst, home)?;
                     lines.write(memory, &values, *mode == StoreMode::Add)?;
                 }

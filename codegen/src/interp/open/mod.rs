@@ -10,7 +10,7 @@
 //! gives up after a time limit, when a rank gave up, or when the host says so: then it tells why, and the rest of the
 //! kernel goes on without waiting. The machine has no clock: the caller says what time it is.
 //!
-//! Who steps next is chosen by a seeded policy. A machine whose memory refuses an access is dead: its streams are
+//! A seeded policy chooses the agent that steps next. A machine whose memory refuses an access is dead: its streams are
 //! empty, and [`Machine::fault`] says why.
 
 mod bytes;
@@ -54,6 +54,8 @@ pub struct Machine<M> {
     /// SMs of each GPU, and how many are free.
     sms: Vec<(u32, u32)>,
     numbers: Numbers,
+    /// In which orders the switch adds.
+    switch: Numbers,
     policy: Policy,
     told: Vec<GaveUp>,
     fault: Option<Fault>,
@@ -72,6 +74,7 @@ impl<M: Memory> Machine<M> {
             lanes: Vec::new(),
             sms: sms.iter().map(|sms| (*sms, *sms)).collect(),
             numbers: Numbers::new(seed),
+            switch: Numbers::new(!seed),
             policy: Policy::of_seed(seed, sms.len() as u32, 2),
             told: Vec::new(),
             fault: None,
@@ -287,7 +290,8 @@ impl<M: Memory> Machine<M> {
             launch.ctas = ctas.min(*free);
             *free -= launch.ctas;
             let numbers = &mut self.numbers;
-            let running = Running::new(*launch, || 1 + numbers.below(3) as u32);
+            let switch = Numbers::new(self.switch.draw());
+            let running = Running::new(*launch, switch, || 1 + numbers.below(3) as u32);
             // A launch may have nothing to do.
             if running.done() {
                 *free += running.launch.ctas;

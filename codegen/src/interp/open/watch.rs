@@ -1,4 +1,4 @@
-//! When a kernel gives up, and what it says of that.
+//! Time limits of a kernel's waits, and its report when it gives up.
 
 /// What a kernel needs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

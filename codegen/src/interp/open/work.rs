@@ -1,4 +1,4 @@
-//! What is put on a stream.
+//! Work that is put on a stream.
 
 use super::bytes::{Fault, Memory, put, word};
 use super::compare::Compare;

@@ -3,7 +3,6 @@
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -20,22 +19,6 @@ impl Cuts {
     pub fn cover(cuts: &[u32], extent: Extent) -> Range<usize> {
         cuts.partition_point(|cut| *cut < extent.start)
             ..cuts.partition_point(|cut| *cut < extent.end)
-    }
-}
-
-/// The rectangles that a step accesses.
-fn spans(kernel: &Kernel, kind: &StepKind) -> [Option<Span>; 4] {
-    match kind {
-        StepKind::Wait { .. } | StepKind::Signal { .. } => [None; 4],
-        StepKind::Copy { dst, src } => [Some(*dst), Some(*src), None, None],
-        StepKind::Dot { a, b, .. } => {
-            let [of_a, of_b] = [a, b].map(|operand| kernel.scales_read(operand));
-            [Some(*a), Some(*b), of_a, of_b]
-        }
-        StepKind::Reduce { from, .. } => [Some(*from), kernel.scales_of_tile(from), None, None],
-        StepKind::OwnTerm { of, .. } => [Some(*of), None, None, None],
-        StepKind::Load { from, .. } => [Some(*from), None, None, None],
-        StepKind::Store { dst, scales, .. } => [Some(*dst), *scales, None, None],
     }
 }
 
@@ -87,10 +70,10 @@ fn grids_of(kernel: &Kernel, plans: &[&Plan]) -> Vec<Cuts> {
         .collect();
     for plan in plans {
         for step in plan.agents.iter().flat_map(|agent| &agent.steps) {
-            for span in spans(kernel, &step.kind).into_iter().flatten() {
-                let (rows, columns) = &mut cuts[span.buffer.index()];
-                rows.extend([span.rows.start, span.rows.end]);
-                columns.extend([span.columns.start, span.columns.end]);
+            for (_, plane) in step.kind.planes(kernel) {
+                let (rows, columns) = &mut cuts[plane.tensor.index()];
+                rows.extend([plane.rows.start, plane.rows.end]);
+                columns.extend([plane.columns.start, plane.columns.end]);
             }
         }
     }
@@ -100,13 +83,4 @@ fn grids_of(kernel: &Kernel, plans: &[&Plan]) -> Vec<Cuts> {
             columns: columns.into_iter().collect(),
         })
         .collect()
-}
-
-/// The ranks whose memory a span is in.
-pub(in crate::interp) fn homes(span: &Span, world: usize) -> Range<u16> {
-    if span.home == EVERYWHERE {
-        0..world as u16
-    } else {
-        span.home..span.home + 1
-    }
 }

@@ -1,4 +1,4 @@
-//! When checking one column of tiles is enough for all.
+//! Reduction of a proof: the conditions under which one column of tiles stands for all.
 //!
 //! Tiles of one row mostly do the same: in a gather they wait for the same pieces, read the same rows and write
 //! their own columns; in a reduce-scatter each passes its own column on. Only their number grows with N. Call a

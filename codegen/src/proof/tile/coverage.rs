@@ -19,14 +19,15 @@ mod measured;
 mod report;
 
 use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
-use super::facts::{Access, Area, At, Facts, for_spans};
+use super::facts::{Area, At, Facts};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
 use crate::program::{AtEnd, Side, TensorId};
+use crate::region::{Access, Owner, Rectangle};
 use crate::shape::Extent;
 use crate::undo::{Fix, undone};
-use crate::unroll::{Span, StepKind};
+use crate::unroll::StepKind;
 use crate::value::AccId;
 use content::{Content, ContentId, Contents};
 use std::collections::HashMap;
@@ -114,19 +115,19 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     let elsewhere = self.sums.one(Term::Elsewhere);
                     sum = self.sums.plus(sum, elsewhere);
                     held = vec![self.contents.fresh()];
-                } else if src.buffer != dst.buffer {
+                } else if src.tensor != dst.tensor {
                     // Only blocks of one buffer are divided alike.
                     held = vec![self.contents.one_of(&held)];
                 }
                 self.write(at, kind, sum, &held);
             }
             StepKind::Dot { acc, a, b } => {
-                let dim = self.facts.kernel.buffers[a.buffer.index()].columns;
+                let dim = self.facts.kernel.buffers[a.tensor.index()].columns;
                 let whole = self.facts.plan.geometry.size(dim);
                 let product = if [a.columns.len(), b.columns.len()] == [whole; 2] {
                     Term::Product {
                         rank,
-                        operands: (a.buffer, b.buffer),
+                        operands: (a.tensor, b.tensor),
                     }
                 } else {
                     // Schedules multiply over all of K. A kernel made by hand may not.
@@ -140,15 +141,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Reduce { acc, from } => {
                 let mut sum = NOTHING;
                 let mut of = Vec::new();
-                for_spans(self.facts.kernel, kind, u32::from(rank), |span, _| {
-                    // Its scales are written with it.
-                    if span.buffer != from.buffer {
-                        return;
-                    }
-                    let there = self.read(rank, &span);
+                // Its scales are written with it.
+                for home in from.owner.ranks(self.facts.plan.geometry.world) {
+                    let owner = Owner::Rank(home);
+                    let one = Rectangle { owner, ..from };
+                    let there = self.read(rank, &one);
                     sum = self.sums.plus(sum, there);
-                    of.push(self.content(&span));
-                });
+                    of.push(self.content(&one));
+                }
                 self.add_content(at, acc, of);
                 self.fill(at, acc, sum, Some(from.rows), Some(from.columns));
             }
@@ -164,7 +164,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     content: self.content(&from),
                     ..Acc::default()
                 };
-                let usage = self.facts.kernel.buffers[from.buffer.index()].usage;
+                let usage = self.facts.kernel.buffers[from.tensor.index()].usage;
                 let [rows, columns] = Side::ALL.map(|side| {
                     let mut own = Side::ALL.into_iter();
                     own.find(|own| usage.read_along(*own) == Some(side))
@@ -229,13 +229,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
     }
 
     /// The sum of an expression that is stored there, and what it is.
-    fn value(&mut self, at: At, value: ValueId, dst: &Span) -> (SumId, ContentId) {
+    fn value(&mut self, at: At, value: ValueId, dst: &Rectangle) -> (SumId, ContentId) {
         let facts = self.facts;
         let accs = &self.accs[at.agent as usize];
         let live = |id: AccId| Some(&accs[usize::from(id.0)]).filter(|acc| acc.item == at.item + 1);
         let of_acc = |id: AccId| live(id).map_or(NOTHING, |acc| acc.sum);
         let rank = facts.rank(at.agent) as u16;
-        let dtype = facts.kernel.buffers[dst.buffer.index()].dtype;
+        let dtype = facts.kernel.buffers[dst.tensor.index()].dtype;
         let sum = self.sums.of_value(value, rank, dtype, &of_acc);
         let content = |id: AccId| live(id).map_or(ContentId::default(), |acc| acc.content);
         let content = self.contents.stored(value, dtype, content);
@@ -252,25 +252,28 @@ impl<'a, 'b> Coverage<'a, 'b> {
         (self.sums.plus(sum, elsewhere), self.contents.fresh())
     }
 
-    /// The rank that owns the rows of a span, if rows are divided over ranks.
-    fn owner(&self, span: &Span) -> Option<u32> {
-        let (geometry, rows) = (
-            &self.facts.plan.geometry,
-            self.facts.kernel.buffers[span.buffer.index()].rows,
-        );
-        (geometry.chunks(rows) > 1).then(|| span.rows.start / geometry.chunk_rows(rows).max(1))
+    /// The rank that owns the rows of a rectangle, if rows are divided over ranks and one has them all.
+    fn owner(&self, of: &Rectangle) -> Option<u32> {
+        let geometry = &self.facts.plan.geometry;
+        let rows = self.facts.kernel.buffers[of.tensor.index()].rows;
+        let ends = [
+            of.rows.start,
+            of.rows.end.saturating_sub(1).max(of.rows.start),
+        ];
+        let [first, last] = ends.map(|row| geometry.shard(rows, row));
+        (geometry.chunks(rows) > 1 && first == last).then(|| geometry.owner(first))
     }
 
-    /// The sum that `rank` reads from a span. All rows and columns that one item reads hold the same sum, since items of
+    /// The sum that `rank` reads from a rectangle. All rows and columns that one item reads hold the same sum, since items of
     /// a partition do the same in every chunk. If they do not, what is computed from them is part of no sum.
-    fn read(&mut self, rank: u16, span: &Span) -> SumId {
-        let tensor = span.buffer;
+    fn read(&mut self, rank: u16, of: &Rectangle) -> SumId {
+        let tensor = of.tensor;
         let usage = self.facts.kernel.buffers[tensor.index()].usage;
         if usage.is_fixed() {
             return self.sums.one(Term::Input { rank, tensor });
         }
         let (mut found, mut even) = (None, true);
-        self.facts.each_block(span, |block| {
+        self.facts.blocks_in(of, |block| {
             let next = self.blocks[block as usize];
             even &= *found.get_or_insert(next) == next;
         });
@@ -279,32 +282,35 @@ impl<'a, 'b> Coverage<'a, 'b> {
             Some(sum) => sum,
             // Nobody writes it: it still has its initial contents.
             None if usage.is_gathered() => {
-                let rank = self.owner(span).unwrap_or(0) as u16;
+                let rank = self.owner(of).unwrap_or(0) as u16;
                 self.sums.one(Term::Input { rank, tensor })
             }
             None => NOTHING,
         }
     }
 
-    /// What each block of a span holds.
-    fn held_in(&mut self, span: &Span) -> Vec<ContentId> {
+    /// What each block of a rectangle holds.
+    fn held_in(&mut self, of: &Rectangle) -> Vec<ContentId> {
         let mut found = Vec::new();
         self.facts
-            .each_block(span, |block| found.push(self.held[block as usize]));
+            .blocks_in(of, |block| found.push(self.held[block as usize]));
         if found.is_empty() {
             // Nobody writes it.
-            found.push(self.contents.id(Content::Input {
-                rank: span.home,
-                slot: span.slot,
-                tensor: span.buffer,
+            let homes = of.owner.ranks(self.facts.plan.geometry.world);
+            found.extend(homes.map(|rank| {
+                self.contents.id(Content::Input {
+                    rank,
+                    slot: of.slot,
+                    tensor: of.tensor,
+                })
             }));
         }
         found
     }
 
-    /// What a span holds.
-    fn content(&mut self, span: &Span) -> ContentId {
-        let held = self.held_in(span);
+    /// What a rectangle holds.
+    fn content(&mut self, of: &Rectangle) -> ContentId {
+        let held = self.held_in(of);
         self.contents.one_of(&held)
     }
 
@@ -316,8 +322,12 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
         let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
         let (all_held, contents) = (&mut self.held, &mut self.contents);
-        for_spans(facts.kernel, kind, facts.rank(at.agent), |span, access| {
-            let mut next = held.iter().cycle();
+        let (mut home, mut next) = (None, held.iter().cycle());
+        facts.boxes(at, kind, |span, access| {
+            // Its boxes come rank by rank.
+            if home.replace(span.home) != Some(span.home) {
+                next = held.iter().cycle();
+            }
             let added = contents.fresh();
             facts.each_block(&span, |block| {
                 let block = block as usize;
@@ -487,17 +497,18 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// The rank that owns the rows of a block of a gathered tensor.
     fn owner_of(&self, area: &Area, block: u32) -> u16 {
         let facts = self.facts;
-        let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
-        let chunk = facts.plan.geometry.chunk_rows(buffer.rows).max(1);
-        (facts.rectangle(area, block).0.start / chunk) as u16
+        let geometry = &facts.plan.geometry;
+        let rows = facts.kernel.buffers[usize::from(area.buffer)].rows;
+        let shard = geometry.shard(rows, facts.rectangle(area, block).0.start);
+        geometry.owner(shard) as u16
     }
 
-    /// Whether a block of a gathered output is not known to be what the rank that owns its rows has.
+    /// Reports a block of a gathered output that may differ from the owner's copy.
     fn differs(&self, area: &Area, block: u32, owner: u16) -> Option<Diagnostic> {
         let (rows, columns) = self.facts.rectangle(area, block);
-        let there = Span {
-            buffer: TensorId(area.buffer),
-            home: owner,
+        let there = Rectangle {
+            tensor: TensorId(area.buffer),
+            owner: Owner::Rank(owner),
             slot: area.slot,
             rows,
             columns,
@@ -505,7 +516,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let held = |block: u32| self.held[block as usize];
         let (here, mut same) = (held(block), true);
         self.facts
-            .each_block(&there, |other| same &= held(other) == here);
+            .blocks_in(&there, |other| same &= held(other) == here);
         (!same && !undone(Fix::Provenance)).then(|| {
             let name = self.name(area, block);
             self.tell(

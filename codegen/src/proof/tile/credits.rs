@@ -6,7 +6,7 @@
 //! against it.
 
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit};
+use crate::kernel::{Access, Block, Kernel, Op, OpKind, Purpose, Region, visit};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Home, Pick, TensorId};
 use crate::rank::RankExpr;
@@ -118,15 +118,16 @@ impl Walk<'_> {
                     self.ops(then, &mut held.clone());
                     self.ops(otherwise, &mut held.clone());
                 }
-                OpKind::Copy { dst, src } => {
-                    self.guarded(op, dst, true, held);
-                    self.guarded(op, src, false, held);
+                OpKind::Copy { .. }
+                | OpKind::Store { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Signal { .. } => {
+                    for (region, access) in op.kind.regions() {
+                        self.guarded(op, region, access != Access::Read, held);
+                    }
                 }
-                OpKind::Store { dst, .. } => self.guarded(op, dst, true, held),
-                OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => {
-                    self.guarded(op, from, false, held)
-                }
-                OpKind::Dot { .. } | OpKind::Signal { .. } => {}
             }
         }
     }

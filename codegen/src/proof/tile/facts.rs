@@ -1,10 +1,10 @@
-//! What the rules ask of a plan: who signals a cell, who accesses a block of memory, what precedes what.
+//! Facts that the rules look up in a plan: the signals of a cell, the accesses of a block of memory, and their order.
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::program::StoreMode;
+use crate::region::{Access, Rectangle, Span};
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::unroll::StepKind;
 use std::collections::BTreeSet;
 
 /// A step of an agent's item.
@@ -22,28 +22,6 @@ pub(super) struct Signal {
     pub amount: u32,
     /// What its agent adds to the cell behind it, in program order. Counted where a wait is for less than all.
     follows: u32,
-}
-
-/// What an access does to memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Access {
-    Read,
-    Write,
-    /// Atomic: unordered with other adds.
-    Add,
-}
-
-impl Access {
-    /// Whether the order of two accesses decides what is read, or what remains.
-    pub fn conflicts(self, other: Access) -> bool {
-        match (self, other) {
-            (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
-            (
-                Access::Read | Access::Write | Access::Add,
-                Access::Read | Access::Write | Access::Add,
-            ) => true,
-        }
-    }
 }
 
 /// One access to one block of memory.
@@ -333,7 +311,7 @@ impl<'a> Facts<'a> {
             })
             .collect();
         self.each_step(|at, kind| {
-            for_spans(self.kernel, kind, self.rank(at.agent), |span, access| {
+            self.boxes(at, kind, |span, access| {
                 // Scratch starts empty: a read of what nobody writes must be found.
                 let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
                 cuts[span.buffer.index()].written |= empty || access != Access::Read;
@@ -344,7 +322,7 @@ impl<'a> Facts<'a> {
             index[extent.end as usize] = 1;
         };
         self.each_step(|at, kind| {
-            for_spans(self.kernel, kind, self.rank(at.agent), |span, _| {
+            self.boxes(at, kind, |span, _| {
                 let cut = &mut cuts[span.buffer.index()];
                 if cut.written {
                     mark(span.rows, &mut cut.row_index);
@@ -408,7 +386,7 @@ impl<'a> Facts<'a> {
         let blocks = self.blocks() as usize;
         let mut start = vec![0u32; blocks + 1];
         self.each_step(|at, kind| {
-            for_spans(self.kernel, kind, self.rank(at.agent), |span, _| {
+            self.boxes(at, kind, |span, _| {
                 self.each_block(&span, |block| start[block as usize + 1] += 1);
             });
         });
@@ -426,7 +404,7 @@ impl<'a> Facts<'a> {
         };
         let mut touches = vec![nobody; start[blocks] as usize];
         self.each_step(|at, kind| {
-            for_spans(self.kernel, kind, self.rank(at.agent), |span, access| {
+            self.boxes(at, kind, |span, access| {
                 self.each_block(&span, |block| {
                     touches[next[block as usize] as usize] = Touch { at, access };
                     next[block as usize] += 1;
@@ -477,14 +455,28 @@ impl<'a> Facts<'a> {
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
-    /// Where the blocks of one rank's span are. Of a buffer that somebody writes.
+    /// Where the blocks of a box are. Of a buffer that somebody writes.
     pub fn area_of(&self, span: &Span) -> &Area {
         let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
         let slot = u32::from(span.home) * slots + u32::from(span.slot);
         &self.areas[(self.cuts[span.buffer.index()].first_area + slot) as usize]
     }
 
-    /// Calls `f` with every block of one rank's span; for a multicast, with those on that rank.
+    /// Calls `f` with the boxes that a step touches.
+    pub fn boxes(&self, at: At, kind: StepKind, mut f: impl FnMut(Span, Access)) {
+        let me = self.rank(at.agent) as u16;
+        let boxes = kind.boxes(self.kernel, &self.plan.geometry, me);
+        boxes.for_each(|(access, span)| f(span, access));
+    }
+
+    /// Calls `f` with every block of a rectangle, box by box.
+    pub fn blocks_in(&self, of: &Rectangle, mut f: impl FnMut(u32)) {
+        for one in of.boxes(self.kernel, &self.plan.geometry) {
+            self.each_block(&one, &mut f);
+        }
+    }
+
+    /// Calls `f` with every block of a box.
     pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
         let cut = &self.cuts[span.buffer.index()];
         if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
@@ -522,63 +514,4 @@ fn number(index: &mut [u32]) -> Vec<u32> {
         }
     }
     cuts
-}
-
-/// The memory that a step of rank `me` accesses, in order, rank by rank for a multicast.
-pub(super) fn for_spans(kernel: &Kernel, kind: StepKind, me: u32, mut f: impl FnMut(Span, Access)) {
-    let world = kernel.variant.world;
-    let mut each = |span: Span, access: Access, but: Option<u32>| {
-        if span.home == EVERYWHERE {
-            let homes = (0..world).filter(|home| Some(*home) != but);
-            homes.for_each(|home| {
-                f(
-                    Span {
-                        home: home as u16,
-                        ..span
-                    },
-                    access,
-                )
-            });
-        } else {
-            f(span, access);
-        }
-    };
-    match kind {
-        StepKind::Wait { .. } | StepKind::Signal { .. } => {}
-        StepKind::Copy { dst, src } => {
-            each(src, Access::Read, None);
-            // A multicast of my rows also stores them onto themselves: the same bytes to the same place.
-            let same = Span {
-                home: dst.home,
-                ..src
-            } == dst
-                && u32::from(src.home) == me;
-            each(dst, Access::Write, same.then_some(me));
-        }
-        StepKind::Dot { a, b, .. } => {
-            let scales = [a, b].map(|operand| kernel.scales_read(&operand));
-            for read in [a, b].into_iter().chain(scales.into_iter().flatten()) {
-                each(read, Access::Read, None);
-            }
-        }
-        StepKind::Reduce { from, .. } => {
-            for read in std::iter::once(from).chain(kernel.scales_of_tile(&from)) {
-                each(read, Access::Read, None);
-            }
-        }
-        StepKind::OwnTerm { .. } => {}
-        StepKind::Load { from, .. } => each(from, Access::Read, None),
-        StepKind::Store {
-            dst, mode, scales, ..
-        } => {
-            let access = match mode {
-                StoreMode::Write => Access::Write,
-                StoreMode::Add => Access::Add,
-            };
-            each(dst, access, None);
-            if let Some(made) = scales {
-                each(made, Access::Write, None);
-            }
-        }
-    }
 }

@@ -16,11 +16,12 @@
 //!   say: there the union visits all.
 
 use super::credits;
-use super::facts::{Access, Area, At, Facts, Touch};
+use super::facts::{Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Purpose};
 use crate::program::{CounterId, TensorId};
+use crate::region::Access;
 use crate::unroll::StepKind;
 
 /// The first access of scratch that a launch of another shape may overtake.

@@ -20,7 +20,7 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
 
 fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
-    let used: Vec<TensorId> = match &op.kind {
+    match &op.kind {
         OpKind::Store { dst, mode, .. } => {
             let added = *mode == StoreMode::Add && kernel.made_of(dst.buffer).is_some();
             let name = name(dst.buffer);
@@ -32,16 +32,17 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
                 )
             });
         }
-        OpKind::Copy { dst, src } => vec![dst.buffer, src.buffer],
-        OpKind::Dot { a, b, .. } => vec![a.buffer, b.buffer],
         // A sum of partial sums reads their scales, too.
         OpKind::Reduce { from, .. } if is_partial(kernel, from) => return None,
-        OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => vec![from.buffer],
-        OpKind::Wait { .. }
+        OpKind::Copy { .. }
+        | OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Load { .. }
+        | OpKind::Wait { .. }
         | OpKind::Signal { .. }
         | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => return None,
-    };
+        | OpKind::If { .. } => {}
+    }
     let made = |tensor: &TensorId| {
         kernel.buffers[tensor.index()]
             .usage
@@ -49,7 +50,8 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
             .is_some()
             || kernel.made_of(*tensor).is_some()
     };
-    let tensor = used.into_iter().find(made)?;
+    let mut used = op.kind.regions().map(|(of, _)| of.buffer);
+    let tensor = used.find(made)?;
     let (what, hint) = match kernel.buffers[tensor.index()].is_scratch() {
         true => (
             "is used without its scales",

@@ -1,4 +1,4 @@
-//! How many accesses precede each access of one launch at the tile level. The warp level must agree.
+//! Number of accesses that precede each access of one launch at the tile level. The warp level must agree.
 //!
 //! Any two accesses of a checked plan to the same memory, one of them a write, are ordered. So the plan alone decides how
 //! many accesses precede another one in each element, whoever makes them and however they are divided. The warps do what
@@ -8,11 +8,12 @@
 //! access also has the waits that stand before it in its item, and each cell what stands before its signals. Warps that keep
 //! both keep the order of the statements, whatever ranks and slots the statements compute.
 
-use super::facts::{Access, At, Facts, for_spans, in_program_order};
+use super::facts::{At, Facts, in_program_order};
 use super::happens::Happens;
 use crate::kernel::{Kernel, Purpose};
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
+use crate::region::Access;
 use crate::shape::Extent;
 use crate::unroll::StepKind;
 use std::collections::{BTreeMap, HashMap};
@@ -89,7 +90,7 @@ pub(crate) struct Part {
 }
 
 impl Order {
-    /// That of a plan without races.
+    /// The order of accesses in a plan without races.
     pub fn of(kernel: &Kernel, plan: &Plan) -> Order {
         let facts = Facts::new(kernel, plan);
         Order {
@@ -101,7 +102,6 @@ impl Order {
 }
 
 fn announced(facts: &Facts<'_>) -> HashMap<(u32, CounterId, u32), Announced> {
-    let kernel = facts.kernel;
     let mut all: HashMap<(u32, CounterId, u32), Announced> = HashMap::new();
     facts.each_step(|at, kind| {
         let StepKind::Signal {
@@ -118,7 +118,7 @@ fn announced(facts: &Facts<'_>) -> HashMap<(u32, CounterId, u32), Announced> {
         for before in facts.in_item_before(at) {
             here.waits
                 .extend(wait(facts.step(before)).map(|wait| (rank, wait)));
-            for_spans(kernel, facts.step(before), rank, |span, access| {
+            facts.boxes(before, facts.step(before), |span, access| {
                 facts.each_block(&span, |block| {
                     let area = facts.area_of(&span);
                     let (rows, columns) = facts.rectangle(area, block);

@@ -1,9 +1,10 @@
 //! Guarantee 2: every access is ordered after the ones it conflicts with, within one launch.
 
-use super::facts::{Access, Area, At, Facts, Touch};
+use super::facts::{Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
 use crate::program::{AtEnd, AtStart};
+use crate::region::Access;
 use crate::unroll::StepKind;
 
 /// The first access that is not ordered after one it conflicts with, if there is one.
@@ -62,7 +63,7 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
     match buffer.usage.at_start() {
         AtStart::Whole => true,
         AtStart::Shard => {
-            let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
+            let mine = facts.plan.geometry.owned(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
         }
         AtStart::Nothing => false,

@@ -1,10 +1,11 @@
 //! Guarantee 4: the next launch overwrites nothing before its last reader is done, no data arrives after its launch
 //! has ended, and no signal of the next launch is mistaken for one of this launch.
 
-use super::facts::{Access, Area, At, Facts, Touch};
+use super::facts::{Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Purpose, RoleKind};
+use crate::region::Access;
 use crate::unroll::StepKind;
 
 /// The first access of one launch that is not ordered with a conflicting one of the next.

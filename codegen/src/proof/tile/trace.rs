@@ -2,8 +2,9 @@
 
 use super::facts::{At, Facts};
 use crate::program::{CounterId, Loc};
+use crate::region::{Owner, Rectangle};
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind};
+use crate::unroll::StepKind;
 
 impl Facts<'_> {
     /// `comm of rank 2`.
@@ -47,12 +48,12 @@ impl Facts<'_> {
         )
     }
 
-    fn span_name(&self, span: &Span, me: u32) -> String {
-        let name = self.rectangle_name(span.buffer.0, span.slot, span.rows, span.columns);
-        match span.home {
-            EVERYWHERE => format!("{name} everywhere"),
-            home if u32::from(home) == me => name,
-            home => format!("{name} on rank {home}"),
+    fn place_name(&self, of: &Rectangle, me: u32) -> String {
+        let name = self.rectangle_name(of.tensor.0, of.slot, of.rows, of.columns);
+        match of.owner {
+            Owner::Everywhere => format!("{name} everywhere"),
+            Owner::Rank(home) if u32::from(home) == me => name,
+            Owner::Rank(home) => format!("{name} on rank {home}"),
         }
     }
 
@@ -77,35 +78,35 @@ impl Facts<'_> {
             StepKind::Copy { dst, src } => {
                 format!(
                     "copies {} to {}",
-                    self.span_name(&src, me),
-                    self.span_name(&dst, me)
+                    self.place_name(&src, me),
+                    self.place_name(&dst, me)
                 )
             }
             StepKind::Dot { a, b, .. } => {
                 format!(
                     "multiplies {} by {}",
-                    self.span_name(&a, me),
-                    self.span_name(&b, me)
+                    self.place_name(&a, me),
+                    self.place_name(&b, me)
                 )
             }
-            StepKind::Reduce { from, .. } => format!("sums {}", self.span_name(&from, me)),
+            StepKind::Reduce { from, .. } => format!("sums {}", self.place_name(&from, me)),
             StepKind::OwnTerm { of, .. } => {
-                format!("adds its own term to those of {}", self.span_name(&of, me))
+                format!("adds its own term to those of {}", self.place_name(&of, me))
             }
-            StepKind::Load { from, .. } => format!("reads {}", self.span_name(&from, me)),
+            StepKind::Load { from, .. } => format!("reads {}", self.place_name(&from, me)),
             StepKind::Store {
                 dst,
                 mode: crate::program::StoreMode::Write,
                 ..
             } => {
-                format!("writes {}", self.span_name(&dst, me))
+                format!("writes {}", self.place_name(&dst, me))
             }
             StepKind::Store {
                 dst,
                 mode: crate::program::StoreMode::Add,
                 ..
             } => {
-                format!("adds to {}", self.span_name(&dst, me))
+                format!("adds to {}", self.place_name(&dst, me))
             }
         };
         format!("{} {what}", self.who(at.agent))

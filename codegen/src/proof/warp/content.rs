@@ -1,4 +1,4 @@
-//! What lies where: that every box, product, subtile and store is of the rows, columns and depth that it should be.
+//! Contents of memory and registers: every box, product, subtile and store is of the rows, columns and depth that it should be.
 //!
 //! No numbers are computed. A slot holds a box of a tensor or a subtile of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.

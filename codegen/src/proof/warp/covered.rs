@@ -1,4 +1,4 @@
-//! What a run wrote, all in all: every element of every output once.
+//! Coverage of a run at the warp level: every element of every output once.
 
 use super::simulator::{CALLER, Simulator, Touch, Verdict};
 use super::step::Box4;

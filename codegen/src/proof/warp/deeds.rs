@@ -1,4 +1,4 @@
-//! What an agent does, in words, and where the schedule asks for it.
+//! An agent's actions in words, with the statements of the schedule that ask for them.
 
 use super::simulator::{Simulator, Who};
 use super::step::{Area, Box4, Kind, Step};

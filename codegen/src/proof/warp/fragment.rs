@@ -1,4 +1,4 @@
-//! What a thread does with its fragment of a tile: its numbers worked out, what it means, and how it is told.
+//! A thread's work on its fragment of a tile: its numbers, its meaning, and its words in a report.
 
 use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};

@@ -1,4 +1,4 @@
-//! What registers and shared memory hold: no numbers, but of which tensor, rows, columns and depth they are.
+//! Contents of registers and shared memory: no numbers, but the tensor, rows, columns and depth they stand for.
 
 use super::step::Box4;
 use crate::program::TensorId;

@@ -3,7 +3,8 @@
 use super::case::Case;
 use super::step::{Box4, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::unroll::{self, Span, StepKind};
+use crate::region::Span;
+use crate::unroll::{self, StepKind};
 use crate::warp::{Node, View};
 
 /// A stream's operation stands for no node of a warp's.
@@ -52,15 +53,10 @@ pub(super) fn steps<'a>(
                 amount: u64::from(amount) * case.scale(of, counter),
             }),
             StepKind::Copy { dst, src } => {
-                let homes = match dst.home {
-                    unroll::EVERYWHERE => 0..case.world as u16,
-                    home => home..home + 1,
-                };
-                for dst in homes.map(|home| Span { home, ..dst }) {
-                    if dst != src && dst.elements() > 0 {
-                        let [from, to] = [src, dst].map(|span| located(case, of, &span));
-                        kinds.push(Kind::HostCopy { from, to });
-                    }
+                let kernel = &case.pipeline.kernel;
+                for (dst, src) in dst.copied_from(&src, kernel, &plan.geometry) {
+                    let [from, to] = [src, dst].map(|span| located(case, of, &span));
+                    kinds.push(Kind::HostCopy { from, to });
                 }
             }
             // A copy engine computes nothing: lowering refuses these in its loops.

@@ -1,4 +1,4 @@
-//! What the lanes of a warp do each for themselves, where all of them make its accesses of every rank's memory.
+//! Work of single lanes, in warps whose lanes all access every rank's memory.
 //!
 //! Another lane knows of them when the warp has met ([`SyncWarp`](crate::warp::Node::SyncWarp)), and signals and arrivals of the
 //! first lane tell of no others. What was stored to a multicast address is told where a fence between the memory's two addresses
@@ -51,7 +51,8 @@ impl Lanes {
             .for_each(|(_, fenced)| *fenced = true);
     }
 
-    /// All lanes are here: gives what they did to shared memory, with whether it is fenced, and what they did to every rank's memory
+    /// All lanes are here: gives what they did to shared memory, with whether it is fenced, and what they did to every
+    /// rank's memory
     /// and have fenced. The rest of that nobody knows of yet.
     pub fn meet(&mut self) -> (Vec<(u32, bool)>, Vec<u32>) {
         self.waited = false;

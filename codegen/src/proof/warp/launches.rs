@@ -1,4 +1,4 @@
-//! How many ranks the small case has, and the shapes of its launches.
+//! The small case that is run: its number of ranks, and the shapes of its launches.
 
 use super::visited::{self, MOST, MOST_CHOSEN_FROM};
 use crate::diag::{Diagnostic, Diagnostics, Rule};

@@ -1,4 +1,4 @@
-//! What is taken of an output's elements beside it, an amax or scales: that it is of what the schedule says, of every element once.
+//! Amaxes and made scales of an output: each is taken of the elements that the schedule says, and of every element once.
 
 use super::simulator::{Simulator, Verdict};
 use super::step::Box4;

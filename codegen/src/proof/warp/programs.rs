@@ -1,4 +1,4 @@
-//! What the agents of a rank do, worked out once for each shape: all its launches, at each pace, run the same steps.
+//! Programs of a rank's agents, worked out once for each shape: all its launches, at each pace, run the same steps.
 
 use super::case::Case;
 use super::flatten::flatten;
@@ -36,7 +36,7 @@ impl<'a> Programs<'a> {
         })
     }
 
-    /// Those of a rank in a launch of a plan: block by block, and then what the host enqueues, which is no warp of any.
+    /// Programs of a rank in a launch of a plan: block by block, then the host's, which belongs to no warp.
     pub fn of(&self, plan: usize, rank: u32) -> &[Program<'a>] {
         &self.all[plan * self.world + rank as usize]
     }

@@ -1,4 +1,4 @@
-//! When a rank's launches begin and end, and what agents know then.
+//! Begin and end of a rank's launches, and what its agents know then.
 
 use super::seen::{Knows, Seen};
 use super::simulator::{Agent, Barrier, Cta, Simulator, Verdict, Who};

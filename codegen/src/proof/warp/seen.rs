@@ -1,4 +1,4 @@
-//! What happened before: which accesses an agent has seen complete, and which of them TMA and wgmma may build on.
+//! Order of events: the accesses that an agent has seen complete, and those of them that TMA and wgmma may build on.
 //!
 //! A relaxed barrier says less: that accesses are over. Who knows that may overwrite what they touched, and may not read
 //! what they wrote. Who acquires from him may: what was over before a release comes before what follows its acquire.

@@ -1,4 +1,4 @@
-//! What a role of a CTA does, step by step: nodes with their numbers worked out.
+//! Steps of a role of a CTA: nodes with their numbers worked out.
 
 use crate::dtype::Dtype;
 use crate::program::{Loc, TensorId};

@@ -1,4 +1,4 @@
-//! Whether a case runs every statement. What none of its ranks does is not tried, and so not shown.
+//! Statements that a case runs. A statement that none of its ranks runs is not tried, and so not shown.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpId, OpKind, visit_ops};

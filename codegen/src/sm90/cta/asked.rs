@@ -159,8 +159,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What its products multiply: the tensors, each once, with the side of the tile that they have, and where each product's
-    /// are among them.
+    /// Operands that a stage holds, each once with its side of the tile; and, for each product, the indices of its two operands.
     pub fn stages(&self) -> (Vec<(TensorId, usize)>, Vec<Product>) {
         let mut staged: Vec<(TensorId, usize)> = Vec::new();
         for side in [0, 1] {
@@ -236,8 +235,8 @@ impl Asked<'_> {
         staged.iter().copied().map(operand).collect()
     }
 
-    /// Whether its tiles pass through the same stages and subtiles as those of another loop: they are alike, or both are
-    /// multiplied with their rows on the M side.
+    /// True if two GEMM loops can share stages and epilogue tiles: both have the same tile, or both multiply with their rows on the
+    /// M side.
     pub fn passes_with(&self, other: &Asked<'_>) -> bool {
         let both = [self, other];
         let [one, two] = both.map(|asked| asked.wgmma);

@@ -45,7 +45,7 @@ pub(super) fn registers_beside_codes(asked: &Asked<'_>, tiling: &Tiling) -> Opti
     let others = widest.into_iter().flatten();
     let others: Vec<_> = others.chain(["one stored tile an item".into()]).collect();
     let others = others.join(", or ");
-    let hint = format!("{others}: codes are exchanged beside the stored tiles, all in registers");
+    let hint = format!("{others}: FP8 results and stored tiles share the room of a thread");
     Some(refuse(at, message, hint))
 }
 

@@ -80,8 +80,7 @@ pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<D
     if values <= VALUES {
         return None;
     }
-    let message = format!("{values} registers for {} and their values", asked.tiles());
-    let hint =
-        "128 rows, of which a thread has half as many: scales are made of 128 columns at a time";
+    let message = format!("scales made of what is computed in {}", asked.tiles());
+    let hint = "tiles of 128 rows: scales are made of 128 columns at a time, and a thread has no room for those of more rows";
     Some(refuse(at, message, hint))
 }

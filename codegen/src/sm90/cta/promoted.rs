@@ -125,8 +125,8 @@ pub(super) fn has_room_to_promote(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let [all, _] = asked.registers_to_promote();
     let least = Promotion::least(asked.wgmma.blocks(), asked.wgmma.sides().1);
     let hint = format!(
-        "smaller tiles: of {all} registers a thread, promoted sums take {sums}, scales {scales}, and what tensor cores sum at a \
-        time {least} at least"
+        "smaller tiles: a thread keeps {all} numbers; promoted sums are {sums}, scales {scales}, and the sums of the tensor \
+        cores at least {least}"
     );
     vec![refuse(asked.at, message, hint)]
 }

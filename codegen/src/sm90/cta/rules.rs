@@ -173,8 +173,10 @@ fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
     }
     vec![refuse(
         asked.at,
-        format!("{accumulators} accumulator registers a thread"),
-        format!("at most {MOST_ACCUMULATORS}: use smaller tiles or fewer products an item"),
+        format!("{} for {products} products an item", asked.tiles()),
+        format!(
+            "smaller tiles, or fewer products an item: a thread keeps {MOST_ACCUMULATORS} sums, and these are {accumulators}"
+        ),
     )]
 }
 
@@ -339,9 +341,7 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
             let message = format!("{} of {products} products", asked.tiles());
             let hint = match most(asked.wgmma, asked.company()) {
                 Some(Tile { rows, columns, .. }) => {
-                    format!(
-                        "{products} products have accumulators for tiles of up to {rows}x{columns}"
-                    )
+                    format!("{products} products an item have tiles of up to {rows}x{columns}")
                 }
                 None => hint.into(),
             };
@@ -382,9 +382,9 @@ fn by_turns(asked: &Asked<'_>) -> String {
 /// Which tiles may have stored ones beside them.
 fn cooperative(asked: &Asked<'_>) -> &'static str {
     match asked.kind.ping_pong {
-        true => "it goes through the stages, after the order barrier was passed: cooperative tiles",
+        true => "no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile",
         false => {
-            "it goes through the stages: tiles that both warpgroups share, such as those of 128 or 256 rows"
+            "tiles that both warpgroups share, such as those of 128 or 256 rows: one alone cannot read a stored tile"
         }
     }
 }
@@ -401,7 +401,7 @@ fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let (down, across) = asked.kind.cluster;
     let message = format!("{}, in a cluster", stored_tile(asked));
-    let hint = "1x1: the stages of a cluster are released after multiplies only";
+    let hint = "`cluster = (1, 1)`: CTAs of a cluster cannot read a stored tile";
     (down * across > 1).then(|| refuse(at, message, hint))
 }
 

@@ -1,4 +1,4 @@
-//! What a kernel declares, a line each: its tensor maps, its rings and the CTAs that move data.
+//! Declarations of a kernel, a line each: its tensor maps, its rings and the CTAs that move data.
 
 use crate::warp::{Map, Part, Pipeline, Ring, View};
 

@@ -1,4 +1,4 @@
-//! What a thread does with its fragment of a tile, in words.
+//! Work on a thread's fragment of a tile, in words.
 
 use super::Printer;
 use crate::warp::spelling::number;

@@ -108,7 +108,22 @@ pub fn warps(kernel: &Checked<Kernel>) -> Warps {
     match sm90::build(kernel).map(verify::pipeline) {
         Ok(Ok(pipeline)) => Warps::Right(pipeline),
         Ok(Err(found)) if found.first().rule != Rule::Resources => Warps::Wrong(found),
-        Ok(Err(found)) | Err(found) => Warps::Refused(found),
+        Ok(Err(found)) | Err(found) => {
+            speaks_of_the_schedule(&found);
+            Warps::Refused(found)
+        }
+    }
+}
+
+/// A refusal has a place and a help, and names nothing that an author does not write.
+fn speaks_of_the_schedule(found: &Diagnostics) {
+    const OURS: [&str; 5] = ["register", "barrier", "descriptor", "wgmma", "swizzle"];
+    for found in found.iter() {
+        assert!(found.at.is_some(), "nowhere: {found}");
+        assert!(found.hint.is_some(), "no help: {found}");
+        let told = format!("{} {}", found.message, found.hint.as_deref().unwrap_or(""));
+        let ours = OURS.into_iter().find(|word| told.contains(word));
+        assert_eq!(ours, None, "{found}");
     }
 }
 

@@ -133,8 +133,8 @@ fn tiles_that_make_no_scales() {
     });
     let biased = s.finish();
     insta::assert_snapshot!(said(&biased, &square(&biased, 1, THEIRS)), @"
-    error[resources]: 256 registers for tiles of 256x128 and their values
-      help: 128 rows, of which a thread has half as many: scales are made of 128 columns at a time
+    error[resources]: scales made of what is computed in tiles of 256x128
+      help: tiles of 128 rows: scales are made of 128 columns at a time, and a thread has no room for those of more rows
     ");
     let mut s = ScheduleBuilder::new("beside");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));

@@ -21,22 +21,68 @@ pub const IGNORED: u32 = u32::MAX;
 /// # Panics
 /// If `dx` has another length.
 pub fn cross_entropy(x: &[bf16], target: u32, scale: f32, dx: &mut [bf16]) -> f32 {
+    let part = cross_entropy_part(x, (target as usize) < x.len(), target as usize);
+    cross_entropy_of_parts(x, target, (0, x.len()), &[part], scale, dx)
+}
+
+/// What a rank that has some of a row's classes tells the others: its largest logit; the sum of e to the power of each less that; the
+/// logit of `target`, if `has` it; and 0.
+///
+/// ```
+/// use counterflow::prelude::bf16;
+/// use counterflow_layers::side::twin::cross_entropy_part;
+///
+/// assert_eq!(cross_entropy_part(&[bf16::ONE; 8], true, 3), [1.0, 8.0, 1.0, 0.0]);
+/// // Classes that are all masked count nothing.
+/// assert_eq!(cross_entropy_part(&[bf16::NEG_INFINITY; 8], false, 0), [f32::NEG_INFINITY, 0.0, 0.0, 0.0]);
+/// ```
+pub fn cross_entropy_part(x: &[bf16], has: bool, target: usize) -> [f32; 4] {
+    let most = x.iter().map(|x| wide(*x));
+    let most = most.fold(f32::NEG_INFINITY, larger);
+    // Minus infinity less itself would be NaN.
+    let less = if most == f32::NEG_INFINITY { 0.0 } else { most };
+    let sum = sum(x.iter().map(|x| exp(wide(*x) - less)));
+    [most, sum, if has { wide(x[target]) } else { 0.0 }, 0.0]
+}
+
+/// The loss of a row of which `x` has the classes from `first` on of so many, and the gradient of `x` times `scale`, of the parts of all
+/// ranks in their order. A target beyond the classes makes both NaN.
+///
+/// # Panics
+/// If `dx` has another length.
+pub fn cross_entropy_of_parts(
+    x: &[bf16],
+    target: u32,
+    (first, classes): (usize, usize),
+    parts: &[[f32; 4]],
+    scale: f32,
+    dx: &mut [bf16],
+) -> f32 {
     assert_eq!(x.len(), dx.len());
     if target == IGNORED {
         dx.fill(bf16::ZERO);
         return 0.0;
     }
     let target = target as usize;
-    let most = x.iter().map(|x| wide(*x));
-    let most = most.fold(f32::NEG_INFINITY, larger);
-    let sum = sum(x.iter().map(|x| exp(wide(*x) - most)));
-    if target >= x.len() {
+    if target >= classes {
         dx.fill(bf16::NAN);
         return f32::NAN;
     }
+    let most = parts.iter().map(|part| part[0]);
+    let most = most.fold(f32::NEG_INFINITY, larger);
+    let (mut sum, mut own) = (0.0, 0.0);
+    for part in parts {
+        sum += part[1] * exp(part[0] - most);
+        own += part[2];
+    }
     for (at, dx) in dx.iter_mut().enumerate() {
         let part = exp(wide(x[at]) - most) / sum;
-        *dx = narrow(if at == target { part - 1.0 } else { part } * scale);
+        let off = if first + at == target {
+            part - 1.0
+        } else {
+            part
+        };
+        *dx = narrow(off * scale);
     }
-    most + ln(sum) - wide(x[target])
+    most + ln(sum) - own
 }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod elements;
+mod embedding;
 mod loss;
 mod norm;
 mod numbers;
@@ -9,7 +10,8 @@ mod random;
 
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use elements::{Activation, dropout, dropout_add, rope};
-pub use loss::{IGNORED, cross_entropy};
+pub use embedding::{embedding, embedding_backward};
+pub use loss::{IGNORED, cross_entropy, cross_entropy_of_parts, cross_entropy_part};
 pub(super) use norm::SLAB;
 pub use norm::{Affine, AffineGradients, Norm, Normalization, Statistics};
 pub use numbers::{exp, ln};

@@ -1,4 +1,4 @@
-//! Whether a communicator has ended, and why: the first cause stays.
+//! End of a communicator: the first cause stays.
 
 use super::roll::{Gone, Roll};
 use crate::error::{Error, Stall};

@@ -1,4 +1,4 @@
-//! What threads do, and what must hold whatever their order.
+//! Threads of each model, and what must hold whatever their order.
 
 use super::abort::{End, Verdict};
 use super::meeting::Meeting;

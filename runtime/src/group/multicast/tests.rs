@@ -8,7 +8,7 @@ use crate::held::Owner;
 use crate::multicast::MulticastState;
 use crate::multicast::recorded::{CALLS, LEAST, RECOMMENDED, Recorder, Switch};
 use crate::rendezvous::Threads;
-use crate::shared::Links;
+use crate::shared::{Handles, Links};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -29,6 +29,11 @@ fn together() -> Group {
 
 /// The same as processes, each in a thread.
 fn apart<T: Send>(act: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
+    apart_by(Handles::Files, act)
+}
+
+/// The same, which hand memory over in that way.
+fn apart_by<T: Send>(handles: Handles, act: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let act = &act;
         let each = Threads::of(WORLD).into_iter().map(|seat| {
@@ -38,7 +43,8 @@ fn apart<T: Send>(act: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
                 let rank = links.rank();
                 let machine = Machine::new(1, 0, u64::MAX);
                 let open = || Ok(emulated::Gpu::of(&machine, 0).into());
-                let group = Group::apart(open, true, links, deadline).expect("a group");
+                let group = Group::apart_by(Ok(handles), open, true, links, deadline);
+                let group = group.expect("a group");
                 act(rank, &group)
             })
         });
@@ -112,9 +118,21 @@ fn ranks_of_one_process_make_the_calls_in_this_order() {
 
 #[test]
 fn ranks_that_are_processes_make_the_calls_in_this_order_and_bind_once_all_are_added() {
+    for (handles, import) in WAYS {
+        make_the_calls_in_this_order(handles, import);
+    }
+}
+
+/// How memory goes to other processes, and what an import of it is called.
+const WAYS: [(Handles, &str); 2] = [
+    (Handles::Files, "import file descriptors"),
+    (Handles::Fabric, "import fabric handles"),
+];
+
+fn make_the_calls_in_this_order(handles: Handles, import: &str) {
     let switch = Switch::new();
     let (all, sizes) = (&switch, Mutex::new(None));
-    apart(|rank, group| {
+    apart_by(handles, |rank, group| {
         let start = backed(group);
         let stride = group.stride();
         *sizes.lock().expect("no panic") = Some((start, stride));
@@ -130,7 +148,7 @@ fn ranks_that_are_processes_make_the_calls_in_this_order_and_bind_once_all_are_a
     for rank in 0..WORLD {
         let first = match rank {
             0 => vec!["granularity 4 GPUs", &create, "export"],
-            _ => vec!["granularity 4 GPUs", "import file descriptors"],
+            _ => vec!["granularity 4 GPUs", import],
         };
         assert_eq!(
             switch.calls(rank),
@@ -190,6 +208,12 @@ fn what_the_driver_refuses_in_one_process_is_no_multicast_with_the_reason() {
 
 #[test]
 fn what_one_of_four_processes_is_refused_all_are_told_alike_and_go_on() {
+    for (handles, _) in WAYS {
+        all_are_told_alike_and_go_on(handles);
+    }
+}
+
+fn all_are_told_alike_and_go_on(handles: Handles) {
     for call in opening() {
         for refused in 0..WORLD {
             let own = match call {
@@ -203,7 +227,7 @@ fn what_one_of_four_processes_is_refused_all_are_told_alike_and_go_on() {
             let switch = Switch::new();
             switch.refuse(refused, call, 0);
             let all = &switch;
-            let states = apart(|rank, group| {
+            let states = apart_by(handles, |rank, group| {
                 let state = auto(group, all, rank);
                 group.heap.reserve(MORE).expect("it goes on");
                 let room = (("x", Owner::Program), 1 << 20);
@@ -430,7 +454,7 @@ fn a_driver_that_would_wait_for_ever_is_found_by_the_recorder() {
     let team = Team {
         gpus: 2,
         bytes: RECOMMENDED,
-        handles: crate::shared::Handles::Fabric,
+        handles: Handles::Fabric,
     };
     let mut view = View::create(&calls, (team, granularity), vec![0]).expect("made");
     view.add().expect("one of two");

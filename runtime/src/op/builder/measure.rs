@@ -103,7 +103,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         measured.put(asked, winner.clone());
         if self.is_for_all()
             && (alone || self.rank.rank() == 0)
-            && let Err(error) = Tuned::keep(&winner)
+            && let Some(path) = Tuned::place()
+            && let Err(error) = Tuned::keep(&path, [winner.clone()])
         {
             // It serves this op all the same.
             warn!(rank = self.rank.rank(), %error, "the winner is not kept");

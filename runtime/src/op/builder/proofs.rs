@@ -1,4 +1,4 @@
-//! What a builder proves, bucket by bucket, and loads.
+//! Proofs of a builder, bucket by bucket, and what it loads.
 
 use super::super::built::{Bucket as Built, Stage};
 use super::super::typed::Launcher;
@@ -220,6 +220,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
             only,
             known,
             bits,
+            predicts: false,
         };
         let Chosen {
             candidate,

@@ -1,4 +1,4 @@
-//! What an op's builder is told of elements: their types, what they are multiplied by, and how they lie.
+//! Elements of an op's tensors: their types, scales and memory layout.
 
 use super::OpBuilder;
 use crate::op::typed::Launcher;
@@ -35,13 +35,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// Scales of FP8 operands. Launches take each operand as a [`QuantTensor`](crate::QuantTensor), codes and scales together, and read
+    /// Sets the scales of FP8 operands. Launches take each operand as a [`QuantTensor`](crate::QuantTensor), codes and scales together, and read
     /// the scales in the GPU's memory when they run: one f32 of any alignment; or, with [`Scales::Rows`], one f32 for each of its
     /// rows, as a tensor of as many rows and one column. Scales of rows that are gathered travel with them: like their operand
     /// they are in the symmetric heap, where a rank fills its own chunk. One scale for all of what is gathered is given to all
     /// ranks alike.
     ///
-    /// Scales of blocks are planes as quantisers write them: of 1×128 `[⌈K/128⌉][rows padded to 4]`, of 128×128 `[⌈rows/128⌉][⌈K/128⌉
+    /// Scales of blocks are planes as quantisers write them: of 1×128 `[⌈K/128⌉][rows padded to 4]`, of 128×128
+    /// `[⌈rows/128⌉][⌈K/128⌉
     /// padded to 4]`. Where they are gathered, each rank's chunk has a plane of its own, all behind each other in the heap, and a
     /// chunk has a multiple of 4 rows, or of 128, but for the last. Lines of 1×128 are as long as a full chunk has rows:
     /// [`Op::needs_at`](crate::op::Op::needs_at) has that number for each number of rows.
@@ -181,11 +182,14 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// multiplies, and adds in f32, in the same order as without, so the same inputs give the same bits in every run. A rank's own
     /// part never leaves its registers and stays f32. TransformerEngine's reduce-scatter has one scale for a tensor.
     ///
-    /// **What it costs in accuracy** (emulated, N(0, 1) operands, K of 1024 to 8192 a rank; `notes/bench/FIGURES.md` has the table): each
-    /// partial sum is off by up to 2⁻⁴ of itself with e4m3. The error's rms is 1.9 % of the results' with 2 ranks, 2.3 % with 4 and
+    /// **What it costs in accuracy** (emulated, N(0, 1) operands, K of 1024 to 8192 a rank; `notes/bench/FIGURES.md` has
+    /// the table): each
+    /// partial sum is off by up to 2⁻⁴ of itself with e4m3. The error's rms is 1.9 % of the results' with 2 ranks, 2.3 %
+    /// with 4 and
     /// 2.5 % with 8, with bf16 0.2 %. With one scale for all that a rank sends it is the same, unless rows differ in size.
     ///
-    /// **Infinities**: by TransformerEngine's rule one becomes the largest code, so a sum that overflowed is finite. Use DeepGEMM's where
+    /// **Infinities**: by TransformerEngine's rule one becomes the largest code, so a sum that overflowed is finite. Use
+    /// DeepGEMM's where
     /// overflows must be seen, by loss scaling for instance: it makes NaN of all 128. NaN stays by both.
     ///
     /// Tiles have a multiple of 128 columns and of 64 rows. FP8 operands need scales of blocks, which go into the sum; what adds
@@ -277,7 +281,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
-    /// Promotes sums of FP8 products: every 128 of K, what the tensor cores summed is added in f32 to sums of the threads' own. The
+    /// Promotes sums of FP8 products: every 128 of K, what the tensor cores summed is added in f32 to sums of the threads'
+    /// own. The
     /// tensor cores alone keep 13 fraction bits. Scales of blocks always do. Tiles have at most 256×128 or 128×256 elements.
     ///
     /// ```

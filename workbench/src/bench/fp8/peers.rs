@@ -1,4 +1,4 @@
-//! What users of FP8 have without a fused kernel: NCCL moves codes and scales, or sums, and cuBLASLt or our product multiplies.
+//! FP8 without a fused kernel, as users have it: NCCL moves codes and scales, or sums, and cuBLASLt or our product multiplies.
 
 use super::super::contenders::Ready;
 use super::super::peer::{How, Peer, Product};

@@ -1,4 +1,4 @@
-//! What FP8 measurements of several ranks are made of, without a GPU: who has which memory, what NCCL moves, what is allowed.
+//! Parts of FP8 measurements of several ranks, without a GPU: each rank's memory, NCCL's transfers, the allowed differences.
 
 use super::super::contenders::rounded;
 use super::super::peer::{self, How, padded, parts};

@@ -1,4 +1,4 @@
-//! What stands beside results of FP8, on the host: amaxes, and planes of scales, within what the sums may be off.
+//! Numbers beside results of FP8, on the host: amaxes, and planes of scales, within what the sums may be off.
 
 use crate::cuda::Difference;
 use counterflow_codegen::bounds::{Made, Magnitude};
@@ -28,7 +28,8 @@ pub(super) fn amax(got: &[f32], blocks: &[Magnitude]) -> Difference {
     difference([most.share(got)].into_iter())
 }
 
-/// A plane, each line of which has a number for each row and zeros up to `pitch`, beside the scales of the blocks of rows of so many
+/// A plane, each line of which has a number for each row and zeros up to `pitch`, beside the scales of the blocks of rows
+/// of so many
 /// lines.
 pub(super) fn scales(
     rule: &Rule,

@@ -1,4 +1,4 @@
-//! What emulated ranks leave is held to be right, and what is wrong with it is seen.
+//! Results of emulated ranks pass the checks, and wrong ones are seen.
 
 use super::super::fp8::tests::planned;
 use super::super::variants::{self, Built, Planned};

@@ -1,4 +1,4 @@
-//! What cuBLASLt multiplies: sizes, types, scales, epilogue, and where the matrices are.
+//! A product for cuBLASLt: sizes, types, scales, epilogue, and the places of its matrices.
 
 use super::super::fp8::Pieces;
 use counterflow_codegen::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! What a sum of products may be off: `differ_exact` in `fp8.cu` goes by it, and tests by the same on the host.
+//! Error bound of a sum of products: `differ_exact` in `fp8.cu` goes by it, and tests by the same on the host.
 
 use super::{Scale, Terms};
 use counterflow_codegen::dtype::Dtype;

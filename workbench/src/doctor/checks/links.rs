@@ -1,4 +1,4 @@
-//! How GPUs reach each other.
+//! Links between GPUs.
 
 use super::gpus::{of_boards, of_gpus};
 use crate::cuda::{Fabric, FabricState};

@@ -1,4 +1,4 @@
-//! What is around the GPUs: queues, the compiler, its cache, and what chooses variants.
+//! Software around the GPUs: queues, the compiler, its cache, and tables of winners.
 
 use super::driver::CUDA;
 use super::gpus::of_gpus;

@@ -1,4 +1,4 @@
-//! What a tensor's type promises about the sums it holds.
+//! Promises that a tensor's type makes about the sums it holds.
 
 use super::{Of, SumId, Sums, Term, TermId};
 use crate::program::Usage;

@@ -1,4 +1,5 @@
-//! What a block holds: which expression, of what it read. A sum tells neither constants nor what was read through scratch;
+//! Content of a block: the expression that was stored, and what it read. A sum tells neither constants nor what was read
+//! through scratch;
 //! equal contents are the same bits at the same row and column, on every rank.
 //!
 //! Unequal contents may still be the same bits: two dots are two, and what was added to is like nothing else, since adds

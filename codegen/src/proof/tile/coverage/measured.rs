@@ -45,16 +45,7 @@ fn misused(kernel: &Kernel, (amax, of): (TensorId, TensorId)) -> Option<Diagnost
     let mut found: Option<(Loc, Rule, [&str; 2])> = None;
     for role in &kernel.roles {
         visit(&role.body, &mut |op| {
-            let used = match &op.kind {
-                OpKind::Copy { dst, src } => [dst.buffer, src.buffer].contains(&amax),
-                OpKind::Dot { a, b, .. } => [a.buffer, b.buffer].contains(&amax),
-                OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => from.buffer == amax,
-                OpKind::Store { dst, .. } => dst.buffer == amax,
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::ForRanks { .. }
-                | OpKind::If { .. } => false,
-            };
+            let used = op.kind.regions().any(|(of, _)| of.buffer == amax);
             let at = kernel.loc(op.id);
             if used {
                 let what = "is used in the launch that measures, in no order with it";

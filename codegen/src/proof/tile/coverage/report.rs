@@ -1,11 +1,12 @@
 //! The diagnostic of a block that does not hold what it must.
 
 use super::super::contribution::{Term, TermId, Wrong};
-use super::super::facts::{Access, Area, At};
+use super::super::facts::{Area, At};
 use super::Coverage;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Kernel, OpKind, visit};
 use crate::program::{AtEnd, TensorId};
+use crate::region::Access;
 use crate::unroll::StepKind;
 
 impl Coverage<'_, '_> {

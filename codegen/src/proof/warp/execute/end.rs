@@ -1,4 +1,4 @@
-//! What nobody may leave behind at its end.
+//! Checks at the end of a run: no agent may leave work or arrivals behind.
 
 use super::super::simulator::Simulator;
 use super::super::trace;

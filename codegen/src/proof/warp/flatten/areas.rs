@@ -1,4 +1,4 @@
-//! Which bytes of shared memory and which part of a tensor a step touches.
+//! Bytes of shared memory, and the part of a tensor, that a step touches.
 
 use super::super::step::{Area, Box4};
 use super::Flattener;

@@ -1,4 +1,4 @@
-//! Which barriers of which CTAs a step is about.
+//! Barriers, with their CTAs, that a step waits for or arrives at.
 
 use super::Flattener;
 use crate::warp::{BarrierId, RingId, Slot, Values};

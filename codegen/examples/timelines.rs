@@ -1,5 +1,5 @@
 //! Charts of the timelines of some small schedules, and a trace of the last for Perfetto on standard output if
-//! `trace` is given: `cargo run --release --example chart -- trace > ag_gemm.json`.
+//! `trace` is given: `cargo run --release -p counterflow-codegen --example timelines -- trace > ag_gemm.json`.
 
 #[path = "../tests/fixtures/features.rs"]
 mod schedules;

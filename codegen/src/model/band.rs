@@ -1,0 +1,58 @@
+//! How far predictions have been from what was measured.
+
+use crate::kernel::{Kernel, RoleKind};
+use crate::machine::Machine;
+
+/// Measured times over predicted ones: nine of ten rows lie between `low` and `high`.
+///
+/// ```
+/// use counterflow_codegen::model::{self, Band, Machine};
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/example.rs")); }
+///
+/// let (series, _) = example::proven();
+/// // Nothing that communicates was measured beside the model.
+/// let known: Option<Band> = model::band(series.kernel(), &Machine::h200());
+/// assert_eq!(known, None);
+/// # Ok::<(), counterflow_codegen::diag::Diagnostic>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Band {
+    /// The 5th percentile of measured over predicted.
+    pub low: f64,
+    /// The 95th.
+    pub high: f64,
+    /// How many rows were measured.
+    pub rows: u32,
+}
+
+/// The band of a kernel's predictions on a machine. `None` where no measured rows are of such a kernel: those are of one
+/// product of 16-bit types alone, on an H200 and an H100 (`tests/measured`). A test holds these numbers to the rows.
+pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
+    let moves = !kernel.counters.is_empty() || kernel.variant.world > 1;
+    let one_role = matches!(&kernel.roles[..], [role] if matches!(role.kind, RoleKind::Gemm(_)));
+    let three = kernel.buffers.len() == 3;
+    let wide = kernel
+        .buffers
+        .iter()
+        .all(|buffer| buffer.dtype.bytes() == 2);
+    if moves || !one_role || !three || !wide {
+        return None;
+    }
+    let known = [(Machine::h200(), H200), (Machine::h100(), H100)];
+    let known = known
+        .into_iter()
+        .find(|(known, _)| known.name == machine.name);
+    known.map(|(_, band)| band)
+}
+
+const H200: Band = Band {
+    low: 0.923,
+    high: 1.301,
+    rows: 2869,
+};
+
+const H100: Band = Band {
+    low: 1.126,
+    high: 1.594,
+    rows: 672,
+};

@@ -1,0 +1,50 @@
+//! The scales that are beside a rectangle of a tensor.
+
+use super::Rectangle;
+use crate::encoding::{BLOCK, ScaleBlock};
+use crate::kernel::Kernel;
+use crate::program::{Side, TensorId, Usage};
+
+impl Kernel {
+    /// What a product reads of the scales of an operand's blocks, if it has some: those of its rows and of its range of K.
+    pub(crate) fn operand_scales(&self, operand: &Rectangle) -> Option<Rectangle> {
+        let (scale, block) = self.block_scale(operand.tensor)?;
+        Some(self.of_blocks(scale, block.rows(), operand))
+    }
+
+    /// What a store of a tile writes of the scales of its 1×128 blocks, or a sum reads, if stores compute some.
+    pub(crate) fn tile_scales(&self, tile: &Rectangle) -> Option<Rectangle> {
+        Some(self.of_blocks(self.made_of(tile.tensor)?, ScaleBlock::Line.rows(), tile))
+    }
+
+    /// Bytes of a tile, and of the scales that stores compute of it.
+    pub(crate) fn tile_bytes(&self, tile: &Rectangle) -> u64 {
+        let scales = self.tile_scales(tile);
+        tile.bytes(self) + scales.map_or(0, |scales| scales.bytes(self))
+    }
+
+    /// The part of a plane that has a number for each block of a rectangle: of so many rows, and of [`BLOCK`] columns.
+    fn of_blocks(&self, plane: TensorId, rows: u32, of: &Rectangle) -> Rectangle {
+        let (lines, blocks) = (of.rows.in_blocks(rows), of.columns.in_blocks(BLOCK));
+        let (rows, columns) = match self.buffers[plane.index()].usage.operand_rows() {
+            Some(Side::Columns) => (blocks, lines),
+            Some(Side::Rows) | None => (lines, blocks),
+        };
+        Rectangle {
+            tensor: plane,
+            rows,
+            columns,
+            ..*of
+        }
+    }
+}
+
+/// Numbers of blocks, for each a number of each row, as the plane has them that is lines of them.
+pub(crate) fn as_lines<T: Copy>(usage: Usage, lines: Vec<T>, rows: usize) -> Vec<T> {
+    if usage.operand_rows() == Some(Side::Columns) || rows == 0 {
+        return lines;
+    }
+    let blocks = lines.len() / rows;
+    let of_row = |row: usize| (0..blocks).map(move |block| block * rows + row);
+    (0..rows).flat_map(of_row).map(|at| lines[at]).collect()
+}

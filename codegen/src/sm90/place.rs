@@ -1,0 +1,132 @@
+//! Where the boxes of an item are: the shard that they are in, the first row and column in that, and how a map addresses them.
+
+use super::walk::Walk;
+use crate::kernel::{Axis, Region};
+use crate::program::{PartitionId, Side, TensorId, Var};
+use crate::warp::{At, Expr, Field, MapId, View, Whose};
+
+/// Where a side of a box begins.
+pub(super) struct Begin {
+    /// In which shard; `None` where the side is not divided, or the item is in no shard of it.
+    pub shard: Option<Expr>,
+    /// Behind how much of that.
+    pub first: Expr,
+}
+
+impl Walk<'_, '_> {
+    /// Where a side of an item begins, `first` behind the beginning of its chunk.
+    pub(super) fn begin(
+        &self,
+        (partition, chunk): (PartitionId, Option<&Expr>),
+        side: Side,
+        first: Expr,
+    ) -> Begin {
+        let divided = self.b.kernel.is_chunked_along(partition, side);
+        let shard = chunk.filter(|_| divided).cloned();
+        Begin { shard, first }
+    }
+
+    /// The same among all shards.
+    pub(super) fn among_all(
+        &self,
+        (partition, chunk): (PartitionId, Option<&Expr>),
+        side: Side,
+        first: Expr,
+    ) -> Expr {
+        let dim = self.b.kernel.partitions[partition.index()].dim(side);
+        let begin = self.begin((partition, chunk), side, first);
+        begin.behind(Field::ChunkRows(dim))
+    }
+
+    /// Where a side of a tensor's box begins, for an item.
+    fn begin_of(&self, item: Var, (tensor, side): (TensorId, Side), first: Expr) -> Begin {
+        let item = self.item(item);
+        let shard = item.and_then(|(partition, chunk, ..)| {
+            let own = self.b.kernel.is_shard_of(partition, tensor, side);
+            chunk.filter(|_| own)
+        });
+        Begin { shard, first }
+    }
+
+    /// Where a region starts in its map, from the row and column in the item's chunk on.
+    pub fn place(
+        &mut self,
+        region: &Region,
+        map: MapId,
+        item: Var,
+        (row, column): (Expr, Expr),
+        slot: Option<Expr>,
+    ) -> At {
+        let view = self.b.maps[usize::from(map.0)].view;
+        let buffer = &self.b.kernel.buffers[region.buffer.index()];
+        let held = buffer.chunk_only();
+        let rows = self.begin_of(item, (region.buffer, Side::Rows), row);
+        let mut columns = self.begin_of(item, (region.buffer, Side::Columns), column);
+        if region.columns == Axis::All {
+            // A product's K is no column of its items.
+            columns.shard = None;
+        }
+        let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
+        if !whole && !held && rows.shard.is_none() && self.b.kernel.is_chunked(buffer.rows) {
+            let message = format!("a tile of `{}` in several of its chunks", buffer.name);
+            self.refuse(
+                message,
+                "items that the ranks divide as they divide its rows",
+            );
+        }
+        let whose = self.whose(&region.home);
+        let slot = slot.unwrap_or(Expr::Const(0));
+        let [of_rows, of_columns] = [buffer.rows, buffer.columns].map(Field::ChunkRows);
+        let (nobody, mine) = (|| Expr::Const(0), || Whose::Rank(Expr::Const(0)));
+        let chunk = rows.shard.clone().unwrap_or(Expr::Const(0));
+        let (row, column, chunk, whose) = match view {
+            View::Flat => {
+                let row = match held {
+                    true => rows.first,
+                    false => rows.behind(of_rows),
+                };
+                (row, columns.behind(of_columns), nobody(), mine())
+            }
+            View::Chunks => (rows.first, columns.first, chunk, mine()),
+            View::ColumnChunks => {
+                let chunk = columns.shard.unwrap_or(nobody());
+                (rows.first, columns.first, chunk, mine())
+            }
+            View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
+                if columns.shard.is_some() =>
+            {
+                let message = format!(
+                    "tiles of `{}`, whose columns are divided over the ranks",
+                    buffer.name
+                );
+                let hint = "Out, Accumulated, or scratch of one slot that no statement reaches on a peer: \
+                    they are this rank's alone";
+                self.refuse(message, hint);
+                (rows.first, columns.first, nobody(), whose)
+            }
+            View::SharedChunks => (rows.first, columns.first, chunk, whose),
+            View::SharedChunk => (rows.first, columns.first, nobody(), whose),
+            View::SharedSlots => (rows.first, columns.first, slot, whose),
+            View::SharedSlotChunks => {
+                let chunk = slot * Expr::world() + chunk;
+                (rows.first, columns.first, chunk, whose)
+            }
+        };
+        At {
+            column,
+            row,
+            chunk,
+            whose,
+        }
+    }
+}
+
+impl Begin {
+    /// The first among all shards, of which each has so many.
+    pub(super) fn behind(self, each: Field) -> Expr {
+        match self.shard {
+            Some(shard) => shard * Expr::Field(each) + self.first,
+            None => self.first,
+        }
+    }
+}

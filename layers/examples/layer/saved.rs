@@ -1,0 +1,133 @@
+//! What overlap saves: steps with it and without it, side by side.
+
+use crate::Options;
+use crate::model::Model;
+use counterflow::{Communicator, Error, Tensor, prelude::bf16};
+use counterflow_layers::{RngTracker, Userbuffers};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Times of a step: forward and backward, without the optimizer.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// With communication beside products.
+    overlapped: Duration,
+    /// With the same communication before and after them.
+    sequential: Duration,
+    /// Of that, communication by itself.
+    communication: Duration,
+}
+
+impl Times {
+    /// What overlap saves of a step, in milliseconds: less than 0 where it costs.
+    fn saved(&self) -> f64 {
+        milliseconds(self.sequential) - milliseconds(self.overlapped)
+    }
+
+    /// The part of the communication that products hide: 0 where there is none.
+    fn efficiency(&self) -> f64 {
+        match self.communication.is_zero() {
+            true => 0.0,
+            false => self.saved() / milliseconds(self.communication),
+        }
+    }
+
+    /// Lines for the log.
+    pub fn told(&self, is_emulated: bool) -> Vec<String> {
+        let mut lines = vec![
+            format!(
+                "Step without overlap: {:.3} ms, of which communication: {:.3} ms",
+                milliseconds(self.sequential),
+                milliseconds(self.communication)
+            ),
+            format!("Step with overlap: {:.3} ms", milliseconds(self.overlapped)),
+            format!(
+                "Time saved: {:.3} ms ({:.1} %), overlap efficiency: {:.1} %",
+                self.saved(),
+                100.0 * self.saved() / milliseconds(self.sequential),
+                100.0 * self.efficiency()
+            ),
+        ];
+        if is_emulated {
+            lines.push("Times are the emulator's: a GPU's are others".into());
+        }
+        lines
+    }
+}
+
+fn milliseconds(of: Duration) -> f64 {
+    1e3 * of.as_secs_f64()
+}
+
+const STEPS: u32 = 3;
+
+/// A step's time, in the mean of some, after one that warms up.
+fn step(
+    rank: &Communicator,
+    model: &mut Model,
+    sizes: [usize; 2],
+    x: &Tensor<bf16>,
+) -> Result<Duration, Error> {
+    let mut run = |steps| {
+        rank.synchronize()?;
+        rank.barrier()?;
+        let start = Instant::now();
+        for _ in 0..steps {
+            let (y, saved) = model.forward(sizes, x)?;
+            model.backward(saved, &y)?;
+        }
+        rank.synchronize()?;
+        Ok::<_, Error>(start.elapsed() / steps)
+    };
+    run(1)?;
+    run(STEPS)
+}
+
+/// Time on the GPU of what moves data and multiplies nothing, in a step of such a model.
+fn communication(
+    rank: &Communicator,
+    model: &mut Model,
+    sizes: [usize; 2],
+    x: &Tensor<bf16>,
+) -> Result<Duration, Error> {
+    let moves = || {
+        let counts = rank.op_counts().into_iter();
+        let moves = counts.filter(|of| {
+            let name = &of.schedule;
+            name.starts_with("all_gather") || name.starts_with("reduce_scatter")
+        });
+        moves.map(|of| of.gpu_time).sum::<Duration>()
+    };
+    rank.synchronize()?;
+    let before = moves();
+    rank.time_launches(true);
+    for _ in 0..STEPS {
+        let (y, saved) = model.forward(sizes, x)?;
+        model.backward(saved, &y)?;
+    }
+    rank.synchronize()?;
+    let after = moves();
+    rank.time_launches(false);
+    Ok((after - before) / STEPS)
+}
+
+/// Times of a model that overlaps, and of the same one without overlap, which is built for it. Collective.
+pub fn times(
+    buffers: &Userbuffers,
+    options: &Options,
+    rng: &Arc<RngTracker>,
+    model: &mut Model,
+    (sizes, x): ([usize; 2], &Tensor<bf16>),
+) -> Result<Times, Error> {
+    let rank = buffers.rank();
+    let without = Options {
+        no_comm_overlap: true,
+        ..options.clone()
+    };
+    let mut without = Model::new(buffers, &without, rng)?;
+    Ok(Times {
+        overlapped: step(rank, model, sizes, x)?,
+        sequential: step(rank, &mut without, sizes, x)?,
+        communication: communication(rank, &mut without, sizes, x)?,
+    })
+}

@@ -1,0 +1,266 @@
+//! The case matrix of TransformerEngine's C++ suites of products, which are those of a library of fused kernels: their shapes, types, layouts
+//! and bounds, for every element, on four ranks.
+
+use super::each;
+use super::products::{Absent, Count, is_wide, values};
+use super::reference::{Matrix, OF_BF16, OF_F32};
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Dtype, Error, Layout, Program, op, schedules};
+use half::f16;
+use std::sync::Arc;
+
+/// An element of the C++ suites.
+trait Number: op::Element + Copy + PartialEq + Into<f64> {
+    const DTYPE: Dtype;
+    /// Rounding changes a number by at most this part of it.
+    const ROUNDED: f64;
+    fn of(value: f64) -> Self;
+}
+
+impl Number for bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
+    const ROUNDED: f64 = OF_BF16;
+    fn of(value: f64) -> Self {
+        bf16::from_f64(value)
+    }
+}
+
+impl Number for f16 {
+    const DTYPE: Dtype = Dtype::F16;
+    const ROUNDED: f64 = 1.0 / 2048.0;
+    fn of(value: f64) -> Self {
+        f16::from_f64(value)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Suite {
+    AgGemm,
+    GemmRs,
+    GemmAr,
+}
+
+/// Their shapes, as rows, columns and depth of a result in row-major order, over all ranks.
+const fn shape(suite: Suite) -> [usize; 3] {
+    match suite {
+        Suite::AgGemm => [128, 256, 64],
+        Suite::GemmRs => [128, 64, 256],
+        Suite::GemmAr => [256, 64, 256],
+    }
+}
+
+/// Rows of a matrix as they are stored: each column a row where the layout says so.
+fn stored<T: Number>(
+    of: &Matrix,
+    rows: std::ops::Range<usize>,
+    columns: std::ops::Range<usize>,
+    turned: bool,
+) -> Vec<T> {
+    let at = |row: usize, column: usize| T::of(of.values[row * of.columns + column]);
+    match turned {
+        false => rows
+            .flat_map(|row| columns.clone().map(move |column| at(row, column)))
+            .collect(),
+        true => columns
+            .flat_map(|column| rows.clone().map(move |row| at(row, column)))
+            .collect(),
+    }
+}
+
+/// One case of a suite on four ranks, against what they compare with: the product of all at once, or each rank's product as the type has
+/// it, added in f32.
+fn suite<T: Number>(
+    rank: &Arc<Communicator>,
+    suite: Suite,
+    layout: Layout,
+    most: f64,
+) -> Result<(), Error> {
+    let [m, n, k] = shape(suite);
+    let (world, me) = (rank.world() as usize, rank.rank() as usize);
+    let uniform = |rows, columns, seed| {
+        let mut of = Matrix::random(rows, columns, 1.0, seed);
+        of.values
+            .iter_mut()
+            .for_each(|value| *value = T::of(value.abs()).into());
+        of
+    };
+    let (x, w) = (uniform(m, k, 12), uniform(n, k, 13));
+    let (program, [n_own, k_own]): (Program, _) = match suite {
+        Suite::AgGemm => (schedules::ag_gemm(), [n / world, k]),
+        Suite::GemmRs => (schedules::gemm_rs(), [n, k / world]),
+        Suite::GemmAr => (schedules::gemm_ar(), [n, k / world]),
+    };
+    let [x_turned, w_turned] = layout.mn_major();
+    let (features, depth) = match suite {
+        Suite::AgGemm => (n_own * me..n_own * (me + 1), 0..k),
+        Suite::GemmRs | Suite::GemmAr => (0..n, k_own * me..k_own * (me + 1)),
+    };
+    let shaped = |rows, columns, turned| {
+        if turned {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        }
+    };
+    let weight = rank.zeros::<T>(shaped(n_own, k_own, w_turned))?;
+    weight.write(&stored::<T>(&w, features.clone(), depth.clone(), w_turned))?;
+    let built = rank
+        .op(&program)
+        .dtype(T::DTYPE)
+        .layout(layout)
+        .first_options()
+        .up_to(m, n_own, k_own)
+        .build()?;
+    let chunk = rank.chunk(rank.rank(), m);
+    let launch = built.on(&**rank).tensor("w", &weight);
+    let (found, rows): (Vec<T>, _) = match suite {
+        Suite::AgGemm => {
+            let all = rank.allocate::<T>("x", shaped(m, k, x_turned))?;
+            let part = stored::<T>(&x, chunk.clone(), 0..k, x_turned);
+            all.rows(chunk)?.write(&part)?;
+            let mut y = rank.zeros::<T>([m, n_own])?;
+            launch
+                .tensor("x", &all)
+                .tensor("y", &mut y)
+                .launch()?
+                .wait()?;
+            (y.read()?, 0..m)
+        }
+        Suite::GemmRs | Suite::GemmAr => {
+            let own = rank.zeros::<T>(shaped(m, k_own, x_turned))?;
+            own.write(&stored::<T>(&x, 0..m, depth, x_turned))?;
+            let rows = if suite == Suite::GemmRs { chunk } else { 0..m };
+            let mut y = rank.allocate::<T>("y", [rows.len(), n])?;
+            launch
+                .tensor("x", &own)
+                .tensor("y", &mut y)
+                .launch()?
+                .wait()?;
+            (y.read()?, rows)
+        }
+    };
+    let partial = |row: usize, column: usize, of: std::ops::Range<usize>| {
+        of.map(|at| x.values[row * k + at] * w.values[column * k + at])
+            .sum::<f64>()
+    };
+    let golden: Vec<f64> = match suite {
+        Suite::AgGemm => {
+            let whole = rank.zeros::<T>(shaped(m, k, x_turned))?;
+            whole.write(&stored::<T>(&x, 0..m, 0..k, x_turned))?;
+            let alone = schedules::gemm();
+            let alone = rank
+                .op(&alone)
+                .dtype(T::DTYPE)
+                .layout(layout)
+                .first_options()
+                .up_to(m, n_own, k)
+                .build()?;
+            let mut y = rank.zeros::<T>([m, n_own])?;
+            let launch = alone.on(&**rank).tensor("x", &whole).tensor("w", &weight);
+            launch.tensor("y", &mut y).launch()?.wait()?;
+            let found = values(&y.read()?);
+            for (at, found) in found.iter().enumerate() {
+                let exact = partial(at / n_own, features.start + at % n_own, 0..k);
+                let bound = (T::ROUNDED + 2.0 * k as f64 * OF_F32) * exact;
+                assert!(
+                    (found - exact).abs() <= bound,
+                    "the product alone: {found}, not {exact}"
+                );
+            }
+            found
+        }
+        Suite::GemmRs | Suite::GemmAr => {
+            let each = rows
+                .clone()
+                .flat_map(|row| (0..n).map(move |column| (row, column)));
+            let of = |(row, column)| {
+                let part = |part: usize| {
+                    T::of(partial(row, column, k_own * part..k_own * (part + 1))).into()
+                };
+                T::of((0..world).map(part).sum()).into()
+            };
+            each.map(of).collect()
+        }
+    };
+    assert_eq!(found.len(), rows.len() * features.len());
+    assert_eq!(found.len(), golden.len());
+    for (at, (found, wanted)) in found.into_iter().zip(golden).enumerate() {
+        let found: f64 = found.into();
+        let near = (found - wanted).abs() <= most;
+        assert!(
+            near,
+            "{suite:?} {layout:?} [{at}] is {found}, not {wanted} ± {most}"
+        );
+    }
+    Ok(())
+}
+
+/// Their layouts NN, NT and TN of column-major operands, as ours of row-major ones.
+const LAYOUTS: [Layout; 3] = [Layout::Nn, Layout::Tn, Layout::Nt];
+
+#[test]
+fn gathered_and_summed_products() {
+    let mut counts = [Count::default(), Count::default(), Count::default()];
+    let all = [Suite::AgGemm, Suite::GemmRs, Suite::GemmAr];
+    for (at, (which, count)) in all.into_iter().zip(&mut counts).enumerate() {
+        // Absolute, of f16 and of bf16.
+        let [of_f16, of_bf16] = match which {
+            Suite::AgGemm => [1e-3, 1e-3],
+            Suite::GemmRs | Suite::GemmAr => [7e-2, 6e-1],
+        };
+        let layouts = if which == Suite::GemmAr {
+            &LAYOUTS[2..]
+        } else {
+            &LAYOUTS
+        };
+        for (turn, layout) in layouts.iter().enumerate() {
+            for (is_f16, most) in [(true, of_f16), (false, of_bf16)] {
+                if *layout == Layout::Tn {
+                    count.absent(Absent::Turned);
+                    continue;
+                }
+                count.here += 1;
+                // One case of each suite, unless all are asked for.
+                if !is_wide() && (turn, is_f16) != (2 * (at % 2) % layouts.len(), at != 1) {
+                    continue;
+                }
+                let done = each(4, |rank| {
+                    rank.reserve(8 << 20)?;
+                    match is_f16 {
+                        true => suite::<f16>(rank, which, *layout, most),
+                        false => suite::<bf16>(rank, which, *layout, most),
+                    }
+                });
+                done.unwrap_or_else(|error| {
+                    panic!("{which:?} {layout:?}: {error}: {:?}", error.help())
+                });
+            }
+        }
+        // e4m3 by itself, and either side in e5m2.
+        (0..3).for_each(|_| count.absent(Absent::Fp8));
+    }
+    let of = |here, turned| Count {
+        here,
+        turned,
+        fp8: 3,
+        gpu: 0,
+    };
+    assert_eq!(counts, [of(4, 2), of(4, 2), of(2, 0)]);
+}
+
+/// Not silently another product.
+#[test]
+fn rows_that_lie_in_columns_are_not_gathered() {
+    let rank = Communicator::emulated(2).expect("ranks").remove(0);
+    let program = schedules::ag_gemm();
+    let told = rank
+        .op(&program)
+        .layout(Layout::Tn)
+        .up_to(128, 64, 64)
+        .workspace();
+    let told = told.map(drop).expect_err("refused").to_string();
+    assert!(
+        told.contains("#[comm] moves `x`, which is MN-major"),
+        "{told}"
+    );
+}

@@ -1,0 +1,196 @@
+//! Who turns the feature `multicast` on: no manifest, no script, no step and no program of ours.
+
+use super::{files, root, short, text};
+use std::fs;
+use std::path::PathBuf;
+
+const FEATURE: &str = "multicast";
+
+/// Every list under `features`, with the keys that lead there.
+fn features(value: &toml::Value, at: &str, found: &mut Vec<(String, Vec<String>)>) {
+    let Some(table) = value.as_table() else {
+        for value in value.as_array().into_iter().flatten() {
+            features(value, at, found);
+        }
+        return;
+    };
+    for (key, value) in table {
+        let here = format!("{at}.{key}");
+        let list = value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(toml::Value::as_str);
+        let list: Vec<String> = list.map(str::to_owned).collect();
+        let every = (key == "all-features" && value.as_bool() == Some(true))
+            .then(|| vec![FEATURE.to_owned()]);
+        found.push((here.clone(), every.unwrap_or(list)));
+        features(value, &here, found);
+    }
+}
+
+/// What of a manifest turns the feature on.
+fn turned_on(manifest: &str) -> Vec<String> {
+    let parsed: toml::Table = manifest.parse().expect("a manifest");
+    let mut lists = Vec::new();
+    features(&toml::Value::Table(parsed), "", &mut lists);
+    let on = lists.into_iter().filter(|(at, list)| {
+        let is_it = |name: &String| name.rsplit(['/', '?']).next() == Some(FEATURE);
+        // The feature itself hands on to the crate that has it.
+        at != ".features.multicast" && !at.ends_with(".keywords") && list.iter().any(is_it)
+    });
+    on.map(|(at, _)| at).collect()
+}
+
+/// What of a script, or of a program that starts cargo, turns the feature on: also over several lines, or by a variable.
+fn turns_on(script: &str) -> Vec<String> {
+    let lines = script.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.starts_with('#') && !line.starts_with("//")
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_-$".contains(c);
+    let words: Vec<&str> = text
+        .split(|c| !is_word(c))
+        .filter(|word| !word.is_empty())
+        .collect();
+    // A key of YAML is followed by its value; a name in a program is followed by anything.
+    let is_key = script
+        .lines()
+        .any(|line| line.trim_start().starts_with("features:"));
+    let flag = |word: &str| match word {
+        "--features" | "-F" => Some(String::new()),
+        "features" if is_key => Some(String::new()),
+        _ => word.strip_prefix("-F").map(str::to_owned),
+    };
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        if word.ends_with("all-features") {
+            found.push((*word).to_owned());
+            continue;
+        }
+        let Some(own) = flag(word) else {
+            continue;
+        };
+        // What it is given: up to the next option or command.
+        let given = words[at + 1..].iter().take(8);
+        let given = given.take_while(|word| {
+            !word.starts_with("--") && **word != "cargo" && flag(word).is_none()
+        });
+        let mut values = std::iter::once(&own[..]).chain(given.copied());
+        let by_variable =
+            word.starts_with('-') && words.get(at + 1).is_some_and(|next| next.starts_with('$'));
+        if by_variable || values.any(|value| value == FEATURE) {
+            found.push(words[at..words.len().min(at + 4)].join(" "));
+        }
+    }
+    found
+}
+
+/// What runs or builds something of ours.
+fn scripts() -> Vec<PathBuf> {
+    let mut all = files("", &[".sh", ".py", ".yml", ".yaml", "Makefile", "justfile"]);
+    for folder in [".ci", ".github/workflows", ".cargo"] {
+        let entries = fs::read_dir(root().join(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        all.extend(
+            entries
+                .map(|entry| entry.path())
+                .filter(|path| path.is_file()),
+        );
+    }
+    all
+}
+
+#[test]
+fn nothing_of_ours_turns_the_feature_on() {
+    let manifests = files("", &["Cargo.toml"]);
+    assert!(manifests.len() >= 12, "{manifests:?}");
+    for path in &manifests {
+        assert_eq!(turned_on(&text(path)), [""; 0], "{}", short(path));
+    }
+    for manifest in ["Cargo.toml", "runtime/Cargo.toml"] {
+        let parsed: toml::Table = text(&root().join(manifest)).parse().expect("a manifest");
+        assert!(parsed["features"].get(FEATURE).is_some(), "{manifest}");
+    }
+    let scripts = scripts();
+    assert!(
+        scripts.iter().any(|path| path.ends_with(".ci/run")),
+        "{scripts:?}"
+    );
+    for path in &scripts {
+        assert_eq!(turns_on(&text(path)), [""; 0], "{}", short(path));
+    }
+    // Tests start cargo, too.
+    let this = root().join("tests/layering/features.rs");
+    let beside = root().join("tests/layering/multicast.rs");
+    let sources = files("", &[".rs"]);
+    let sources = sources
+        .iter()
+        .filter(|path| ![&this, &beside].contains(path));
+    for path in sources {
+        let code = text(path);
+        assert_eq!(turns_on(&code), [""; 0], "{}", short(path));
+        let behind = code.contains("feature = \"multicast\"");
+        let own = [
+            "runtime/src/cuda/",
+            "runtime/src/driver/multicast.rs",
+            "runtime/src/multicast.rs",
+        ];
+        assert!(
+            !behind || own.iter().any(|own| short(path).starts_with(own)),
+            "{}",
+            short(path)
+        );
+    }
+}
+
+#[test]
+fn the_check_sees_who_turns_the_feature_on() {
+    for manifest in [
+        "[features]\ndefault = ['multicast']\n",
+        "[features]\nfast = ['counterflow-runtime/multicast']\n",
+        "[dependencies]\ncounterflow = { path = '..', features = ['unstable', 'multicast'] }\n",
+        "[target.'cfg(unix)'.dev-dependencies.counterflow]\nfeatures = ['multicast']\n",
+        "[workspace.dependencies]\ncounterflow = { features = ['multicast'] }\n",
+        "[package.metadata.docs.rs]\nall-features = true\n",
+        "[[test]]\nname = 'x'\nrequired-features = ['multicast']\n",
+    ] {
+        assert_eq!(turned_on(manifest).len(), 1, "{manifest}");
+    }
+    let own = "[features]\nmulticast = ['counterflow-runtime/multicast']\n[package]\nkeywords = ['multicast']\n";
+    assert_eq!(turned_on(own), [""; 0]);
+    let on = |script: &str| turns_on(script).len();
+    for script in [
+        "cargo test --all-features\n",
+        "cargo build --features unstable,multicast\n",
+        "cargo run -Fmulticast\n",
+        "cargo run -F multicast\n",
+        "cargo build --features=multicast\n",
+        "cargo build --features 'unstable multicast'\n",
+        "cargo build \\\n    --features \\\n    unstable,multicast \\\n    --release\n",
+        "with=multicast\ncargo build --features \"$with\"\n",
+        "cargo build -F ${WITH}\n",
+        "- run: >-\n    cargo test\n    --features\n    multicast\n",
+        "with:\n  features:\n    - unstable\n    - multicast\n",
+        "with:\n  features: [unstable, multicast]\n",
+        "with:\n  command: test\n  args: --all-features\n",
+        "Command::new(\"cargo\").args([\"test\", \"--features\", \"multicast\"])",
+        "Command::new(\"cargo\").arg(\"run\").arg(\"--features\").arg(\"unstable,multicast\")",
+        "cargo([\"-Fmulticast\"])",
+    ] {
+        assert_eq!(on(script), 1, "{script}");
+    }
+    for script in [
+        "# cargo test --features multicast\n",
+        "// cargo test --features multicast\n",
+        "export NCCL_NVLS_ENABLE=0\ncargo test --features unstable\n",
+        "cargo test --features unstable --test multicast\n",
+        "cargo test --features unstable\ncargo run --example multicast\n",
+        "cfg(feature = \"multicast\")",
+    ] {
+        assert_eq!(on(script), 0, "{script}: {:?}", turns_on(script));
+    }
+}
