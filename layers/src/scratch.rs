@@ -32,7 +32,7 @@ impl<T> Pool<T> {
 }
 
 impl<T: Element> Pool<T> {
-    /// A tensor of that shape, in memory for `most` elements. It has anything in it.
+    /// A tensor of that shape, in memory for `most` elements. It has anything in it; of a debug build, NaN.
     pub fn lend(
         self: &Arc<Self>,
         rank: &Communicator,
@@ -47,6 +47,10 @@ impl<T: Element> Pool<T> {
             Some(whole) => whole,
             None => rank.zeros([1, most])?,
         };
+        if cfg!(debug_assertions) {
+            // NaN of every type: who takes what is there for zeros, or for what was there before, has NaN as a result.
+            whole.fill(0xff)?;
+        }
         Ok(Lent {
             tensor: whole.shaped(shape)?,
             back: Some((whole, self.clone())),

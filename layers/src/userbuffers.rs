@@ -136,6 +136,12 @@ impl Initialize {
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
 /// passes is what takes memory.
 ///
+/// Memory is lent for the most rows that [`Initialize::shape`] states, whatever the rows of a call. What a layer saves for its backward pass
+/// takes that, too: a step of few rows saves as much memory as one of the most rows. State the rows that you have, not more.
+///
+/// With [`Flags::ub_bulk_wgrad`](crate::overlap::Flags::ub_bulk_wgrad), which modules have by default, the first backward pass of a new
+/// number of rows builds an op in each layer: it compiles or loads a kernel, and all ranks meet. A layer keeps the 8 latest.
+///
 /// ```
 /// use counterflow::Communicator;
 /// use counterflow_layers::{Initialize, Userbuffers};

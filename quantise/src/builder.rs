@@ -73,6 +73,7 @@ impl<'a> Quantise<'a> {
     }
 
     /// Where codes and scales of the transposed copy go: as [`Quantise::to`], of the shape that [`Quantise::transposed`] has.
+    /// Recipes with one scale a tensor have one for both copies: they take the codes alone, by [`Quantise::transposed`].
     pub fn transposed_to(mut self, quantised: impl Output<'a>) -> Self {
         let mut codes: Argument<'a> = quantised.into();
         if let Some((scales_are, scales)) = codes.take_scales() {
@@ -90,8 +91,7 @@ impl<'a> Quantise<'a> {
     }
 
     /// Takes memory for the scales, padding included: f32, as many as the layout has. Memory of rows and columns has a line
-    /// in each row,
-    /// as the layout has them; a vector has one line behind the other, and so has a slice of another library. Lines of 1×128 in
+    /// in each row, as the layout has them; a vector has one line behind the other, and so has a slice of another library. Lines of 1×128 in
     /// [`RowsLast`] may be longer, and all that is behind the scales is zeroed: so the plane of a chunk takes those of a rank
     /// that has fewer rows.
     ///
@@ -227,6 +227,12 @@ impl<'a> Quantise<'a> {
             recipe.scaling,
             Scaling::Current(Granularity::PerTensor) | Scaling::Delayed
         );
+        if whole && given.uses[1].is_some() {
+            return Err(Error::Usage {
+                what: "scales for the transposed copy, which has the one scale of the tensor".into(),
+                legal: "give its codes by `transposed(…)`; `QuantTensor::new(codes, scales.clone(), Granularity::PerTensor)` is the copy with that scale".into(),
+            });
+        }
         let casts = steps != Steps::Measure;
         let turned = casts && recipe.transposed;
         let x = Some(of(recipe.from, elements).read("x"));

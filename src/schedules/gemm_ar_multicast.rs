@@ -1,7 +1,8 @@
 use crate::prelude::*;
 
 /// y = all_reduce(x · wᵀ), summed in the switch: partials stay where they are computed, the owner of a tile reads the sum of
-/// every rank's copy, and sends it to every rank at once. A rank sends a tile twice, whatever the number of ranks.
+/// every rank's copy, and sends it to every rank at once. A rank sends
+/// (1 + 1/world) of all tiles and receives as many, whatever the number of ranks.
 ///
 /// The switch adds in an order of its own: the same inputs may give other bits. For GPUs whose heap has a multicast view; nothing
 /// chooses it by itself. It was compiled and proved, and has not run on a GPU.

@@ -82,6 +82,7 @@ fn is_traced(schedule: fn() -> Program) {
     let alone = Alone {
         gemm: None,
         communication: 0.0,
+        launch: Some(launch.plain.as_secs_f64()),
     };
     let report = trace::report(&trace, &alone);
     let multiply = report.phases[Phase::Multiply.index()];

@@ -42,6 +42,18 @@ fn turned_on(manifest: &str) -> Vec<String> {
     on.map(|(at, _)| at).collect()
 }
 
+/// Whether a text asks for the feature as rustc has it, `feature = "multicast"`: in code, in flags, or in what a build script says.
+fn names_cfg(text: &str) -> bool {
+    text.split("feature").skip(1).any(|rest| {
+        let value = rest.trim_start_matches(|c: char| c.is_whitespace() || "=\"'\\".contains(c));
+        let between = &rest[..rest.len() - value.len()];
+        between.contains('=')
+            && value.strip_prefix(FEATURE).is_some_and(|end| {
+                !end.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+            })
+    })
+}
+
 /// What of a script, or of a program that starts cargo, turns the feature on: also over several lines, or by a variable.
 fn turns_on(script: &str) -> Vec<String> {
     let lines = script.lines().filter(|line| {
@@ -64,6 +76,10 @@ fn turns_on(script: &str) -> Vec<String> {
         _ => word.strip_prefix("-F").map(str::to_owned),
     };
     let mut found = Vec::new();
+    // Code says so where something is behind the feature: which files may is looked at by itself.
+    if !text.contains("cfg(") && !text.contains("cfg!(") && names_cfg(&text) {
+        found.push(format!("--cfg feature={FEATURE}"));
+    }
     for (at, word) in words.iter().enumerate() {
         if word.ends_with("all-features") {
             found.push((*word).to_owned());
@@ -133,7 +149,7 @@ fn nothing_of_ours_turns_the_feature_on() {
     for path in sources {
         let code = text(path);
         assert_eq!(turns_on(&code), [""; 0], "{}", short(path));
-        let behind = code.contains("feature = \"multicast\"");
+        let behind = names_cfg(&code);
         let own = [
             "runtime/src/cuda/",
             "runtime/src/driver/multicast.rs",
@@ -180,8 +196,28 @@ fn the_check_sees_who_turns_the_feature_on() {
         "Command::new(\"cargo\").args([\"test\", \"--features\", \"multicast\"])",
         "Command::new(\"cargo\").arg(\"run\").arg(\"--features\").arg(\"unstable,multicast\")",
         "cargo([\"-Fmulticast\"])",
+        "RUSTFLAGS='--cfg feature=\"multicast\"' cargo build\n",
+        "export RUSTFLAGS=\"--cfg=feature=\\\"multicast\\\"\"\n",
+        "[build]\nrustflags = ['--cfg', 'feature=\"multicast\"']\n",
+        "fn main() { println!(\"cargo::rustc-cfg=feature=\\\"multicast\\\"\"); }",
     ] {
         assert_eq!(on(script), 1, "{script}");
+    }
+    // In code, too, by whichever spaces: such a file must be one of those that are named.
+    for code in [
+        "cfg(feature = \"multicast\")",
+        "#[cfg(feature=\"multicast\")]\nmod x;",
+        "#[cfg(any(unix, feature\n    = \"multicast\"))]",
+    ] {
+        assert!(names_cfg(code), "{code}");
+    }
+    for code in [
+        "cfg(feature = \"multicast_of\")",
+        "built with the feature `multicast`",
+        "features = multicast",
+        "cfg(feature = \"unstable\")",
+    ] {
+        assert!(!names_cfg(code), "{code}");
     }
     for script in [
         "# cargo test --features multicast\n",
@@ -189,6 +225,8 @@ fn the_check_sees_who_turns_the_feature_on() {
         "export NCCL_NVLS_ENABLE=0\ncargo test --features unstable\n",
         "cargo test --features unstable --test multicast\n",
         "cargo test --features unstable\ncargo run --example multicast\n",
+        "# RUSTFLAGS='--cfg feature=\"multicast\"' cargo build\n",
+        "RUSTFLAGS='--cfg feature=\"unstable\"' cargo build\n",
         "cfg(feature = \"multicast\")",
     ] {
         assert_eq!(on(script), 0, "{script}: {:?}", turns_on(script));

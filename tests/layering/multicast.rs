@@ -90,8 +90,8 @@ fn having(word: &str, paths: &[PathBuf]) -> Vec<PathBuf> {
     panic!("programs come and go: build alone");
 }
 
-/// The programs that `cargo test --workspace` builds, by the sources and manifests of its members: tests, examples, binaries. Those
-/// that ask for a feature are left out.
+/// The programs that `.ci/run` builds for the tests, by the sources and manifests of the members: tests, benches, examples,
+/// binaries. Those that ask for a feature are left out.
 fn expected() -> BTreeSet<String> {
     let manifest = |dir: &str| -> toml::Table {
         let path = root().join(dir).join("Cargo.toml");
@@ -109,6 +109,7 @@ fn expected() -> BTreeSet<String> {
         for (kind, folder) in [
             ("test", "tests"),
             ("example", "examples"),
+            ("bench", "benches"),
             ("bin", "src/bin"),
         ] {
             let told = manifest.get(kind).and_then(toml::Value::as_array);
@@ -245,7 +246,14 @@ fn the_scan_of_binaries_sees_every_profile() {
     assert_eq!(missing(&expected, &programs), ["left-out"]);
     fs::remove_dir_all(target).expect("removed");
     // As they lie in the folders.
-    for name in ["layering", "tile", "counterflow-run", "library", "kernels"] {
+    for name in [
+        "layering",
+        "tile",
+        "counterflow-run",
+        "library",
+        "kernels",
+        "pipeline",
+    ] {
         assert!(self::expected().contains(name), "{name}");
     }
 }
@@ -322,5 +330,11 @@ fn the_pack_is_scanned_before_it_is_closed() {
     let scan = pack
         .find(&format!("grep -rlaF {} ", call()))
         .expect("a scan");
-    assert!(scan < pack.find("\ntar ").expect("the archive"));
+    let archive = pack.find("\ntar ").expect("the archive");
+    let ends = pack[scan..].find("\n    exit 1\nfi\n").expect("an end") + scan;
+    assert!(scan < ends && ends < archive);
+    assert!(
+        !pack[scan..ends].contains("\nfi\n"),
+        "it ends what the scan begins"
+    );
 }

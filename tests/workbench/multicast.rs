@@ -2,7 +2,7 @@
 
 use super::{Output, bad, good, has};
 use counterflow::{families, schedules};
-use counterflow_workbench::{REJECTED, Schedule, Surroundings, USAGE, run_of};
+use counterflow_workbench::{Schedule, Surroundings, USAGE, run_of};
 use serde_json::Value as Json;
 
 /// The whole library, as its example has it.
@@ -69,20 +69,15 @@ fn what_needs_no_gpu_reaches_them() {
 #[test]
 fn no_verb_runs_them_on_a_gpu() {
     for name in names() {
-        for words in [
-            "run --device cuda",
-            "demo --device cuda",
-            "trace --device cuda",
-            "bench --shape 512x512x256",
-            "bench --shape 512x512x256 --sweep",
+        for (words, code) in [
+            ("run --device cuda", USAGE),
+            ("demo --device cuda", USAGE),
+            ("trace --device cuda", USAGE),
+            ("bench --shape 512x512x256", USAGE),
+            ("bench --shape 512x512x256 --sweep", USAGE),
         ] {
             let verb = words.split(' ').next().expect("a verb");
             let told = tell(&format!("{name} {words}"));
-            let code = if told.code == REJECTED {
-                REJECTED
-            } else {
-                USAGE
-            };
             let refused = format!("`{verb}` of {name} on GPUs: it needs a multicast object");
             bad(&told, code, &[&refused, "run --device cpu"]);
         }
@@ -96,8 +91,12 @@ fn predictions_of_a_family_compare_the_multicast_forms() {
         let json: Json = serde_json::from_str(&tell(words).out).expect("an object");
         let why = json["chosen"]["why"].as_str().expect("a reason");
         assert!(why.starts_with("by the model: "), "{why}");
-        why.contains("ag_gemm_multicast ")
+        let published = "by rates that others published, not measured by us";
+        let told = json["chosen"]["by_published_rates"] == true;
+        assert_eq!(told, why.contains(published), "{why}");
+        [why.contains("ag_gemm_multicast "), told]
     };
-    assert!(!compared(words));
-    assert!(compared(&format!("{words} --multicast")));
+    assert_eq!(compared(words), [false; 2]);
+    // Whichever form is chosen.
+    assert_eq!(compared(&format!("{words} --multicast")), [true; 2]);
 }

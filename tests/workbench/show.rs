@@ -51,8 +51,8 @@ fn predict_draws_a_timeline_and_writes_a_trace() {
 fn predict_says_what_multicast_would_bring_by_published_rates() {
     let told = good(tell(AG, "predict --multicast"));
     let wanted = [
-        "multicast by published rates, not measured by us: 320 GB/s by stores to each rank, 480 through the switch",
-        "`x.on(peer)[p] = x[p]`\n    one store to every rank: sends 1.6 MB, receives 1.6 -> sends 0.5 MB, receives 1.6; links 4.9 -> 3.3 to 4.9 µs",
+        "multicast by published rates, not measured by us: 344 GB/s by stores, 450 where the switch both sums and stores everywhere",
+        "`x.on(peer)[p] = x[p]`\n    one store to every rank: sends 1.6 MB, receives 1.6 -> sends 0.5 MB, receives 2.1; links 4.6 -> 6.1 µs",
         "in all\n    links, not the launch: sends 1.6 MB",
     ];
     has(&told.out, &wanted);

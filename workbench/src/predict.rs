@@ -53,7 +53,12 @@ fn of_family(
     let sms = |_: &Program| machine.sms;
     let chosen = family::choose(&tables, gpu(&machine), family, base, shape, sms)?;
     let told = format!("{} at {shape}: {}", family.name(), chosen.name);
-    console.say(format!("**chosen** for {told}, {}", chosen.why));
+    // Also where a form that goes to one rank is the fastest: it was compared by those rates.
+    let why = match request.multicast {
+        true => format!("{}; {}", chosen.why, switch::RATES),
+        false => chosen.why.to_string(),
+    };
+    console.say(format!("**chosen** for {told}, {why}"));
     let stages = family.candidates()[chosen.candidate].stages();
     if request.trace.is_some() && stages.len() > 1 {
         return Err(Error::Usage {
@@ -76,7 +81,11 @@ fn of_family(
         fields.insert("schedule".into(), own.program.name.into());
         each.push(Json::Object(fields));
     }
-    let fields = json!({ "candidate": chosen.name, "why": chosen.why.to_string() });
+    let fields = json!({
+        "candidate": chosen.name,
+        "why": why,
+        "by_published_rates": request.multicast,
+    });
     Ok(Outcome::good(Map::from_iter([
         ("chosen".into(), fields),
         ("stages".into(), each.into()),

@@ -47,12 +47,17 @@ fn microseconds(seconds: f64) -> String {
 
 fn line(what: &str, way: &str, brings: &Brings) -> String {
     let [best, worst] = brings.after.map(microseconds);
+    let after = if best == worst {
+        best
+    } else {
+        format!("{best} to {worst}")
+    };
     let mega = |bytes: [u64; 2]| {
         let [sent, received] = bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6));
         format!("sends {sent} MB, receives {received}")
     };
     format!(
-        "  {what}\n    {way}: {} -> {}; links {} -> {best} to {worst} µs",
+        "  {what}\n    {way}: {} -> {}; links {} -> {after} µs",
         mega(brings.unicast),
         mega(brings.switch),
         microseconds(brings.before)
@@ -79,7 +84,7 @@ pub(super) fn brings(ready: &Ready, texts: &[String], console: &mut Console<'_>)
     } = multicast(&ready.kernel, &ready.plan);
     let text = |op: usize| texts.get(op).map_or("", |text| &text[..]);
     console.say(format!(
-        "**multicast** by published rates, not measured by us: {} GB/s by stores to each rank, {} through the switch; the busiest rank",
+        "**multicast** by published rates, not measured by us: {:.0} GB/s by stores, {:.0} where the switch both sums and stores everywhere; the busiest rank",
         UNICAST / 1e9,
         IN_SWITCH / 1e9
     ));

@@ -6,7 +6,7 @@ use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{Home, PartitionId, StoreMode, Var};
 use crate::sm90::cta::instruction_k;
 use crate::tiling::{Major, Tile, Tiling};
-use crate::warp::{FragmentOp, Node, Pipeline};
+use crate::warp::{FragmentOp, Node, Pipeline, Whose};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
@@ -65,14 +65,20 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     wanted
 }
 
-/// Accesses of every rank's memory at once. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary
+/// Accesses of every rank's memory at once, with the signals and fences of such a kernel. Of a warp's 16 bytes a lane, so many stand one after another; a store is an ordinary
 /// one in machine code, since its address says where it goes.
 fn everywhere(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     // As multicast.cuh has them.
     const STORES: u32 = 4;
     const SUMS: u32 = 2;
     let mut wanted: Vec<(&'static str, u32)> = Vec::new();
+    let (mut signals, mut fences) = (0, 0);
     pipeline.visit(|node| {
+        signals += u32::from(matches!(node, Node::CounterAdd { .. } | Node::Flush { .. }));
+        // A signal everywhere has its own fence behind it.
+        let everywhere =
+            matches!(node, Node::CounterAdd { whose, .. } if *whose == Whose::Everywhere);
+        fences += u32::from(everywhere || matches!(node, Node::FenceAlias));
         if !node.is_everywhere() {
             return;
         }
@@ -98,6 +104,11 @@ fn everywhere(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
             None => wanted.push((kind, times)),
         }
     });
+    if pipeline.kernel.needs_multicast() {
+        // Signals to one rank and to all are one instruction. A fence between two addresses puts predicates away, then has a
+        // barrier, and takes them back: nothing else of a kernel does.
+        wanted.extend([("REDG.E.ADD.64", signals), ("UR2UP", fences)]);
+    }
     wanted
 }
 

@@ -6,7 +6,7 @@
 //! events per packet with any number of transfers; exact processor sharing would change every rate at each event.
 //! Receivers queue without blocking their senders' other packets: the switch does not block.
 //!
-//! A store to every rank occupies its sender's link once, and that of each receiver. A sum in the switch occupies the link of
+//! A store to every rank occupies its sender's link once, and that of each receiver, its sender too. A sum in the switch occupies the link of
 //! every rank whose copy it reads, the reader's own too, and then the reader's once.
 
 use super::cost::{Ps, at_rate};
@@ -66,7 +66,7 @@ impl Servers {
     pub(super) fn depart(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut departs = now;
-        for src in ends(transfer.src, None, self.out.len()) {
+        for src in ends(transfer.src, self.out.len()) {
             let free = &mut self.out[src];
             let start = now.max(*free);
             *free = start + time;
@@ -79,7 +79,7 @@ impl Servers {
     pub(super) fn arrive(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut landed = now + at_rate(bytes, transfer.path.issuer);
-        for dst in ends(transfer.dst, Some(transfer.src), self.into.len()) {
+        for dst in ends(transfer.dst, self.into.len()) {
             let free = &mut self.into[dst];
             *free = now.max(*free) + time;
             landed = landed.max(*free);
@@ -95,14 +95,12 @@ impl Servers {
     }
 }
 
-/// The ranks at one end of a transfer: one, or all `but` one. A world of one rank has no links.
-fn ends(end: u16, but: Option<u16>, world: usize) -> impl Iterator<Item = usize> {
-    let range = match end {
-        EVERYWHERE if world > 1 => 0..world,
-        EVERYWHERE => 0..0,
+/// The ranks at one end of a transfer: one, or all.
+fn ends(end: u16, world: usize) -> std::ops::Range<usize> {
+    match end {
+        EVERYWHERE => 0..world,
         one => usize::from(one)..usize::from(one) + 1,
-    };
-    range.filter(move |rank| end != EVERYWHERE || but.map(usize::from) != Some(*rank))
+    }
 }
 
 /// The first of the ranks `from..world` that a copy engine's store to every rank goes to: its source has it already.

@@ -1,22 +1,49 @@
 //! Predicted gain of NVLink multicast for the statements of a plan, by rates that others published. Nobody measured it here.
 //!
-//! One store to a multicast address reaches every rank: what leaves a rank once for each of the others would leave it once. A
-//! sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
+//! One store to a multicast address reaches every rank: what leaves a rank once for each of the others would leave it once, and
+//! come back to it once. A sum in the switch arrives once: what arrives from each of the others, to be added, would arrive as one. So two kinds of
 //! statements gain, those that send the same to all others, and those that send partial sums to whom adds them.
 
 use super::volume::{Crossing, EVERYWHERE, crossings};
-use crate::kernel::{Kernel, OpId};
+use crate::kernel::{Access, Kernel, OpId, visit};
 use crate::plan::Plan;
-use crate::program::{AtEnd, TensorId};
+use crate::program::{AtEnd, Home, TensorId};
 use crate::region::Rectangle;
 use crate::unroll::StepKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes a second and direction that NCCL's own model gives its kernels on Hopper, by stores to each rank: published, not measured
+const GIB: f64 = (1 << 30) as f64;
+
+/// Bytes a second and direction that NCCL's own model gives its kernels on Hopper (`src/sym_kernels.cc`, its 320 GB are of 2^30
+/// bytes): by stores to each rank, and also by a store to every rank alone or a sum in the switch alone. Published, not measured
 /// by us.
-pub const UNICAST: f64 = 320e9;
-/// The same through the switch.
-pub const IN_SWITCH: f64 = 480e9;
+pub const UNICAST: f64 = 320.0 * GIB;
+/// The same where one kernel sums in the switch and stores the sums to every rank. That source gives it 480 GiB, which is more than
+/// NVLink 4 carries in a direction, so this is what the link carries.
+pub const IN_SWITCH: f64 = 450e9;
+
+/// The published rate of what goes through the switch, where a kernel sums there, stores to every rank, or both.
+const fn published_rate(sums: bool, stores: bool) -> f64 {
+    if sums && stores { IN_SWITCH } else { UNICAST }
+}
+
+/// The same of a kernel as it is written. A copy engine has no multicast.
+pub(super) fn rate(kernel: &Kernel) -> f64 {
+    let (mut sums, mut stores) = (false, false);
+    for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
+        visit(&role.body, &mut |op| {
+            for (region, access) in op.kind.regions() {
+                if region.home == Home::Everywhere {
+                    match access {
+                        Access::Read => sums = true,
+                        Access::Write | Access::Add => stores = true,
+                    }
+                }
+            }
+        });
+    }
+    published_rate(sums, stores)
+}
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -51,7 +78,8 @@ pub struct Brings {
     pub switch: [u64; 2],
     /// Seconds of the busier direction of that rank's link at [`UNICAST`].
     pub before: f64,
-    /// The same through the switch, at [`IN_SWITCH`] and at [`UNICAST`]: at best, and if its links are no faster for it.
+    /// The same through the switch, at best and if its links are no faster for it: at [`IN_SWITCH`] where the launch both sums there
+    /// and stores to every rank, otherwise twice at [`UNICAST`].
     pub after: [f64; 2],
 }
 
@@ -70,6 +98,8 @@ pub struct Multicast {
 #[derive(Default)]
 struct Moves {
     way: Option<Way>,
+    /// Whether the switch sums, and whether it stores to every rank, where a statement is written so.
+    written: [bool; 2],
     /// By rank: sent and received, by unicast and through the switch.
     unicast: Vec<[u64; 2]>,
     switch: Vec<[u64; 2]>,
@@ -84,9 +114,9 @@ struct Moves {
 /// let (series, plan) = example::proven();
 /// let found: Multicast = multicast(series.kernel(), &plan);
 /// let (_, way, brings): (_, Way, Brings) = found.statements[0];
-/// assert_eq!(way, Way::Everywhere); // each rank sends its rows to all others: here to one
+/// assert_eq!(way, Way::None); // each rank sends its rows to all others: here there is one
 /// assert_eq!(brings.unicast, brings.switch);
-/// println!("{} µs of the links, not {}", found.all.after[0] * 1e6, found.all.before * 1e6);
+/// println!("{} µs of the links, now {}", found.all.after[0] * 1e6, found.all.before * 1e6);
 /// ```
 pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
     let world = plan.geometry.world as usize;
@@ -96,11 +126,9 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
         for step in &agent.steps {
             for moved in crossings(kernel, agent, &step.kind) {
                 let way = way(kernel, &alike, step.op, moved, &step.kind);
-                let moves = statements.entry(step.op).or_insert_with(|| Moves {
-                    way: None,
-                    unicast: vec![[0; 2]; world],
-                    switch: vec![[0; 2]; world],
-                });
+                let moves = statements
+                    .entry(step.op)
+                    .or_insert_with(|| Moves::none(world));
                 moves.way = Some(
                     moves
                         .way
@@ -110,11 +138,8 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
             }
         }
     }
-    let mut all = Moves {
-        way: None,
-        unicast: vec![[0; 2]; world],
-        switch: vec![[0; 2]; world],
-    };
+    let rate = best_rate(statements.values());
+    let mut all = Moves::none(world);
     let each = statements.into_iter().map(|(op, moves)| {
         let moves = moves.through_switch(world);
         for (sum, own) in [
@@ -125,14 +150,14 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
                 *sum = [sum[0] + own[0], sum[1] + own[1]];
             }
         }
-        (op, moves.way.unwrap_or(Way::None), moves.brings())
+        (op, moves.way.unwrap_or(Way::None), moves.brings(rate))
     });
     let statements: Vec<_> = each.collect();
     // They share the links: one after another, each at its rate.
     let all = Brings {
         before: statements.iter().map(|(.., brings)| brings.before).sum(),
         after: [0, 1].map(|at| statements.iter().map(|(.., brings)| brings.after[at]).sum()),
-        ..all.brings()
+        ..all.brings(rate)
     };
     Multicast {
         statements,
@@ -141,14 +166,26 @@ pub fn multicast(kernel: &Kernel, plan: &Plan) -> Multicast {
     }
 }
 
-/// For each statement, rank and source: to whom the same bytes go.
-type Alike = BTreeMap<(OpId, u16, [u32; 5]), BTreeSet<u16>>;
+/// At best, if every statement went through the switch that can.
+fn best_rate<'a>(statements: impl Iterator<Item = &'a Moves>) -> f64 {
+    let (mut sums, mut stores) = (false, false);
+    for moves in statements {
+        sums |= moves.way == Some(Way::Sum) || moves.written[0];
+        stores |= moves.way == Some(Way::Everywhere) || moves.written[1];
+    }
+    published_rate(sums, stores)
+}
 
-/// A rectangle without its rank.
-fn place(of: &Rectangle) -> [u32; 5] {
-    let buffer = u32::from(of.tensor.0);
+/// For each statement, rank, source of a copy and place: to whom the same bytes go.
+type Alike = BTreeMap<(OpId, u16, Option<Place>, Place), BTreeSet<u16>>;
+
+/// A rectangle without its rank: tensor, slot, rows and columns.
+type Place = [u32; 6];
+
+fn place(of: &Rectangle) -> Place {
     [
-        buffer,
+        u32::from(of.tensor.0),
+        u32::from(of.slot),
         of.rows.start,
         of.rows.end,
         of.columns.start,
@@ -161,10 +198,10 @@ fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
     for agent in &plan.agents {
         for step in &agent.steps {
             for moved in crossings(kernel, agent, &step.kind) {
-                if let Some(dst) = written(&step.kind)
+                if let Some((src, dst)) = written(&step.kind)
                     && moved.src == agent.rank
                 {
-                    all.entry((step.op, agent.rank, place(dst)))
+                    all.entry((step.op, agent.rank, src.map(place), place(dst)))
                         .or_default()
                         .insert(moved.dst);
                 }
@@ -174,9 +211,11 @@ fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
     all
 }
 
-fn written(step: &StepKind) -> Option<&Rectangle> {
+/// What a step writes, with what a copy reads.
+const fn written(step: &StepKind) -> Option<(Option<&Rectangle>, &Rectangle)> {
     match step {
-        StepKind::Copy { dst, .. } | StepKind::Store { dst, .. } => Some(dst),
+        StepKind::Copy { dst, src } => Some((Some(src), dst)),
+        StepKind::Store { dst, .. } => Some((None, dst)),
         StepKind::Wait { .. }
         | StepKind::Signal { .. }
         | StepKind::Dot { .. }
@@ -190,11 +229,15 @@ fn way(kernel: &Kernel, alike: &Alike, op: OpId, moved: Crossing, step: &StepKin
     if moved.src == EVERYWHERE || moved.dst == EVERYWHERE {
         return Way::Already;
     }
-    let Some(dst) = written(step) else {
+    // The only other rank: one store, or one part of a sum, is all there is.
+    if kernel.variant.world == 2 {
+        return Way::None;
+    }
+    let Some((src, dst)) = written(step) else {
         return Way::None;
     };
     let to = alike
-        .get(&(op, moved.src, place(dst)))
+        .get(&(op, moved.src, src.map(place), place(dst)))
         .map_or(0, BTreeSet::len);
     if to as u32 == kernel.variant.world - 1 {
         return Way::Everywhere;
@@ -215,14 +258,28 @@ fn partial(kernel: &Kernel, buffer: TensorId) -> bool {
 }
 
 impl Moves {
+    fn none(world: usize) -> Moves {
+        Moves {
+            unicast: vec![[0; 2]; world],
+            switch: vec![[0; 2]; world],
+            ..Moves::default()
+        }
+    }
+
     fn add(&mut self, Crossing { src, dst, bytes }: Crossing, world: usize) {
+        self.written[0] |= src == EVERYWHERE;
+        self.written[1] |= dst == EVERYWHERE;
         let others = |but: u16| (0..world as u16).filter(move |rank| *rank != but);
         match (src, dst) {
             (src, EVERYWHERE) => {
                 // By unicast it would leave once for each.
                 self.unicast[usize::from(src)][0] += bytes * (world as u64 - 1);
                 self.switch[usize::from(src)][0] += bytes;
-                others(src).for_each(|dst| self.received(dst, bytes));
+                others(src).for_each(|dst| self.unicast[usize::from(dst)][1] += bytes);
+                // The switch writes every rank's copy, also that of the rank which stores.
+                self.switch
+                    .iter_mut()
+                    .for_each(|[_, received]| *received += bytes);
             }
             (EVERYWHERE, dst) => {
                 self.unicast[usize::from(dst)][1] += bytes * (world as u64 - 1);
@@ -238,17 +295,12 @@ impl Moves {
         }
     }
 
-    fn received(&mut self, dst: u16, bytes: u64) {
-        self.unicast[usize::from(dst)][1] += bytes;
-        self.switch[usize::from(dst)][1] += bytes;
-    }
-
-    /// With what the switch would carry.
+    /// With what the switch would carry: a store comes back to its sender once, and a sum also reads its reader's copy.
     fn through_switch(mut self, world: usize) -> Moves {
         let others = (world as u64 - 1).max(1);
         let each = self.unicast.iter().map(|[sent, received]| match self.way {
-            Some(Way::Everywhere) => [sent / others, *received],
-            Some(Way::Sum) => [sent * world as u64 / others, received / others],
+            Some(Way::Everywhere) => [sent / others, received + sent / others],
+            Some(Way::Sum) => [sent + received / others, received / others],
             Some(Way::Already | Way::None) | None => [*sent, *received],
         });
         if self.way != Some(Way::Already) {
@@ -257,8 +309,8 @@ impl Moves {
         self
     }
 
-    /// Of the busiest rank.
-    fn brings(&self) -> Brings {
+    /// Of the busiest rank, through the switch at `best`.
+    fn brings(&self, best: f64) -> Brings {
         let most = |of: &[[u64; 2]]| {
             of.iter()
                 .copied()
@@ -275,7 +327,7 @@ impl Moves {
             after: match self.way {
                 Some(Way::None) | None => [before; 2],
                 Some(Way::Everywhere | Way::Sum | Way::Already) => {
-                    [IN_SWITCH, UNICAST].map(|rate| seconds(switch, rate))
+                    [best, UNICAST].map(|rate| seconds(switch, rate))
                 }
             },
         }

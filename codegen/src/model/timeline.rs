@@ -5,8 +5,9 @@
 //!   L2, plus a fixed overhead, and at least the time of its operands from memory if nobody read them before. Waves
 //!   follow from that. The SMs of a pair read what consecutive tiles share once, while they are in step. A finished
 //!   tile is stored while the next one is computed. Comm CTAs that are done claim tiles, too.
-//! - A store to every rank leaves a rank's link once, and a sum in the switch arrives there once, both at the rate that others
-//!   published ([`IN_SWITCH`]): not measured by us. A copy engine goes to one rank after another.
+//! - A store to every rank leaves a rank's link once and arrives at every rank, its sender too. A sum in the switch arrives once.
+//!   Both have the rate that others published ([`IN_SWITCH`](super::IN_SWITCH) in a kernel that does both, otherwise
+//!   [`UNICAST`](super::UNICAST)): not measured by us. A copy engine goes to one rank after another.
 //! - The transfers on each direction of a rank's link share it (`links.rs`). A CTA issues at the measured rate at most.
 //!   A copy engine makes one copy after another, each with its fixed cost.
 //! - A wait ends when the last signal that it needs has arrived, one latency after it was sent. Scratch credits were
@@ -19,13 +20,13 @@
 //! [`Machine::h200`] says; [`Machine::at_power_limit`] has the sustained rate), clusters of three that start
 //! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
-//! cluster, what one CTA can issue to a multicast address (nobody published it), the arithmetic of amaxes and of scales that are made (not measured), ranks that start at different times, and
+//! cluster, what one CTA can issue to a multicast address (not measured by us), the arithmetic of amaxes and of scales that are made (not measured), ranks that start at different times, and
 //! anything else that runs on the GPUs.
 
 use super::event::{Event, Flow};
 use super::sim::Sim;
 use super::state::{Mode, lane_count};
-use super::switch::IN_SWITCH;
+use super::switch;
 use super::volume::Volume;
 use crate::diag::Diagnostic;
 use crate::kernel::{Kernel, RoleKind};
@@ -98,7 +99,11 @@ pub fn predict(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<Timeli
     let alone = Sim::new(kernel, plan, machine, Mode::GemmAlone).run_all()?;
     let volume = Volume::of(kernel, plan);
     let (least, link_rate) = match kernel.needs_multicast() {
-        true => (volume.least_of_a_link_by_switch(), IN_SWITCH),
+        // Other statements may go to one rank, faster.
+        true => (
+            volume.least_of_a_link_by_switch(),
+            switch::rate(kernel).max(machine.link_copy_engine),
+        ),
         false => (volume.least_of_a_link(), machine.link_copy_engine),
     };
     Ok(Timeline {

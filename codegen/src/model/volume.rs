@@ -30,16 +30,16 @@ use crate::unroll::{Agent, StepKind};
 pub struct Volume {
     /// Number of ranks.
     pub world: u32,
-    /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver. A sum in the switch reads every
-    /// rank's copy, so also that of the rank that asks: `s` and `d` are the same there.
+    /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver, its sender too, and a sum in the
+    /// switch for each copy that it reads, also that of the rank that asks: `s` and `d` are the same there.
     pub pairs: Vec<u64>,
     /// Bytes each rank sends. A multicast counts once; of a sum in the switch every rank sends its copy.
     pub sent: Vec<u64>,
     /// Bytes each rank receives. A sum in the switch counts once.
     pub received: Vec<u64>,
-    /// Bytes that each op moves over links, by [`OpId`].
+    /// Bytes that each op moves to other ranks, by [`OpId`]: without what a multicast also brings back to its sender.
     pub by_op: Vec<u64>,
-    /// Bytes that ops on each buffer move over links, by [`TensorId`]. A copy between two buffers counts for both.
+    /// Bytes that ops on each buffer move to other ranks, by [`TensorId`]. A copy between two buffers counts for both.
     pub by_buffer: Vec<u64>,
     /// The least bytes that each rank must send for sums over ranks and exchanges.
     pub least_sent: Vec<u64>,
@@ -77,7 +77,7 @@ pub fn crossings<'a>(
 ) -> impl Iterator<Item = Crossing> + use<'a> {
     let world = kernel.variant.world as u16;
     let in_turn = kernel.roles[usize::from(agent.role)].kind.sequential();
-    let crossing = crossing(kernel, agent.rank, step).filter(|_| world > 1);
+    let crossing = crossing(kernel, agent.rank, step);
     crossing.into_iter().flat_map(move |all| {
         let turns = if in_turn && all.dst == EVERYWHERE {
             world
@@ -90,7 +90,7 @@ pub fn crossings<'a>(
     })
 }
 
-/// The bytes that a step of rank `rank` moves over links, if any, as if all went at once.
+/// The bytes that a step of rank `rank` moves over links, if any, as if all went at once. A world of one rank has no links.
 pub(super) fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
     let (src, dst, bytes) = match step {
         StepKind::Copy { dst, src } => (end(src.owner), end(dst.owner), src.bytes(kernel)),
@@ -103,7 +103,7 @@ pub(super) fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Cr
         | StepKind::Dot { .. }
         | StepKind::OwnTerm { .. } => return None,
     };
-    (src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
+    (kernel.variant.world > 1 && src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
 }
 
 /// The buffers of a step that moves data, each once.
@@ -199,30 +199,31 @@ impl Volume {
             .max(average)
     }
 
-    /// The same where the switch may send one copy to every rank, and add up every rank's: what is sent to be added may arrive as
-    /// one, so nothing follows from what all ranks move together.
+    /// The same where the switch may send one copy to every rank and add up every rank's. There the average over all ranks is no
+    /// least: what several ranks send to be added may arrive as one.
     pub(super) fn least_of_a_link_by_switch(&self) -> u64 {
         let all = self.least_sent.iter().chain(&self.least_received);
         all.copied().max().unwrap_or(0)
     }
 
     fn add(&mut self, op: OpId, Crossing { src, dst, bytes }: Crossing) {
-        let others = |but: u16| (0..self.world as u16).filter(move |rank| *rank != but);
+        let all = 0..self.world as u16;
         let links: Vec<(u16, u16)> = match (src, dst) {
-            (_, EVERYWHERE) => others(src).map(|dst| (src, dst)).collect(),
-            (EVERYWHERE, _) => (0..self.world as u16).map(|src| (src, dst)).collect(),
+            (_, EVERYWHERE) => all.map(|dst| (src, dst)).collect(),
+            (EVERYWHERE, _) => all.map(|src| (src, dst)).collect(),
             _ => vec![(src, dst)],
         };
-        let (mut sent, mut received) = (None, None);
+        let own = |rank: u16| dst == EVERYWHERE && rank == src;
+        let (mut left, mut received) = (None, None);
         for (src, dst) in links {
             self.pairs[usize::from(src) * self.world as usize + usize::from(dst)] += bytes;
             // A multicast leaves its sender once, and a sum in the switch arrives once.
-            if sent.replace(src) != Some(src) {
+            if left.replace(src) != Some(src) {
                 self.sent[usize::from(src)] += bytes;
             }
             if received.replace(dst) != Some(dst) {
                 self.received[usize::from(dst)] += bytes;
-                self.by_op[usize::from(op.0)] += bytes;
+                self.by_op[usize::from(op.0)] += if own(dst) { 0 } else { bytes };
             }
         }
     }
@@ -263,7 +264,7 @@ impl Volume {
 
     /// A warning with the statements that move more than necessary, and why. None if there are none.
     pub fn warnings(&self, kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
-        let (total, least) = (self.total(), self.least_total());
+        let (total, least) = (self.by_op.iter().sum(), self.least_total());
         if total <= least {
             return Vec::new();
         }

@@ -2,7 +2,7 @@
 
 use super::cost::Ps;
 use super::event::EventKind;
-use super::links::{Transfer, receiver};
+use super::links::Transfer;
 use super::sim::{Action, Sim, Waiting};
 use super::state::{Did, Mode};
 use super::volume::{Crossing, EVERYWHERE, crossing, end};
@@ -260,9 +260,10 @@ impl Sim<'_> {
     ) -> Did {
         let rank = self.workers[w].rank;
         let (bytes, dst) = (self.kernel.tile_bytes(dst), end(dst.owner));
-        if dst == rank || self.mode == Mode::GemmAlone {
+        let own = dst == rank || self.plan.geometry.world == 1;
+        if own || self.mode == Mode::GemmAlone {
             // An add in place reads the old contents.
-            let adds = mode == StoreMode::Add && dst == rank;
+            let adds = mode == StoreMode::Add && own;
             let moved = if adds { 2 * bytes } else { bytes };
             let end = self
                 .servers
@@ -296,13 +297,7 @@ impl Sim<'_> {
     fn transfer(&mut self, w: usize, op: OpId, Crossing { src, dst, bytes }: Crossing) -> Did {
         // A copy engine has no multicast: it goes to one rank after another.
         let turns = dst == EVERYWHERE && self.role(w).sequential();
-        let first = match turns {
-            true => receiver(0, src, self.plan.geometry.world),
-            false => Some(dst),
-        };
-        let Some(dst) = first else {
-            return Did::Step;
-        };
+        let dst = if turns { u16::from(src == 0) } else { dst };
         let push = src == self.workers[w].rank && src != EVERYWHERE;
         self.send(Transfer {
             worker: w as u32,

@@ -5,7 +5,8 @@
 //! tensor touches its scales, too: [`StepKind::planes`](crate::unroll::StepKind::planes) lists a rectangle of each.
 //!
 //! [`Rectangle::boxes`] is the only expansion. A box is a rectangle of one plane, in one shard, in one rank's memory. Races,
-//! credits, coverage, both levels of the emulator, copies of the host, volume and model read boxes. A shard is not a rank:
+//! coverage, both levels of the emulator and copies of the host read boxes. Volume, and the model's workers and switch, need only
+//! sizes: [`Rectangle::bytes`]. Credits read the regions of an op, by [`OpKind::regions`](crate::kernel::OpKind::regions). A shard is not a rank:
 //! [`Geometry::owner`](crate::shape::Geometry::owner) says who owns it.
 
 mod boxes;

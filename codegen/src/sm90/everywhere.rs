@@ -136,9 +136,9 @@ fn drop_groups(list: &mut Vec<Node>) {
 
 /// Cells and elements that are added to both at every rank's address and at one rank's own: refused at the second statement.
 ///
-/// Adds are whole only where they are morally strong (PTX ISA 8.10.3), which those at two addresses of one memory are not: they are
-/// of two proxies (8.6, 8.7). A fence orders what a path leads through, but nothing orders adds of two ranks. A copy engine goes to
-/// one rank after another, at their own addresses.
+/// PTX promises that overlapping atomic operations are whole (8.7.2), and does not say that an add by the switch is one of them: one
+/// of two such adds might be lost. A fence orders what one rank does before it and after it, and nothing orders the adds of two
+/// ranks. A copy engine may do both: it adds at each rank's own address, one rank after another.
 pub(super) fn added_at_two_addresses(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut known: BTreeMap<Added, bool> = BTreeMap::new();
     let mut found = Vec::new();

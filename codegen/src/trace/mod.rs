@@ -11,7 +11,7 @@
 //! let (series, plan) = example::proven();
 //! let timeline = model::predict(series.kernel(), &plan, &Machine::h200())?;
 //! let trace: Trace = trace::predicted(series.kernel(), &timeline);
-//! let alone = Alone { gemm: Some(timeline.gemm_alone), communication: timeline.least_link };
+//! let alone = Alone { gemm: Some(timeline.gemm_alone), communication: timeline.least_link, launch: None };
 //! let report: Report = trace::report(&trace, &alone);
 //! for (phase, seconds) in Phase::ALL.iter().zip(report.phases) {
 //!     println!("{}: {seconds} s of a CTA", phase.name());

@@ -15,6 +15,8 @@ pub struct Alone {
     pub gemm: Option<f64>,
     /// The least bytes over the busiest link at its best rate, in seconds.
     pub communication: f64,
+    /// The launch without probes, timed as the product was, in seconds. `None`: the trace's own time.
+    pub launch: Option<f64>,
 }
 
 /// What a trace says. Times are in seconds.
@@ -97,13 +99,13 @@ pub fn report(trace: &Trace, alone: &Alone) -> Report {
         }
     }
     let overlap = alone.gemm.filter(|_| alone.communication > 0.0);
+    let launch = alone.launch.unwrap_or(trace.total);
     Report {
         total: trace.total,
         phases,
         by_rank,
-        exposed: alone.gemm.map(|gemm| (trace.total - gemm).max(0.0)),
-        overlap: overlap
-            .map(|gemm| (gemm + alone.communication - trace.total) / alone.communication),
+        exposed: alone.gemm.map(|gemm| (launch - gemm).max(0.0)),
+        overlap: overlap.map(|gemm| (gemm + alone.communication - launch) / alone.communication),
         waits: waits(trace, &exposed),
         ladders: ladders(trace),
     }

@@ -9,7 +9,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::volume::EVERYWHERE;
 use counterflow_codegen::model::{
-    EventKind, IN_SWITCH, Machine, Multicast, Timeline, UNICAST, Volume, Way, multicast, predict,
+    EventKind, Machine, Multicast, Timeline, Volume, Way, multicast, predict,
 };
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
@@ -19,13 +19,36 @@ use counterflow_codegen::variant::{Arch, Variant};
 const WORLD: u32 = 4;
 
 fn found(program: &Program, shape: &Shape) -> Multicast {
+    in_world(program, WORLD, shape)
+}
+
+fn in_world(program: &Program, world: u32, shape: &Shape) -> Multicast {
     let kernel = lower(
         program,
-        &Variant::new(WORLD).arch(Arch::Cpu).dtype(Dtype::Bf16),
+        &Variant::new(world).arch(Arch::Cpu).dtype(Dtype::Bf16),
     )
     .unwrap_or_else(|found| panic!("{found}"));
     let plan = Plan::new(&kernel, shape, &Machine::h200());
     multicast(&kernel, &plan.unwrap_or_else(|found| panic!("{found}")))
+}
+
+fn gains_nothing(program: &Program, world: u32, shape: &Shape) {
+    let found = in_world(program, world, shape);
+    let told = format!("{} in a world of {world}", program.name);
+    assert!(!found.statements.is_empty(), "{told}");
+    for (_, way, brings) in &found.statements {
+        assert_eq!(*way, Way::None, "{told}");
+        let same = (brings.after, brings.switch);
+        assert_eq!(([brings.before; 2], brings.unicast), same, "{told}");
+    }
+    assert_eq!([found.all.before; 2], found.all.after, "{told}");
+}
+
+fn near(value: f64, expected: f64) {
+    assert!(
+        (value / expected - 1.0).abs() < 1e-12,
+        "{value}, not {expected}"
+    );
 }
 
 fn ways(found: &Multicast) -> Vec<Way> {
@@ -33,7 +56,7 @@ fn ways(found: &Multicast) -> Vec<Way> {
 }
 
 #[test]
-fn a_gather_leaves_a_rank_once_and_arrives_as_before() {
+fn a_gather_leaves_a_rank_once_and_also_comes_back_to_it() {
     let chunk = 256 * 256 * 2;
     let shape = Shape::new(1024, 512, 256);
     let pushed = found(&schedules::push_all_gather(), &shape);
@@ -41,11 +64,14 @@ fn a_gather_leaves_a_rank_once_and_arrives_as_before() {
     let (.., brings) = pushed.statements[0];
     assert_eq!(
         (brings.unicast, brings.switch),
-        ([3 * chunk; 2], [chunk, 3 * chunk])
+        ([3 * chunk; 2], [chunk, 4 * chunk]),
+        "a sender receives its own multicast"
     );
-    assert_eq!(brings.before, 3.0 * chunk as f64 / UNICAST);
-    let after = [IN_SWITCH, UNICAST].map(|rate| 3.0 * chunk as f64 / rate);
-    assert_eq!(brings.after, after, "at worst it gains nothing");
+    // 384 and 512 KiB at 320 GiB/s. A store alone is not faster in the switch, so it may lose 4/3.
+    near(brings.before, 1.1444091796875e-6);
+    for after in brings.after {
+        near(after, 1.52587890625e-6);
+    }
     assert_eq!(pushed.all, brings);
     // The same schedule as its author would write it.
     let written = found(&small::multicast(), &shape);
@@ -63,6 +89,11 @@ fn a_sum_arrives_once_and_leaves_every_rank() {
         (brings.unicast, brings.switch),
         ([3 * part; 2], [4 * part, part])
     );
+    // A sum alone: 768 and 1024 KiB at 320 GiB/s.
+    near(brings.before, 2.288818359375e-6);
+    for after in brings.after {
+        near(after, 3.0517578125e-6);
+    }
     assert_eq!(summed.all_reduce, None, "the rows of one rank");
     // Two shots: the sums, and then the rows that each rank has.
     let both = found(&schedules::two_shot(), &Shape::new(1024, 512, 256));
@@ -70,9 +101,13 @@ fn a_sum_arrives_once_and_leaves_every_rank() {
     assert_eq!(both.all.unicast, [6 * part; 2]);
     assert_eq!(
         both.all.switch,
-        [5 * part, 4 * part],
+        [5 * part; 2],
         "(1 + 1/4) of all rows, with this rank's own"
     );
+    // Both ways in one launch, each 1 MiB of the busier direction: at what NVLink carries, 450 GB/s, or at 320 GiB/s.
+    near(both.all.before, 4.57763671875e-6);
+    near(both.all.after[0], 2.0 * 1048576.0 / 450e9);
+    near(both.all.after[1], 6.103515625e-6);
     let each = both.statements.iter().map(|(.., brings)| brings.after[1]);
     assert_eq!(both.all.after[1], each.sum::<f64>());
     // The switch adds every rank's copy, where a program is written so.
@@ -84,18 +119,23 @@ fn a_sum_arrives_once_and_leaves_every_rank() {
 #[test]
 fn what_goes_to_one_rank_or_is_pulled_gains_nothing() {
     let shape = Shape::new(1024, 512, 256);
-    for program in [
-        schedules::pull(),
-        schedules::ring_all_gather(),
-        library::all_to_all(&library::real()),
-    ] {
-        let found = found(&program, &shape);
-        for (_, way, brings) in &found.statements {
-            assert_eq!(*way, Way::None, "{}", program.name);
-            let same = (brings.after, brings.switch);
-            assert_eq!(([brings.before; 2], brings.unicast), same);
+    let wide = Shape::new(6144, 512, 256);
+    for world in [2, 3, 4, 8] {
+        for program in [
+            schedules::pull(),
+            schedules::ring_all_gather(),
+            library::all_to_all(&library::real()),
+        ] {
+            gains_nothing(&program, world, &wide);
         }
-        assert_eq!([found.all.before; 2], found.all.after, "{}", program.name);
+    }
+    // The only other rank is no audience, and no part of a sum is saved.
+    for program in [
+        schedules::push_all_gather(),
+        schedules::slots_sum(),
+        schedules::two_shot(),
+    ] {
+        gains_nothing(&program, 2, &shape);
     }
     assert!(found(&schedules::gemm(), &shape).statements.is_empty());
 }
@@ -171,20 +211,20 @@ fn within(value: f64, expected: f64) {
     assert!((0.95..1.05).contains(&ratio), "{value} s, not {expected}");
 }
 
-/// 16 CTAs fill the links, and what a rank receives takes them longest. One CTA sends its rows once, not once for each rank.
+/// 16 CTAs fill the links, and what a rank receives, its own too, takes them longest. One CTA sends its rows once, not once for each rank.
 #[test]
 fn what_goes_everywhere_leaves_a_rank_once_in_time() {
     let shape = Shape::new(16384, 256, 8192);
     for world in [2, 4, 8] {
         let own = 16384 / u64::from(world) * 8192 * 2;
         let (_, timeline) = timed(&gather(Some(16)), world, &shape);
-        let received = own * u64::from(world - 1);
+        let received = own * u64::from(world); // 2^28 bytes, at 320 GiB/s
         assert_eq!(timeline.volume.sent, vec![own; world as usize]);
         assert_eq!(timeline.volume.received, vec![received; world as usize]);
-        within(crossing(&timeline), received as f64 / IN_SWITCH);
+        within(crossing(&timeline), 781.25e-6);
         let (_, timeline) = timed(&gather(Some(1)), world, &shape);
         let issued = own as f64 / Machine::h200().link_push_cta;
-        within(crossing(&timeline), issued.max(received as f64 / IN_SWITCH));
+        within(crossing(&timeline), issued.max(781.25e-6));
     }
 }
 
@@ -201,7 +241,7 @@ fn a_sum_reads_every_ranks_copy_in_time() {
         for (rank, other) in [(0, 0), (0, 1), (1, 0)] {
             assert_eq!(timeline.volume.pair(rank, other), own);
         }
-        within(crossing(&timeline), all as f64 / IN_SWITCH);
+        within(crossing(&timeline), 781.25e-6);
     }
     // One rank has no links.
     let (_, alone) = timed(&scatter(32), 1, &shape);
@@ -209,6 +249,34 @@ fn a_sum_reads_every_ranks_copy_in_time() {
         (alone.volume.sent, alone.volume.received),
         (vec![0], vec![0])
     );
+}
+
+/// A kernel that sums and stores everywhere has all that NVLink carries, 450 GB/s.
+#[test]
+fn sums_and_stores_in_one_kernel_have_the_rate_of_both() {
+    let mut s = ScheduleBuilder::new("both");
+    let (x, y) = (s.gathered("x", Dtype::Bf16), s.scattered("y", Dtype::Bf16));
+    let (mine, rows) = (s.pieces("mine", x, 64), s.pieces("rows", y, 64));
+    let part = s.symmetric("part", Dtype::Bf16, y.whole(), 1);
+    s.comm(32, |s| {
+        s.for_items("p", mine.of(me()), |s, p| {
+            s.copy(x.everywhere().at(p), x.at(p));
+        });
+    });
+    s.comm(32, |s| {
+        s.for_items("p", rows.of(me()), |s, p| {
+            let sum = s.sum(part.everywhere().at(p));
+            s.store(y.at(p), sum);
+        });
+    });
+    // Rows of `x` are as long as those of `y`: N is K here.
+    let (_, timeline) = timed(&s.finish(), WORLD, &Shape::new(16384, 8192, 8192));
+    assert_eq!(timeline.volume.sent, [5 << 26; 4]);
+    assert_eq!(timeline.volume.received, [5 << 26; 4]);
+    assert_eq!(timeline.link_rate, 450e9);
+    // The same CTAs do one after the other, with some overlap: 2^28 bytes in, and then as many out.
+    let took = crossing(&timeline);
+    assert!((745.6e-6..1193.1e-6).contains(&took), "{took} s");
 }
 
 /// A copy engine has no multicast, so each byte leaves once for each rank, at a copy engine's rate, and its statement could gain.
@@ -236,7 +304,7 @@ fn a_copy_engine_goes_to_one_rank_after_another() {
     assert_eq!(ways(&found), [Way::Everywhere]);
     assert_eq!(
         (found.all.unicast, found.all.switch),
-        ([3 * own; 2], [own, 3 * own])
+        ([3 * own; 2], [own, 4 * own])
     );
 }
 
@@ -250,14 +318,14 @@ fn every_byte_of_the_switch_is_in_the_timeline() {
             let mut sent = vec![0; world as usize];
             let mut received = sent.clone();
             let events = timeline.events.iter().filter(|event| event.kind.crosses());
-            for event in events.filter(|_| world > 1) {
+            for event in events {
                 let (src, dst) = match event.kind == EventKind::Push {
                     true => (event.rank, event.peer),
                     false => (event.peer, event.rank),
                 };
                 for rank in 0..world as u16 {
                     let sends = src == rank || src == EVERYWHERE;
-                    let receives = dst == rank || (dst == EVERYWHERE && src != rank);
+                    let receives = dst == rank || dst == EVERYWHERE;
                     sent[usize::from(rank)] += u64::from(sends) * event.bytes;
                     received[usize::from(rank)] += u64::from(receives) * event.bytes;
                 }

@@ -87,6 +87,7 @@ fn none() -> Alone {
     Alone {
         gemm: None,
         communication: 0.0,
+        launch: None,
     }
 }
 
@@ -175,6 +176,7 @@ fn overlap_is_what_is_hidden_of_communication() {
             &Alone {
                 gemm: Some(gemm * 1e-9),
                 communication: communication * 1e-9,
+                launch: None,
             },
         )
     };
@@ -188,6 +190,17 @@ fn overlap_is_what_is_hidden_of_communication() {
         overlap(6900.0, 2000.0).exposed.map(|it| it * 1e9),
         2000.0
     ));
+    // A probed launch takes longer than the one that is compared with the product.
+    let plain = report(
+        &trace,
+        &Alone {
+            gemm: Some(6900e-9),
+            communication: 2000e-9,
+            launch: Some(7900e-9),
+        },
+    );
+    assert!(near(plain.overlap, 0.5));
+    assert!(near(plain.exposed.map(|it| it * 1e9), 1000.0));
     assert_eq!(overlap(6900.0, 0.0).overlap, None);
     assert_eq!(report(&trace, &none()).exposed, None);
 }
@@ -422,6 +435,7 @@ fn predictions_add_up_too() {
         let alone = Alone {
             gemm: Some(timeline.gemm_alone),
             communication: timeline.least_link,
+            launch: None,
         };
         let told = report(&trace, &alone);
         assert_eq!(told.total, timeline.total);

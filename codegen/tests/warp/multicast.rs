@@ -6,8 +6,9 @@ use crate::fixtures::wide::wide;
 use crate::generator::warps::{Warps, accepted_everywhere, rule, warps};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Kernel, OpKind, Region, visit};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::program::{CounterId, Program};
+use counterflow_codegen::program::{CounterId, Home, Program, StoreMode};
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Scales, Variant};
 use counterflow_codegen::verify;
@@ -64,7 +65,11 @@ fn each_word_has_right_warps() {
 fn random_ones_have_right_warps() {
     let cases = if wide() { 120 } else { 24 };
     let (mut right, mut refused) = (0, Vec::new());
+    let mut by_way = [0; 4];
     for case in accepted_everywhere(45).take(cases) {
+        for (count, way) in by_way.iter_mut().zip(ways(&case.kernel)) {
+            *count += u32::from(way);
+        }
         match warps(&case.kernel) {
             Warps::Right(_) => right += 1,
             Warps::Refused(found) => refused.push(rule(&found.first().message)),
@@ -74,6 +79,30 @@ fn random_ones_have_right_warps() {
         }
     }
     assert!(right * 5 >= cases * 4, "{right} of {cases}: {refused:?}");
+    assert!(by_way.iter().all(|count| *count > 0), "{by_way:?}");
+}
+
+/// Whether a kernel copies, stores, adds and sums everywhere.
+fn ways(kernel: &Kernel) -> [bool; 4] {
+    let mut ways = [false; 4];
+    let is = |region: &Region| region.home == Home::Everywhere;
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| match &op.kind {
+            OpKind::Copy { dst, .. } => ways[0] |= is(dst),
+            OpKind::Store { dst, mode, .. } => match mode {
+                StoreMode::Write => ways[1] |= is(dst),
+                StoreMode::Add => ways[2] |= is(dst),
+            },
+            OpKind::Reduce { from, .. } => ways[3] |= is(from),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => {}
+        });
+    }
+    ways
 }
 
 /// Elements of one byte are moved as they are; scales that travel with them go to one rank at a time.

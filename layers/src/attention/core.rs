@@ -11,8 +11,11 @@ use std::fmt;
 /// Work is enqueued in the order of the rank's own stream. `qkv` has queries, keys and values side by side, as [`AttentionShape`] says,
 /// already turned by their positions. `logs` has a number for each row and head, which `backward` gets again. A mask drops
 /// probabilities; refuse it where that is not supported.
+///
+/// The memory that is written holds anything before: layers lend it to one call after another. Write every element, and do not add to what is
+/// there. Debug builds fill it with NaN first, so that it shows.
 pub trait CoreAttention: fmt::Debug + Send + Sync {
-    /// Writes the output of every head.
+    /// Writes the output of every head to `out`, and all of `logs`. Both hold anything before.
     ///
     /// # Errors
     /// What it cannot do, and what launches refuse.
@@ -25,7 +28,7 @@ pub trait CoreAttention: fmt::Debug + Send + Sync {
         logs: &mut Tensor<f32>,
     ) -> Result<(), Error>;
 
-    /// Writes the gradients of queries, keys and values, of the output and its gradient.
+    /// Writes the gradients of queries, keys and values, of the output and its gradient, to all of `dqkv`. It holds anything before.
     ///
     /// # Errors
     /// As [`CoreAttention::forward`].

@@ -61,10 +61,6 @@ impl Kernels {
         })
     }
 
-    pub fn rank(&self) -> &Arc<Communicator> {
-        &self.rank
-    }
-
     /// Memory between two launches.
     pub fn lend(&self, shape: [usize; 2]) -> Result<Lent<f32>, Error> {
         self.scratch.lend_growing(&self.rank, shape)

@@ -222,14 +222,6 @@ impl NormKernels {
         // SAFETY: a thread for each column.
         unsafe { call.launch(columns, twin).map(drop) }
     }
-
-    /// Memory for the statistics of so many rows.
-    ///
-    /// # Errors
-    /// As [`Communicator::zeros`].
-    pub fn statistics(&self, rows: usize) -> Result<Tensor<f32>, Error> {
-        self.kernels.rank().zeros([rows.max(1), 2])
-    }
 }
 
 /// Refuses rows that are no whole eights.

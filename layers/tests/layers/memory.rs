@@ -158,7 +158,7 @@ fn a_step_after_the_first_allocates_nothing() {
     }
 }
 
-/// What a layer gave back, the next one takes: without what is saved, twenty layers take as much as one.
+/// What a layer gave back, the next one takes: without what is saved, four layers take as much as one.
 #[test]
 fn layers_share_the_memory_of_their_calls() {
     let taken = |count: usize| {

@@ -4,15 +4,20 @@ use super::reference::{Matrix, OF_BF16, OF_F32};
 use super::{each, userbuffers};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error};
-use counterflow_layers::side::LossKernels;
-use counterflow_layers::side::twin::IGNORED;
+use counterflow_layers::side::twin::{self, IGNORED};
+use counterflow_layers::side::{EmbeddingKernels, LossKernels};
 use counterflow_layers::{VocabParallelCrossEntropy, VocabParallelEmbedding};
 use std::sync::Arc;
 
 const ROWS: usize = 7;
 const SCALE: f32 = 0.25;
 
-/// Logits over all ranks: usual ones, such as would overflow, and, of the last 8 classes, masked ones.
+/// A class of a row that no mask drops.
+fn target(row: usize, classes: usize) -> usize {
+    row * (classes - 9) / ROWS
+}
+
+/// Logits over all ranks: usual ones, such as would overflow, a row that is sure of its target, and, of the last 8 classes, masked ones.
 fn logits(classes: usize) -> Matrix {
     let mut all = Matrix::random(ROWS, classes, 9.0, 1);
     for (at, value) in all.values.iter_mut().enumerate() {
@@ -20,6 +25,9 @@ fn logits(classes: usize) -> Matrix {
             1 => *value += 3000.0,
             2 => *value -= 3000.0,
             3 => *value *= 30.0,
+            // The loss is e⁻⁸ for each other class: as much as some roundings of 1000.
+            6 if at % classes == target(6, classes) => *value = 1000.0,
+            6 => *value = 992.0,
             _ => {}
         }
         *value = f64::from(bf16::from_f64(*value));
@@ -37,9 +45,7 @@ fn of_rank(rank: &Arc<Communicator>, columns: usize) -> Result<[Vec<u32>; 2], Er
     let all = logits(classes);
     rank.reserve(VocabParallelCrossEntropy::heap_bytes(ROWS + 2, rank.world()) + (4 << 20))?;
     let cross_entropy = VocabParallelCrossEntropy::new(rank, ROWS + 2)?;
-    let mut targets: Vec<u32> = (0..ROWS)
-        .map(|row| (row * (classes - 9) / ROWS) as u32)
-        .collect();
+    let mut targets: Vec<u32> = (0..ROWS).map(|row| target(row, classes) as u32).collect();
     (targets[4], targets[5]) = (IGNORED, classes as u32);
     let mut bits = [Vec::new(), Vec::new()];
     // More rows, then fewer: what is left of the first call counts nothing.
@@ -66,10 +72,11 @@ fn of_rank(rank: &Arc<Communicator>, columns: usize) -> Result<[Vec<u32>; 2], Er
             }
             let most = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = x.iter().map(|x| (x - most).exp()).sum();
-            let wanted = most + sum.ln() - x[target as usize];
-            // Each term of the sum is off by a few roundings, and by those of adding; each of three terms by one.
+            let wanted = sum.ln() - (x[target as usize] - most);
+            // Each term of the sum is off by a few roundings, and by those of adding; the logarithm and both differences by one, of
+            // numbers that are no larger than the loss.
             let of_sum = (classes + 12) as f64 * OF_F32;
-            let bound = of_sum + 4.0 * OF_F32 * (most.abs() + x[target as usize].abs());
+            let bound = of_sum + 4.0 * OF_F32 * wanted;
             let far = (f64::from(losses[row]) - wanted).abs();
             assert!(
                 far <= bound,
@@ -160,6 +167,29 @@ fn what_cannot_be_is_refused() {
         rank.barrier()
     });
     done.expect("refusals end nothing");
+}
+
+/// No ids change nothing, of the twin or of kernels.
+#[test]
+fn an_embedding_of_no_ids() {
+    twin::embedding(&[], &[bf16::ONE; 16], 0..2, 2, &mut []);
+    let mut gradient = [0.5; 16];
+    twin::embedding_backward(&[], &[], 0..2, &mut gradient);
+    assert_eq!(gradient, [0.5; 16]);
+
+    let rank = &Arc::new(Communicator::emulated(1).expect("a rank").remove(0));
+    let run = || -> Result<(), Error> {
+        let kernels = EmbeddingKernels::load(rank)?;
+        let (ids, weights) = (rank.zeros::<u32>([0])?, rank.zeros::<bf16>([2, 8])?);
+        let mut y = rank.zeros::<bf16>([0, 8])?;
+        kernels.forward(&ids, &weights, 0..2, 2, &mut y)?;
+        let mut gradient = rank.zeros::<f32>([2, 8])?;
+        gradient.write(&[0.5; 16])?;
+        kernels.backward(&ids, &y, 0..2, &mut gradient)?;
+        assert_eq!(gradient.read()?, [0.5; 16]);
+        Ok(())
+    };
+    run().expect("nothing");
 }
 
 /// A row is what its rank has, bit for bit, and gradients are sums in f32 in the order of rows.

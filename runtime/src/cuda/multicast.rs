@@ -177,12 +177,11 @@ impl Calls for MulticastCalls {
         check("reserve addresses for multicast", code)?;
         let gpus: Vec<i32> = gpus.iter().map(|gpu| *gpu as i32).collect();
         let mapped = self.of_object(object, |handle| handle.map(address, &gpus));
-        if mapped.is_err() {
+        mapped.map(|()| address).inspect_err(|_| {
+            // Why it was not mapped says more than a free that fails, too.
             // SAFETY: nothing is mapped there, and it is ours.
-            let code = unsafe { sys::cuMemAddressFree(address, bytes) };
-            check("give addresses of multicast back", code)?;
-        }
-        mapped.map(|()| address)
+            let _ = unsafe { sys::cuMemAddressFree(address, bytes) };
+        })
     }
 
     fn unmap(&self, address: u64, team: &Team) -> Result<(), Error> {

@@ -412,22 +412,37 @@ pub(super) fn same(kernel: &Kernel, name: &str) -> Option<TensorId> {
 
 /// Rejects a launch without all of its tensors.
 pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error> {
-    // The number of a hidden layer comes by itself.
-    let of_layer = |buffer: &Buffer| {
-        let of = buffer.usage.given_scale_of();
-        of.is_some_and(|of| kernel.buffers[of.index()].is_scratch())
-    };
-    let absent = kernel.buffers.iter().enumerate().filter(|(at, buffer)| {
-        (is_named(buffer) || of_layer(buffer)) && !given.iter().any(|id| id.index() == *at)
-    });
-    let absent: Vec<Cow<'_, str>> = absent
-        .map(|(at, _)| called(kernel, TensorId(at as u16)))
-        .collect();
-    if absent.is_empty() {
+    let given = |at: usize| given.iter().any(|id| id.index() == at);
+    let all = kernel.buffers.iter().enumerate();
+    let absent = all.filter(|(at, buffer)| !buffer.is_scratch() && !given(*at));
+    let (named, planes): (Vec<_>, Vec<_>) = absent.partition(|(_, buffer)| is_named(buffer));
+    if let [(at, plane), ..] = planes[..]
+        && named.is_empty()
+    {
+        let of = plane.usage.plane.map(|plane| &kernel.buffers[plane.of.index()]);
+        return Err(Error::Usage {
+            what: format!(
+                "a launch of {} without {}",
+                kernel.name,
+                called(kernel, TensorId(at as u16))
+            ),
+            legal: match of {
+                Some(layer) if layer.is_scratch() => {
+                    format!("give one f32 as the tensor `{}`", layer.name)
+                }
+                _ => "give a `QuantTensor` with what the tensor needs".into(),
+            },
+        });
+    }
+    if named.is_empty() {
         return Ok(());
     }
     Err(Error::Usage {
-        what: format!("a launch of {} without {}", kernel.name, absent.join(", ")),
+        what: format!(
+            "a launch of {} without {}",
+            kernel.name,
+            names(named.into_iter().map(|(_, buffer)| buffer))
+        ),
         legal: "give every tensor of the schedule".into(),
     })
 }

@@ -212,8 +212,11 @@ impl<'a> Launch<'a> {
                 false => argument::same(kernel, known),
             };
             let id = same.ok_or_else(|| Error::Usage {
-                what: format!("{name} in a launch of so few rows"),
-                legal: "build the op anew: its buckets have the same tensors".into(),
+                what: format!(
+                    "{name} for the kernel of this number of rows, which has no such tensor"
+                ),
+                legal: "this is a bug of counterflow: please report it with the op's description"
+                    .into(),
             })?;
             if ids.contains(&id) {
                 return Err(Error::Usage {

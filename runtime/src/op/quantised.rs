@@ -230,8 +230,9 @@ impl<C, S> QuantTensor<C, S> {
 }
 
 impl<C: Handle, S: Handle> QuantTensor<C, S> {
-    /// Codes and scales of some rows: another handle of the same memory. Of 1×128 they are the rows of a rank's chunk
-    /// ([`Op::chunk`](crate::Op::chunk)), or begin with the first row; of 128×128 they begin at a multiple of 128.
+    /// Codes and scales of some rows: another handle of the same memory. With scales of 1×128 these are the rows of a rank's
+    /// chunk ([`Op::chunk`](crate::Op::chunk)), which has fewer where a launch has; of one plane all rows. A quantiser zeroes
+    /// what its lines have behind those rows. With 128×128 the rows begin at a multiple of 128.
     ///
     /// ```
     /// # use counterflow::op::QuantTensor;
@@ -255,6 +256,7 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
         let codes = self.codes.some_rows(rows.clone())?;
         let [held, line] = self.scales.held().unwrap_or_default();
         let columns = codes.held().map_or(0, |[_, columns]| columns);
+        let all = self.codes.held().map_or(0, |[rows, _]| rows);
         let [lines, _] = self.granularity().scales([rows.len(), columns]);
         let (first, count) = match self.granularity() {
             Granularity::PerTensor => (0, held),
@@ -266,6 +268,10 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
             Granularity::PerRow | Granularity::Block128x128 if rows.is_empty() => (0, 0),
             Granularity::PerRow => (rows.start, rows.len()),
             Granularity::Block1x128 if line > 0 && rows.start.is_multiple_of(line) => {
+                // One plane has no rank that may have fewer rows.
+                if rows.len() > line || (held == lines && rows.end < all) {
+                    return Err(beyond(&rows, line));
+                }
                 (rows.start / line * lines, lines)
             }
             Granularity::Block128x128 if rows.start.is_multiple_of(128) => {
@@ -381,6 +387,13 @@ fn within(rows: &Range<usize>, each: usize) -> Error {
         legal: format!(
             "begin at a multiple of {each} rows; a launch of fewer rows has other lines: `shaped(&op.needs_at(…)?)`"
         ),
+    }
+}
+
+fn beyond(rows: &Range<usize>, line: usize) -> Error {
+    Error::Usage {
+        what: format!("rows {rows:?}, whose scales lie in lines of {line} rows"),
+        legal: "give all rows of a chunk (`op.chunk(…)`); a launch of fewer rows has other lines: `shaped(&op.needs_at(…)?)`".into(),
     }
 }
 

@@ -248,6 +248,20 @@ fn two_parts_that_do_not_belong_together_are_no_value() -> Result<(), Error> {
     let (what, help) = told(x.rows(4..8));
     assert_eq!(what, "rows 4..8, whose scales begin within those of others");
     assert!(help.contains("a multiple of 68 rows"), "{help}");
+    // A rank that has fewer rows in a launch; more rows than a line has.
+    assert_eq!(x.rows(68..100)?.scales().shape(), [3, 68]);
+    let scales = rank.zeros::<f32>([3, 132])?;
+    let plane = QuantTensor::new(codes.clone(), scales, Granularity::Block1x128)?;
+    assert_eq!(plane.rows(0..130)?.scales().shape(), [3, 132]);
+    // A quantiser would zero the scales of the plane's other rows.
+    for (of, rows, line) in [(&x, 0..130, 68), (&plane, 0..64, 132)] {
+        let (what, help) = told(of.rows(rows.clone()));
+        assert_eq!(
+            what,
+            format!("rows {rows:?}, whose scales lie in lines of {line} rows")
+        );
+        assert!(help.starts_with("give all rows of a chunk"), "{help}");
+    }
     let scales = rank.zeros::<f32>([2, 4])?;
     let x = QuantTensor::new(codes, scales, Granularity::Block128x128)?;
     assert_eq!(x.rows(128..130)?.scales().shape(), [1, 4]);

@@ -59,6 +59,7 @@ pub(super) fn measured(
     let alone = Alone {
         gemm: gemm.map(|gemm| gemm.as_secs_f64()),
         communication,
+        launch: Some(launch.plain.as_secs_f64()),
     };
     Ok(Measured {
         report: trace::report(&trace, &alone),

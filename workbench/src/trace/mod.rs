@@ -44,6 +44,7 @@ pub(super) fn trace(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let alone = Alone {
         gemm: Some(timeline.gemm_alone),
         communication: timeline.least_link,
+        launch: None,
     };
     let report = trace::report(&predicted, &alone);
     bar.say("tracing");

@@ -1,7 +1,7 @@
 // Memory of every rank at one address. Sections are those of PTX ISA 9.4, read in November 2026. A multicast address is
 // touched by `multimem` instructions alone; any other access of it is undefined (8.2 "Multimem Addresses", 9.7.10.15
-// "multimem.ld_reduce, multimem.st, multimem.red"). The NVSwitch sends a store to every rank, and adds what a sum reads
-// from every rank, so either crosses this rank's link once.
+// "multimem.ld_reduce, multimem.st, multimem.red"). A store leaves a rank once, and the NVSwitch writes it on every
+// rank, so it comes back once. A sum reads every rank's copy, this rank's too: the NVSwitch adds them, and one arrives.
 //
 // All lanes of a warp work: 16 bytes each, the widest there is (.v4 of 32 bits). Rows of a tensor are whole 16 bytes,
 // and its boxes begin at multiples of them, so no access is cut or misaligned.
@@ -134,8 +134,8 @@ __device__ __forceinline__ void multicast_sum(u32 shared, const EveryCopy& from,
 }
 
 // A signal to one cell of every rank, by one instruction: release at system scope, as counter_add. Each rank polls the
-// cell at its own address, hence the fence behind it. No other signal adds to the cell there: adds at two addresses are
-// of two proxies, and PTX says of atomicity only what is of one (8.7 "Morally Strong Operations", 8.10 "Atomicity").
+// cell at its own address, hence the fence behind it. No other signal adds to the cell there: PTX promises that
+// overlapping atomic operations are whole (8.7.2), and does not say that an add by the switch is one of them.
 __device__ __forceinline__ void counter_add_everywhere(char* heap_everywhere, const Cells& cells, u32 cell,
         u64 amount) {
     Counter* const counter = reinterpret_cast<Counter*>(heap_everywhere + cells.offset) + cell;

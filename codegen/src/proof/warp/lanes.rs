@@ -51,9 +51,8 @@ impl Lanes {
             .for_each(|(_, fenced)| *fenced = true);
     }
 
-    /// All lanes are here: gives what they did to shared memory, with whether it is fenced, and what they did to every
-    /// rank's memory
-    /// and have fenced. The rest of that nobody knows of yet.
+    /// All lanes are here. Gives their accesses of shared memory, each with whether it is fenced, and those accesses of every
+    /// rank's memory that are fenced. The others stay: nobody else knows of them yet.
     pub fn meet(&mut self) -> (Vec<(u32, bool)>, Vec<u32>) {
         self.waited = false;
         let global = std::mem::take(&mut self.global);

@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (target < columns) {
         Eight x8;
         x8.load(x, first + target / 8);
-        loss = most + ln_of(sum) - x8[target % 8];
+        // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.
+        loss = ln_of(sum) - (x8[target % 8] - most);
     }
     losses[blockIdx.x] = loss.v;
 }
@@ -110,6 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         dx8.store(dx, row + at);
     }
     if (threadIdx.x != 0) return;
-    const Num loss = !counts ? Num(0.f) : target < classes ? most + ln_of(sum) - own : nan;
+    const Num loss = !counts ? Num(0.f) : target < classes ? ln_of(sum) - (own - most) : nan;
     losses[blockIdx.x] = loss.v;
 }

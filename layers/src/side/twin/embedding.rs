@@ -5,6 +5,7 @@ use counterflow::prelude::bf16;
 use std::ops::Range;
 
 /// A row for each id: that of the weights, which has the ids `own` of so many; zeros where another rank has it; NaN where nobody has.
+/// Without ids nothing is written.
 ///
 /// ```
 /// use counterflow::prelude::bf16;
@@ -22,6 +23,9 @@ pub fn embedding(
     y: &mut [bf16],
 ) {
     let columns = y.len() / ids.len().max(1);
+    if columns == 0 {
+        return;
+    }
     for (id, y) in ids.iter().zip(y.chunks_exact_mut(columns)) {
         let id = *id as usize;
         match id.checked_sub(own.start).filter(|_| id < own.end) {
@@ -35,6 +39,9 @@ pub fn embedding(
 /// Adds each row of the output's gradient to that of its id, if the rank has it, in the order of rows.
 pub fn embedding_backward(ids: &[u32], dy: &[bf16], own: Range<usize>, gradient: &mut [f32]) {
     let columns = dy.len() / ids.len().max(1);
+    if columns == 0 {
+        return;
+    }
     for (id, dy) in ids.iter().zip(dy.chunks_exact(columns)) {
         let id = *id as usize;
         if !own.contains(&id) {

@@ -84,5 +84,6 @@ pub fn cross_entropy_of_parts(
         };
         *dx = narrow(off * scale);
     }
-    most + ln(sum) - own
+    // The difference first: `most + ln(sum)` would round away the loss of a row that is sure of its target.
+    ln(sum) - (own - most)
 }
