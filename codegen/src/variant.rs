@@ -153,6 +153,19 @@ impl Variant {
     }
 
     /// With that encoding of these tensors, in place of what was asked for them.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
+    ///
+    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows).hidden("hidden", Dtype::E4M3);
+    /// let layer = Tensors::Hidden("hidden".into());
+    /// let wider = Asked { element: Some(Dtype::E5M2), ..variant.asked(&layer) };
+    /// let variant = variant.encode(layer, wider);
+    /// assert_eq!(variant.to_string(), "sm90 world 2 nt e4m3 scales=rows hidden:e5m2");
+    /// assert_eq!(variant.operand_scales(), Some(Scales::Rows));
+    /// assert!(variant.output_rule().is_none() && variant.partial_rule().is_none());
+    /// ```
     #[must_use]
     pub fn encode(mut self, tensors: Tensors, asked: Asked) -> Self {
         self.encodings.put(tensors, asked);

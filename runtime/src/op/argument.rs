@@ -419,7 +419,10 @@ pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error
     if let [(at, plane), ..] = planes[..]
         && named.is_empty()
     {
-        let of = plane.usage.plane.map(|plane| &kernel.buffers[plane.of.index()]);
+        let of = plane
+            .usage
+            .plane
+            .map(|plane| &kernel.buffers[plane.of.index()]);
         return Err(Error::Usage {
             what: format!(
                 "a launch of {} without {}",
