@@ -60,7 +60,7 @@ struct Expression<'s, 'a, F> {
     acc: &'s F,
     id: ValueId,
     rank: u16,
-    /// Whether inputs are added to a product and are to be ignored.
+    /// True if inputs are added to a product and are to be ignored.
     multiplies: bool,
     functions: u16,
 }
@@ -114,7 +114,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         }
     }
 
-    /// Whether it is such a scale as it was loaded.
+    /// True if it is such a scale as it was loaded.
     fn loads(&self, value: &Value, scale: fn(&Kernel, TensorId) -> bool) -> bool {
         let Value::Acc(acc) = value else {
             return false;
