@@ -37,13 +37,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether it is of another kind of GPU than the one that was asked for.
+    /// True if it is of another kind of GPU than the one that was asked for.
     pub fn is_of_another(&self, gpu: &str) -> bool {
         self.profile.gpu != gpu
     }
 }
 
-/// How the GPUs of this process reach each other.
+/// Connection of the GPUs of this process.
 pub fn link(survey: &Survey) -> Link {
     let others = survey.gpus.iter().enumerate().flat_map(|(at, gpu)| {
         let reach = gpu.reach.iter().enumerate();
@@ -125,7 +125,7 @@ pub fn of(gpu: &str) -> Result<Known, Error> {
     }
 }
 
-/// Whether there is any profile of that GPU: without one, no driver is asked.
+/// True if there is any profile of that GPU: without one, no driver is asked.
 fn has_any(folder: &Path, gpu: &str) -> bool {
     let begin = format!("{}.", spelled(gpu));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -159,7 +159,7 @@ fn of_gpu(profile: Profile, gpu: &str, path: &Path) -> Result<Profile, Error> {
     Err(failed(path)(io::Error::new(ErrorKind::InvalidData, what)))
 }
 
-/// What the model reads of the profile that comes with the package for a GPU of that name.
+/// Machine of the profile that comes with the package for a GPU of that name.
 ///
 /// # Errors
 /// None of a package that is whole.
@@ -168,7 +168,7 @@ pub fn named(gpu: &str) -> Result<Machine, Error> {
     shipped(gpu).machine().map_err(broken)
 }
 
-/// What the model reads of a GPU's profile.
+/// Machine of a GPU's profile.
 ///
 /// # Errors
 /// As [`of`].

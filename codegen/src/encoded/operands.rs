@@ -147,7 +147,7 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
     Ok(())
 }
 
-/// What each accumulator's products are multiplied by.
+/// Factors of each accumulator's products.
 type Factors = BTreeMap<AccId, Vec<AccId>>;
 
 /// Loads the scales of an item's operands, and multiplies its products.

@@ -13,7 +13,7 @@ pub use granularity::Granularity;
 use rule::Rule;
 pub use scales::Scales;
 
-/// How the numbers of a tensor are encoded.
+/// Encoding of the numbers of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoding {
     /// Their type.
@@ -27,7 +27,7 @@ pub struct Encoding {
 /// A scale: what it is of, and who computes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scaling {
-    /// It is given: an operand of products is multiplied by it, or an output before it is rounded.
+    /// Given by the caller: an operand of products is multiplied by it, or an output before it is rounded.
     Given(Along),
     /// Stores compute it by that rule, for each 1×128 of an output or of partial sums.
     Computed(Rule),
@@ -56,14 +56,14 @@ impl Scaling {
     }
 }
 
-/// Which elements of a product have a scale's number.
+/// Elements of a product that share a scale's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Along {
     /// All have the only one.
     All,
-    /// Those of a row have one: a number for each row of the first operand.
+    /// Rows: a number for each row of the first operand.
     Rows,
-    /// Those of a column have one: a number for each row of the second operand.
+    /// Columns: a number for each row of the second operand.
     Columns,
     /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
     /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's

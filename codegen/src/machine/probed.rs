@@ -7,7 +7,7 @@ use crate::order::TileOrder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was measured, over what was varied.
+/// Measured numbers over what was varied.
 pub type Curve = Vec<[f64; 2]>;
 
 /// The time of one of our own products, without communication.
@@ -18,7 +18,7 @@ pub struct ProductTime {
     pub size: [u32; 3],
     /// Rows and columns of a tile.
     pub tile: [u32; 2],
-    /// Whether each warpgroup multiplies a tile of its own.
+    /// True if each warpgroup multiplies a tile of its own.
     pub ping_pong: bool,
     /// SMs that multiply, at most.
     pub sms: u32,
@@ -63,7 +63,7 @@ impl ProductTime {
     }
 }
 
-/// What probes measured on one kind of GPU. What could not be measured is absent.
+/// Measurements of one kind of GPU by probes. What could not be measured is absent.
 ///
 /// ```
 /// use counterflow_codegen::model::{self, Curve, Link, Probed, ProductTime, Source};

@@ -21,7 +21,7 @@ pub struct Band {
     pub low: f64,
     /// The 95th.
     pub high: f64,
-    /// How many rows were measured.
+    /// Number of rows that were measured.
     pub rows: u32,
 }
 

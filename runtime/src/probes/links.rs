@@ -26,7 +26,7 @@ const WARM: u64 = 200;
 const HEAT: f64 = 0.7;
 const SPAN: f64 = 0.8;
 
-/// Who moves what: to a peer, from a peer, added to a peer's.
+/// Ways to move bytes: to a peer, from a peer, added to a peer's.
 const WAYS: [&str; 3] = ["push", "pull", "add"];
 
 /// Both ends of what moves, on this rank and on the next.
