@@ -13,8 +13,9 @@
 pub struct Sm {
     /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
     pub l2_pair: f64,
-    /// For an MN-major operand: the rate of an SM outside clusters through the L2 cache while in step with the others,
-    /// as a share of its rate apart.
+    /// Bytes a second that an SM reads if an operand is MN-major, with what memory delivers of it. Measured on H200s alone.
+    pub by_rows: f64,
+    /// The rate of such an SM outside clusters while in step with the others, as a share of that.
     pub in_step_by_rows: f64,
     /// K steps after which CTAs that began together are in step half the time.
     pub apart: f64,
@@ -98,6 +99,7 @@ impl Sm {
     /// 0.5 µs); others nothing.
     pub const HOPPER: Sm = Sm {
         l2_pair: 203e9,
+        by_rows: 11.4e12 / 132.0,
         in_step_by_rows: 0.96,
         apart: 800.0,
         cluster_sm: 128e9,

@@ -44,8 +44,8 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
 }
 
 const H200: Band = Band {
-    low: 0.923,
-    high: 1.301,
+    low: 0.884,
+    high: 1.246,
     rows: 2869,
 };
 
