@@ -71,7 +71,7 @@ pub mod __private {
     pub struct Tensor<T>(std::marker::PhantomData<T>);
 
     impl<T> Tensor<T> {
-        /// Its element type in memory.
+        /// Element type in memory.
         pub fn dtype() -> Dtype
         where
             T: Element,

@@ -33,7 +33,7 @@ pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Ou
     Ok(Outcome::good(fields))
 }
 
-/// What an op of a family would be, why, and the timeline of each of its launches.
+/// Predicts an op of a family: its choice, the reason, and the timeline of each of its launches.
 fn of_family(
     request: &Request,
     family: &Family,

@@ -22,7 +22,7 @@ use crate::dtype::Dtype;
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
-    /// Its name in reports: the GPU, and how it is linked.
+    /// Name in reports: the GPU, and how it is linked.
     pub name: String,
     /// The GPU, as its driver names it.
     pub gpu: String,
@@ -43,7 +43,7 @@ pub struct Machine {
     pub l2_bytes: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
-    /// That rate of one SM, however few others multiply.
+    /// Rate of one SM, however few others multiply.
     pub flops_sm: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,

@@ -86,7 +86,7 @@ pub(crate) use watch::{Cause, Pinned, Told, Watch};
 pub struct Address(u64);
 
 impl Address {
-    /// That number.
+    /// Address of that number.
     pub(crate) const fn of(number: u64) -> Address {
         Address(number)
     }
@@ -102,7 +102,7 @@ impl Address {
         self.0 - start.0
     }
 
-    /// Its number, to hand to another library on the same GPU.
+    /// Address as a number, to hand to another library on the same GPU.
     pub const fn get(self) -> u64 {
         self.0
     }

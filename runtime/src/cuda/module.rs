@@ -51,7 +51,7 @@ unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
 
-/// What was loaded and is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
+/// Loaded code that is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
 /// kernel that waits for us. So code is not unloaded, but used again by who loads the same; it goes with its context.
 static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
@@ -246,7 +246,7 @@ pub struct LaunchConfig {
     pub threads: u32,
     /// CTAs of a cluster; 1: none.
     pub cluster: u32,
-    /// Whether its CTAs may start before the previous launch on the stream has ended (programmatic dependent launch).
+    /// True if its CTAs may start before the previous launch on the stream has ended (programmatic dependent launch).
     /// Only for a kernel that waits for that end itself (`wait_prerequisites`).
     ///
     /// If the previous launch does not allow this (a copy, a graph, another library's ordinary kernel, a fused kernel
@@ -256,7 +256,8 @@ pub struct LaunchConfig {
     /// ours do. Another library's kernel that is launched programmatically and never waits may end before its
     /// predecessor.
     pub dependent_launch: bool,
-    /// Whose CTAs come first where several launches wait for SMs: the smallest number, as for streams. 0 is the default.
+    /// Priority of its CTAs where several launches wait for SMs: the smallest number is first, as for streams. 0 is
+    /// the default.
     pub priority: i32,
 }
 
@@ -336,7 +337,7 @@ impl Arguments {
 }
 
 impl Address {
-    /// Its bytes, for a struct that a kernel takes.
+    /// Bytes of the address, for a struct that a kernel takes.
     pub(crate) fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
@@ -353,7 +354,7 @@ impl Function {
         self.module.code.gpu.bind()
     }
 
-    /// Its name.
+    /// Name of the kernel.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -425,7 +426,7 @@ impl Function {
         Ok(clusters.unsigned_abs())
     }
 
-    /// The same where the stream's context is current.
+    /// Enqueues a launch where the stream's context is current.
     ///
     /// # Safety
     /// As [`Function::launch`].

@@ -71,32 +71,32 @@ pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
     code: Code,
-    /// What its stall records mean, for as long as it can write one.
+    /// Names for its stall records, for as long as it can write one.
     named: Option<Named>,
-    /// Where its launches are, which need the code.
+    /// GPU and stream of its launches, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
-    /// Its counter cells: the same in every launch.
+    /// Counter cells, the same in every launch.
     cells: Cells,
     placed: Arc<Placed>,
-    /// Where its scratch is.
+    /// Scratch tensors, by address.
     scratch: Tensors,
     finished: Local<u32>,
-    /// What a launch reads of tensors without elements.
+    /// Element that a launch reads of tensors without elements.
     zeros: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
     watch: Watch,
-    /// The same as a kernel takes it.
+    /// Bytes of the watch, as a kernel takes it.
     watch_bytes: [u8; WATCH_BYTES],
-    /// How many CTAs a launch may have.
+    /// Most CTAs of a launch.
     sms: u32,
-    /// Whether launches may start before the previous one has ended (programmatic dependent launch).
+    /// True if launches may start before the previous one has ended (programmatic dependent launch).
     dependent_launch: bool,
-    /// Whether the caller vouches for what else is in the rank's stream.
+    /// True if the caller vouches for what else is in the rank's stream.
     early: bool,
-    /// Whether the host moves data.
+    /// True if the host moves data.
     copies: bool,
     state: Mutex<State>,
 }
@@ -239,12 +239,12 @@ impl Loaded {
         admit::admit(rank, &self.pipeline, plan)
     }
 
-    /// Whether a launch waits for other ranks.
+    /// True if a launch waits for other ranks.
     pub(crate) fn waits(&self, rank: &Communicator) -> bool {
         rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
     }
 
-    /// What the ledger says of a launch: all that must be the same on every rank. None for a launch that no peer waits
+    /// Entry of a launch in the ledger: all that must be the same on every rank. None for a launch that no peer waits
     /// for.
     pub(crate) fn entry(
         &self,
@@ -267,7 +267,7 @@ impl Loaded {
         })
     }
 
-    /// The same for a launch of no rows, which has no plan and whose tensors nobody reads.
+    /// Entry of a launch of no rows, which has no plan and whose tensors nobody reads.
     pub(crate) fn entry_of_no_rows(&self, rank: &Communicator) -> Option<Entry> {
         let name = &self.pipeline.kernel.name;
         let entry = || Entry::new(name, self.placed.number, 0, 0);
@@ -334,8 +334,8 @@ impl Loaded {
         self
     }
 
-    /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
-    /// driver and every library that reads the graph knows.
+    /// Launch parameters of a plan. A captured launch stays a kernel with an ordinary edge to its predecessor, which
+    /// every driver and every library that reads the graph knows.
     fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, how: &How<'_>) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
@@ -466,7 +466,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What stall records of this kernel mean.
+/// Names for stall records of this kernel.
 fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
     let kernel = &pipeline.kernel;
     let barriers = waits.len() - kernel.counters.len();

@@ -36,12 +36,12 @@ pub(crate) fn slowest(ranks: &[Vec<Times>]) -> Vec<Times> {
     slowest.collect()
 }
 
-/// What a rank tells the others.
+/// Message of a rank to the others.
 pub(crate) fn text(of: &impl Serialize) -> String {
     serde_json::to_string(of).unwrap_or_default()
 }
 
-/// What a rank told.
+/// Message of a rank, read.
 ///
 /// # Errors
 /// [`Error::Mismatch`]: it runs another version.

@@ -369,7 +369,7 @@ fn refusal(error: &clap::Error) -> Error {
     Error::Usage { what, legal }
 }
 
-/// What stands for a family: the first of its schedules.
+/// Program that stands for a family: the first of its schedules.
 fn of_family(verb: Verb, family: &Family) -> Result<Program, Error> {
     if matches!(verb, Verb::Bench | Verb::Predict) {
         return Ok(family.first().clone());

@@ -17,7 +17,7 @@ pub type Schedule = fn() -> Program;
 /// A family of schedules, as [`Schedule`] is one.
 pub type Families = fn() -> Family;
 
-/// What can be done with a schedule.
+/// Action on a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Demo,
@@ -68,7 +68,7 @@ impl Verb {
 /// Numbers from the first to the last.
 pub(crate) type Numbers = RangeInclusive<u32>;
 
-/// What `check` covers besides one world and shape: each of these worlds with each of these numbers of rows.
+/// Worlds and numbers of rows that `check` covers besides one world and shape: each with each.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranges {
     pub worlds: Numbers,
@@ -86,18 +86,18 @@ pub(crate) struct Request {
     pub shape: Shape,
     /// The machine that the user names, otherwise an H200.
     pub machine: Machine,
-    /// Whether the user names it.
+    /// True if the user names it.
     pub named: bool,
-    /// Where to run, if the user says so.
+    /// Device to run on, if the user says so.
     pub device: Option<Device>,
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
-    /// Where `trace` draws its page.
+    /// Path of the page that `trace` draws.
     pub svg: Option<PathBuf>,
-    /// Whether `predict` says what multicast would bring.
+    /// True if `predict` says what multicast would bring.
     pub multicast: bool,
-    /// Whether `check` rejects a schedule without a kernel.
+    /// True if `check` rejects a schedule without a kernel.
     pub emit: bool,
     /// The ranges that `check` covers instead of one shape.
     pub ranges: Option<Ranges>,

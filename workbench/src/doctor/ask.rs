@@ -14,13 +14,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds each.
+/// Time that a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds
+/// each.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// True once a call of a library did not come back in time.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of this process is still in a call that does not come back.
+/// True if a thread of this process is still in a call that does not come back.
 pub(crate) fn hangs() -> bool {
     HANGS.load(Ordering::Relaxed)
 }
@@ -81,7 +82,7 @@ fn aside<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Waiting
 }
 
 impl<T, E: Into<Problem>> Waiting<Result<T, E>> {
-    /// What it told until then.
+    /// Answer until then.
     fn by(self, end: Instant) -> Asked<T> {
         let left = end.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {

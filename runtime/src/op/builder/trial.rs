@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
-/// How often each candidate is timed. Rounds go through all candidates, so that a change of clocks meets all of them.
+/// Number of times that each candidate is timed. Rounds go through all candidates, so that a change of clocks meets
+/// all of them.
 const SAMPLES: usize = 7;
 /// The most launches of a sample.
 const LAUNCHES: f64 = 50.0;

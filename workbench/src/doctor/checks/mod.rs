@@ -15,7 +15,7 @@ use super::finding::Finding;
 /// One check.
 pub(super) struct Check {
     pub(super) name: &'static str,
-    /// What it finds. Nothing where the facts that it needs are missing.
+    /// Findings. None where the facts that it needs are missing.
     pub(super) judge: fn(&Facts) -> Vec<Finding>,
 }
 

@@ -95,7 +95,7 @@ pub(super) fn cache(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// What chooses variants: tables of measured winners, and the profile that predicts where they have none.
+/// Sources of choices: tables of measured winners, and the profile that predicts where they have none.
 pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for tables in [&facts.tuned.shipped, &facts.tuned.user] {

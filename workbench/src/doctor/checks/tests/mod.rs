@@ -140,7 +140,7 @@ fn problem(what: &str) -> Problem {
     }
 }
 
-/// What a check finds on four H200s of which something is otherwise: its grades, and all it says in one text.
+/// Findings of a check on four H200s of which something is otherwise: its grades, and all it says in one text.
 fn found(name: &str, change: impl FnOnce(&mut Facts)) -> (Vec<Grade>, String) {
     let mut facts = healthy(4);
     change(&mut facts);
