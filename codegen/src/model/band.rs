@@ -50,7 +50,7 @@ const H200: Band = Band {
 };
 
 const H100: Band = Band {
-    low: 1.126,
-    high: 1.594,
+    low: 0.909,
+    high: 1.284,
     rows: 672,
 };

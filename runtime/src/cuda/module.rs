@@ -385,7 +385,7 @@ impl Function {
         unsafe { self.enqueue(stream, grid, arguments) }
     }
 
-    /// What the driver is told of a launch. The attributes stay where they are until it was.
+    /// Describes a launch to the driver. The attributes stay where they are until it was.
     fn config(
         &self,
         stream: sys::CUstream,
