@@ -19,9 +19,12 @@ pub(super) fn profile(console: &mut Console<'_>) -> u8 {
     let measured = measured();
     drop(bar);
     match measured {
-        Ok((profile, file)) => {
+        Ok((profile, file, apart)) => {
             let seconds = begin.elapsed().as_secs_f64();
             console.say(told(&profile));
+            if let Some(why) = apart {
+                console.say(format!("  links were not measured: {why}"));
+            }
             console.say(format!(
                 "**measured** in {seconds:.1} s, with what was compiled; kept in {}",
                 file.display()
@@ -52,11 +55,16 @@ pub(super) fn profile(console: &mut Console<'_>) -> u8 {
     }
 }
 
-fn measured() -> Result<(Profile, PathBuf), Error> {
-    let ranks = Communicator::local(Gpu::count()?.min(MOST))?;
+/// The profile, its file, and why links were not measured, if several GPUs do not reach each other.
+fn measured() -> Result<(Profile, PathBuf, Option<Error>), Error> {
+    let gpus = Gpu::count()?.min(MOST);
+    let (ranks, apart) = match Communicator::local(gpus) {
+        Err(why) if gpus > 1 => (Communicator::local(1)?, Some(why)),
+        ranks => (ranks?, None),
+    };
     let profile = probes::measure(&ranks)?;
     let file = machines::keep(&profile)?;
-    Ok((profile, file))
+    Ok((profile, file, apart))
 }
 
 /// A line for each number: what it is here, where it comes from, and what the package has for such a GPU.

@@ -358,14 +358,14 @@ mod tests {
         let (one, _) = contenders(&built, &case, &machine, Many::Best(1));
         assert_eq!(one, [0]);
         let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
-        assert_eq!(two, [0, 1, 4], "small tiles are slower here");
+        assert_eq!(two, [0, 1], "another tile, not another order of the first");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
         let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
-        assert_eq!(
-            more,
-            [0, 1, 2, 4],
-            "but for the first, groups of 4 are alike those of 8"
+        assert!(
+            [0, 1, 4, 5].iter().all(|which| more.contains(which)),
+            "{more:?}"
         );
+        assert!(!more.contains(&3), "tiles of 256x256 do not fit");
         let (none, refused) = contenders(&built[3..4], &case, &machine, Many::Best(1));
         assert!(none.is_empty() && refused.is_some());
     }
