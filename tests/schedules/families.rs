@@ -282,7 +282,7 @@ fn the_choice_and_its_reason_are_told() {
         let Reason::Model { seconds } = op.why(16) else {
             panic!("{}", op.why(16));
         };
-        assert_eq!((seconds.len(), &seconds[0].0[..]), (3, op.schedule_of(16)));
+        assert_eq!((seconds.len(), &seconds[0].0[..]), (4, op.schedule_of(16)));
         assert!(seconds.is_sorted_by(|(_, a), (_, b)| a <= b), "{seconds:?}");
         let counts: Vec<OpCounts> = rank.op_counts();
         let names = [op.schedule_of(16), op.schedule_of(4096)].map(|name| name.split('+'));

@@ -303,7 +303,7 @@ impl Walk<'_, '_> {
     fn stored_subtile(&mut self, from: &Region) -> Option<(MapId, At)> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.subtile_map(from.buffer);
+        let map = self.subtile_map(from.buffer, var);
         let slot = match &from.slot {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,

@@ -234,12 +234,11 @@ impl Walk<'_, '_> {
             self.refuse(message, "one chunk at a time: `.of(rank)`");
         }
         let of = &self.b.kernel.partitions[partition.index()];
-        if of.across
-            && Side::ALL
-                .iter()
-                .any(|side| self.b.kernel.is_chunked(of.dim(*side)))
-        {
-            let message = format!("`{}`, whose tiles are in several shards", of.name);
+        if of.across && self.b.kernel.is_chunked(of.columns) {
+            let message = format!(
+                "`{}`, whose tiles are in several shards of columns",
+                of.name
+            );
             self.refuse(
                 message,
                 "tiles of each shard, `.of(rank)`: others run in the emulator",

@@ -317,7 +317,7 @@ impl Walk<'_, '_> {
         }
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.subtile_map(from.buffer);
+        let map = self.subtile_map(from.buffer, var);
         let place = self.subtile_at(row, column, subtile);
         let slot = match (&from.home, &from.slot) {
             (Home::Everywhere, Some(Pick::One(slot))) => Some(self.rank(slot)),
@@ -380,7 +380,7 @@ impl Walk<'_, '_> {
         } else {
             0.into()
         };
-        let map = self.operand_map(region.buffer, (boxes.rows, boxes.k), "_tiles");
+        let map = self.operand_map((region.buffer, var), (boxes.rows, boxes.k), "_tiles");
         let (mut mine, mut k) = (
             tile_side.from.clone(),
             self.step() * Expr::symbol("TILE_K", tile.k),
@@ -401,7 +401,7 @@ impl Walk<'_, '_> {
         };
         let partial_boxes = (!mn_major && boxes.partial).then(|| {
             let boxed = (PARTIAL_BOX_ROWS, tile.k);
-            let map = self.operand_map(region.buffer, boxed, "_partial_box");
+            let map = self.operand_map((region.buffer, var), boxed, "_partial_box");
             let (come, mine) = self.rows_that_come(&name, &tile_side, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
             PartialBoxes {
@@ -453,10 +453,12 @@ impl Walk<'_, '_> {
         let begin = self.begin(item, of, first.clone());
         let (first, chunk, rank) = match begin.shard {
             Some(chunk) if scale.travels => (begin.first, chunk, Expr::me()),
+            // In several shards, which are one matrix.
+            None if scale.travels => (begin.first, 0.into(), Expr::me()),
             Some(_) | None => (self.among_all(item, of, first), 0.into(), 0.into()),
         };
         let (rows, columns) = scale.boxed();
-        let map = self.operand_map(scale.tensor, (rows, columns), "_blocks");
+        let map = self.operand_map((scale.tensor, var), (rows, columns), "_blocks");
         let (row, column, numbers) = match scale.block {
             ScaleBlock::Line if scale.travels => (first, self.step(), each),
             ScaleBlock::Line => (self.step(), first, each),

@@ -351,8 +351,30 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    /// The map of a tensor with boxes of that size.
-    pub fn map(&mut self, tensor: TensorId, rows: u32, columns: u32) -> MapId {
+    /// Layout of a tensor in the map of an item's boxes.
+    fn view(&mut self, tensor: TensorId, item: Var) -> View {
+        let (kernel, view) = (self.b.kernel, self.b.view(tensor));
+        let buffer = &kernel.buffers[tensor.index()];
+        let partition = self.item(item).map(|(partition, ..)| partition);
+        if !partition.is_some_and(|partition| kernel.is_across(partition, buffer.rows)) {
+            return view;
+        }
+        let across = view.across();
+        if across != view && buffer.mn_major {
+            let message = format!(
+                "a tile of `{}` in several shards, whose rows are contiguous: each is a matrix of its own",
+                buffer.name
+            );
+            self.refuse(
+                message,
+                "a layout with contiguous K, or tiles of each shard",
+            );
+        }
+        across
+    }
+
+    /// The map of a tensor with boxes of that size, of which an item has some.
+    pub fn map(&mut self, tensor: TensorId, item: Var, (rows, columns): (u32, u32)) -> MapId {
         let what = match self.which {
             Which::Load => "_tiles",
             Which::Store
@@ -362,19 +384,26 @@ impl<'b, 'a> Walk<'b, 'a> {
             | Which::Spare
             | Which::End => "_boxes",
         };
-        self.map_as(tensor, self.b.view(tensor), (rows, columns), what)
+        let view = self.view(tensor, item);
+        self.map_as(tensor, view, (rows, columns), what)
     }
 
     /// The map that an operand of a product is loaded by: K goes through all of its columns.
-    pub fn operand_map(&mut self, tensor: TensorId, boxed: (u32, u32), what: &str) -> MapId {
-        let view = match self.b.view(tensor) {
+    pub fn operand_map(
+        &mut self,
+        (tensor, item): (TensorId, Var),
+        boxed: (u32, u32),
+        what: &str,
+    ) -> MapId {
+        let view = match self.view(tensor, item) {
             View::ColumnChunks => View::Flat,
             view @ (View::Flat
             | View::Chunks
             | View::SharedChunks
             | View::SharedSlots
             | View::SharedSlotChunks
-            | View::SharedChunk) => view,
+            | View::SharedChunk
+            | View::SharedRows) => view,
         };
         self.map_as(tensor, view, boxed, what)
     }

@@ -494,7 +494,8 @@ impl Map {
             | View::SharedChunks
             | View::SharedSlots
             | View::SharedSlotChunks
-            | View::SharedChunk => buffer.rows,
+            | View::SharedChunk
+            | View::SharedRows => buffer.rows,
         }
     }
 
@@ -502,7 +503,8 @@ impl Map {
     /// not the kernel's to write. Only scratch has padding there, and what only this rank has may end there.
     pub(crate) const fn ends_with_chunks(&self, usage: Usage, stored: bool) -> bool {
         match self.view {
-            View::Flat => false,
+            // Their last row is the tensor's.
+            View::Flat | View::SharedRows => false,
             // Each chunk of a MN-major operand is a matrix with lines of full chunks.
             View::Chunks | View::ColumnChunks => !usage.is_fixed(),
             View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
@@ -526,6 +528,24 @@ impl Map {
             | View::SharedChunks
             | View::SharedSlotChunks => Some(&at.chunk),
             View::SharedSlots | View::SharedChunk => at.whose.rank(),
+            // None of one alone.
+            View::SharedRows => None,
+        }
+    }
+}
+
+impl View {
+    /// The same memory with the rows of all shards in one matrix: where an item is in several. Shards lie one behind the other,
+    /// and only the last that has rows is short.
+    pub(crate) const fn across(self) -> View {
+        match self {
+            View::Chunks => View::Flat,
+            View::SharedChunks | View::SharedSlotChunks => View::SharedRows,
+            View::Flat
+            | View::ColumnChunks
+            | View::SharedSlots
+            | View::SharedChunk
+            | View::SharedRows => self,
         }
     }
 }
@@ -547,4 +567,6 @@ pub enum View {
     SharedSlotChunks,
     /// One chunk (the owner's), on every rank.
     SharedChunk,
+    /// Slots of all rows each, or one of them, on every rank: a box may be in several chunks.
+    SharedRows,
 }

@@ -42,7 +42,7 @@ pub struct Family {
 /// use std::collections::BTreeMap;
 ///
 /// let family = families::gemm_reduce_scatter();
-/// let [_, apart] = family.candidates() else { panic!("two") };
+/// let apart = family.candidates().last().expect("some");
 /// assert_eq!((apart.name(), apart.stages().len()), ("gemm+reduce_scatter".to_owned(), 2));
 /// let tiles = BTreeMap::from([("tiles".to_owned(), (128, 64).into())]);
 /// let row = apart.named_choices(&[tiles, BTreeMap::new()]); // as a table has it
@@ -332,7 +332,8 @@ pub enum Source {
 /// let (front, gemm, moves) = (front?, gemm?, moves?);
 /// let family = families::gemm_reduce_scatter();
 /// let stages: [&Kernel; 2] = [&gemm, &moves];
-/// let each = family::sources(&family.candidates()[1], &front, &stages)?;
+/// let apart = family.candidates().last().expect("some");
+/// let each = family::sources(apart, &front, &stages)?;
 /// assert_eq!(each[0], [Some(Source::Given(0)), Some(Source::Given(1)), Some(Source::Own)]);
 /// assert_eq!(each[1], [Some(Source::Own), Some(Source::Given(2)), None]); // no scratch
 /// # Ok::<(), Error>(())
