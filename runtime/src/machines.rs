@@ -21,11 +21,19 @@ const LONGEST: u64 = 1 << 20;
 
 /// A profile, and where it is from.
 ///
-/// ```
+/// ```no_run
+/// use counterflow::cuda::{Gpu, Survey};
 /// use counterflow::machines::{self, Known};
 ///
-/// let known: Known = machines::of("NVIDIA H200")?;
-/// println!("{}: {:?}", known.profile.gpu, known.file); // no file: it came with the package
+/// let gpu = Gpu::open(0)?;
+/// let known: Known = machines::of(gpu.name())?;
+/// if known.is_of_another(gpu.name()) {
+///     println!("`profile` of the tool measures it");
+/// }
+/// println!("{:?}, {}", machines::link(&Survey::take()?), machines::machine(gpu.name())?.name);
+/// println!("{} without a GPU", machines::named("NVIDIA H200")?.name);
+/// let profile = machines::read("measured.toml".as_ref())?; // on another machine with such GPUs
+/// println!("kept in {}", machines::keep(&profile)?.display());
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Debug)]

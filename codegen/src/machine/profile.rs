@@ -1,6 +1,6 @@
 //! A profile as a file: read, written, and refused where it is not whole.
 
-use super::probed::{Curve, ProductTime};
+use super::product::{Curve, ProductTime};
 use super::rates::{Machine, NUMBERS};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ use crate::dtype::Dtype;
 /// assert!(hot.flops_of(Dtype::Bf16, 132.0) < h200.flops_of(Dtype::Bf16, 132.0));
 /// // Half of it, as two ranks on one GPU have.
 /// let half = Machine { sms: 66, ..Machine::h200() };
-/// # let _ = half;
+/// assert!(half.sms < Machine::h100().sms);
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {

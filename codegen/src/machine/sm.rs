@@ -13,8 +13,9 @@
 pub struct Sm {
     /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
     pub l2_pair: f64,
-    /// For an MN-major operand: the rate of an SM outside clusters through the L2 cache while in step with the others,
-    /// as a share of its rate apart.
+    /// Bytes a second that an SM reads if an operand is MN-major, with what memory delivers of it. Measured on H200s alone.
+    pub by_rows: f64,
+    /// The rate of such an SM outside clusters while in step with the others, as a share of that.
     pub in_step_by_rows: f64,
     /// K steps after which CTAs that began together are in step half the time.
     pub apart: f64,
@@ -40,16 +41,16 @@ pub struct Sm {
     pub promoted_rate: f64,
     /// Seconds by which scales of blocks make a step longer.
     pub scales: f64,
-    /// Seconds by which a step is longer for each scale along the instruction's N side that a thread reads, and each
-    /// block of 64 of the M side.
+    /// Seconds by which a step is longer for each scale along the instruction's N side that a thread reads, and each block of 64 of the
+    /// M side.
     pub scale_on_n: f64,
-    /// Seconds by which a step is longer for each number that a thread has of blocks which cross a tile's edges,
-    /// beyond two, and each of its blocks of 64.
+    /// Seconds by which a step is longer for each number that a thread has of blocks which cross a tile's edges, beyond two, and each of
+    /// its blocks of 64.
     pub scale_across: f64,
     /// Seconds of a cooperative tile besides its K loop: filling the ring, and the exposed part of the epilogue. In
     /// ping-pong mode one warpgroup's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
-    /// Seconds of a tile besides its K loop at the power limit.
+    /// Seconds of a cooperative tile besides its K loop, at the power limit.
     pub tile_overhead_sustained: f64,
     /// Seconds for each epilogue subtile of a cooperative tile of any number of rows: a synchronization with the
     /// storing thread.
@@ -101,6 +102,7 @@ impl Sm {
     /// 0.5 µs); others nothing.
     pub const HOPPER: Sm = Sm {
         l2_pair: 203e9,
+        by_rows: 11.4e12 / 132.0,
         in_step_by_rows: 0.96,
         apart: 800.0,
         cluster_sm: 128e9,

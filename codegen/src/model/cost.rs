@@ -183,7 +183,12 @@ impl<'a> Costs<'a> {
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let alike = (x(1).come, w(1, Neighbour::Other).come);
         let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
-        let feeds = [feeds[0], feeds[1] + self.from_memory(item, alike, depth)];
+        let from_memory = match by_rows.contains(&true) {
+            // In the rate of such reads.
+            true => 0.0,
+            false => self.from_memory(item, alike, depth),
+        };
+        let feeds = [feeds[0], feeds[1] + from_memory];
         let latency = if split > 2 {
             machine.sm.shared_step_latency
         } else {
@@ -287,7 +292,10 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
-        let alone = rate.min(machine.l2 / f64::from(machine.sms));
+        let alone = rate.min(match by_rows {
+            true => machine.sm.by_rows,
+            false => machine.l2 / f64::from(machine.sms),
+        });
         let in_step = match (by_rows, clustered) {
             (false, _) => rate,
             (true, true) => alone,
