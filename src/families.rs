@@ -21,9 +21,9 @@
 use crate::family::{Family, Stage};
 use crate::op::{Computes, Launch, Launcher};
 use crate::schedules::{
-    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_multicast, ag_gemm_pull, ag_swiglu,
-    all_gather, all_reduce, all_reduce_multicast, gemm, gemm_ar, gemm_ar_multicast, gemm_rs,
-    reduce_scatter, swiglu,
+    AgGemmOp, AgSwigluOp, GemmArOp, GemmRsOp, ag_gemm, ag_gemm_across, ag_gemm_multicast,
+    ag_gemm_pull, ag_swiglu, all_gather, all_reduce, all_reduce_multicast, gemm, gemm_ar,
+    gemm_ar_multicast, gemm_ar_one_shot, gemm_rs, gemm_rs_across, reduce_scatter, swiglu,
 };
 
 /// A type for [`Communicator::op_for`](crate::Communicator::op_for), whose launches are those of the family's first schedule.
@@ -66,10 +66,11 @@ computes! {
     GemmAllReduce, gemm_all_reduce, GemmArOp
 }
 
-/// y = all_gather(x) · wᵀ: by pushes, by copy engines, or not fused.
+/// y = all_gather(x) · wᵀ: by pushes, by copy engines, in tiles over all ranks' rows, or not fused.
 pub fn all_gather_gemm() -> Family {
     Family::new("all_gather_gemm", ag_gemm())
         .or(ag_gemm_pull())
+        .or(ag_gemm_across())
         .or_stages([Stage::new(all_gather()), Stage::new(gemm())])
         .or_predicted([Stage::new(ag_gemm_multicast())])
 }
@@ -80,18 +81,21 @@ pub fn all_gather_swiglu() -> Family {
         .or_stages([Stage::new(all_gather()), Stage::new(swiglu())])
 }
 
-/// y = reduce_scatter(x · wᵀ): in one kernel, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
+/// y = reduce_scatter(x · wᵀ): in one kernel, in tiles of each rank's rows or over all of them, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
 pub fn gemm_reduce_scatter() -> Family {
-    Family::new("gemm_reduce_scatter", gemm_rs()).or_stages([
-        Stage::new(gemm()).tensor("y", "g"),
-        Stage::new(reduce_scatter()).of_result(),
-    ])
+    Family::new("gemm_reduce_scatter", gemm_rs())
+        .or(gemm_rs_across())
+        .or_stages([
+            Stage::new(gemm()).tensor("y", "g"),
+            Stage::new(reduce_scatter()).of_result(),
+        ])
 }
 
-/// y = all_reduce(x · wᵀ): in one kernel, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
+/// y = all_reduce(x · wᵀ): in one kernel by two shots or by one, or not fused. Both round each rank's term, and add in f32 in the order of ranks.
 pub fn gemm_all_reduce() -> Family {
     let product = || Stage::new(gemm()).tensor("y", "g");
     Family::new("gemm_all_reduce", gemm_ar())
+        .or(gemm_ar_one_shot())
         .or_stages([product(), Stage::new(all_reduce()).of_result()])
         .or_predicted([Stage::new(gemm_ar_multicast())])
         .or_predicted([product(), Stage::new(all_reduce_multicast()).of_result()])

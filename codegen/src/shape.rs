@@ -39,8 +39,6 @@ struct DimGeometry {
     unit: u32,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
-    /// The size in that launch.
-    largest: u32,
     /// Largest number of rows, if it stands for all launches of up to so many together; `None`: one launch of `size` rows.
     together: Option<u32>,
 }
@@ -146,7 +144,6 @@ impl Geometry {
                     chunked: dim.chunked,
                     unit,
                     most: of_chunk(most.max(size)),
-                    largest: most.max(size),
                     together: None,
                 }
             })
@@ -197,7 +194,6 @@ impl Geometry {
             }
         }
         geometry.check_columns(kernel, most, found);
-        geometry.check_across(kernel, found);
         geometry
     }
 

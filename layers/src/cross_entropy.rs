@@ -34,7 +34,7 @@ const NUMBERS: usize = 4;
 pub struct VocabParallelCrossEntropy {
     rank: Arc<Communicator>,
     kernels: LossKernels,
-    /// What all ranks tell of all rows. Held while a call is enqueued.
+    /// Parts that all ranks tell of all rows. Held while a call is enqueued.
     parts: Mutex<UserBuffer<f32>>,
     gather: Built,
     rows: usize,

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct GradientSum {
     rank: Arc<Communicator>,
     most: usize,
-    /// Where sums come to. Held while one is enqueued.
+    /// Buffer that sums come to. Held while one is enqueued.
     sums: Mutex<UserBuffer<f32>>,
     /// By columns.
     ops: Latest<usize>,

@@ -57,7 +57,7 @@ impl<T: Element> Pool<T> {
         })
     }
 
-    /// The same of memory that only grows, of which there is one piece: for what is borrowed once at a time.
+    /// Lends memory that only grows, of which there is one piece: for what is borrowed once at a time.
     pub fn lend_growing(
         self: &Arc<Self>,
         rank: &Communicator,

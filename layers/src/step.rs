@@ -6,7 +6,7 @@ use counterflow::op::Workspace;
 use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a step does: one schedule, or the fastest one of a family.
+/// Work of a step: one schedule, or the fastest one of a family.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Schedule(Program),
@@ -98,7 +98,7 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Whether it is one kernel. The stages of a family's candidate are joined by `+`.
+    /// True if it is one kernel. The stages of a family's candidate are joined by `+`.
     pub fn is_fused(&self) -> bool {
         !self.schedule.contains('+')
     }
@@ -144,7 +144,7 @@ impl<K: PartialEq + Clone> Latest<K> {
 pub(crate) enum Wgrad {
     /// Nothing moves beside it, and launches state their depth.
     Alone(Arc<Built>),
-    /// What moves beside it has the rows of a call, too, and an op is built for a number of those.
+    /// Step beside the product, which has the rows of a call, too, and an op is built for a number of those.
     Beside(Box<Step>, Latest<usize>),
 }
 

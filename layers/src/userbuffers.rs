@@ -12,13 +12,13 @@ use tracing::warn;
 /// The element types of products, of which TransformerEngine has one set of buffers each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QuantizationMode {
-    /// Those of the tensors.
+    /// The element types of the tensors.
     None,
     /// FP8. No layer has it yet.
     Fp8,
 }
 
-/// What the ranks meet by. A [`Communicator`] has met already, so all three are one.
+/// Backend by which the ranks meet. A [`Communicator`] has met already, so all three are one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BootstrapBackend {
     /// `mpi`
@@ -130,7 +130,8 @@ impl Initialize {
     }
 }
 
-/// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
+/// State that the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how
+/// products overlap.
 ///
 /// All layers of a rank use the same two buffers, one after another in the order of its stream. They borrow the memory of their calls from
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
@@ -244,7 +245,7 @@ impl Userbuffers {
         self.0.shape
     }
 
-    /// How products overlap their communication.
+    /// Overlap of products and their communication.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
@@ -264,7 +265,7 @@ impl Userbuffers {
         self.0.scratch.bf16s.lend(&self.0.rank, shape, most)
     }
 
-    /// The same in f32.
+    /// Lends memory in f32.
     pub(crate) fn lend_f32(&self, shape: [usize; 2], most: usize) -> Result<Lent<f32>, Error> {
         self.0.scratch.f32s.lend(&self.0.rank, shape, most)
     }

@@ -76,6 +76,7 @@ fn top(top: &Top) -> TokenStream {
                     let builder_method = match (shape, size) {
                         (Shape::Pieces, _) => "pieces",
                         (Shape::Panels, _) => "panels",
+                        (Shape::TilesAcross, _) => "tiles_across",
                         (Shape::Tiles, Size::Constant(_)) => "tiles",
                         (Shape::Tiles, Size::Of(_)) => "tiles_like",
                     };

@@ -168,6 +168,8 @@ pub enum Shape {
     Pieces,
     Panels,
     Tiles,
+    /// Tiles of all ranks' rows at once.
+    TilesAcross,
 }
 
 /// One axis of a counter set, or the slots of scratch.

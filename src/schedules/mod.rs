@@ -14,6 +14,7 @@
 //! ```
 
 mod ag_gemm;
+mod ag_gemm_across;
 mod ag_gemm_double_ring;
 mod ag_gemm_multicast;
 mod ag_gemm_pull;
@@ -31,7 +32,9 @@ mod gemm;
 mod gemm_ag;
 mod gemm_ar;
 mod gemm_ar_multicast;
+mod gemm_ar_one_shot;
 mod gemm_rs;
+mod gemm_rs_across;
 mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
@@ -42,6 +45,7 @@ mod swiglu;
 mod wgrad;
 
 pub use ag_gemm::{AgGemmOp, ag_gemm};
+pub use ag_gemm_across::{AgGemmAcrossOp, ag_gemm_across};
 pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_multicast::{AgGemmMulticastOp, ag_gemm_multicast};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
@@ -59,7 +63,9 @@ pub use gemm::{GemmOp, gemm};
 pub use gemm_ag::{GemmAgOp, gemm_ag};
 pub use gemm_ar::{GemmArOp, gemm_ar};
 pub use gemm_ar_multicast::{GemmArMulticastOp, gemm_ar_multicast};
+pub use gemm_ar_one_shot::{GemmArOneShotOp, gemm_ar_one_shot};
 pub use gemm_rs::{GemmRsOp, gemm_rs};
+pub use gemm_rs_across::{GemmRsAcrossOp, gemm_rs_across};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
@@ -70,7 +76,7 @@ pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library that goes to one rank at a time.
-pub const ALL: [fn() -> crate::Program; 24] = [
+pub const ALL: [fn() -> crate::Program; 27] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -78,15 +84,18 @@ pub const ALL: [fn() -> crate::Program; 24] = [
     experts,
     wgrad,
     ag_gemm,
+    ag_gemm_across,
     ag_gemm_pull,
     ag_gemm_ring,
     ag_gemm_double_ring,
     ag_swiglu,
     fsdp_gemm,
     gemm_rs,
+    gemm_rs_across,
     gemm_rs_add,
     rs_ring,
     gemm_ar,
+    gemm_ar_one_shot,
     gemm_ag,
     all_to_all,
     mlp,

@@ -10,7 +10,7 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::{cuda, sm90, verify};
 use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
-use counterflow::{Dtype, Error, Layout, Program, Scales, Variant, launch, schedules};
+use counterflow::{Dtype, Error, Layout, Program, Scales, Variant, launch, schedules, tuned};
 
 #[test]
 fn one_of_each_kind_passes_the_sass_checks() {
@@ -36,6 +36,26 @@ fn one_of_each_kind_passes_the_sass_checks() {
         (schedules::mlp(), Variant::new(4).set("tiles", (256, 128))),
         (schedules::bulk_rs(), variant),
     ]);
+}
+
+/// Tiles of all ranks' rows, of every size that the library offers.
+#[test]
+fn tiles_across_shards_pass_the_sass_checks() {
+    let mut cases = Vec::new();
+    let all = [
+        schedules::ag_gemm_across,
+        schedules::gemm_ar_one_shot,
+        schedules::gemm_rs_across,
+    ];
+    for schedule in all {
+        let program = schedule();
+        let tiles = tuned::choices(&program)["tiles"].to_vec();
+        let of = |tile| (schedule(), Variant::new(4).set("tiles", tile));
+        cases.extend(tiles.into_iter().map(of));
+    }
+    let scaled = Variant::new(4).dtype(Dtype::E4M3).scales(Scales::Rows);
+    cases.push((schedules::ag_gemm_across(), scaled));
+    all_pass(&cases);
 }
 
 /// Branches on ranks, in and around items, and orders by closure.

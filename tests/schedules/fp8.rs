@@ -31,28 +31,32 @@ swiglu                yes    yes   yes   yes   yes   yes
 experts               yes    yes   yes   yes   yes   yes
 wgrad                 yes    yes   yes   yes   yes   yes
 ag_gemm               yes    yes   yes   yes   yes   yes
+ag_gemm_across        yes    yes   yes     a   yes     a
 ag_gemm_pull          yes    yes   yes   yes   yes   yes
 ag_gemm_ring          yes    yes   yes   yes   yes   yes
 ag_gemm_double_ring   yes    yes   yes   yes   yes   yes
 ag_swiglu             yes    yes   yes   yes   yes   yes
 fsdp_gemm             yes    yes   yes   yes   yes   yes
 gemm_rs               yes    yes   yes   yes   yes   yes
+gemm_rs_across        yes    yes   yes   yes   yes   yes
 gemm_rs_add           yes    yes   yes   yes   yes   yes
 rs_ring               yes    yes   yes   yes   yes   yes
 gemm_ar               yes    yes   yes   yes   yes   yes
+gemm_ar_one_shot      yes    yes   yes   yes   yes   yes
 gemm_ag               yes    yes   yes   yes   yes   yes
 all_to_all            yes    yes   yes   yes   yes   yes
-mlp                   yes      a     a     a     a     a
+mlp                   yes      b     b     b     b     b
 bulk                  yes    yes   yes   yes   yes   yes
 bulk_rs               yes    yes   yes   yes   yes   yes
-all_gather            yes      b     b     b     b     b
-reduce_scatter          c      d     d     d     d     d
-all_reduce              c      e     e     e     e     e
-a: `hidden` is computed, and has no scale
-b: scales for all_gather, which multiplies nothing of FP8
-c: `g` of e4m3, which a tile is added to or read from
-d: scales for reduce_scatter, which multiplies nothing of FP8
-e: scales for all_reduce, which multiplies nothing of FP8
+all_gather            yes      c     c     c     c     c
+reduce_scatter          d      e     e     e     e     e
+all_reduce              d      f     f     f     f     f
+a: a tile of `x.scale` in several shards, whose rows are contiguous: each is a matrix of its own
+b: `hidden` is computed, and has no scale
+c: scales for all_gather, which multiplies nothing of FP8
+d: `g` of e4m3, which a tile is added to or read from
+e: scales for reduce_scatter, which multiplies nothing of FP8
+f: scales for all_reduce, which multiplies nothing of FP8
 ";
 
 /// A kind's name in the table, and how wide its column is.

@@ -25,7 +25,10 @@ fn families_are_listed_with_their_candidates() {
     let told = good(tell("list"));
     has(
         &told.out,
-        &["gemm_reduce_scatter", "gemm_rs, gemm+reduce_scatter"],
+        &[
+            "gemm_reduce_scatter",
+            "gemm_rs, gemm_rs_across, gemm+reduce_scatter",
+        ],
     );
     let json: Json = serde_json::from_str(&good(tell("list --json")).out).expect("an object");
     assert_eq!(json["families"].as_array().map(Vec::len), Some(4));
@@ -61,7 +64,7 @@ fn verbs_of_one_schedule_name_those_of_the_family() {
         USAGE,
         &[
             "a family of schedules",
-            "ag_gemm, ag_gemm_pull, all_gather, gemm",
+            "ag_gemm, ag_gemm_across, ag_gemm_pull, all_gather, gemm",
         ],
     );
 }

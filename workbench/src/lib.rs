@@ -128,7 +128,11 @@ pub fn run_of(
         Ok(Parsed::Request(request)) => request,
         Ok(Parsed::List) => return list::list(schedules, families, &mut console),
         Ok(Parsed::Doctor) => return doctor::doctor(&mut console),
-        Ok(Parsed::Profile) => return profile::profile(&mut console),
+        Ok(Parsed::Profile) => {
+            let head = Map::from_iter([("verb".into(), Verb::Profile.name().into())]);
+            let done = profile::profile(&mut console);
+            return end(done, head, &mut console);
+        }
         Ok(Parsed::Help(text)) => {
             console.help(&text);
             return GOOD;
@@ -142,6 +146,11 @@ pub fn run_of(
     let names: Vec<String> = schedules.iter().map(|made| made().name).collect();
     let done =
         dump::Dump::names_one(&console, &names).and_then(|()| dispatch(&request, &mut console));
+    end(done, head, &mut console)
+}
+
+/// Prints how a verb ended, and gives the exit code.
+fn end(done: Result<Outcome, Error>, head: Map<String, Json>, console: &mut Console<'_>) -> u8 {
     match done {
         Ok(Outcome { good, fields }) => {
             let code = if good { GOOD } else { REJECTED };
@@ -152,7 +161,7 @@ pub fn run_of(
             console.object(object);
             code
         }
-        Err(error) => refuse(&error, head, &mut console),
+        Err(error) => refuse(&error, head, console),
     }
 }
 

@@ -179,7 +179,7 @@ impl ScheduleBuilder {
 
     /// A partition into blocks of rows and columns of all rows at once, wherever ranks divide these: an item may be in several
     /// shards. A few rows of each rank so fill one tile. It has no chunks, and an item waits for the pieces of every shard that it
-    /// reads. The tile level proves and emulates it; no kernel has it yet.
+    /// reads. A place in memory that has one shard, such as scratch like `y.chunk()`, is the item's rows in that shard.
     ///
     /// ```
     /// use counterflow_codegen::builder::*;

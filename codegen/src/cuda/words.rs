@@ -21,6 +21,7 @@ pub(super) fn view(view: View) -> &'static str {
             "everyone's, slot by slot, of a chunk a rank each: others write it meanwhile"
         }
         View::SharedChunk => "everyone's own chunk",
+        View::SharedRows => "everyone's, all ranks' rows in one piece: peers write it meanwhile",
     }
 }
 

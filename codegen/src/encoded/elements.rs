@@ -32,7 +32,7 @@ pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     found
 }
 
-/// The same before outputs have a type of their own.
+/// Element types before outputs have a type of their own.
 fn operands(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let written = || program.tensors.iter().map(|tensor| tensor.dtype);
     let first = variant.asked(&Tensors::OfFirstType).element;
@@ -74,7 +74,7 @@ impl Program {
     }
 }
 
-/// Whether a variant's types for both operands of products can be told apart in this program.
+/// Rejects types for both operands of products that cannot be told apart in this program.
 pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
     let Some(second) = variant.asked(&Tensors::SecondOperands).element else {
         return Ok(());
@@ -97,7 +97,7 @@ pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<
         .hint("one type for both, or a tensor for each"))
 }
 
-/// Which tensors are the first and the second operands of products, or are copied from or to one that is.
+/// Tensors that are the first and the second operands of products, or are copied from or to one that is.
 fn sides(program: &Program) -> [Vec<bool>; 2] {
     [0, 1].map(|side| {
         let mut found = vec![false; program.tensors.len()];
@@ -107,7 +107,8 @@ fn sides(program: &Program) -> [Vec<bool>; 2] {
     })
 }
 
-/// Which tensors products multiply, or are copied from or to one that they do. All of them where nothing is multiplied.
+/// Tensors that products multiply, or that are copied from or to one that they do. All of them where nothing is
+/// multiplied.
 fn multiplied(program: &Program) -> Vec<bool> {
     let nothing = products(program).next().is_none();
     let mut found = vec![nothing; program.tensors.len()];
@@ -117,7 +118,7 @@ fn multiplied(program: &Program) -> Vec<bool> {
     found
 }
 
-/// Which tensors are copied from or to that one, directly or not, and itself.
+/// Tensors that are copied from or to that one, directly or not, and itself.
 pub(super) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     mark(&mut found, tensor);
@@ -125,7 +126,7 @@ pub(super) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     found
 }
 
-/// Which tensors hold what one rank's memory had and another's has, by a copy or several.
+/// Tensors that hold what one rank's memory had and another's has, by a copy or several.
 pub(super) fn sent_between_ranks(program: &Program) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     while let Some([dst, _]) = program.copies().find(|[dst, src]| {
@@ -137,7 +138,7 @@ pub(super) fn sent_between_ranks(program: &Program) -> Vec<bool> {
     found
 }
 
-/// What is copied from or to a tensor that is marked is so too.
+/// Marks tensors that are copied from or to one that is marked.
 fn spread(found: &mut [bool], program: &Program) {
     while let Some(both) =
         (program.copies()).find(|[dst, src]| marked(found, dst) != marked(found, src))

@@ -185,7 +185,7 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
     Ok(())
 }
 
-/// What a scale does to a product of its operand.
+/// Effect of a scale on a product of its operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Factor {
     /// Values are codes × scale.
@@ -194,7 +194,7 @@ enum Factor {
     Divides,
 }
 
-/// The scales of each accumulator's products.
+/// Factors of each accumulator's products.
 type Factors = BTreeMap<AccId, Vec<(AccId, Factor)>>;
 
 /// Loads the scales of an item's operands, and multiplies its products.

@@ -101,7 +101,7 @@ pub(super) fn partial_sums(program: &Program) -> Vec<TensorId> {
     found.into_iter().filter(scratch).collect()
 }
 
-/// What a statement does that loses the scales of partial sums.
+/// Action of a statement that loses the scales of partial sums.
 fn lost(stmt: &Stmt, scaled: &[TensorId]) -> Option<(TensorId, &'static str)> {
     let partial = |tensor: TensorId| scaled.contains(&tensor).then_some(tensor);
     match &stmt.kind {

@@ -15,7 +15,7 @@ pub use granularity::Granularity;
 use rule::Rule;
 pub use scales::Scales;
 
-/// How the numbers of a tensor are encoded.
+/// Encoding of the numbers of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoding {
     /// Their type.
@@ -29,7 +29,7 @@ pub struct Encoding {
 /// A scale: what it is of, and who computes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scaling {
-    /// It is given: an operand of products is multiplied by it, an output before it is rounded; a hidden layer is so stored, and
+    /// Given by the caller: an operand of products is multiplied by it, an output before it is rounded; a hidden layer is so stored, and
     /// products of it are divided by it.
     Given(Along),
     /// Stores compute it by that rule, for each 1×128 of an output or of partial sums.
@@ -67,14 +67,14 @@ impl Scaling {
     }
 }
 
-/// Which elements of a product have a scale's number.
+/// Elements of a product that share a scale's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Along {
     /// All have the only one.
     All,
-    /// Those of a row have one: a number for each row of the first operand.
+    /// Rows: a number for each row of the first operand.
     Rows,
-    /// Those of a column have one: a number for each row of the second operand.
+    /// Columns: a number for each row of the second operand.
     Columns,
     /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
     /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's

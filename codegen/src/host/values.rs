@@ -129,6 +129,10 @@ impl Pipeline {
                 (of_chunk, slots * chunks, world)
             }
             View::SharedChunk => (of_chunk, 1, world),
+            View::SharedRows => {
+                let rows = u64::from(geometry.size(buffer.rows));
+                (rows, u64::from(buffer.slots(geometry.world)), world)
+            }
         };
         let partial_chunk = partial_chunk(plan, divided);
         let long = if short && partial_chunk < geometry.world {
@@ -143,9 +147,20 @@ impl Pipeline {
             | View::SharedChunks
             | View::SharedSlots
             | View::SharedSlotChunks
-            | View::SharedChunk => {
+            | View::SharedChunk
+            | View::SharedRows => {
                 // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
-                let lines = if buffer.mn_major { columns } else { of_chunk };
+                let lines = match map.view {
+                    _ if buffer.mn_major => columns,
+                    View::SharedRows => of_chunk * chunks,
+                    View::Flat
+                    | View::Chunks
+                    | View::ColumnChunks
+                    | View::SharedChunks
+                    | View::SharedSlots
+                    | View::SharedSlotChunks
+                    | View::SharedChunk => of_chunk,
+                };
                 (long, columns, lines.max(1) * pitch)
             }
         };

@@ -3,7 +3,8 @@
 use crate::dtype::Dtype;
 use crate::program::{Side, Usage};
 use crate::value::{AccId, Binary, Body, Compare, Foreign, Unary, Value};
-use ndarray::{Array2, Zip};
+use ndarray::{Array2, Axis, Slice, Zip};
+use std::ops::Range;
 
 /// A matrix with an error bound for each element. A single row or column is repeated as needed.
 #[derive(Clone, Debug)]
@@ -47,6 +48,21 @@ impl Known {
             .and(&other.off)
             .for_each(|value, off, b, b_off| (*value, *off) = f((*value, *off), (*b, *b_off)));
         new
+    }
+
+    /// Those of its rows, of which it has all from the first one on. What is repeated for each row stays.
+    pub fn some(&self, first: u32, rows: &Range<u32>) -> Known {
+        let held = self.value.nrows();
+        if held == 1 || held == rows.len() {
+            return self.clone();
+        }
+        let start = rows.start.saturating_sub(first) as usize;
+        let some = Slice::from(start.min(held)..(start + rows.len()).min(held));
+        let of = |all: &Array2<f64>| all.slice_axis(Axis(0), some).to_owned();
+        Known {
+            value: of(&self.value),
+            off: of(&self.off),
+        }
     }
 
     /// Expanded to that many rows and columns: a single one is repeated.

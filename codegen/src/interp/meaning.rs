@@ -225,7 +225,8 @@ struct Ranks<'a> {
     sizes: &'a Sizes<'a>,
     /// By rank and tensor.
     planes: Vec<Plane>,
-    accs: Vec<HashMap<AccId, Known>>,
+    /// The first row of each, and its numbers.
+    accs: Vec<HashMap<AccId, (u32, Known)>>,
     products: Products,
 }
 
@@ -249,18 +250,19 @@ impl Memory for Ranks<'_> {
                     terms.push((of.slot, own.stored(self.sizes.dtype(of.tensor))));
                 }
                 terms.sort_by_key(|(slot, _)| *slot);
+                let first = from.first().map_or(0, |from| from.rows.start);
                 for (_, term) in terms {
                     let sum = match self.accs[agent].get(acc) {
-                        Some(sum) => sum.plus(&term),
+                        Some((_, sum)) => sum.plus(&term),
                         None => term,
                     };
-                    self.accs[agent].insert(*acc, sum);
+                    self.accs[agent].insert(*acc, (first, sum));
                 }
             }
             Act::Load { acc, from } => {
                 let usage = self.program.tensors[from.tensor].usage;
                 let loaded = self.read(from)?.laid(usage);
-                self.accs[agent].insert(*acc, loaded);
+                self.accs[agent].insert(*acc, (from.rows.start, loaded));
             }
             Act::Store {
                 dst,
@@ -327,8 +329,11 @@ impl<'a> Ranks<'a> {
     /// An expression over an item's accumulators. Empty ones are zero.
     fn value(&self, agent: usize, value: &Value, dst: &Rect) -> Known {
         let acc = |id: AccId| {
-            let known = self.accs[agent].get(&id).cloned();
-            known.unwrap_or_else(|| Known::zero(1, 1))
+            let known = self.accs[agent].get(&id);
+            known.map_or_else(
+                || Known::zero(1, 1),
+                |(first, known)| known.some(*first, &dst.rows),
+            )
         };
         let shape = (dst.rows.len(), dst.columns.len());
         apply(value, &acc, &[]).widened(shape)
@@ -377,7 +382,7 @@ impl<'a> Ranks<'a> {
     ) -> Result<(), String> {
         let first = self.plane(a.homes.start, a.tensor).read(a)?;
         let second = self.plane(b.homes.start, b.tensor).read(b)?;
-        let known = self.accs[agent].get(&acc).cloned();
+        let known = self.accs[agent].get(&acc).map(|(_, known)| known.clone());
         let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
         if self.sizes.dtype(a.tensor).is_fp8() && self.sizes.promotes() {
             let factors = [a, b].map(|of| self.factors(rank, of));
@@ -404,7 +409,7 @@ impl<'a> Ranks<'a> {
                 }
             });
         }
-        self.accs[agent].insert(acc, known);
+        self.accs[agent].insert(acc, (a.rows.start, known));
         Ok(())
     }
 

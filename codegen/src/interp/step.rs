@@ -93,7 +93,7 @@ impl Emulator<'_> {
                     self.read(&who, &plane)?;
                 }
                 let acc = &mut accs[usize::from(acc.0)];
-                acc.live = true;
+                (acc.live, acc.tile.first) = (true, a.rows.start);
                 let product = Tags::one(Tag::Product(at.rank, a.tensor, b.tensor));
                 acc.tags = acc.tags.plus(&product, 1);
                 if self.data.wanted() {
@@ -107,7 +107,7 @@ impl Emulator<'_> {
             }
             StepKind::Reduce { acc, from } => {
                 let acc = &mut accs[usize::from(acc.0)];
-                acc.live = true;
+                (acc.live, acc.tile.first) = (true, from.rows.start);
                 for home in from.owner.ranks(setup.world as u32) {
                     let owner = Owner::Rank(home);
                     let there = self.read(&who, &Rectangle { owner, ..from })?;
@@ -128,7 +128,7 @@ impl Emulator<'_> {
                 let tags = Tags::of(term, &of_acc, at.rank, (setup.kernel, setup.world as u16));
                 let values = (self.data.wanted()).then(|| self.evaluated(&accs, &of, value));
                 let acc = &mut accs[usize::from(acc.0)];
-                acc.live = true;
+                (acc.live, acc.tile.first) = (true, of.rows.start);
                 acc.tags = acc.tags.plus(&tags, 1);
                 if let Some(values) = values {
                     let dtype = setup.kernel.buffers[of.tensor.index()].dtype;
@@ -141,7 +141,7 @@ impl Emulator<'_> {
                 let there = self.read(&who, &from)?;
                 let here = one_home(setup, &who, &from)?;
                 let acc = &mut accs[usize::from(acc.0)];
-                (acc.live, acc.tags) = (true, there);
+                (acc.live, acc.tags, acc.tile.first) = (true, there, from.rows.start);
                 if self.data.wanted() {
                     self.data.load(&mut acc.tile, &here);
                     acc.tile
@@ -247,7 +247,7 @@ impl Emulator<'_> {
     /// Value of an expression at each element of an item.
     fn evaluated(&self, accs: &[Acc], item: &Rectangle, value: ValueId) -> Vec<f32> {
         let value = &self.setup.kernel.values[usize::from(value.0)];
-        let (rows, columns) = (item.rows.len() as usize, item.columns.len() as usize);
+        let (rows, columns) = (item.rows, item.columns.len() as usize);
         let tile = |acc: AccId| {
             let acc = &accs[usize::from(acc.0)];
             acc.live.then_some(&acc.tile)

@@ -107,6 +107,12 @@ impl Kernel {
         by == Some(own) || by == Some(self.counted_by(own))
     }
 
+    /// True if an item of a partition may have rows of several shards of that dimension, or of blocks of them.
+    pub(crate) fn is_across(&self, partition: PartitionId, dim: DimId) -> bool {
+        let of = &self.partitions[partition.index()];
+        of.across && self.is_chunked(of.rows) && [dim, self.counted_by(dim)].contains(&of.rows)
+    }
+
     /// The size whose blocks a size counts, or itself.
     pub(crate) fn counted_by(&self, dim: DimId) -> DimId {
         let Some(of) = &self.dims[usize::from(dim.0)].blocks else {

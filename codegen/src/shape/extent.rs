@@ -46,6 +46,19 @@ impl Extent {
             }
         })
     }
+    /// What it has in common with another one: where that is nothing, the empty extent at the other's beginning.
+    #[must_use]
+    pub(crate) fn within(self, other: Extent) -> Extent {
+        let start = self.start.clamp(other.start, other.end);
+        let end = self.end.clamp(start, other.end);
+        match start < end {
+            true => Extent { start, end },
+            false => Extent {
+                start: other.start,
+                end: other.start,
+            },
+        }
+    }
     /// As a range of indices.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize

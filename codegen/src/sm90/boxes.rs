@@ -14,7 +14,7 @@ impl Walk<'_, '_> {
     pub(super) fn staging_at(&mut self, var: Var, region: &Region) -> (MapId, At) {
         let rows = self.box_rows();
         let columns = self.box_columns(region.buffer);
-        let map = self.map(region.buffer, rows, columns);
+        let map = self.map(region.buffer, var, (rows, columns));
         let start = self
             .item(var)
             .map_or(Expr::Const(0), |(_, _, row, _)| row * self.piece(rows));

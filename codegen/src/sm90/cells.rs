@@ -2,7 +2,7 @@
 
 use super::cta::staging_rows;
 use super::walk::Walk;
-use crate::kernel::{Cells, WhichChunk};
+use crate::kernel::{Cells, DimId, WhichChunk};
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, Side};
 use crate::warp::{Expr, Field, Node, Unroll};
 
@@ -47,14 +47,14 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// How many cells a counter has.
+    /// Number of cells of a counter.
     pub fn cells_of(&self, counter: CounterId) -> Expr {
         let dims = &self.b.kernel.counters[counter.index()].dims;
         dims.iter()
             .fold(Expr::Const(1), |cells, dim| cells * self.axis(*dim))
     }
 
-    /// What `leaf` does with every cell that `cells` names.
+    /// Repeats `leaf` for every cell that `cells` names.
     pub fn each_cell(
         &mut self,
         cells: &Cells,
@@ -65,7 +65,7 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
-    /// Whether `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
+    /// True if `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
     /// rows of slabs.
     pub fn one_cell(&self, cells: &Cells) -> bool {
         let dims = &self.b.kernel.counters[cells.counter.index()].dims;
@@ -80,7 +80,9 @@ impl Walk<'_, '_> {
                     let along = pieces.side_of(item.dim(*side));
                     let piece = along.and_then(|along| pieces.block(along));
                     let in_slabs = along == Some(Side::Rows) && pieces.column_block.is_some();
-                    !in_slabs && matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
+                    let which = pieces.chunk_of((item, *side), |dim| self.b.kernel.is_chunked(dim));
+                    let in_one = which != WhichChunk::Each && !pieces.across;
+                    in_one && !in_slabs && matches!((item.block(*side), piece), (Some(item), Some(piece)) if piece % item == 0)
                 })
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => false,
@@ -170,9 +172,13 @@ impl Walk<'_, '_> {
                     Side::Columns => self.cell_columns(*counted),
                 };
                 let which = pieces.chunk_of((tiled, *side), |dim| self.b.kernel.is_chunked(dim));
+                let whole = self.span(partition, *side, chunk.as_ref());
+                let end = |tile: Expr| Expr::Min(Box::new(start.clone() + tile), whole.into());
                 if which == WhichChunk::Each {
-                    let message = format!("a wait for `{}` of several shards", pieces.name);
-                    self.refuse(message, "tiles of each shard: `.of(rank)`");
+                    let end = end(self.item_elements(partition, *side, tile));
+                    let at = [outer, Expr::var(SHARD) * cells_of_chunk, Expr::var(PIECE)];
+                    let body = self.slabs(slabs, rest, at, leaf);
+                    return each_shard((tiled.dim(*side), piece_rows), [start, end], body);
                 }
                 let chunk_at = match (which, &chunk) {
                     (WhichChunk::Items, Some(chunk)) => chunk.clone() * cells_of_chunk,
@@ -189,19 +195,10 @@ impl Walk<'_, '_> {
                     let at = [outer, chunk_at, start / piece_rows];
                     return self.slabs(slabs, rest, at, leaf);
                 }
-                let whole = self.span(partition, *side, chunk.as_ref());
-                let last = Expr::Min(Box::new(start.clone() + tile), Box::new(whole))
-                    .ceil_div(piece_rows.clone());
-                let at = [outer, chunk_at, Expr::var("piece")];
+                let last = end(tile.into()).ceil_div(piece_rows.clone());
+                let at = [outer, chunk_at, Expr::var(PIECE)];
                 let body = self.slabs(slabs, rest, at, leaf);
-                vec![Node::For {
-                    var: "piece".into(),
-                    from: start / piece_rows,
-                    to: last,
-                    by: 1.into(),
-                    unroll: Unroll::Once,
-                    body,
-                }]
+                vec![count_up(PIECE, [start / piece_rows, last], body)]
             }
             (CellIndex::Along(..), CounterDim::World | CounterDim::Count(_)) => {
                 self.refuse("rows that index an axis of ranks", "a counter over items");
@@ -222,13 +219,49 @@ impl Walk<'_, '_> {
             return self.along(rest, outer + chunk + row, leaf);
         };
         let at = outer + (chunk + row) * slabs.clone() + Expr::var("slab");
-        vec![Node::For {
-            var: "slab".into(),
-            from: 0.into(),
-            to: slabs,
-            by: 1.into(),
-            unroll: Unroll::Once,
-            body: self.along(rest, at, leaf),
-        }]
+        let body = self.along(rest, at, leaf);
+        vec![count_up("slab", [0.into(), slabs], body)]
+    }
+}
+
+/// Counts the shards that an item is in.
+const SHARD: &str = "shard";
+/// Counts the pieces, of a shard or of all rows, that an item is in.
+const PIECE: &str = "piece";
+
+/// What is done for each piece of each shard that a range of all rows is in. Pieces divide each shard by itself.
+fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {
+    let each = || Expr::Field(Field::ChunkRows(dim));
+    let (name, least) = (format!("{SHARD}_start"), |a: Expr, b: Expr| {
+        Expr::Min(a.into(), b.into())
+    });
+    let first = || Expr::var(&name);
+    // Rows of the shard that come before the item, and those up to its end.
+    let before = start.clone() - least(start.clone(), first());
+    let until = least(end.clone() - first(), each());
+    let pieces = [before / piece.clone(), until.ceil_div(piece)];
+    let value = Expr::var(SHARD) * each();
+    let body = vec![
+        Node::Let {
+            name: name.clone(),
+            value,
+        },
+        count_up(PIECE, pieces, body),
+    ];
+    vec![count_up(
+        SHARD,
+        [start / each(), end.ceil_div(each())],
+        body,
+    )]
+}
+
+fn count_up(var: &str, [from, to]: [Expr; 2], body: Vec<Node>) -> Node {
+    Node::For {
+        var: var.into(),
+        from,
+        to,
+        by: 1.into(),
+        unroll: Unroll::Once,
+        body,
     }
 }

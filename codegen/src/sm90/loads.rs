@@ -24,26 +24,26 @@ use crate::warp::{
     Unroll, Whose, identifier,
 };
 
-/// How a tile of an operand comes into a stage.
+/// Load of a tile of an operand into a stage.
 pub(super) struct Staged {
     /// Once a tile: how much of it exists.
     pub sizes: Vec<Node>,
-    /// How many bytes come.
+    /// Number of bytes that come.
     pub bytes: Expr,
     /// The loads of a step.
     pub loads: Vec<Node>,
 }
 
-/// Where a tile lies along its rows (of `w`: along columns of the product), and who loads it.
+/// Place of a tile along its rows (of `w`: along columns of the product), and the CTAs that load it.
 struct TileSide {
-    /// How many rows the tile has.
+    /// Rows of the tile.
     tile: Expr,
-    /// Where the tile starts, and the first row that no longer exists.
+    /// First row of the tile, and the first row that no longer exists.
     from: Expr,
     end: Expr,
-    /// Whether the tile may lie outside, as a cluster's last may.
+    /// True if the tile may lie outside, as a cluster's last may.
     outside: bool,
-    /// How many CTAs load a part of it each.
+    /// Number of CTAs that load a part of it each.
     ctas: u32,
 }
 
@@ -247,8 +247,8 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn. Every rank's copies
-    /// come as one term, their sum.
+    /// Repeats work for each slot of a sum, by its number `from`, and for this rank's own term in its turn. Every
+    /// rank's copies come as one term, their sum.
     pub(super) fn each_slot(
         &self,
         sum: &Leaf<'_>,
@@ -280,7 +280,7 @@ impl Walk<'_, '_> {
         }]
     }
 
-    /// Where a subtile of a sum's term lies, that of the slot `from`, and its type.
+    /// Place of a subtile of a sum's term, that of the slot `from`, and its type.
     pub(super) fn term(&mut self, sum: &Leaf<'_>, subtile: Expr) -> Option<(MapId, At, Dtype)> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return None;
@@ -317,7 +317,7 @@ impl Walk<'_, '_> {
         }
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.subtile_map(from.buffer);
+        let map = self.subtile_map(from.buffer, var);
         let place = self.subtile_at(row, column, subtile);
         let slot = match (&from.home, &from.slot) {
             (Home::Everywhere, Some(Pick::One(slot))) => Some(self.rank(slot)),
@@ -336,7 +336,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Which of all K steps this is.
+    /// Index of this step among all K steps.
     pub(super) fn step(&self) -> Expr {
         if self.b.cta.split() > 1 {
             Expr::var("first_step") + Expr::var("step")
@@ -380,7 +380,7 @@ impl Walk<'_, '_> {
         } else {
             0.into()
         };
-        let map = self.operand_map(region.buffer, (boxes.rows, boxes.k), "_tiles");
+        let map = self.operand_map((region.buffer, var), (boxes.rows, boxes.k), "_tiles");
         let (mut mine, mut k) = (
             tile_side.from.clone(),
             self.step() * Expr::symbol("TILE_K", tile.k),
@@ -401,7 +401,7 @@ impl Walk<'_, '_> {
         };
         let partial_boxes = (!mn_major && boxes.partial).then(|| {
             let boxed = (PARTIAL_BOX_ROWS, tile.k);
-            let map = self.operand_map(region.buffer, boxed, "_partial_box");
+            let map = self.operand_map((region.buffer, var), boxed, "_partial_box");
             let (come, mine) = self.rows_that_come(&name, &tile_side, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
             PartialBoxes {
@@ -453,10 +453,12 @@ impl Walk<'_, '_> {
         let begin = self.begin(item, of, first.clone());
         let (first, chunk, rank) = match begin.shard {
             Some(chunk) if scale.travels => (begin.first, chunk, Expr::me()),
+            // In several shards, which are one matrix.
+            None if scale.travels => (begin.first, 0.into(), Expr::me()),
             Some(_) | None => (self.among_all(item, of, first), 0.into(), 0.into()),
         };
         let (rows, columns) = scale.boxed();
-        let map = self.operand_map(scale.tensor, (rows, columns), "_blocks");
+        let map = self.operand_map((scale.tensor, var), (rows, columns), "_blocks");
         let (row, column, numbers) = match scale.block {
             ScaleBlock::Line if scale.travels => (first, self.step(), each),
             ScaleBlock::Line => (self.step(), first, each),
@@ -489,7 +491,8 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Where in a block of 128×128 a tile begins, by scale: 0 where no block crosses its edges. Ranks divide rows between blocks.
+    /// Offset in a block of 128×128 at which a tile begins, by scale: 0 where no block crosses its edges. Ranks
+    /// divide rows between blocks.
     pub(super) fn begins_in_blocks(&mut self, pass: &Pass<'_>) -> Vec<Expr> {
         let scales = self.tiling().scales().to_vec();
         if !scales.iter().any(StagedScale::crosses) {
@@ -509,9 +512,9 @@ impl Walk<'_, '_> {
         begin.map(|begin| begin.unwrap_or(0.into())).collect()
     }
 
-    /// How many blocks of a tile have a row that exists. The others are not loaded: what lies wholly outside a tensor comes
-    /// from no memory, and still takes time, of all SMs together (`notes/tiles`). What is in their place is multiplied into
-    /// rows, or columns, that nobody stores.
+    /// Number of blocks of a tile that have a row which exists. The others are not loaded: what lies wholly outside a
+    /// tensor comes from no memory, and still takes time, of all SMs together (`notes/tiles`). What is in their place
+    /// is multiplied into rows, or columns, that nobody stores.
     fn blocks_that_come(
         &mut self,
         name: &str,
@@ -527,8 +530,8 @@ impl Walk<'_, '_> {
         self.name(sizes, &format!("{name}_blocks"), come)
     }
 
-    /// How many rows of a tile come in partial boxes that have a row which exists: into the stage, and loaded by this CTA. What
-    /// each CTA of a cluster loads is whole partial boxes.
+    /// Rows of a tile that come in partial boxes which have a row that exists: into the stage, and loaded by this
+    /// CTA. What each CTA of a cluster loads is whole partial boxes.
     fn rows_that_come(
         &mut self,
         name: &str,
@@ -551,7 +554,7 @@ impl Walk<'_, '_> {
 }
 
 impl TileSide {
-    /// How many rows exist from the tile's first on, of its own and of the tiles behind it.
+    /// Number of rows that exist from the tile's first on, of its own and of the tiles behind it.
     fn exist(&self) -> Expr {
         let (from, end) = (self.from.clone(), self.end.clone());
         let before = if self.outside {
@@ -562,7 +565,7 @@ impl TileSide {
         end - before
     }
 
-    /// How many rows this CTA loads.
+    /// Number of rows that this CTA loads.
     fn mine(&self) -> Expr {
         if self.ctas > 1 {
             self.tile.clone() / Expr::symbol("CLUSTER", self.ctas)

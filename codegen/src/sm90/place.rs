@@ -1,20 +1,20 @@
 //! Where the boxes of an item are: the shard that they are in, the first row and column in that, and how a map addresses them.
 
 use super::walk::Walk;
-use crate::kernel::{Axis, Region};
+use crate::kernel::{Axis, Buffer, Region};
 use crate::program::{PartitionId, Side, TensorId, Var};
-use crate::warp::{At, Expr, Field, MapId, View, Whose};
+use crate::warp::{At, Expr, Field, MapId, Node, Test, View, Whose};
 
-/// Where a side of a box begins.
+/// Begin of a side of a box.
 pub(super) struct Begin {
-    /// In which shard; `None` where the side is not divided, or the item is in no shard of it.
+    /// Shard of the box; `None` where the side is not divided, or the item is in no shard of it.
     pub shard: Option<Expr>,
     /// Behind how much of that.
     pub first: Expr,
 }
 
 impl Walk<'_, '_> {
-    /// Where a side of an item begins, `first` behind the beginning of its chunk.
+    /// Begin of a side of an item, `first` behind the beginning of its chunk.
     pub(super) fn begin(
         &self,
         (partition, chunk): (PartitionId, Option<&Expr>),
@@ -26,7 +26,7 @@ impl Walk<'_, '_> {
         Begin { shard, first }
     }
 
-    /// The same among all shards.
+    /// Begin among all shards.
     pub(super) fn among_all(
         &self,
         (partition, chunk): (PartitionId, Option<&Expr>),
@@ -38,7 +38,7 @@ impl Walk<'_, '_> {
         begin.behind(Field::ChunkRows(dim))
     }
 
-    /// Where a side of a tensor's box begins, for an item.
+    /// Begin of a side of a tensor's box, for an item.
     fn begin_of(&self, item: Var, (tensor, side): (TensorId, Side), first: Expr) -> Begin {
         let item = self.item(item);
         let shard = item.and_then(|(partition, chunk, ..)| {
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
         Begin { shard, first }
     }
 
-    /// Where a region starts in its map, from the row and column in the item's chunk on.
+    /// Begin of a region in its map, from the row and column in the item's chunk on.
     pub fn place(
         &mut self,
         region: &Region,
@@ -66,7 +66,10 @@ impl Walk<'_, '_> {
             // A product's K is no column of its items.
             columns.shard = None;
         }
-        let whole = matches!(view, View::Flat | View::ColumnChunks | View::SharedChunk);
+        let whole = matches!(
+            view,
+            View::Flat | View::ColumnChunks | View::SharedChunk | View::SharedRows
+        );
         if !whole && !held && rows.shard.is_none() && self.b.kernel.is_chunked(buffer.rows) {
             let message = format!("a tile of `{}` in several of its chunks", buffer.name);
             self.refuse(
@@ -75,6 +78,10 @@ impl Walk<'_, '_> {
             );
         }
         let whose = self.whose(&region.home);
+        let rows = match self.is_part(region, item) {
+            true => self.in_shard_of(&whose, buffer, rows),
+            false => rows,
+        };
         let slot = slot.unwrap_or(Expr::Const(0));
         let [of_rows, of_columns] = [buffer.rows, buffer.columns].map(Field::ChunkRows);
         let (nobody, mine) = (|| Expr::Const(0), || Whose::Rank(Expr::Const(0)));
@@ -92,7 +99,11 @@ impl Walk<'_, '_> {
                 let chunk = columns.shard.unwrap_or(nobody());
                 (rows.first, columns.first, chunk, mine())
             }
-            View::SharedChunks | View::SharedChunk | View::SharedSlots | View::SharedSlotChunks
+            View::SharedChunks
+            | View::SharedChunk
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedRows
                 if columns.shard.is_some() =>
             {
                 let message = format!(
@@ -106,7 +117,7 @@ impl Walk<'_, '_> {
             }
             View::SharedChunks => (rows.first, columns.first, chunk, whose),
             View::SharedChunk => (rows.first, columns.first, nobody(), whose),
-            View::SharedSlots => (rows.first, columns.first, slot, whose),
+            View::SharedSlots | View::SharedRows => (rows.first, columns.first, slot, whose),
             View::SharedSlotChunks => {
                 let chunk = slot * Expr::world() + chunk;
                 (rows.first, columns.first, chunk, whose)
@@ -118,6 +129,58 @@ impl Walk<'_, '_> {
             chunk,
             whose,
         }
+    }
+}
+
+impl Walk<'_, '_> {
+    /// True if memory has one shard of the rows of an item that may be in several: the item's place in it is a part of the item.
+    pub(super) fn is_part(&self, region: &Region, item: Var) -> bool {
+        let buffer = &self.b.kernel.buffers[region.buffer.index()];
+        let across = |(partition, ..): (PartitionId, _, _, _)| {
+            self.b.kernel.is_across(partition, buffer.rows)
+        };
+        buffer.chunk_only() && self.item(item).is_some_and(across)
+    }
+
+    /// The same rows, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
+    /// leaves out the rows of a box that are outside on either side.
+    fn in_shard_of(&mut self, whose: &Whose, buffer: &Buffer, rows: Begin) -> Begin {
+        let Whose::Rank(rank) = whose else {
+            let message = format!("parts of a tile of `{}` on every rank at once", buffer.name);
+            self.refuse(message, "a loop over ranks, `.on(rank)`");
+            return rows;
+        };
+        let before = rank.clone() * Expr::Field(Field::ChunkRows(buffer.rows));
+        Begin {
+            first: rows.first - before,
+            ..rows
+        }
+    }
+
+    /// What is done if a tile has rows of a rank's shard.
+    pub(super) fn if_it_has_a_part(
+        &mut self,
+        region: &Region,
+        item: Var,
+        body: Vec<Node>,
+    ) -> Vec<Node> {
+        let (Whose::Rank(rank), Some((_, _, row, _))) = (self.whose(&region.home), self.item(item))
+        else {
+            return body;
+        };
+        let dim = self.b.kernel.buffers[region.buffer.index()].rows;
+        let each = || Expr::Field(Field::ChunkRows(dim));
+        let first = row * self.tile_rows();
+        let end = Expr::Min(
+            Box::new(first.clone() + self.tile_rows()),
+            Box::new(Expr::Field(Field::Size(dim))),
+        );
+        let shard = rank * each();
+        let test = Test::And(
+            Test::Less(shard.clone(), end).into(),
+            Test::Less(first, shard + each()).into(),
+        );
+        vec![Node::If { test, body }]
     }
 }
 

@@ -40,7 +40,11 @@ impl Walk<'_, '_> {
 impl Walk<'_, '_> {
     /// The box of the current batch's scales of blocks.
     pub(super) fn box_of_blocks(&mut self, var: Var, region: &Region) -> (MapId, At) {
-        let map = self.map(region.buffer, self.rows_of_blocks(region.buffer), BATCH);
+        let map = self.map(
+            region.buffer,
+            var,
+            (self.rows_of_blocks(region.buffer), BATCH),
+        );
         let each = self.b.kernel.buffers[region.buffer.index()]
             .usage
             .rows_each();

@@ -9,7 +9,7 @@ use super::rings::{SUBTILES, TILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{Pick, StoreMode, TensorId};
+use crate::program::{Pick, StoreMode, TensorId, Var};
 use crate::warp::{At, Expr, MapId, Node, Phase, Slot, Unroll};
 
 impl Walk<'_, '_> {
@@ -30,10 +30,14 @@ impl Walk<'_, '_> {
             });
             for leaf in stores {
                 nodes.push(self.note(leaf.op));
-                let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                let OpKind::Store {
+                    dst, mode, amax, ..
+                } = &leaf.op.kind
+                else {
                     continue;
                 };
                 let (dst, mode) = (dst.clone(), *mode);
+                self.stores_a_part(&dst, amax.is_some());
                 part.extend(self.inside(&leaf.around, &mut |walk| walk.subtile_to(&dst, mode)));
             }
             if stores.iter().any(goes_everywhere) {
@@ -89,11 +93,11 @@ impl Walk<'_, '_> {
 
     /// One subtile of a tile to one destination.
     fn subtile_to(&mut self, dst: &Region, mode: StoreMode) -> Vec<Node> {
-        let map = self.subtile_map(dst.buffer);
-        self.b.stores_by(map);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
+        let map = self.subtile_map(dst.buffer, var);
+        self.b.stores_by(map);
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
@@ -104,7 +108,7 @@ impl Walk<'_, '_> {
         let place = self.subtile_at(row, column, Expr::var("part"));
         let at = self.place(dst, map, var, place, slot);
         let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
-        vec![
+        let stores = vec![
             self.each_slice(dtype, at.column.clone(), |slice, column| Node::Store {
                 ring: SUBTILES,
                 slice,
@@ -115,7 +119,21 @@ impl Walk<'_, '_> {
                 },
                 mode,
             }),
-        ]
+        ];
+        match self.is_part(dst, var) {
+            true => self.if_it_has_a_part(dst, var, stores),
+            false => stores,
+        }
+    }
+
+    /// Refuses what is made of all of a tile where a part of it is stored.
+    fn stores_a_part(&mut self, dst: &Region, measured: bool) {
+        let made = measured || self.b.kernel.made_of(dst.buffer).is_some();
+        if made && side(dst).is_some_and(|(_, var)| self.is_part(dst, var)) {
+            let name = &self.b.kernel.buffers[dst.buffer.index()].name;
+            let message = format!("scales or an amax of a tile of which `{name}` gets a part");
+            self.refuse(message, "tiles of each shard: `y.tiles(..)`, `.of(rank)`");
+        }
     }
 
     /// Number of epilogue tiles of one output tile.
@@ -157,13 +175,13 @@ impl Walk<'_, '_> {
     }
 
     /// The map of a tensor that subtiles are stored in or loaded from.
-    pub(super) fn subtile_map(&mut self, tensor: TensorId) -> MapId {
+    pub(super) fn subtile_map(&mut self, tensor: TensorId, item: Var) -> MapId {
         let (tiling, dtype) = (self.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
         let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
-        self.map(tensor, rows, columns)
+        self.map(tensor, item, (rows, columns))
     }
 
-    /// What moves a subtile of some type from its first column on: once, or slice by slice where it has several.
+    /// Moves a subtile of some type from its first column on: once, or slice by slice where it has several.
     pub(super) fn each_slice(
         &self,
         dtype: Dtype,

@@ -4,6 +4,7 @@
 //! in order. Items are claimed in order and are otherwise concurrent, unless a join (or a sequential role) is between
 //! them: [`Item::phase`] counts those.
 
+mod picked;
 mod size;
 mod step;
 mod walk;

@@ -1,5 +1,6 @@
 //! Unrolls one agent: runs its loops, evaluates orders, and turns regions and cells into numbers.
 
+use super::picked::Picked;
 use super::step::{Agent, Item, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{
@@ -429,7 +430,7 @@ impl<'a> Walker<'a> {
             (Axis::RowsOf(_) | Axis::ColumnsOf(_), each) => rows.in_blocks(each),
         };
         let columns = self.axis(region.columns, buffer.columns);
-        let rectangle = Rectangle {
+        let mut rectangle = Rectangle {
             tensor: region.buffer,
             owner,
             slot: narrow(slot),
@@ -441,7 +442,10 @@ impl<'a> Walker<'a> {
             && !buffer.usage.is_repeated()
         {
             let held = self.geometry.held(buffer, u32::from(home));
-            if !held.contains(rows) {
+            // Of an item in several shards, memory that has one has the rows of that.
+            if self.is_across(region) {
+                rectangle.rows = rows.within(held);
+            } else if !held.contains(rows) {
                 return Err(Diagnostic::new(
                     Rule::Bounds,
                     self.kernel.loc(op),
@@ -454,6 +458,18 @@ impl<'a> Walker<'a> {
             }
         }
         Ok(rectangle)
+    }
+
+    /// True if the rows of a region are those of an item that may be in several shards of them.
+    fn is_across(&self, region: &Region) -> bool {
+        let Axis::RowsOf(var) = region.rows else {
+            return false;
+        };
+        let dim = self.kernel.buffers[region.buffer.index()].rows;
+        match self.bound[var.index()] {
+            Bound::Item { partition, .. } => self.kernel.is_across(partition, dim),
+            Bound::Nothing | Bound::Rank(_) => false,
+        }
     }
 
     fn axis(&self, axis: Axis, dim: DimId) -> Extent {
@@ -542,6 +558,14 @@ impl<'a> Walker<'a> {
                 };
                 let parts = match by.chunk_of((of, *side), |dim| self.kernel.is_chunked(dim)) {
                     WhichChunk::Items => vec![(item.chunk, extent)],
+                    // Where shards end within an item depends on the launch: in one of them, at any of these.
+                    WhichChunk::Each if self.geometry.is_together() => {
+                        let dim = of.dim(*side);
+                        let chunks = 0..self.geometry.chunks(dim);
+                        chunks
+                            .map(|at| (at, self.geometry.chunk(dim, at)))
+                            .collect()
+                    }
                     WhichChunk::Each => {
                         let dim = of.dim(*side);
                         let parts = self.geometry.by_shard(dim, extent);
@@ -565,24 +589,6 @@ impl<'a> Walker<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Indices along one axis: a range, perhaps without me.
-struct Picked {
-    range: std::ops::Range<u32>,
-    without: Option<u32>,
-}
-
-impl Iterator for Picked {
-    type Item = u32;
-    fn next(&mut self) -> Option<u32> {
-        let next = self.range.next()?;
-        if Some(next) == self.without {
-            self.range.next()
-        } else {
-            Some(next)
-        }
     }
 }
 

@@ -1,16 +1,15 @@
 //! Tiles of all rows at once, wherever ranks divide them: each waits for the pieces of every shard that it reads, and for no
-//! others, and is proved, emulated and held to the reference. No kernel has them yet.
+//! others, and is proved, emulated and held to the reference.
 
-use counterflow_codegen::builder::*;
+use crate::fixtures::across::{self, Mistake, SUMS, Way};
 use counterflow_codegen::diag::Rule;
-use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
+use counterflow_codegen::dtype::Dtype::E4M3;
 use counterflow_codegen::interp::{self, Options};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::sm90;
 use counterflow_codegen::unroll::StepKind;
 use counterflow_codegen::variant::{Arch, Layout, Scales, Variant};
 use counterflow_codegen::verify;
@@ -18,45 +17,8 @@ use counterflow_codegen::verify;
 const TILE: (u32, u32) = (8, 8);
 const PIECE: u32 = 4;
 
-/// What is wrong with the schedule.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mistake {
-    None,
-    /// Tiles wait for nothing.
-    NoWait,
-    /// A loop visits tiles of one chunk.
-    OfChunk,
-}
-
-/// y = all_gather(x) · wᵀ in tiles over all ranks' rows, so that `w` is read once for all of them.
 fn gather(piece: u32, tile: (u32, u32), mistake: Mistake) -> Program {
-    let mut s = ScheduleBuilder::new("ag_gemm_across");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, piece);
-    let tiles = s.tiles_across("tiles", y, tile);
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(2, |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(GemmOptions::default(), |s| {
-        let all = match mistake {
-            Mistake::OfChunk => tiles.of(me()),
-            Mistake::None | Mistake::NoWait => tiles.all(),
-        };
-        s.for_items("t", all, |s, t| {
-            if mistake != Mistake::NoWait {
-                s.wait(arrived.at(t.rows()));
-            }
-            let acc = s.dot(x.at(t), w.at(t));
-            s.store(y.at(t), acc);
-        });
-    });
-    s.finish()
+    across::gather(Way::Push, (piece, tile.into()), mistake)
 }
 
 fn kernel(program: &Program, variant: Variant) -> Kernel {
@@ -91,6 +53,20 @@ fn ragged_shards_and_fewer_rows_than_ranks() {
         let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(world));
         for m in [1, 3, 7, 8, 13, 40, 61] {
             agrees(&kernel, &Shape::new(m, 16, 8));
+        }
+    }
+}
+
+/// Tiles go to everybody, and so are summed everywhere, or their parts to the ranks that own their rows.
+#[test]
+fn sums_of_ragged_shards_and_of_fewer_rows_than_ranks() {
+    for to in SUMS {
+        for world in 1..=8 {
+            let program = across::one_shot(to, TILE.into(), Mistake::None);
+            let kernel = kernel(&program, cpu(world));
+            for m in [1, 3, 7, 8, 13, 40, 61] {
+                agrees(&kernel, &Shape::new(m, 16, 8));
+            }
         }
     }
 }
@@ -162,48 +138,61 @@ fn few_rows_are_one_tile() {
 
 #[test]
 fn what_is_wrong_is_refused() {
+    let gathers = |mistake| gather(PIECE, TILE, mistake);
+    let sums = |to| move |mistake| across::one_shot(to, TILE.into(), mistake);
+    let [everybody, owner] = SUMS.map(sums);
+    refused(&gathers);
+    refused(&everybody);
+    refused(&owner);
+}
+
+/// A way to get it wrong is refused at a statement, by the rule that it breaks.
+fn refused(program: &dyn Fn(Mistake) -> Program) {
     let rejected = |mistake| {
-        let kernel = lower(&gather(PIECE, TILE, mistake), &cpu(2)).and_then(verify::kernel);
+        let kernel = lower(&program(mistake), &cpu(3)).and_then(verify::kernel);
         let shape = Shape::new(24, 8, 8);
         let plan = kernel.and_then(|kernel| verify::plan(&kernel, &shape, &Machine::h200()));
-        plan.expect_err("a refusal")
+        let found = plan.expect_err("a refusal");
+        let first = found.first();
+        let at = first.at.expect("a statement");
+        assert!(at.file().ends_with("across.rs"), "{found}");
+        (first.rule, first.message.clone())
     };
-    assert_eq!(
-        rejected(Mistake::NoWait)
-            .iter()
-            .next()
-            .map(|found| found.rule),
-        Some(Rule::Race)
-    );
-    assert!(
-        rejected(Mistake::OfChunk)
-            .to_string()
-            .contains("`tiles` has no chunks")
-    );
+    let (rule, message) = rejected(Mistake::NoWait);
+    assert_eq!(rule, Rule::Race, "{message}");
+    let (rule, message) = rejected(Mistake::OnePeer);
+    assert_eq!(rule, Rule::Race, "{message}");
+    let (_, message) = rejected(Mistake::OfChunk);
+    assert!(message.contains("`tiles` has no chunks"), "{message}");
 }
 
-/// Which shards a tile is in depends on the rows, so a series has launches of as many rows.
+/// Launches of a series have any numbers of rows: which shards a tile is in depends on them.
 #[test]
-fn a_series_has_one_number_of_rows() {
-    let kernel = kernel(&gather(PIECE, TILE, Mistake::None), cpu(2));
-    let checked = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
-    let series = verify::series(&checked, &Shape::new(24, 8, 8), &Machine::h200());
-    let series = series.unwrap_or_else(|found| panic!("{found}"));
-    assert!(series.plan(&Shape::new(24, 8, 8)).is_ok());
-    let found = series.plan(&Shape::new(20, 8, 8)).expect_err("a refusal");
-    assert!(
-        found.to_string().contains("make a series for m = 20"),
-        "{found}"
-    );
-}
-
-#[test]
-fn no_kernel_has_them_yet() {
-    let kernel = kernel(&gather(128, (128, 128), Mistake::None), Variant::new(2));
-    let checked = verify::kernel(kernel).unwrap_or_else(|found| panic!("{found}"));
-    let found = sm90::build(&checked).expect_err("a refusal").to_string();
-    assert!(
-        found.contains("`tiles`, whose tiles are in several shards"),
-        "{found}"
-    );
+fn launches_of_any_rows_follow_each_other() {
+    let programs = |world: u32| {
+        let sums = SUMS.map(|to| across::one_shot(to, TILE.into(), Mistake::None));
+        let all = [gather(PIECE, TILE, Mistake::None)].into_iter().chain(sums);
+        all.map(move |program| kernel(&program, cpu(world)))
+    };
+    for world in [2, 3, 5, 8] {
+        for kernel in programs(world) {
+            let checked = verify::kernel(kernel.clone()).unwrap_or_else(|found| panic!("{found}"));
+            let series = verify::series(&checked, &Shape::new(61, 16, 8), &Machine::h200());
+            let series = series.unwrap_or_else(|found| panic!("{found}"));
+            let plans = [61, 1, 24, 7, 40, 61].map(|m| {
+                let plan = series.plan(&Shape::new(m, 16, 8));
+                plan.unwrap_or_else(|found| panic!("{m}: {found}"))
+            });
+            let launches: Vec<_> = plans.iter().map(|plan| vec![&**plan]).collect();
+            for seed in 0..3 {
+                let inputs = || interp::integers(3);
+                let outcome = interp::provoke(&kernel, &launches, &Options::seed(seed), inputs());
+                let outcome = outcome.unwrap_or_else(|failure| panic!("{world}: {failure}"));
+                let last = plans.len() - 1;
+                let expected = interp::reference(&kernel, &plans[last], last, inputs());
+                let expected = expected.unwrap_or_else(|why| panic!("{why}"));
+                interp::compare_exactly(&outcome, &expected).unwrap_or_else(|why| panic!("{why}"));
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The warp level: what is built and emitted for each schedule, and what its verifier says when one thing is changed.
 
 mod accumulated;
+mod across;
 mod aliased_memory;
 mod amax;
 mod blocks;

@@ -198,7 +198,7 @@ impl Shared {
         self.userbuffers.gathered([whole, columns])
     }
 
-    /// Where this rank's rows of a sum come to.
+    /// Buffer that this rank's rows of a sum come to.
     pub fn landing(&self, rows: usize, columns: usize) -> Result<UserBuffer<bf16>, Error> {
         self.rows(rows)?;
         self.userbuffers.summed([self.each(rows), columns])

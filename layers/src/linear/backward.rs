@@ -51,7 +51,7 @@ impl Linear {
         self.backward_of(&saved, &input, parameters, dy, dx, gradients)
     }
 
-    /// The same of an input that a kernel may write again where it is wanted.
+    /// Backward pass of an input that a kernel may write again where it is wanted.
     pub(crate) fn backward_of(
         &self,
         saved: &Saved,

@@ -2,22 +2,22 @@
 
 use crate::overlap::{Flags, Parallel};
 
-/// What a [`Linear`](crate::Linear) is.
+/// Sizes and settings of a [`Linear`](crate::Linear).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinearConfig {
-    /// How the weight is divided between ranks.
+    /// Division of the weight between ranks.
     pub parallel: Parallel,
     /// Columns of the input over all ranks: a multiple of 8, and in a row-parallel layer of 8 times the ranks.
     pub in_features: usize,
     /// Columns of the output over all ranks: a multiple of 8, and in a column-parallel layer of 8 times the ranks.
     pub out_features: usize,
-    /// Whether a bias is added to the output: once, whatever the number of ranks.
+    /// True if a bias is added to the output: once, whatever the number of ranks.
     pub bias: bool,
-    /// Whether the weight gets no gradient. Then nothing is gathered for it, and the bulk flags fall away.
+    /// True if the weight gets no gradient. Then nothing is gathered for it, and the bulk flags fall away.
     pub frozen: bool,
-    /// Whether a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
+    /// True if a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
     pub keep_gathered: bool,
-    /// What is overlapped.
+    /// Overlap of the products.
     pub flags: Flags,
     /// The name by which the configuration has the layer's products: needed where anything is overlapped.
     pub ub_name: Option<String>,

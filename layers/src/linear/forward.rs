@@ -28,7 +28,7 @@ impl Linear {
         self.forward_of(rows, x, parameters, y)
     }
 
-    /// The same of rows that a kernel may write where they are wanted.
+    /// Forward pass of rows that a kernel may write where they are wanted.
     pub(crate) fn forward_of(
         &self,
         rows: usize,

@@ -40,7 +40,7 @@ pub struct Parameters<'a> {
     pub bias: Option<&'a Tensor<bf16>>,
 }
 
-/// Where gradients of a layer's weights are added.
+/// Tensors that gradients of a layer's weights are added to.
 #[derive(Debug, Default)]
 pub struct Gradients<'a> {
     /// In the weight's shape. `None` if the layer is frozen.
@@ -50,8 +50,8 @@ pub struct Gradients<'a> {
     pub bias: Option<&'a mut Tensor<f32>>,
 }
 
-/// What a forward pass leaves for the backward pass. It keeps a handle of the input: do not write to that before the backward
-/// pass is enqueued. Drop it where there is none.
+/// Tensors that a forward pass leaves for the backward pass. It keeps a handle of the input: do not write to that
+/// before the backward pass is enqueued. Drop it where there is none.
 #[derive(Debug)]
 pub struct Saved {
     rows: usize,
@@ -82,15 +82,15 @@ impl Saved {
 pub struct Product {
     /// The layer's name, if it has one.
     pub layer: Option<String>,
-    /// Which.
+    /// Pass of the product.
     pub pass: Pass,
     /// The schedule.
     pub schedule: String,
     /// The variant of it that was built.
     pub variant: String,
-    /// What chose the schedule: settings, or of the method `auto` a table of winners or the model.
+    /// Reason of the schedule: settings, or of the method `auto` a table of winners or the model.
     pub why: String,
-    /// Whether communication of the layer runs in the same kernel.
+    /// True if communication of the layer runs in the same kernel.
     pub overlaps: bool,
 }
 
@@ -119,7 +119,7 @@ pub struct Linear {
     gather: Option<Built>,
     /// A reduce-scatter by itself: of the output, or of the input's gradient.
     sum: Option<Built>,
-    /// What is summed by itself, or beside another product.
+    /// Sum that is made by itself, or beside another product.
     partial: Option<Tensor<bf16>>,
     bias: Option<BiasGradient>,
 }
@@ -178,7 +178,7 @@ impl Linear {
         })
     }
 
-    /// What the layer is.
+    /// Sizes and settings of the layer.
     pub fn config(&self) -> &LinearConfig {
         &self.config
     }
@@ -188,7 +188,7 @@ impl Linear {
         self.overlap
     }
 
-    /// Its products, each with the schedule that does it: the proof of what is fused.
+    /// Products of the layer, each with the schedule that does it: the proof of what is fused.
     pub fn products(&self) -> Vec<Product> {
         let built = |pass, built: &Built, overlaps| Product {
             layer: self.config.ub_name.clone(),

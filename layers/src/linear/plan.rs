@@ -115,7 +115,7 @@ fn names(
     Ok(Some(products))
 }
 
-/// What is gathered and summed has the input's columns, or the output's.
+/// Checks that what is gathered and summed has the input's columns, or the output's.
 fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
     let [_, most] = userbuffers.shape();
     let (columns, name) = match config.parallel {
@@ -137,7 +137,7 @@ fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the steps follow from.
+/// Facts that the steps follow from.
 struct Of<'a> {
     config: &'a LinearConfig,
     overlap: Overlap,

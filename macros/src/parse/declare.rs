@@ -9,7 +9,7 @@ use proc_macro2::Ident;
 use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
 
 /// The methods of a tensor that divide it.
-const DIVIDERS: [&str; 3] = ["pieces", "panels", "tiles"];
+pub(super) const DIVIDERS: [&str; 4] = ["pieces", "panels", "tiles", "tiles_across"];
 
 impl Parser<'_> {
     /// A `let` outside roles. Binds the name even if its right side is wrong, so that its uses are not reported too.
@@ -28,7 +28,7 @@ impl Parser<'_> {
         }
         let declared = self.declared(init);
         if let Some(Declaration::Partition {
-            shape: Shape::Tiles,
+            shape: Shape::Tiles | Shape::TilesAcross,
             ..
         }) = declared
         {
@@ -118,6 +118,7 @@ impl Parser<'_> {
             "pieces" => Shape::Pieces,
             "panels" => Shape::Panels,
             "tiles" => Shape::Tiles,
+            "tiles_across" => Shape::TilesAcross,
             _ => {
                 match kind? {
                     Kind::Partition => self.errors.at(call, Mistake::OrderInLet),
@@ -151,7 +152,7 @@ impl Parser<'_> {
         let (argument, wanted) = match shape {
             Shape::Pieces => (Some("rows"), Wanted::Number),
             Shape::Panels => (Some("cols"), Wanted::Number),
-            Shape::Tiles => (None, Wanted::Pair),
+            Shape::Tiles | Shape::TilesAcross => (None, Wanted::Pair),
         };
         let known: &[&str] = argument.as_slice();
         let size = match argument {
@@ -169,9 +170,14 @@ impl Parser<'_> {
                 }
             }
             None => {
-                let [size] =
-                    self.call_arguments(call, ("rows and columns", "tiles((128, 256))"))?;
-                if let Some(other) = self.partition_named(size) {
+                let example = match shape {
+                    Shape::TilesAcross => "tiles_across((128, 256))",
+                    Shape::Pieces | Shape::Panels | Shape::Tiles => "tiles((128, 256))",
+                };
+                let [size] = self.call_arguments(call, ("rows and columns", example))?;
+                if shape == Shape::Tiles
+                    && let Some(other) = self.partition_named(size)
+                {
                     let (tensor, method) = (tensor.clone(), method.clone());
                     let size = Size::Of(other?);
                     return Some(Declaration::Partition {

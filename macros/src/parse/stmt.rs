@@ -1,5 +1,6 @@
 //! Statements inside roles.
 
+use super::declare::DIVIDERS;
 use super::order::Iterable;
 use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
@@ -180,9 +181,7 @@ impl Parser<'_> {
         match word_call(init) {
             Some((word, _)) => *word == "counters" || *word == "symmetric",
             None => match init {
-                Expr::MethodCall(call) => {
-                    ["pieces", "panels", "tiles"].contains(&names::text(&call.method).as_str())
-                }
+                Expr::MethodCall(call) => DIVIDERS.contains(&names::text(&call.method).as_str()),
                 _ => false,
             },
         }

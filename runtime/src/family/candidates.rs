@@ -42,7 +42,7 @@ pub struct Family {
 /// use std::collections::BTreeMap;
 ///
 /// let family = families::gemm_reduce_scatter();
-/// let [_, apart] = family.candidates() else { panic!("two") };
+/// let apart = family.candidates().last().expect("some");
 /// assert_eq!((apart.name(), apart.stages().len()), ("gemm+reduce_scatter".to_owned(), 2));
 /// let tiles = BTreeMap::from([("tiles".to_owned(), (128, 64).into())]);
 /// let row = apart.named_choices(&[tiles, BTreeMap::new()]); // as a table has it
@@ -177,6 +177,31 @@ impl Family {
     }
 }
 
+/// What is measured of a candidate whose stages have so many variants each: the first of all, then the others of each stage
+/// beside the first ones of the rest. A mixture says which of each stage.
+///
+/// ```
+/// use counterflow::family::mixtures;
+///
+/// assert_eq!(mixtures(&[2, 3]), [[0, 0], [1, 0], [0, 1], [0, 2]]);
+/// assert_eq!(mixtures(&[2, 0]), Vec::<Vec<usize>>::new()); // a stage without a variant
+/// ```
+pub fn mixtures(counts: &[usize]) -> Vec<Vec<usize>> {
+    if counts.contains(&0) {
+        return Vec::new();
+    }
+    let first = vec![0; counts.len()];
+    let others = counts.iter().enumerate().flat_map(|(stage, count)| {
+        let first = first.clone();
+        (1..*count).map(move |other| {
+            let mut mixture = first.clone();
+            mixture[stage] = other;
+            mixture
+        })
+    });
+    std::iter::once(first.clone()).chain(others).collect()
+}
+
 impl Candidate {
     /// The names of its schedules, joined by `+`.
     pub fn name(&self) -> String {
@@ -306,7 +331,8 @@ pub enum Source {
 /// let (front, gemm, moves) = (front?, gemm?, moves?);
 /// let family = families::gemm_reduce_scatter();
 /// let stages: [&Kernel; 2] = [&gemm, &moves];
-/// let each = family::sources(&family.candidates()[1], &front, &stages)?;
+/// let apart = family.candidates().last().expect("some");
+/// let each = family::sources(apart, &front, &stages)?;
 /// assert_eq!(each[0], [Some(Source::Given(0)), Some(Source::Given(1)), Some(Source::Own)]);
 /// assert_eq!(each[1], [Some(Source::Own), Some(Source::Given(2)), None]); // no scratch
 /// # Ok::<(), Error>(())

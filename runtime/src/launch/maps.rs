@@ -90,11 +90,19 @@ impl Loaded {
             _ if shape.zeros => (self.zeros.address(), shape.strides[1]),
             (View::Flat | View::Chunks | View::ColumnChunks, _) => (place.own, shape.strides[1]),
             (
-                View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
+                View::SharedChunks
+                | View::SharedSlots
+                | View::SharedSlotChunks
+                | View::SharedChunk
+                | View::SharedRows,
                 Some(base),
             ) => (base, self.stride),
             (
-                View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
+                View::SharedChunks
+                | View::SharedSlots
+                | View::SharedSlotChunks
+                | View::SharedChunk
+                | View::SharedRows,
                 None,
             ) => {
                 return Err(alone(self.name(map.tensor)));

@@ -446,3 +446,22 @@ pub fn two_sizes_in_an_item(x: Gathered<bf16>, z: Gathered<f32>) {
         }
     }
 }
+
+#[schedule]
+pub fn across_matrices(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 128);
+    let tiles = y.tiles_across((128, 128));
+    let arrived = counters(pieces);
+    #[copy_engine]
+    for peer in ranks().after_me() {
+        for p in pieces.of(peer) {
+            x[p] = x.on(peer)[p];
+            arrived[p].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles {
+        arrived[t.rows()].wait();
+        y[t] = dot(x[t], w[t]);
+    }
+}

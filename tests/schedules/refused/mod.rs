@@ -17,13 +17,14 @@ fn plain() -> Variant {
 }
 
 /// In the order of the table.
-const EXHIBITS: [Exhibit; 23] = [
+const EXHIBITS: [Exhibit; 24] = [
     (panels, plain),
     (slabs, || plain().dtype(Dtype::E4M3).scales(Scales::Rows)),
     (some_pieces, plain),
     (two_sizes_in_an_item, plain),
     (rows, || plain().layout(Layout::Tn)),
     (all_chunks, plain),
+    (across_matrices, || plain().layout(Layout::Tn)),
     (copies_in_gemm, plain),
     (by_itself, plain),
     (one_of_two, plain),

@@ -1,20 +1,21 @@
 //! Evaluates the expression of a store over tiles.
 
 use super::tile::Tile;
+use crate::shape::Extent;
 use crate::value::{AccId, Value};
 
 /// The values of a store, row by row: the expression in f64, rounded to f32.
 pub(in crate::interp) fn evaluate<'t>(
     value: &Value,
     tile: &impl Fn(AccId) -> Option<&'t Tile>,
-    rows: usize,
+    rows: Extent,
     columns: usize,
     out: &mut Vec<f32>,
 ) {
     out.clear();
     if let Value::Acc(acc) = value
         && let Some(tile) = tile(*acc)
-        && (tile.rows, tile.columns) == (rows, columns)
+        && (tile.rows, tile.columns) == (rows.len() as usize, columns)
     {
         out.extend_from_slice(&tile.values);
         return;
@@ -24,15 +25,15 @@ pub(in crate::interp) fn evaluate<'t>(
         .into_iter()
         .map(|acc| (acc, tile(acc)))
         .collect();
-    out.reserve(rows * columns);
-    for row in 0..rows {
+    out.reserve(rows.len() as usize * columns);
+    for row in 0..rows.len() as usize {
         for column in 0..columns {
             let at = |acc: AccId| {
                 let tile = accs.iter().find(|(id, _)| *id == acc).and_then(|(_, t)| *t);
                 // Zero until something is added: in a world of one, the others' sum has no terms.
                 tile.map_or(0.0, |tile| {
-                    // A vector is one row, repeated, and a scale one number.
-                    let row = if tile.rows == 1 { 0 } else { row };
+                    // A scale is one number.
+                    let row = tile.row(rows, row);
                     let column = if tile.columns == 1 { 0 } else { column };
                     let value = tile.values.get(row * tile.columns + column);
                     value.map_or(f64::NAN, |value| f64::from(*value))

@@ -3,6 +3,7 @@
 use super::short;
 use crate::dtype::Dtype;
 use crate::program::{Side, Usage};
+use crate::shape::Extent;
 use crate::variant::BLOCK;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
@@ -11,6 +12,8 @@ use std::ops::Range;
 /// A tile of f32 registers.
 #[derive(Clone, Debug, Default)]
 pub(in crate::interp) struct Tile {
+    /// The first of its rows, among all of its item's tensors.
+    pub first: u32,
     pub rows: usize,
     pub columns: usize,
     pub values: Vec<f32>,
@@ -21,10 +24,24 @@ impl Tile {
     pub fn shaped(&mut self, rows: usize, columns: usize) {
         if (self.rows, self.columns) != (rows, columns) {
             *self = Tile {
+                first: self.first,
                 rows,
                 columns,
                 values: vec![0.0; rows * columns],
             };
+        }
+    }
+
+    /// Its row that is row `at` of a rectangle. Where it has others than that, the rectangle has some of its rows.
+    pub fn row(&self, of: Extent, at: usize) -> usize {
+        let before = match self.rows == of.len() as usize {
+            true => 0,
+            false => of.start.wrapping_sub(self.first) as usize,
+        };
+        match self.rows {
+            // A vector is one row, repeated.
+            1 => 0,
+            _ => before + at,
         }
     }
 

@@ -331,6 +331,12 @@ impl<'a, 'p> Walk<'a, 'p> {
             (None, Side::Rows) => 0..self.sizes.rows(tensor),
             (None, Side::Columns) => 0..self.sizes.columns(tensor),
         });
+        // Of tiles in several shards, memory that has one has the rows of that.
+        let across = item.is_some_and(|item| self.is_across(item));
+        let rows = match across {
+            true => common(rows, self.sizes.held(tensor, homes.start)),
+            false => rows,
+        };
         let rect = |slot| Rect {
             tensor,
             homes: homes.clone(),
@@ -339,6 +345,13 @@ impl<'a, 'p> Walk<'a, 'p> {
             columns: columns.clone(),
         };
         Ok(slots.into_iter().map(rect).collect())
+    }
+
+    fn is_across(&self, item: Var) -> bool {
+        match &self.bound[item.index()] {
+            Bound::Item { partition, .. } => self.program.partitions[partition.index()].across,
+            Bound::Nothing | Bound::Rank(_) => false,
+        }
     }
 
     fn place(&self, place: &Place) -> Result<Rect, Why> {
@@ -457,4 +470,10 @@ impl<'a, 'p> Walk<'a, 'p> {
 fn one(places: Vec<Rect>) -> Result<Rect, Why> {
     let mut places = places.into_iter();
     places.next().ok_or_else(|| "no slot is named".into())
+}
+
+/// What two ranges have in common: nothing, and within the second, where that is empty.
+fn common(of: Range<u32>, held: Range<u32>) -> Range<u32> {
+    let start = of.start.clamp(held.start, held.end);
+    start..of.end.clamp(start, held.end)
 }

@@ -380,6 +380,7 @@ impl Running {
                 let shares = shares(kernel, role, a.columns.len());
                 let summing = Summing::of(kernel, [a.tensor, b.tensor]);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.first = a.rows.start;
                 let [of_left, of_right] = [a, b].map(|of| kernel.buffers[of.tensor.index()].dtype);
                 if !summing.promoted {
                     tile.dot((&left.view(), of_left), (&right.view(), of_right), &shares);
@@ -403,6 +404,7 @@ impl Running {
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 let dtype = kernel.buffers[from.tensor.index()].dtype;
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.first = from.rows.start;
                 tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
                 if let (Some(scales), [codes]) = (kernel.tile_scales(from), &*parts) {
                     let scales = self.lines_of(&scales)?.read(memory)?;
@@ -416,13 +418,15 @@ impl Running {
                 let mut term = Vec::new();
                 let tile = |acc: crate::value::AccId| accs[usize::from(acc.0)].as_ref();
                 let value = &kernel.values[usize::from(value.0)];
-                evaluate(value, &tile, rows, columns, &mut term);
+                evaluate(value, &tile, of.rows, columns, &mut term);
                 let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.first = of.rows.start;
                 tile.shaped(rows, columns);
                 tile.add_own(&term, kernel.buffers[of.tensor.index()].dtype);
             }
             StepKind::Load { acc, from } => {
                 let mut tile = self.read(from, memory)?;
+                tile.first = from.rows.start;
                 tile.laid(kernel.buffers[from.tensor.index()].usage);
                 accs[usize::from(acc.0)] = Some(tile);
             }
@@ -437,7 +441,7 @@ impl Running {
                 let tile = |acc: crate::value::AccId| accs[usize::from(acc.0)].as_ref();
                 let evaluated = |value: ValueId, values: &mut Vec<f32>| {
                     let value = &kernel.values[usize::from(value.0)];
-                    evaluate(value, &tile, rows, columns, values);
+                    evaluate(value, &tile, dst.rows, columns, values);
                 };
                 if let Some(Amax { of, to }) = amax {
                     evaluated(*of, &mut values);

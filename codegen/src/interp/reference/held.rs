@@ -6,7 +6,7 @@ use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
 use crate::interp::sizes::Sizes;
 use crate::program::{AtStart, Program, Side, StoreMode, Usage};
 use crate::value::{AccId, Value};
-use ndarray::{Array2, Zip};
+use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -118,9 +118,16 @@ impl<'a> Held<'a> {
     /// The sums as seen from a rectangle: terms of other rows or columns are elsewhere.
     fn seen(&mut self, filled: &Filled, from: &Rect) -> Array2<SumId> {
         let shape = (from.rows.len(), from.columns.len());
-        let rows = filled.vector || filled.rows == from.rows;
+        let within = filled.rows.start <= from.rows.start && from.rows.end <= filled.rows.end;
+        let rows = filled.vector || within;
         let here = rows && (filled.scale || filled.columns == from.columns);
-        let ids = filled.ids.broadcast(shape).filter(|_| here);
+        let mut ids = filled.ids.view();
+        if here && !filled.vector {
+            let first = (from.rows.start - filled.rows.start) as usize;
+            let some = first..first + from.rows.len();
+            ids.slice_axis_inplace(Axis(0), Slice::from(some));
+        }
+        let ids = ids.broadcast(shape).filter(|_| here);
         ids.map(|ids| ids.to_owned())
             .unwrap_or_else(|| Array2::from_elem(shape, self.sums.one(Term::Elsewhere)))
     }

@@ -242,7 +242,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let used = facts.kernel.values[usize::from(value.0)].accs();
         let moved = used.into_iter().filter_map(live).any(|acc| {
             acc.columns.is_some_and(|columns| columns != dst.columns)
-                || acc.rows.is_some_and(|rows| rows != dst.rows)
+                || acc.rows.is_some_and(|rows| !rows.contains(dst.rows))
         });
         let sum = self.sums.stored(sum, self.owner(dst));
         if !moved {

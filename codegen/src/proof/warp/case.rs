@@ -1,5 +1,7 @@
 //! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
 
+mod views;
+
 use super::launches::Launches;
 use super::step::Box4;
 use crate::diag::{Diagnostic, Rule};
@@ -10,7 +12,7 @@ use crate::program::{CounterId, Home, Loc, Pick, StoreMode, TensorId};
 use crate::proof::tile::{Accessor, Announced, Order, Part, Wait};
 use crate::shape::{Extent, Geometry};
 use crate::value::AccId;
-use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
+use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values};
 use std::cell::RefCell;
 
 /// The one term of a sum that the switch makes of every rank's copy.
@@ -312,140 +314,6 @@ impl<'a> Case<'a> {
         let parts = self.sizes[plan].order.parts.get(&(rank, wait));
         parts.map_or(&[], Vec::as_slice)
     }
-
-    /// A row of a plane of a tensor's map, among all rows of the tensor.
-    pub fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
-        let geometry = self.geometry(at.plan);
-        let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let rows = geometry.chunk_rows(dim);
-        match at.view {
-            // Without chunks each rank has all rows.
-            _ if geometry.chunks(dim) == 1 => row,
-            View::Flat | View::ColumnChunks => row,
-            View::Chunks | View::SharedChunks => at.chunk * rows + row,
-            // A chunk's owner is the rank whose memory it is in.
-            View::SharedSlots | View::SharedChunk => at.rank * rows + row,
-            View::SharedSlotChunks => at.chunk % self.world * rows + row,
-        }
-    }
-
-    /// Slot of the tensor that a box is in.
-    pub fn slot(&self, at: &Box4) -> u32 {
-        match at.view {
-            View::SharedSlots => at.chunk,
-            View::SharedSlotChunks => at.chunk / self.world,
-            View::Flat
-            | View::Chunks
-            | View::ColumnChunks
-            | View::SharedChunks
-            | View::SharedChunk => 0,
-        }
-    }
-
-    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
-    pub fn exists(&self, at: &Box4) -> u32 {
-        let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let geometry = self.geometry(at.plan);
-        let chunk = |chunk: u32| geometry.chunk(rows, chunk).len();
-        let limit = match at.view {
-            // Without chunks each rank has all rows.
-            _ if geometry.chunks(rows) == 1 => at.rows.1,
-            View::Flat | View::ColumnChunks => at.rows.1,
-            View::Chunks | View::SharedChunks => chunk(at.chunk),
-            View::SharedSlots | View::SharedChunk => chunk(at.rank),
-            View::SharedSlotChunks => chunk(at.chunk % self.world),
-        };
-        at.rows.1.min(limit).max(at.rows.0)
-    }
-
-    /// A box with where it is in memory, and among all rows and columns.
-    pub fn located(&self, at: Box4) -> Box4 {
-        let buffer = &self.pipeline.kernel.buffers[at.tensor.index()];
-        let before = |dim| at.chunk * self.geometry(at.plan).chunk_rows(dim);
-        let (above, left) = match at.view {
-            View::ColumnChunks => (0, before(buffer.columns)),
-            View::Flat
-            | View::Chunks
-            | View::SharedChunks
-            | View::SharedSlots
-            | View::SharedSlotChunks
-            | View::SharedChunk => (before(buffer.rows), 0),
-        };
-        let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
-        Box4 {
-            lines: (above + at.rows.0, above + at.rows.1),
-            columns: (left + at.columns.0, left + at.columns.1),
-            origin: (at.origin.0, at.origin.1.wrapping_add(left)),
-            all: (all[0], all[1]),
-            ..at
-        }
-    }
-
-    /// Numbers of a scale of rows in a rank's memory, which lie side by side.
-    pub fn scales(&self, plan: usize, (tensor, rank): (TensorId, u32), rows: (u32, u32)) -> Box4 {
-        self.located(Box4 {
-            plan,
-            tensor,
-            rank,
-            chunk: 0,
-            rows,
-            columns: (0, 1),
-            origin: (rows.0, 0),
-            spills: None,
-            view: View::Flat,
-            lines: (0, 0),
-            all: (0, 0),
-        })
-    }
-
-    /// The rows and columns that a plane of a tensor's map has in memory, and those of what is divided that a store may
-    /// touch.
-    pub fn plane(
-        &self,
-        plan: usize,
-        tensor: TensorId,
-        (view, chunk): (View, u32),
-        rank: u32,
-    ) -> Plane {
-        let buffer = &self.pipeline.kernel.buffers[tensor.index()];
-        let geometry = self.geometry(plan);
-        let held = geometry.held(buffer, rank).len();
-        let columns = geometry.size(buffer.columns);
-        let full = |dim| geometry.chunk_rows(dim);
-        let (rows, columns, allowed) = match view {
-            View::Flat => (held, columns, held),
-            View::ColumnChunks => {
-                let allowed = geometry.chunk(buffer.columns, chunk).len();
-                (held, full(buffer.columns), allowed)
-            }
-            View::Chunks => {
-                let allowed = geometry.chunk(buffer.rows, chunk).len();
-                (full(buffer.rows), columns, allowed)
-            }
-            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                let rows = full(buffer.rows);
-                let owner = match view {
-                    View::SharedSlots | View::SharedChunk => rank,
-                    View::SharedSlotChunks => chunk % self.world,
-                    View::SharedChunks | View::Flat | View::Chunks | View::ColumnChunks => chunk,
-                };
-                (rows, columns, geometry.chunk(buffer.rows, owner).len())
-            }
-        };
-        Plane {
-            rows,
-            columns,
-            allowed,
-        }
-    }
-}
-
-/// Place and size of a plane in a tensor's map.
-pub(super) struct Plane {
-    pub rows: u32,
-    pub columns: u32,
-    /// Rows, or where those are divided columns, that the chunk has: nothing else is the kernel's.
-    pub allowed: u32,
 }
 
 /// Size of the intersection of two ranges.

@@ -48,11 +48,6 @@ impl Simulator<'_> {
         Err(Box::new(trace::wrong(self, index, what)))
     }
 
-    /// The first row of a box among all rows of its tensor.
-    fn row(&self, at: &Box4) -> u32 {
-        self.row_in_all(at, at.rows.0)
-    }
-
     pub(super) fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
         self.case.row_in_all(at, row)
     }
@@ -286,8 +281,9 @@ impl Simulator<'_> {
     fn garbage(&self, product: &TileProduct, (part, before): (u32, u32), to: &Box4) -> bool {
         let (row, column) = self.case.pipeline.subtile_at(part);
         let column = column + before;
+        let above = to.rows.0.wrapping_sub(to.origin.0);
         let stored = [
-            (row, row + self.case.exists(to) - to.rows.0),
+            (row + above, row + above + self.case.exists(to) - to.rows.0),
             (column, column + to.columns.1 - to.columns.0),
         ];
         let mut both = stored.iter().zip(product.lacks);
@@ -360,7 +356,8 @@ impl Simulator<'_> {
         let mut held = self.held(self.agents[index].cta, area).peekable();
         let kernel = &self.case.pipeline.kernel;
         let empty = to.columns.0 >= to.columns.1 || to.rows.0 >= to.rows.1;
-        let row = self.row(to);
+        // Rows above the memory's first are left out: those below lie behind them.
+        let row = self.row_in_all(to, to.origin.0);
         let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         if held.peek().is_none() {
             return wrong("nothing was put there");
@@ -371,7 +368,7 @@ impl Simulator<'_> {
                     if !self.moves(from.tensor, to.tensor) {
                         return wrong("the box is of another tensor");
                     }
-                    if self.row(from) != row || from.columns != to.columns {
+                    if self.row_in_all(from, from.origin.0) != row || from.columns != to.columns {
                         return wrong("the box holds other rows or columns");
                     }
                 }

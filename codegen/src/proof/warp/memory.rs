@@ -244,7 +244,7 @@ impl Simulator<'_> {
                 // Nobody else can reach what is this rank's alone.
                 View::Flat | View::Chunks | View::ColumnChunks => 0,
                 View::SharedSlots => buffer.slots(self.case.world),
-                View::SharedSlotChunks | View::SharedChunk => 1,
+                View::SharedSlotChunks | View::SharedChunk | View::SharedRows => 1,
             };
             for chunk in 0..chunks {
                 let plane = self.case.plane(of, map.tensor, (map.view, chunk), rank);

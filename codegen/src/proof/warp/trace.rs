@@ -130,14 +130,16 @@ pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4, end: u3
         | View::SharedChunks
         | View::SharedSlots
         | View::SharedSlotChunks
-        | View::SharedChunk => "rows",
+        | View::SharedChunk
+        | View::SharedRows => "rows",
     };
     let chunk = match at.view {
         View::Flat
         | View::Chunks
         | View::ColumnChunks
         | View::SharedChunks
-        | View::SharedSlotChunks => at.chunk,
+        | View::SharedSlotChunks
+        | View::SharedRows => at.chunk,
         View::SharedSlots | View::SharedChunk => at.rank,
     };
     found(simulator, index, Rule::Bounds)

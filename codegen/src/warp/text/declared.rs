@@ -12,6 +12,7 @@ pub(super) fn map(map: &Map) -> Vec<String> {
         View::SharedSlots => "everyone's slots",
         View::SharedSlotChunks => "everyone's slots of all chunks",
         View::SharedChunk => "everyone's own chunk",
+        View::SharedRows => "everyone's rows",
     };
     let partial_chunk = if map.partial_chunk {
         "the partial chunk apart"

@@ -128,7 +128,10 @@ pub fn all_gather(
     launches: &mut [Shape],
 ) {
     let x = s.gathered("x", Bf16);
-    let drawn = draw.of(16);
+    let drawn = draw.of(64);
+    // Tiles of all ranks' rows at once.
+    let across = drawn / 16 == 3 && !scaled;
+    let drawn = drawn % 16;
     // Without it nothing is multiplied.
     let w = (drawn % 4 != 1 || scaled).then(|| s.local("w", Bf16));
     let (slabs, by_rows) = match drawn / 4 {
@@ -147,7 +150,10 @@ pub fn all_gather(
         true => s.tiles("slabs", x, (sizes.piece, 6 * sizes.times.1)),
         false => s.pieces("pieces", x, sizes.piece),
     };
-    let tiles = s.tiles("tiles", y, sizes.tile);
+    let tiles = match across {
+        true => s.tiles_across("tiles", y, sizes.tile),
+        false => s.tiles("tiles", y, sizes.tile),
+    };
     let counted = match by_rows {
         true => s.pieces("rows", x, sizes.piece),
         false => pieces,
@@ -179,8 +185,9 @@ pub fn all_gather(
     let bias = (addend == 1).then(|| s.vector("b", F32));
     let residual = (addend == 2).then(|| s.local("r", Bf16));
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", draw.everyone(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(2), |s, t| {
+        let everyone = draw.everyone();
+        let mut items = |s: &mut ScheduleBuilder, items: ItemsRef| {
+            s.for_items("t", items, |s, t| {
                 let target = draw.mostly(None, &[Some(1), Some(2)]);
                 let wait = move |s: &mut ScheduleBuilder| match target {
                     None => s.wait(arrived.at(t.rows())),
@@ -225,7 +232,13 @@ pub fn all_gather(
                 let parts: Vec<Part<'_>> = vec![Box::new(wait), Box::new(multiply)];
                 shuffled(draw, parts).into_iter().for_each(|part| part(s));
             });
-        });
+        };
+        match across {
+            true => items(s, tiles.grouped(2)),
+            false => s.for_ranks("chunk", everyone, |s, chunk| {
+                items(s, tiles.of(&chunk).grouped(2))
+            }),
+        }
     });
     if moves_last {
         moves.put(s, draw);

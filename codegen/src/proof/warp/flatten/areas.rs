@@ -161,9 +161,11 @@ impl Flattener<'_> {
         let row = row.wrapping_add(below);
         let home = match map.view {
             View::Flat | View::Chunks | View::ColumnChunks => self.env.rank,
-            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
-                rank
-            }
+            View::SharedChunks
+            | View::SharedSlots
+            | View::SharedSlotChunks
+            | View::SharedChunk
+            | View::SharedRows => rank,
         };
         let plane = self
             .case
@@ -175,7 +177,10 @@ impl Flattener<'_> {
         if map.clips(usage, stored) && plane.allowed > 0 {
             *divided = plane.allowed.min(*divided);
         }
-        let rows = (row.min(rows), (row + map.box_rows).min(rows));
+        // A row may be below zero, as TMA takes it: those of the box are left out.
+        let inside = |at: i64| u32::try_from(at.clamp(0, rows.into())).unwrap_or(rows);
+        let first = i64::from(row.cast_signed());
+        let rows = (inside(first), inside(first + i64::from(map.box_rows)));
         let columns = (column.min(columns), (column + map.box_columns).min(columns));
         let end = if by_columns { columns.1 } else { rows.1 };
         self.case.located(Box4 {
