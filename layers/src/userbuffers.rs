@@ -1,10 +1,11 @@
 //! What the layers of a tensor-parallel group share: buffers, and the configuration of their products.
 
+use crate::fp8::{self, Amaxes};
 use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
 use crate::side::{AttentionKernels, ElementKernels, NormKernels};
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
@@ -14,7 +15,7 @@ use tracing::warn;
 pub enum QuantizationMode {
     /// Those of the tensors.
     None,
-    /// FP8. No layer has it yet.
+    /// FP8: of layers that have a recipe.
     Fp8,
 }
 
@@ -90,11 +91,15 @@ impl Initialize {
         let [rows, columns] = self.shape;
         let each = rows.div_ceil(self.tp_size.max(1) as usize);
         let all = each * (self.tp_size as usize + 1);
-        (all * columns * size_of::<bf16>()) as u64
+        let amaxes = match self.quantization_modes.contains(&QuantizationMode::Fp8) {
+            true => Amaxes::heap_bytes(self.tp_size),
+            false => 0,
+        };
+        (all * columns * size_of::<bf16>()) as u64 + amaxes
     }
 
-    /// The configuration of products that have the tensors' elements.
-    fn config(&self) -> Result<Config, Error> {
+    /// The configuration of each mode's products.
+    fn configs(&self) -> Result<Vec<(QuantizationMode, Config)>, Error> {
         let modes = &self.quantization_modes;
         let refused = |what: String, legal: &str| {
             let legal = legal.to_owned();
@@ -105,29 +110,24 @@ impl Initialize {
             let what = format!("quantization_modes are {modes:?}");
             return refused(what, "name each mode once, and one at least");
         }
-        let at = modes
-            .iter()
-            .position(|mode| *mode == QuantizationMode::None);
-        let Some(at) = at else {
-            return Err(Error::NotYet {
-                what: "layers whose products are FP8 alone".into(),
-                help: "add `QuantizationMode::None`: layers have bf16 today".into(),
-            });
+        let each: Vec<Config> = match &self.ub_cfgs[..] {
+            [] => vec![Config::default(); modes.len()],
+            [one] => vec![one.clone(); modes.len()],
+            each if each.len() == modes.len() => each.to_vec(),
+            others => {
+                return refused(
+                    format!(
+                        "{} ub_cfgs for {} quantization_modes",
+                        others.len(),
+                        modes.len()
+                    ),
+                    "give one for all modes, or one for each",
+                );
+            }
         };
-        match &self.ub_cfgs[..] {
-            [] => Ok(Config::default()),
-            [one] => Ok(one.clone()),
-            each if each.len() == modes.len() => Ok(each[at].clone()),
-            others => refused(
-                format!(
-                    "{} ub_cfgs for {} quantization_modes",
-                    others.len(),
-                    modes.len()
-                ),
-                "give one for all modes, or one for each",
-            ),
-        }
+        Ok(modes.iter().copied().zip(each).collect())
     }
+
 }
 
 /// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
@@ -168,7 +168,8 @@ struct Side {
 struct Shared {
     rank: Arc<Communicator>,
     shape: [usize; 2],
-    config: Config,
+    configs: Vec<(QuantizationMode, Config)>,
+    fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
     summed: UserBuffer<bf16>,
     /// Side kernels that layers have loaded.
@@ -210,9 +211,17 @@ impl Userbuffers {
                 help: "use bf16".into(),
             });
         }
-        let config = arguments.config()?;
+        let configs = arguments.configs()?;
         if rank.rank() == 0 {
-            for notice in config.notices() {
+            let mut told = Vec::new();
+            for (mode, config) in &configs {
+                // What FP8 layers gather is always FP8.
+                let acts = |key| key == "fp8_buf" && *mode == QuantizationMode::Fp8;
+                told.extend(config.notices().into_iter().filter(|of| !acts(of.key)));
+            }
+            let mut each: Vec<String> = told.iter().map(ToString::to_string).collect();
+            each.dedup();
+            for notice in each {
                 warn!("{notice}");
             }
             if let Some(backend) = arguments.bootstrap_backend {
@@ -227,7 +236,12 @@ impl Userbuffers {
             summed: rank.allocate("summed", [each, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
-            config,
+            fp8: arguments
+                .quantization_modes
+                .contains(&QuantizationMode::Fp8)
+                .then(|| fp8::Shared::new(rank))
+                .transpose()?,
+            configs,
             side: Mutex::default(),
             scratch: Scratch::default(),
             turn: Mutex::new(()),
@@ -244,9 +258,27 @@ impl Userbuffers {
         self.0.shape
     }
 
-    /// How products overlap their communication.
-    pub fn config(&self) -> &Config {
-        &self.0.config
+    /// How products of a mode overlap their communication.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a mode that the buffers were not initialized with.
+    pub fn config(&self, mode: QuantizationMode) -> Result<&Config, Error> {
+        let mut configs = self.0.configs.iter();
+        let found = configs.find(|(of, _)| *of == mode);
+        let found = found.map(|(_, config)| config);
+        found.ok_or_else(|| Error::Usage {
+            what: format!("a layer of the mode {mode:?}, which the buffers do not have"),
+            legal: format!("add `QuantizationMode::{mode:?}` to `quantization_modes`"),
+        })
+    }
+
+    /// What FP8 layers share.
+    pub(crate) fn fp8(&self) -> Result<&fp8::Shared, Error> {
+        self.config(QuantizationMode::Fp8)?;
+        self.0.fp8.as_ref().ok_or_else(|| Error::Usage {
+            what: "buffers without FP8".into(),
+            legal: "add `QuantizationMode::Fp8` to `quantization_modes`".into(),
+        })
     }
 
     /// The buffer that rows are gathered in, as so many rows over all ranks.
@@ -262,6 +294,11 @@ impl Userbuffers {
     /// Memory for a call, of as many bytes whatever its rows: `most` elements.
     pub(crate) fn lend(&self, shape: [usize; 2], most: usize) -> Result<Lent<bf16>, Error> {
         self.0.scratch.bf16s.lend(&self.0.rank, shape, most)
+    }
+
+    /// The same of codes, of either type of FP8.
+    pub(crate) fn lend_codes(&self, shape: [usize; 2], most: usize) -> Result<Lent<e4m3>, Error> {
+        self.0.scratch.codes.lend(&self.0.rank, shape, most)
     }
 
     /// The same in f32.

@@ -3,7 +3,8 @@
 use super::config::LinearConfig;
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
-use crate::step::{MOVED, Step, Work, shape, size};
+use crate::fp8::Role;
+use crate::step::{CODES, CodedStep, MOVED, Step, shape, size};
 use crate::userbuffers::Userbuffers;
 use counterflow::{Error, Layout, Program, schedules};
 
@@ -39,6 +40,11 @@ impl Plan {
             ..overlap
         };
         let sides = divided(config, world)?;
+        if let Some(recipe) = &config.fp8 {
+            recipe.checks(world)?;
+            codes(sides)?;
+        }
+        userbuffers.config(config.mode())?;
         let named = names(userbuffers, config, overlap)?;
         fits(userbuffers, config)?;
         let of = Of {
@@ -93,6 +99,17 @@ fn divided(config: &LinearConfig, world: u32) -> Result<[usize; 2], Error> {
     })
 }
 
+/// Codes in a row of memory are a multiple of 16.
+fn codes(sides: [usize; 2]) -> Result<(), Error> {
+    match sides.iter().find(|side| !side.is_multiple_of(CODES)) {
+        None => Ok(()),
+        Some(side) => Err(Error::Usage {
+            what: format!("{side} features on a rank, of a layer of FP8"),
+            legal: format!("give multiples of {CODES} on each rank"),
+        }),
+    }
+}
+
 /// The settings of the layer's products, if it has a name.
 fn names(
     userbuffers: &Userbuffers,
@@ -110,7 +127,8 @@ fn names(
             }),
         };
     };
-    let products = userbuffers.config().layer(name, config.parallel)?;
+    let products = userbuffers.config(config.mode())?;
+    let products = products.layer(name, config.parallel)?;
     overlap.fits(&products[1])?;
     Ok(Some(products))
 }
@@ -158,6 +176,24 @@ impl Of<'_> {
         Some((gemm.schedule(), gemm.choices()))
     }
 
+    /// The FP8 operands of a product by the weight: what is multiplied, and whether sums are promoted.
+    fn by_weight(&self, role: Role, promote: bool) -> Option<CodedStep> {
+        let recipe = self.config.fp8.as_ref()?;
+        Some(CodedStep {
+            codes: [recipe.codes(role), recipe.codes(Role::Weight)],
+            scales: recipe.by_weight(),
+            promote: promote && !recipe.is_of_blocks(),
+        })
+    }
+
+    /// Columns of bf16 that what is gathered has: two codes each.
+    fn moved(&self, columns: usize) -> usize {
+        match self.config.fp8 {
+            Some(_) => columns / 2,
+            None => columns,
+        }
+    }
+
     fn fprop(&self) -> Step {
         let [out, depth] = self.sides;
         let overlaps = self.overlap.fprop_ag || self.overlap.fprop_rs;
@@ -176,6 +212,7 @@ impl Of<'_> {
             layout: Layout::Nt,
             shape: shape(self.rows, out, depth),
             choices,
+            coded: self.by_weight(Role::Input, false),
         }
     }
 
@@ -196,12 +233,17 @@ impl Of<'_> {
         let product = shape(self.rows, columns, depth);
         Step {
             work,
-            layout: Layout::Nn,
+            // Codes are multiplied along their rows: the weight is on its side.
+            layout: match self.config.fp8 {
+                Some(_) => Layout::Nt,
+                None => Layout::Nn,
+            },
             shape: match bulk_dgrad {
-                true => product.dim("z.columns", size(columns)),
+                true => product.dim("z.columns", size(self.moved(columns))),
                 false => product,
             },
             choices,
+            coded: self.by_weight(Role::Gradient, true),
         }
     }
 
@@ -213,10 +255,23 @@ impl Of<'_> {
             Some((schedule, choices)) => (schedule.work(), choices),
             None => (schedules::wgrad().into(), Vec::new()),
         };
-        let product = shape(out, columns, self.rows);
+        let coded = self.config.fp8.map(|recipe| CodedStep {
+            codes: [recipe.codes(Role::Gradient), recipe.codes(Role::Input)],
+            scales: recipe.along_tokens(),
+            promote: !recipe.is_of_blocks(),
+        });
+        let depth = match coded {
+            Some(_) => self.rows.next_multiple_of(CODES),
+            None => self.rows,
+        };
+        let product = shape(out, columns, depth);
         Step {
             work,
-            layout: Layout::Tn,
+            layout: match coded {
+                Some(_) => Layout::Nt,
+                None => Layout::Tn,
+            },
+            coded,
             shape: match bulk {
                 true => product
                     .dim(MOVED, size(self.rows))
@@ -238,6 +293,7 @@ impl Of<'_> {
             Parallel::Column => (!self.overlap.fprop_ag || again, self.sides[1]),
             Parallel::Row => (!self.overlap.dgrad_ag, self.sides[0]),
         };
+        let columns = self.moved(columns);
         (needed && !self.alone()).then(|| self.moves(schedules::all_gather(), columns))
     }
 
@@ -260,21 +316,11 @@ impl Of<'_> {
     }
 
     fn bias(&self) -> Step {
-        Step {
-            work: schedules::wgrad().into(),
-            layout: Layout::Tn,
-            shape: shape(ONES, self.sides[0], self.rows),
-            choices: Vec::new(),
-        }
+        Step::new(schedules::wgrad(), Layout::Tn, shape(ONES, self.sides[0], self.rows))
     }
 
     fn moves(&self, program: Program, columns: usize) -> Step {
-        Step {
-            work: Work::Schedule(program),
-            layout: Layout::Nt,
-            shape: shape(self.rows, columns, columns),
-            choices: Vec::new(),
-        }
+        Step::new(program, Layout::Nt, shape(self.rows, columns, columns))
     }
 }
 

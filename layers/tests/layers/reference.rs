@@ -65,6 +65,17 @@ impl Wanted {
         a: impl Fn(usize, usize) -> f64,
         b: impl Fn(usize, usize) -> f64,
     ) -> Wanted {
+        let off = (k + parts) as f64 * OF_F32;
+        Wanted::product_off([m, n, k], (parts, off), a, b)
+    }
+
+    /// The same where the sum may be off by that part of the absolute terms' sum.
+    pub fn product_off(
+        [m, n, k]: [usize; 3],
+        (parts, off): (usize, f64),
+        a: impl Fn(usize, usize) -> f64,
+        b: impl Fn(usize, usize) -> f64,
+    ) -> Wanted {
         let (mut values, mut bounds) = (Vec::new(), Vec::new());
         for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
             let (mut sum, mut terms, mut sent) = (0.0, 0.0, 0.0);
@@ -80,7 +91,7 @@ impl Wanted {
             }
             let rounded = if parts > 1 { OF_BF16 * sent } else { 0.0 };
             values.push(sum);
-            bounds.push(rounded + (k + parts) as f64 * OF_F32 * terms);
+            bounds.push(rounded + off * terms);
         }
         let values = Matrix { columns: n, values };
         Wanted { values, bounds }
