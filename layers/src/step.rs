@@ -4,9 +4,7 @@ use counterflow::Setting;
 use counterflow::family::Family;
 use counterflow::op::Workspace;
 use counterflow::rule::Fp8;
-use counterflow::{
-    Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Scales, Shape,
-};
+use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Scales, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a step does: one schedule, or the fastest one of a family.
@@ -45,6 +43,11 @@ pub(crate) struct CodedStep {
 
 /// Codes in a row of memory are a multiple of this.
 pub(crate) const CODES: usize = 16;
+
+/// Blocks of 128 elements, of which the last may be short.
+pub(crate) fn blocks(elements: usize) -> usize {
+    elements.div_ceil(128)
+}
 
 /// The rows of what moves beside a weight's gradient.
 pub(crate) const MOVED: &str = "g.rows";

@@ -5,6 +5,7 @@ use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
 use crate::side::{AttentionKernels, ElementKernels, NormKernels};
+use crate::step::{CODES, blocks};
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,14 +89,32 @@ impl Initialize {
 
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
-        let [rows, columns] = self.shape;
-        let each = rows.div_ceil(self.tp_size.max(1) as usize);
-        let all = each * (self.tp_size as usize + 1);
-        let amaxes = match self.quantization_modes.contains(&QuantizationMode::Fp8) {
-            true => Amaxes::heap_bytes(self.tp_size),
+        let [_, columns] = self.shape;
+        let each = self.each();
+        let [gathered, summed] = rows_held(each, self.has_fp8());
+        let all = gathered * self.tp_size as usize + summed;
+        let of_fp8 = match self.has_fp8() {
+            true => Amaxes::heap_bytes(self.tp_size) + (4 * self.scales()) as u64,
             false => 0,
         };
-        (all * columns * size_of::<bf16>()) as u64 + amaxes
+        (all * columns * size_of::<bf16>()) as u64 + of_fp8
+    }
+
+    fn has_fp8(&self) -> bool {
+        self.quantization_modes.contains(&QuantizationMode::Fp8)
+    }
+
+    /// Rows of a full chunk.
+    fn each(&self) -> usize {
+        self.shape[0].div_ceil(self.tp_size.max(1) as usize)
+    }
+
+    /// Scales of blocks that are gathered at most: along columns, or along tokens.
+    fn scales(&self) -> usize {
+        let (each, [_, columns]) = (self.each(), self.shape);
+        let along_columns = blocks(columns) * each.next_multiple_of(4);
+        let along_tokens = blocks(each) * columns.next_multiple_of(4);
+        self.tp_size as usize * along_columns.max(along_tokens)
     }
 
     /// The configuration of each mode's products.
@@ -127,7 +146,6 @@ impl Initialize {
         };
         Ok(modes.iter().copied().zip(each).collect())
     }
-
 }
 
 /// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
@@ -156,6 +174,22 @@ impl Initialize {
 #[derive(Clone, Debug)]
 pub struct Userbuffers(Arc<Shared>);
 
+/// Rows of each rank in the buffer that rows are gathered in, and in the one that sums come to. Codes along tokens are padded to 16, and
+/// are half as large; chunks with scales of blocks have whole lines of 4 scales.
+fn rows_held(each: usize, has_fp8: bool) -> [usize; 2] {
+    match has_fp8 {
+        true => [each.max(CODES / 2), each.next_multiple_of(4)],
+        false => [each; 2],
+    }
+}
+
+fn without_fp8() -> Error {
+    Error::Usage {
+        what: "buffers without FP8".into(),
+        legal: "add `QuantizationMode::Fp8` to `quantization_modes`".into(),
+    }
+}
+
 /// Side kernels, each loaded once.
 #[derive(Debug, Default)]
 struct Side {
@@ -172,6 +206,8 @@ struct Shared {
     fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
     summed: UserBuffer<bf16>,
+    /// Of blocks, with the codes in `gathered`.
+    scales: Option<UserBuffer<f32>>,
     /// Side kernels that layers have loaded.
     side: Mutex<Side>,
     /// Memory of layers' calls.
@@ -230,15 +266,18 @@ impl Userbuffers {
                 );
             }
         }
-        let each = rows.div_ceil(world as usize);
+        let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
         Ok(Userbuffers(Arc::new(Shared {
-            gathered: rank.allocate("gathered", [each * world as usize, columns])?,
-            summed: rank.allocate("summed", [each, columns])?,
+            gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
+            scales: arguments
+                .has_fp8()
+                .then(|| rank.allocate("scales", [1, arguments.scales()]))
+                .transpose()?,
+            summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
             fp8: arguments
-                .quantization_modes
-                .contains(&QuantizationMode::Fp8)
+                .has_fp8()
                 .then(|| fp8::Shared::new(rank))
                 .transpose()?,
             configs,
@@ -275,15 +314,21 @@ impl Userbuffers {
     /// What FP8 layers share.
     pub(crate) fn fp8(&self) -> Result<&fp8::Shared, Error> {
         self.config(QuantizationMode::Fp8)?;
-        self.0.fp8.as_ref().ok_or_else(|| Error::Usage {
-            what: "buffers without FP8".into(),
-            legal: "add `QuantizationMode::Fp8` to `quantization_modes`".into(),
-        })
+        self.0.fp8.as_ref().ok_or_else(without_fp8)
     }
 
     /// The buffer that rows are gathered in, as so many rows over all ranks.
     pub(crate) fn gathered(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.gathered.shaped(shape)
+    }
+
+    /// The buffer that scales of blocks are gathered in.
+    pub(crate) fn scales(&self, shape: [usize; 2]) -> Result<UserBuffer<f32>, Error> {
+        self.fp8()?;
+        match &self.0.scales {
+            Some(scales) => scales.shaped(shape),
+            None => Err(without_fp8()),
+        }
     }
 
     /// The buffer that this rank's rows of a sum come to.

@@ -30,7 +30,11 @@ impl Amaxes {
     pub fn new(rank: &Arc<Communicator>, kernels: &CodeKernels) -> Result<Amaxes, Error> {
         let world = rank.world() as usize;
         let gather = || {
-            let step = Step::new(schedules::all_gather(), Layout::Nt, shape(world, AT_ONCE, AT_ONCE));
+            let step = Step::new(
+                schedules::all_gather(),
+                Layout::Nt,
+                shape(world, AT_ONCE, AT_ONCE),
+            );
             step.build_of(rank, Some(Dtype::F32))
         };
         Ok(Amaxes {
@@ -60,7 +64,8 @@ impl Amaxes {
                 continue;
             }
             let mut largest = self.largest.lock().unwrap_or_else(PoisonError::into_inner);
-            self.kernels.largest_of_ranks(some.len(), &all, &mut largest)?;
+            self.kernels
+                .largest_of_ranks(some.len(), &all, &mut largest)?;
             let each = largest.shaped([AT_ONCE, 1])?;
             for (at, amax) in some.iter().enumerate() {
                 amax.shaped([1, 1])?.copy_from(&each.rows(at..at + 1)?)?;

@@ -49,11 +49,7 @@ impl Coded {
     }
 
     /// Of rows in the heap, which have one scale.
-    pub fn all(
-        to: Fp8,
-        codes: &UserBuffer<e4m3>,
-        scale: &Tensor<f32>,
-    ) -> Result<Coded, Error> {
+    pub fn all(to: Fp8, codes: &UserBuffer<e4m3>, scale: &Tensor<f32>) -> Result<Coded, Error> {
         let (scale, one) = (scale.clone(), Granularity::PerTensor);
         Ok(match to {
             Fp8::E4M3 => Coded::AllE4M3(QuantTensor::new(codes.clone(), scale, one)?),

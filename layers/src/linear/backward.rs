@@ -1,6 +1,7 @@
 //! The backward pass.
 
 use super::forward::take;
+use super::fp8::Fp8;
 use super::operand::Operand;
 use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
@@ -96,7 +97,7 @@ impl Linear {
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
-        gradients: Gradients<'_>,
+        mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
         let mut own = self.landing(rows)?;
@@ -123,7 +124,9 @@ impl Linear {
             None => launch,
         };
         launch.rows(rows).launch()?;
-        if let Some(to) = gradients.weight {
+        if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
+            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+        } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, &mut own));
             let x = self.input_along_tokens(saved, source, again)?;
@@ -146,7 +149,7 @@ impl Linear {
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
-        gradients: Gradients<'_>,
+        mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
         let mut gradient = self.gradient(rows, dy)?;
@@ -154,7 +157,9 @@ impl Linear {
         let launch = self.dgrad.op.on(&**self.rank());
         let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         launch.tensor("y", dx).rows(rows).launch()?;
-        if let Some(to) = gradients.weight {
+        if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
+            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+        } else if let Some(to) = gradients.weight {
             self.turned_gradient(rows, &mut gradient)?;
             let x = self.input_along_tokens(saved, source, None)?;
             self.weight(rows, gradient.along_tokens(), &x, to, None)?;
@@ -162,12 +167,18 @@ impl Linear {
         let own = Operand::Own(dy.clone().into());
         match &gradient.rows {
             all @ Operand::All(_) => self.bias(rows, all, gradients.bias),
-            Operand::Own(_) | Operand::Coded(..) => self.bias(dy.shape()[0], &own, gradients.bias),
+            Operand::Own(_) | Operand::Coded { .. } => {
+                self.bias(dy.shape()[0], &own, gradients.bias)
+            }
         }
     }
 
+    fn in_blocks(&self) -> Option<&Fp8> {
+        self.fp8.as_ref().filter(|fp8| fp8.is_in_blocks())
+    }
+
     /// Adds the weight's gradient, beside a sum over ranks of another tensor or not.
-    fn weight(
+    pub(super) fn weight(
         &self,
         rows: usize,
         dy: &Operand,

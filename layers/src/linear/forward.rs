@@ -91,13 +91,25 @@ impl Linear {
         launch.rows(rows).launch().map(drop)
     }
 
+    /// The same of scales.
+    pub(super) fn gather_scales(&self, all: &UserBuffer<f32>, rows: usize) -> Result<(), Error> {
+        let op = needed(&self.gather_scales)?;
+        let launch = op.on(&**self.rank()).tensor("x", all);
+        launch.rows(rows).launch().map(drop)
+    }
+
     /// The buffer that this rank's rows of a sum come to.
     pub(super) fn landing(&self, rows: usize) -> Result<UserBuffer<bf16>, Error> {
         let columns = match self.config.parallel {
             Parallel::Column => self.sides[1],
             Parallel::Row => self.sides[0],
         };
-        self.userbuffers.summed([self.each(rows), columns])
+        // A product with scales of blocks has chunks of whole lines of scales.
+        let rows = match self.is_in_blocks() && self.partial.is_none() {
+            true => self.line(rows),
+            false => self.each(rows),
+        };
+        self.userbuffers.summed([rows, columns])
     }
 
     /// Sums what products have left, where none does.

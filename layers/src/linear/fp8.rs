@@ -1,6 +1,6 @@
 //! The codes of a layer's tensors.
 
-use super::operand::{Gradient, Operand};
+use super::operand::{Gradient, Lending, Operand};
 use super::source::Source;
 use super::{Linear, Saved};
 use crate::fp8::{Cast, Coded, Recipe, Role};
@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// How a layer's tensors become codes, and those of its weight.
 #[derive(Debug)]
 pub(super) struct Fp8 {
+    in_blocks: bool,
     input: Cast,
     weight: Cast,
     gradient: Cast,
@@ -36,15 +37,9 @@ struct Weight {
 #[derive(Debug)]
 pub(super) enum Kept {
     /// This rank's rows, to be gathered again.
-    Chunk {
-        codes: Lent<e4m3>,
-        scale: Lent<f32>,
-    },
+    Chunk { codes: Lent<e4m3>, scale: Lent<f32> },
     /// All that the weight's gradient needs, with tokens along its rows.
-    Turned {
-        codes: Lent<e4m3>,
-        scale: Lent<f32>,
-    },
+    Turned { codes: Lent<e4m3>, scale: Lent<f32> },
 }
 
 const ONE: Granularity = Granularity::PerTensor;
@@ -68,6 +63,7 @@ impl Fp8 {
             false => rank.zeros(granularity.scales([columns, out]))?,
         };
         Ok(Fp8 {
+            in_blocks: recipe.is_of_blocks(),
             held: Mutex::new(Weight {
                 rows: coded([out, columns], &scales)?,
                 turned: coded([columns, out], &of_turned)?,
@@ -79,9 +75,21 @@ impl Fp8 {
         })
     }
 
+    pub fn is_in_blocks(&self) -> bool {
+        self.in_blocks
+    }
+
+    pub fn input(&self) -> &Cast {
+        &self.input
+    }
+
+    pub fn gradient(&self) -> &Cast {
+        &self.gradient
+    }
+
     pub fn weight_on_its_side(&self) -> Result<Operand, Error> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Operand::Coded(held.turned.clone(), Vec::new(), Vec::new()))
+        Ok(Operand::coded(held.turned.clone(), Lending::default()))
     }
 }
 
@@ -101,7 +109,7 @@ impl Linear {
             fp8.weight.launch(self.rank(), shared, weight, to, false)?;
             held.is_there = true;
         }
-        Ok(Operand::Coded(held.rows.clone(), Vec::new(), Vec::new()))
+        Ok(Operand::coded(held.rows.clone(), Lending::default()))
     }
 
     fn lend_codes(&self, shape: [usize; 2], most: usize) -> Result<Lent<e4m3>, Error> {
@@ -135,6 +143,9 @@ impl Linear {
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
         let x = self.whole(rows, source)?;
+        if fp8.in_blocks {
+            return self.chunk_in_blocks(&fp8.input, rows, &x);
+        }
         let all = self.gathered_buffer(rows, self.sides[1])?;
         let (coded, scale) = self.chunk_of(&fp8.input, rows, &x, &all)?;
         if !self.config.frozen && !self.config.keep_gathered {
@@ -150,7 +161,7 @@ impl Linear {
                 scale: self.scale_of(&scale)?,
             });
         }
-        Ok(Operand::Coded(coded, Vec::new(), vec![scale]))
+        Ok(Operand::coded(coded, Lending::of([], [scale])))
     }
 
     /// Quantises this rank's chunk into the buffer of all, whose one scale all ranks have.
@@ -185,6 +196,9 @@ impl Linear {
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
         let x = self.whole(rows, source)?;
+        if fp8.in_blocks {
+            return self.rows_in_blocks(&fp8.input, &x);
+        }
         let both = self.both(&fp8.input, &x, !self.config.frozen)?;
         if let Some(codes) = both.turned {
             saved.kept = Some(Kept::Turned {
@@ -192,10 +206,9 @@ impl Linear {
                 scale: self.scale_of(&both.scale)?,
             });
         }
-        Ok(Operand::Coded(
+        Ok(Operand::coded(
             both.coded,
-            vec![both.codes],
-            vec![both.scale],
+            Lending::of([both.codes], [both.scale]),
         ))
     }
 
@@ -261,7 +274,7 @@ impl Linear {
             all.rows(own)?.copy_from(codes)?;
         }
         let coded = Coded::AllE4M3(counterflow::QuantTensor::new(all, scale.clone(), ONE)?);
-        Ok(Operand::Coded(coded, Vec::new(), Vec::new()))
+        Ok(Operand::coded(coded, Lending::default()))
     }
 
     /// The input of the weight's gradient.
@@ -274,12 +287,12 @@ impl Linear {
         match (&saved.kept, again) {
             (Some(Kept::Turned { codes, scale }), _) => {
                 let coded = Coded::own(to, codes, scale, ONE)?;
-                Ok(Operand::Coded(coded, Vec::new(), Vec::new()))
+                Ok(Operand::coded(coded, Lending::default()))
             }
             (Some(Kept::Chunk { scale, .. }), Some(_)) => {
                 let codes = self.turned_of(saved.rows, self.sides[1])?;
                 let coded = Coded::own(to, &codes, scale, ONE)?;
-                Ok(Operand::Coded(coded, vec![codes], Vec::new()))
+                Ok(Operand::coded(coded, Lending::of([codes], [])))
             }
             (Some(Kept::Chunk { .. }) | None, _) => Err(Error::Usage {
                 what: "a backward pass without the codes of its forward pass".into(),
@@ -297,22 +310,25 @@ impl Linear {
         gathers: bool,
     ) -> Result<Gradient, Error> {
         let cast = &fp8.gradient;
+        if fp8.in_blocks {
+            return self.gradient_in_blocks(cast, rows, dy, gathers);
+        }
         if gathers {
             let all = self.gathered_buffer(rows, self.sides[0])?;
             let (coded, scale) = self.chunk_of(cast, rows, dy, &all)?;
             return Ok(Gradient {
-                rows: Operand::Coded(coded, Vec::new(), vec![scale]),
+                rows: Operand::coded(coded, Lending::of([], [scale])),
                 tokens: None,
             });
         }
         let both = self.both(cast, dy, !self.config.frozen)?;
         let on_side = |turned: Lent<e4m3>| {
             let coded = Coded::own(cast.to(), &turned, &both.scale, ONE)?;
-            Ok::<_, Error>(Operand::Coded(coded, vec![turned], Vec::new()))
+            Ok::<_, Error>(Operand::coded(coded, Lending::of([turned], [])))
         };
         Ok(Gradient {
             tokens: both.turned.map(on_side).transpose()?,
-            rows: Operand::Coded(both.coded, vec![both.codes], vec![both.scale]),
+            rows: Operand::coded(both.coded, Lending::of([both.codes], [both.scale])),
         })
     }
 
@@ -323,13 +339,19 @@ impl Linear {
         gradient: &mut Gradient,
     ) -> Result<(), Error> {
         let (to, scale) = match &gradient.rows {
-            Operand::Coded(Coded::AllE4M3(all), _, _) => (Fp8Type::E4M3, all.scales()),
-            Operand::Coded(Coded::AllE5M2(all), _, _) => (Fp8Type::E5M2, all.scales()),
-            Operand::Own(_) | Operand::All(_) | Operand::Coded(..) => return Ok(()),
+            Operand::Coded {
+                coded: Coded::AllE4M3(all),
+                ..
+            } => (Fp8Type::E4M3, all.scales()),
+            Operand::Coded {
+                coded: Coded::AllE5M2(all),
+                ..
+            } => (Fp8Type::E5M2, all.scales()),
+            Operand::Own(_) | Operand::All(_) | Operand::Coded { .. } => return Ok(()),
         };
         let codes = self.turned_of(rows, self.sides[0])?;
         let coded = Coded::own(to, &codes, scale, ONE)?;
-        gradient.tokens = Some(Operand::Coded(coded, vec![codes], Vec::new()));
+        gradient.tokens = Some(Operand::coded(coded, Lending::of([codes], [])));
         Ok(())
     }
 }

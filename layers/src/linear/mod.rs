@@ -1,6 +1,7 @@
 //! A linear layer that ranks share.
 
 mod backward;
+mod blocks;
 mod config;
 mod forward;
 mod fp8;
@@ -16,7 +17,7 @@ use crate::userbuffers::Userbuffers;
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
-use counterflow::{Communicator, Error, Tensor};
+use counterflow::{Communicator, Dtype, Error, Tensor};
 use fp8::{Fp8, Kept};
 use plan::Plan;
 pub(crate) use source::{Place, Source};
@@ -77,6 +78,11 @@ impl Saved {
         self.input.as_ref()
     }
 
+    /// Whether codes are kept, so that nothing reads the input any more.
+    pub(crate) fn has_codes(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// Lets the memory of the input go: who calls the backward pass has it again by then.
     pub(crate) fn forget_input(&mut self) {
         self.input = None;
@@ -123,6 +129,8 @@ pub struct Linear {
     wgrad: Option<Wgrad>,
     /// A gather by itself: of the input, or of the output's gradient.
     gather: Option<Built>,
+    /// A gather of scales, with codes along tokens.
+    gather_scales: Option<Built>,
     /// A reduce-scatter by itself: of the output, or of the input's gradient.
     sum: Option<Built>,
     /// What is summed by itself, or beside another product.
@@ -167,7 +175,8 @@ impl Linear {
             };
             ones.write(&Vec::from_iter((0..rows * plan::ONES).map(line)))?;
             let sums = rank.zeros([plan::ONES, out])?;
-            let apart = config.fp8.is_some() && config.parallel == Parallel::Row && rank.world() > 1;
+            let apart =
+                config.fp8.is_some() && config.parallel == Parallel::Row && rank.world() > 1;
             let over_ranks = apart.then(|| GradientSum::new(userbuffers.rank(), out));
             Ok::<_, Error>(BiasGradient {
                 built,
@@ -183,6 +192,11 @@ impl Linear {
             dgrad: plan.dgrad.build(rank)?,
             wgrad: plan.wgrad.as_ref().map(wgrad).transpose()?,
             gather: build(&plan.gather)?,
+            gather_scales: plan
+                .gather_scales
+                .as_ref()
+                .map(|step| step.build_of(rank, Some(Dtype::F32)))
+                .transpose()?,
             sum: build(&plan.sum)?,
             partial: plan
                 .partial
@@ -315,6 +329,7 @@ impl Linear {
                 legal: "initialize the buffers for the most rows that there are".into(),
             });
         }
+        self.fits_blocks(rows)?;
         fits("the weight", parameters.weight.shape(), self.weight_shape())?;
         match (parameters.bias, self.config.bias) {
             (Some(bias), true) => fits("the bias", bias.shape(), self.bias_shape()),

@@ -2,7 +2,7 @@
 
 use super::Linear;
 use super::Saved;
-use super::fp8::Kept;
+use super::fp8::{Fp8, Kept};
 use super::source::Source;
 use crate::fp8::Coded;
 use crate::overlap::Parallel;
@@ -18,8 +18,33 @@ pub(super) enum Operand {
     Own(Lent<bf16>),
     /// Rows of all ranks, in the heap.
     All(UserBuffer<bf16>),
-    /// Codes, and the memory that they are lent: it is given back once the operand is dropped, when launches are enqueued.
-    Coded(Coded, Vec<Lent<e4m3>>, Vec<Lent<f32>>),
+    /// Codes with their scales, in memory that they are lent.
+    Coded { coded: Coded, _lent: Lending },
+}
+
+/// Memory that is lent until launches are enqueued.
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    _codes: Vec<Lent<e4m3>>,
+    _scales: Vec<Lent<f32>>,
+}
+
+impl Lending {
+    pub fn of(
+        codes: impl IntoIterator<Item = Lent<e4m3>>,
+        scales: impl IntoIterator<Item = Lent<f32>>,
+    ) -> Lending {
+        Lending {
+            _codes: codes.into_iter().collect(),
+            _scales: scales.into_iter().collect(),
+        }
+    }
+}
+
+impl Operand {
+    pub fn coded(coded: Coded, lent: Lending) -> Operand {
+        Operand::Coded { coded, _lent: lent }
+    }
 }
 
 impl<'a> From<&'a Operand> for Argument<'a> {
@@ -27,7 +52,7 @@ impl<'a> From<&'a Operand> for Argument<'a> {
         match operand {
             Operand::Own(own) => (&**own).into(),
             Operand::All(all) => all.into(),
-            Operand::Coded(coded, _, _) => coded.into(),
+            Operand::Coded { coded, .. } => coded.into(),
         }
     }
 }
@@ -50,6 +75,11 @@ impl Linear {
         self.rank().world() == 1
     }
 
+    /// Whether scales are of blocks: they travel with the rows of the product that they are for, in its kernel alone.
+    pub(super) fn is_in_blocks(&self) -> bool {
+        self.fp8.as_ref().is_some_and(Fp8::is_in_blocks)
+    }
+
     /// The input of the output's product. Of a column-parallel layer it is that of all ranks, which the product gathers if it can.
     pub(super) fn input(
         &self,
@@ -64,7 +94,7 @@ impl Linear {
             (None, true) => Operand::All(self.put(rows, self.sides[1], source)?),
             (None, false) => Operand::Own(self.whole(rows, source)?),
         };
-        if gathers && !self.overlap.fprop_ag {
+        if gathers && !self.overlap.fprop_ag && !self.is_in_blocks() {
             self.gather(&self.moving(&operand)?, rows)?;
         }
         Ok(operand)
@@ -79,15 +109,26 @@ impl Linear {
         }
         match operand {
             Operand::All(all) => Ok(all.clone()),
-            Operand::Coded(Coded::AllE4M3(all), _, _) => halves(all.codes()),
-            Operand::Coded(Coded::AllE5M2(all), _, _) => halves(all.codes()),
-            Operand::Coded(Coded::AllInBlocks(all), _, _) => halves(all.codes()),
-            Operand::Own(_) | Operand::Coded(Coded::E4M3(_) | Coded::E5M2(_), _, _) => {
-                Err(Error::Usage {
-                    what: "a gather of a rank's own memory".into(),
-                    legal: "report it".into(),
-                })
-            }
+            Operand::Coded {
+                coded: Coded::AllE4M3(all),
+                ..
+            } => halves(all.codes()),
+            Operand::Coded {
+                coded: Coded::AllE5M2(all),
+                ..
+            } => halves(all.codes()),
+            Operand::Coded {
+                coded: Coded::AllInBlocks(all),
+                ..
+            } => halves(all.codes()),
+            Operand::Own(_)
+            | Operand::Coded {
+                coded: Coded::E4M3(_) | Coded::E5M2(_),
+                ..
+            } => Err(Error::Usage {
+                what: "a gather of a rank's own memory".into(),
+                legal: "report it".into(),
+            }),
         }
     }
 
@@ -108,7 +149,7 @@ impl Linear {
                 saved.gathered = Some(kept);
                 Ok(())
             }
-            Operand::Coded(coded, _, _) => self.keep_turned(rows, coded, saved),
+            Operand::Coded { coded, .. } => self.keep_turned(rows, coded, saved),
             Operand::Own(_) => Ok(()),
         }
     }
@@ -163,7 +204,7 @@ impl Linear {
                 tokens: None,
             },
         };
-        if gathers && !self.overlap.dgrad_ag {
+        if gathers && !self.overlap.dgrad_ag && !self.is_in_blocks() {
             self.gather(&self.moving(&gradient.rows)?, rows)?;
         }
         Ok(gradient)

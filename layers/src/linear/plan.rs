@@ -1,10 +1,10 @@
 //! Which ops a layer needs.
 
 use super::config::LinearConfig;
+use crate::fp8::Role;
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
-use crate::fp8::Role;
-use crate::step::{CODES, CodedStep, MOVED, Step, shape, size};
+use crate::step::{CODES, CodedStep, MOVED, Step, blocks, shape, size};
 use crate::userbuffers::Userbuffers;
 use counterflow::{Error, Layout, Program, schedules};
 
@@ -19,6 +19,7 @@ pub(super) struct Plan {
     pub dgrad: Step,
     pub wgrad: Option<Step>,
     pub gather: Option<Step>,
+    pub gather_scales: Option<Step>,
     pub sum: Option<Step>,
     pub bias: Option<Step>,
     /// Columns of what is summed outside of its product.
@@ -34,9 +35,11 @@ impl Plan {
         let overlap = config
             .flags
             .overlap(config.parallel, true, world, config.frozen);
+        let in_blocks = config.fp8.is_some_and(|recipe| recipe.is_of_blocks());
         let overlap = Overlap {
-            // What is kept is not gathered again.
-            bulk_dgrad: overlap.bulk_dgrad && !config.keep_gathered,
+            // What is kept is not gathered again, and scales of blocks need codes along tokens, one rank's after another's.
+            bulk_dgrad: overlap.bulk_dgrad && !config.keep_gathered && !in_blocks,
+            bulk_wgrad: overlap.bulk_wgrad && !in_blocks,
             ..overlap
         };
         let sides = divided(config, world)?;
@@ -62,6 +65,7 @@ impl Plan {
             dgrad: of.dgrad(),
             wgrad: (!config.frozen).then(|| of.wgrad()),
             gather: of.gather(),
+            gather_scales: of.gather_scales(),
             sum: of.sum(),
             bias: config.bias.then(|| of.bias()),
             partial: of.partial(),
@@ -70,7 +74,13 @@ impl Plan {
 
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         let always = [&self.fprop, &self.dgrad].into_iter();
-        let some = [&self.wgrad, &self.gather, &self.sum, &self.bias];
+        let some = [
+            &self.wgrad,
+            &self.gather,
+            &self.gather_scales,
+            &self.sum,
+            &self.bias,
+        ];
         always.chain(some.into_iter().flatten())
     }
 }
@@ -146,6 +156,14 @@ fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
             legal: "initialize the buffers with the largest hidden size that layers have".into(),
         });
     }
+    if config.keep_gathered && config.fp8.is_some_and(|recipe| recipe.is_of_blocks()) {
+        return Err(Error::Usage {
+            what: "keep_gathered with scales of blocks".into(),
+            legal:
+                "leave it out: a weight's gradient needs other codes than those that are gathered"
+                    .into(),
+        });
+    }
     if config.keep_gathered && config.parallel == Parallel::Row {
         return Err(Error::Usage {
             what: "keep_gathered of a row-parallel layer".into(),
@@ -186,6 +204,21 @@ impl Of<'_> {
         })
     }
 
+    /// Whether rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each chunk's scales are
+    /// a plane of their own.
+    fn gathers_blocks(&self) -> bool {
+        self.in_blocks() && !self.alone()
+    }
+
+    fn in_blocks(&self) -> bool {
+        self.config.fp8.is_some_and(|recipe| recipe.is_of_blocks())
+    }
+
+    /// Rows of a full chunk.
+    fn each(&self) -> usize {
+        self.rows.div_ceil(self.world)
+    }
+
     /// Columns of bf16 that what is gathered has: two codes each.
     fn moved(&self, columns: usize) -> usize {
         match self.config.fp8 {
@@ -201,9 +234,12 @@ impl Of<'_> {
         // A sum by itself adds the bias.
         let later = self.config.parallel == Parallel::Row && !self.alone() && fused.is_none();
         let bias = self.config.bias && !later;
+        let gathers = self.config.parallel == Parallel::Column && self.gathers_blocks();
         let (work, choices) = match fused {
             Some((schedule, choices)) if bias => (schedule.biased(), choices),
             Some((schedule, choices)) => (schedule.work(), choices),
+            None if gathers && bias => (ours::ag_gemm_bias().into(), Vec::new()),
+            None if gathers => (schedules::ag_gemm().into(), Vec::new()),
             None if bias => (ours::gemm_bias().into(), Vec::new()),
             None => (schedules::gemm().into(), Vec::new()),
         };
@@ -228,6 +264,9 @@ impl Of<'_> {
         let fused = overlaps.then(|| self.by_settings(1)).flatten();
         let (work, choices) = match fused {
             Some((schedule, choices)) => (schedule.work(), choices),
+            None if self.config.parallel == Parallel::Row && self.gathers_blocks() => {
+                (schedules::ag_gemm().into(), Vec::new())
+            }
             None => (schedules::gemm().into(), Vec::new()),
         };
         let product = shape(self.rows, columns, depth);
@@ -282,7 +321,29 @@ impl Of<'_> {
         }
     }
 
+    /// Columns of what is gathered along tokens, if scales are of blocks.
+    fn along_tokens(&self) -> Option<usize> {
+        let needed = self.gathers_blocks() && !self.config.frozen;
+        needed.then(|| match self.config.parallel {
+            Parallel::Column => self.sides[1],
+            Parallel::Row => self.sides[0],
+        })
+    }
+
+    fn gather_scales(&self) -> Option<Step> {
+        let columns = self.along_tokens()?;
+        let lines = self.world * blocks(self.each());
+        let sizes = shape(lines, columns, columns);
+        Some(Step::new(schedules::all_gather(), Layout::Nt, sizes))
+    }
+
     fn gather(&self) -> Option<Step> {
+        if self.in_blocks() {
+            let columns = self.along_tokens()?;
+            let rows = self.world * self.each().next_multiple_of(CODES);
+            let sizes = shape(rows, columns / 2, columns / 2);
+            return Some(Step::new(schedules::all_gather(), Layout::Nt, sizes));
+        }
         let LinearConfig {
             frozen,
             keep_gathered,
@@ -316,7 +377,11 @@ impl Of<'_> {
     }
 
     fn bias(&self) -> Step {
-        Step::new(schedules::wgrad(), Layout::Tn, shape(ONES, self.sides[0], self.rows))
+        Step::new(
+            schedules::wgrad(),
+            Layout::Tn,
+            shape(ONES, self.sides[0], self.rows),
+        )
     }
 
     fn moves(&self, program: Program, columns: usize) -> Step {

@@ -18,8 +18,10 @@ use std::sync::Arc;
 /// Why a case is not run here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
-    /// Its operands are FP8. Layers and the classes of overlap do not have it; ops of a schedule do, but those cases are not here yet.
+    /// Its operands are FP8, which the classes of overlap do not have.
     Fp8,
+    /// Of Blackwell's GPUs.
+    Mxfp8,
     /// A setting of the driver.
     Gpu,
     /// Rows that ranks divide are columns in memory: no schedule gathers or scatters those with SMs.
@@ -33,6 +35,7 @@ pub enum Absent {
 pub struct Count {
     pub here: usize,
     pub fp8: usize,
+    pub mxfp8: usize,
     pub gpu: usize,
     pub turned: usize,
     pub wide: usize,
@@ -52,6 +55,7 @@ impl Count {
     pub fn absent(&mut self, why: Absent) {
         match why {
             Absent::Fp8 => self.fp8 += 1,
+            Absent::Mxfp8 => self.mxfp8 += 1,
             Absent::Gpu => self.gpu += 1,
             Absent::Turned => self.turned += 1,
             Absent::Wide => self.wide += 1,
