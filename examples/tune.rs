@@ -5,7 +5,7 @@
 
 use counterflow::schedules::gemm;
 use counterflow::tuned::{self, Choice, Key, Tuned, Winner};
-use counterflow::{Device, Error, Machine, Shape, Variant, cuda::Gpu};
+use counterflow::{Device, Error, Shape, Variant, cuda::Gpu, machines};
 use counterflow_workbench::{GOOD, Surroundings, run_with};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,8 @@ fn main() -> Result<(), Error> {
 fn choose(tables: &[Tuned], gpu: &str) -> Result<Choice, Error> {
     let [m, n, k] = SIZE;
     let (shape, base) = (Shape::new(m, n, k), Variant::new(1));
-    tuned::select(tables, gpu, &gemm(), &base, &shape, &Machine::of(gpu))
+    let machine = machines::machine(gpu)?;
+    tuned::select(tables, gpu, &gemm(), &base, &shape, &machine)
 }
 
 /// The model's six favourites, beside cuBLASLt.

@@ -23,7 +23,7 @@ pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, HeapUse, Held, Multicast, MulticastState, Op, OpBuilder,
     Owner, Pending, QuantTensor, Recording, Tensor, UserBuffer, cuda, dlpack, driver, error,
-    family, jit, metrics, op, rendezvous, tuned, tuning,
+    family, jit, machines, metrics, op, probes, rendezvous, tuned, tuning,
 };
 
 #[cfg(feature = "quantise")]
@@ -71,7 +71,7 @@ pub mod __private {
     pub struct Tensor<T>(std::marker::PhantomData<T>);
 
     impl<T> Tensor<T> {
-        /// Its element type in memory.
+        /// Element type in memory.
         pub fn dtype() -> Dtype
         where
             T: Element,

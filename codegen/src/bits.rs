@@ -24,7 +24,7 @@ use crate::variant::Variant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What decides a row's bits beside the row: variants of one class agree in all of them.
+/// Choices that decide a row's bits beside the row: variants of one class agree in all of them.
 ///
 /// ```
 /// use counterflow_codegen::bits::BitsClass;
@@ -39,11 +39,11 @@ use std::fmt;
 pub struct BitsClass {
     /// Without its choices.
     variant: Variant,
-    /// How products are summed, by the names of their operands.
+    /// Summation of each product, by the names of its operands.
     products: BTreeMap<[String; 2], BTreeSet<Summing>>,
 }
 
-/// How a loop sums a product along K.
+/// Sum of a product along K in a loop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Summing {
     /// Depth of a step.
@@ -53,9 +53,9 @@ struct Summing {
     /// Columns of a subtile and of a tile, where more than two CTAs share the steps: each adds the others' partials to its own
     /// subtiles, in an order that begins behind its own.
     subtile: Option<(u32, u32)>,
-    /// Whether the columns' operand is on the instruction's M side.
+    /// True if the columns' operand is on the instruction's M side.
     swapped: bool,
-    /// Whether sums of [`BLOCK`] are added in f32.
+    /// True if sums of [`BLOCK`] are added in f32.
     promoted: bool,
 }
 
@@ -85,7 +85,7 @@ impl BitsClass {
         crate::diag::Diagnostics::check(found, class)
     }
 
-    /// What of its loops makes rows of one launch differ.
+    /// Parts of its loops that make rows of one launch differ.
     fn differing(&self, kernel: &Kernel) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for ([a, b], ways) in &self.products {
@@ -143,7 +143,7 @@ impl fmt::Display for BitsClass {
     }
 }
 
-/// How every product is summed.
+/// Sums of every product.
 fn products(kernel: &Kernel, cta: Option<&Cta>) -> BTreeMap<[String; 2], BTreeSet<Summing>> {
     let mut found: BTreeMap<[String; 2], BTreeSet<Summing>> = BTreeMap::new();
     for role in &kernel.roles {
@@ -196,7 +196,7 @@ fn each_loop(
     }
 }
 
-/// Where a product stands first.
+/// Place of a product's first statement.
 fn multiplied(kernel: &Kernel, names: [&String; 2]) -> Option<Loc> {
     let mut found = None;
     for role in &kernel.roles {
@@ -301,7 +301,7 @@ fn over_ranks(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-/// Why the order of a sum that a schedule spells out depends on the rank that owns the rows.
+/// Reason that the order of a sum which a schedule spells out depends on the rank that owns the rows.
 fn one_by_one(kernel: &Kernel, from: &Region) -> (String, &'static str) {
     let name = &kernel.buffers[from.buffer.index()].name;
     match is_passed_on(kernel, from.buffer) {
@@ -320,7 +320,7 @@ fn one_by_one(kernel: &Kernel, from: &Region) -> (String, &'static str) {
     }
 }
 
-/// Whether an item reads a tensor and sends it on.
+/// True if an item reads a tensor and sends it on.
 fn is_passed_on(kernel: &Kernel, tensor: TensorId) -> bool {
     let mut found = false;
     for role in &kernel.roles {
@@ -362,7 +362,7 @@ fn sent(kernel: &Kernel) -> BTreeSet<TensorId> {
     found
 }
 
-/// Whether each rank has a slot of a tensor, which holds what that rank sent, or what was fetched from it.
+/// True if each rank has a slot of a tensor, which holds what that rank sent, or what was fetched from it.
 fn by_sender(kernel: &Kernel, tensor: TensorId) -> bool {
     let buffer = &kernel.buffers[tensor.index()];
     let mut by_sender = buffer.has_slot_for_each_rank();

@@ -20,7 +20,7 @@ pub struct Checked<T: Subject> {
     decided: Arc<T::Decided>,
 }
 
-/// What [`crate::verify`] looks at.
+/// Value that [`crate::verify`] checks.
 ///
 /// ```
 /// use counterflow_codegen::verify::{Checked, Subject};
@@ -32,7 +32,7 @@ pub struct Checked<T: Subject> {
 /// }
 /// ```
 pub trait Subject {
-    /// What is kept beside the accepted value.
+    /// Decisions that are kept beside the accepted value.
     type Decided: Clone + std::fmt::Debug;
 }
 
@@ -50,7 +50,7 @@ impl<T: Subject> Checked<T> {
         &self.value
     }
 
-    /// What is decided about it: of a kernel, how its tiles are computed.
+    /// Decisions about the value: of a kernel, how its tiles are computed.
     pub fn decided(&self) -> &T::Decided {
         &self.decided
     }

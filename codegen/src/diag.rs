@@ -53,7 +53,7 @@ impl Rule {
         Rule::Time,
     ];
 
-    /// Its name in messages and switches.
+    /// Name of the rule in messages and switches.
     pub const fn name(self) -> &'static str {
         match self {
             Rule::Language => "language",
@@ -139,13 +139,13 @@ impl Diagnostic {
         self
     }
 
-    /// Its message with its file and line, for a table that cannot show the trace.
+    /// Message with its file and line, for a table that cannot show the trace.
     pub fn brief(&self) -> String {
         let at = self.at.map(|at| format!(", {}:{}", at.file(), at.line()));
         self.message.clone() + &at.unwrap_or_default()
     }
 
-    /// Its text. `place` formats a location (a snapshot shows none).
+    /// Text of the report. `place` formats a location (a snapshot shows none).
     pub fn text(&self, place: &impl Fn(Loc) -> String) -> String {
         let mut text = format!("error[{}]: {}\n", self.rule.name(), self.message);
         if matches!(self.rule, Rule::Volume | Rule::Time) {

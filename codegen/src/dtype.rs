@@ -82,7 +82,7 @@ impl Dtype {
         }
     }
 
-    /// Its largest finite number.
+    /// Largest finite number of the type.
     pub const fn largest(self) -> f32 {
         match self {
             Dtype::Bf16 => f32::from_bits(0x7f7f_0000),
@@ -174,7 +174,7 @@ fn e4m3(value: f32) -> u8 {
     }
 }
 
-/// The same of the wider range.
+/// Code of the type with the wider range.
 fn e5m2(value: f32) -> u8 {
     match value.is_nan() {
         true => FP8_NAN,

@@ -133,7 +133,7 @@ impl Given<'_> {
         self.output
     }
 
-    /// On which rank.
+    /// Rank of the item.
     pub fn rank(&self) -> u32 {
         self.rank
     }

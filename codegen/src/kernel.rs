@@ -54,7 +54,7 @@ pub struct Kernel {
     pub program: Arc<Program>,
     /// The schedule's name.
     pub name: String,
-    /// Its variant.
+    /// Variant that the kernel was lowered in.
     pub variant: Variant,
     /// The symbolic sizes, matched across tensors.
     pub dims: Vec<Dim>,
@@ -113,15 +113,15 @@ impl Dim {
 /// A tensor in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// Use of the buffer.
     pub usage: Usage,
-    /// Its element type.
+    /// Element type.
     pub dtype: Dtype,
-    /// Its rows.
+    /// Dimension of the rows.
     pub rows: DimId,
-    /// Its columns.
+    /// Dimension of the columns.
     pub columns: DimId,
     /// True if rows are contiguous in memory (a transposed operand), false if columns are.
     pub mn_major: bool,
@@ -142,7 +142,7 @@ impl Buffer {
 /// A partition with its block sizes settled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partition {
-    /// Its name.
+    /// Name of the partition.
     pub name: String,
     /// The rows it divides.
     pub rows: DimId,
@@ -152,16 +152,16 @@ pub struct Partition {
     pub row_block: Option<u32>,
     /// Columns of an item; `None`: all.
     pub column_block: Option<u32>,
-    /// Whether its items divide all rows at once: it has no chunks, and an item may be in several shards.
+    /// True if its items divide all rows at once: it has no chunks, and an item may be in several shards.
     pub across: bool,
 }
 
 /// A set of counters on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Its name.
+    /// Name of the counter.
     pub name: String,
-    /// Its index space.
+    /// Index space.
     pub dims: Vec<CounterDim>,
     /// Accesses that it orders.
     pub purpose: Purpose,
@@ -213,9 +213,9 @@ impl Purpose {
 /// All loops of one name, run one after another by the same CTAs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Role {
-    /// Its name: the author's, or that of its kind.
+    /// Name of the role: the author's, or that of its kind.
     pub name: String,
-    /// Its first place in the schedule.
+    /// First place of the role in the schedule.
     pub at: Loc,
     /// Threads that run it.
     pub kind: RoleKind,
@@ -277,7 +277,7 @@ impl GemmKind {
 }
 
 impl RoleKind {
-    /// Its word in the language.
+    /// Word in the language.
     pub const fn word(self) -> &'static str {
         match self {
             RoleKind::Gemm(_) => "gemm",
@@ -324,11 +324,11 @@ pub enum Block {
         at: Loc,
         /// Bound to the item.
         var: Var,
-        /// Of which partition.
+        /// Partition whose items they are.
         partition: PartitionId,
-        /// Of which row chunk; `None`: all, ascending.
+        /// Row chunk of the items; `None`: all, ascending.
         chunk: Option<RankExpr>,
-        /// In which order within a chunk.
+        /// Order within a chunk.
         order: TileOrder,
         /// Items of a chunk that are visited, by their place in that order.
         selection: Selection,
@@ -337,7 +337,7 @@ pub enum Block {
     },
     /// One unit of work without an item: signals and waits between loops.
     Once {
-        /// Its work.
+        /// Work of the loop.
         body: Vec<Op>,
     },
     /// All items before it are done before any item after it starts: the CTA that finishes last continues.
@@ -349,7 +349,7 @@ pub enum Block {
 pub struct Op {
     /// Number of the op in the kernel.
     pub id: OpId,
-    /// Its work.
+    /// Work of the op.
     pub kind: OpKind,
 }
 
@@ -392,7 +392,7 @@ pub enum OpKind {
     Copy {
         /// To where.
         dst: Region,
-        /// From where.
+        /// Source of the copy.
         src: Region,
     },
     /// `acc += a · bᵀ` over the columns of both.
@@ -417,7 +417,7 @@ pub enum OpKind {
     Load {
         /// The accumulator.
         acc: AccId,
-        /// From where.
+        /// Source of the load.
         from: Region,
     },
     /// Write an item.
@@ -436,7 +436,7 @@ pub enum OpKind {
 /// The largest absolute value of what a store computes; as [`crate::program::Amax`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Amax {
-    /// Of what.
+    /// Value that is stored.
     pub of: ValueId,
     /// The number that becomes as large as it, if it is smaller.
     pub to: TensorId,

@@ -4,7 +4,7 @@ use crate::kernel::{Kernel, OpKind, visit};
 use crate::program::Home;
 
 impl Kernel {
-    /// Whether its GPUs must have a multicast address for the heap: some CTA of it stores to every rank's memory, adds it up, or
+    /// True if its GPUs must have a multicast address for the heap: some CTA of it stores to every rank's memory, adds it up, or
     /// signals there. Copies by a copy engine go to one rank after another, and need none.
     ///
     /// ```

@@ -25,7 +25,7 @@ pub trait Int:
     fn constant(value: u32) -> Self;
     /// The smaller of two.
     fn min(self, other: Self) -> Self;
-    /// The same number. A printed text may give it this name.
+    /// Gives the number a name, which a printed text may use.
     #[must_use]
     fn named(self, name: &'static str) -> Self {
         let _ = name;
@@ -53,9 +53,9 @@ pub enum RankOrder<T = RankTable> {
         start: i32,
         /// The distance of one step.
         stride: i32,
-        /// How many are left out in every world.
+        /// Number that is left out in every world.
         skipped: u32,
-        /// How many more are: each not negative.
+        /// Numbers that are left out besides, each not negative.
         but_last: Vec<RankExpr>,
     },
     /// Ranks `0..world`, the same on every rank.
@@ -174,7 +174,7 @@ impl<T: ByStep> RankOrder<T> {
 }
 
 impl<T> RankOrder<T> {
-    /// The same with another form of what is by closure.
+    /// Order with another form of what is by closure.
     pub(crate) fn map<U>(&self, of: impl FnOnce(&T) -> U) -> RankOrder<U> {
         match self {
             RankOrder::FromMe {
@@ -195,7 +195,7 @@ impl<T> RankOrder<T> {
 }
 
 impl<T> RankOrder<T> {
-    /// Its text, with loop variables under the names `name` gives them.
+    /// Text of the order, with loop variables under the names that `name` gives them.
     pub fn text(&self, name: &impl Fn(Var) -> String) -> String {
         match self {
             RankOrder::FromMe {

@@ -73,7 +73,7 @@ fn of_others(stmt: &Stmt) -> Option<(AccId, TensorId)> {
     }
 }
 
-/// What fills an accumulator.
+/// Statement that fills an accumulator.
 #[derive(Clone, PartialEq)]
 enum Source {
     /// A product of two tensors of this rank.
@@ -140,7 +140,7 @@ impl Sources {
         Sources { of, copied }
     }
 
-    /// Whether two expressions are the same function of the same sources.
+    /// True if two expressions are the same function of the same sources.
     fn alike(&self, one: &Value, other: &Value) -> bool {
         let first_like = |acc: AccId| {
             let own = &self.of[usize::from(acc.0)];
@@ -156,7 +156,8 @@ impl Sources {
         valid(one) && valid(other) && one.with(&first_like) == other.with(&first_like)
     }
 
-    /// What every statement that fills a scratch tensor sends, if it is the same and each rank has a slot there: the ranks' turns.
+    /// Value that every statement which fills a scratch tensor sends, if it is the same and each rank has a slot
+    /// there: the ranks' turns.
     fn sent(&self, program: &Program, tensor: TensorId) -> Option<Value> {
         let mut sent: Option<Value> = None;
         if program.tensors.get(tensor.index())?.usage.placement.slots != Slots::World {

@@ -200,7 +200,7 @@ impl Plan {
         })
     }
 
-    /// Its kernel.
+    /// Kernel that was planned.
     pub fn kernel(&self) -> &Kernel {
         &self.agents.kernel
     }

@@ -91,7 +91,7 @@ pub struct Tensor {
     pub usage: Usage,
     /// The tensor whose rows and columns scratch has; `None`: those of what is stored in it.
     pub like: Option<TensorId>,
-    /// Its element type.
+    /// Element type.
     pub dtype: Dtype,
     /// Declaration in the user's source.
     pub at: Loc,
@@ -102,14 +102,14 @@ pub struct Tensor {
 pub enum Planes {
     /// All that it has: `x[p]`.
     All,
-    /// Its elements alone: `x.data()[p]`.
+    /// Elements alone: `x.data()[p]`.
     Data,
-    /// Its scales alone: `x.scales()[p]`. Nothing where it has none that are gathered with it.
+    /// Scales alone: `x.scales()[p]`. Nothing where it has none that are gathered with it.
     Scales,
 }
 
 impl Planes {
-    /// Its word in the language, if it has one.
+    /// Word in the language, if it has one.
     pub const fn word(self) -> Option<&'static str> {
         match self {
             Planes::All => None,
@@ -182,9 +182,9 @@ pub enum Setting {
 /// An open choice: `tune(a, b, …)`.
 #[derive(Clone, Debug)]
 pub struct Tunable {
-    /// Its name for `--set`.
+    /// Name for `--set`.
     pub name: String,
-    /// Its options, all of one kind. The first is the default.
+    /// Options, all of one kind. The first is the default.
     pub options: Vec<Setting>,
     /// Place in the user's source.
     pub at: Loc,
@@ -226,7 +226,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// Its attribute in the language, with its name if it has one of its own: `#[comm]`, `#[comm(name = halo)]`.
+    /// Attribute in the language, with the role's name if it has one of its own: `#[comm]`, `#[comm(name = halo)]`.
     pub fn words(&self) -> String {
         role_words(self.kind.word(), &self.name)
     }
@@ -271,7 +271,7 @@ pub enum RoleKind {
 }
 
 impl RoleKind {
-    /// Its word in the language, which is the name of a role that has none of its own.
+    /// Word in the language, which is the name of a role that has none of its own.
     pub const fn word(self) -> &'static str {
         match self {
             RoleKind::Gemm { .. } => "gemm",
@@ -285,7 +285,7 @@ impl RoleKind {
 /// A loop variable's declaration.
 #[derive(Clone, Debug)]
 pub struct VarDecl {
-    /// Its name.
+    /// Name of the role.
     pub name: String,
     /// Place in the user's source where it is bound.
     pub at: Loc,
@@ -294,14 +294,14 @@ pub struct VarDecl {
 /// An accumulator's declaration.
 #[derive(Clone, Debug)]
 pub struct AccDecl {
-    /// Its name, if the user gave it one.
+    /// Name, if the user gave one.
     pub name: Option<String>,
 }
 
 /// One statement with its location.
 #[derive(Clone, Debug)]
 pub struct Stmt {
-    /// Its work.
+    /// Work of the statement.
     pub kind: StmtKind,
     /// Place in the user's source.
     pub at: Loc,
@@ -355,7 +355,7 @@ pub enum StmtKind {
     Copy {
         /// To where.
         dst: Place,
-        /// From where.
+        /// Source of the copy.
         src: Place,
     },
     /// Add a tile product over K to an accumulator.
@@ -381,7 +381,7 @@ pub enum StmtKind {
     Load {
         /// The accumulator it lands in.
         acc: AccId,
-        /// From where.
+        /// Source of the load.
         from: Place,
     },
     /// Write an item.
@@ -400,7 +400,7 @@ pub enum StmtKind {
 /// The largest absolute value of what a store computes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Amax {
-    /// Of what: the value before its scale.
+    /// Value before its scale.
     pub of: Value,
     /// The number that becomes as large as it, if it is smaller.
     pub to: TensorId,
@@ -409,11 +409,11 @@ pub struct Amax {
 /// The items a loop visits.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Items {
-    /// Of which partition.
+    /// Partition whose items they are.
     pub partition: PartitionId,
-    /// Of which row chunk; `None`: of all.
+    /// Row chunk of the items; `None`: of all.
     pub chunk: Option<RankExpr>,
-    /// In which order within a chunk.
+    /// Order within a chunk.
     pub order: ItemOrder,
     /// Items that are visited, by their place in that order.
     pub selection: Selection,

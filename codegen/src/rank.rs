@@ -11,7 +11,7 @@ use std::ops::{Add, BitXor, Div, Mul, Rem, Sub};
 pub struct Var(pub u16);
 
 impl Var {
-    /// Its index in the table it belongs to.
+    /// Index in the table that it belongs to.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -22,7 +22,7 @@ impl Var {
 pub enum RankExpr {
     /// The rank that runs the schedule.
     Me,
-    /// How many ranks there are.
+    /// Number of ranks.
     World,
     /// A constant.
     Const(i64),
@@ -49,7 +49,7 @@ pub enum RankOp {
     Xor,
 }
 
-/// Why a rank expression has no value.
+/// Reason that a rank expression has no value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankError {
     /// `/ 0` or `% 0`.
@@ -109,7 +109,7 @@ impl RankExpr {
         }
     }
 
-    /// Its text, with loop variables under the names `name` gives them.
+    /// Text of the expression, with loop variables under the names that `name` gives them.
     pub fn text(&self, name: &impl Fn(Var) -> String) -> String {
         self.text_in(name, 0)
     }
@@ -195,7 +195,7 @@ pub enum Cond {
     And(Box<Cond>, Box<Cond>),
     /// At least one holds.
     Or(Box<Cond>, Box<Cond>),
-    /// It does not hold.
+    /// Negation.
     Not(Box<Cond>),
 }
 
@@ -217,7 +217,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Its sign in Rust and in CUDA.
+    /// Sign in Rust and in CUDA.
     pub const fn sign(self) -> &'static str {
         match self {
             Comparison::Eq => "==",
@@ -251,7 +251,7 @@ impl Cond {
         Cond::Not(Box::new(self))
     }
 
-    /// Whether it holds at rank `me` of `world`.
+    /// True if it holds at rank `me` of `world`.
     ///
     /// # Errors
     /// As [`RankExpr::eval`].
@@ -292,7 +292,7 @@ impl Cond {
         }
     }
 
-    /// Its text, with loop variables under the names `name` gives them.
+    /// Text of the condition, with loop variables under the names that `name` gives them.
     pub fn text(&self, name: &impl Fn(Var) -> String) -> String {
         match self {
             Cond::Compare(comparison, a, b) => {

@@ -8,7 +8,7 @@ use crate::sm90::{self, cta::Decision};
 use crate::variant::Arch;
 use crate::warp::Pipeline;
 
-/// How kernels are computed on an architecture. Each step takes what the one before it made, once that was judged.
+/// Steps that compute kernels on an architecture. Each step takes what the one before it made, once that was judged.
 ///
 /// ```
 /// use counterflow_codegen::{target::Target, verify};
@@ -22,9 +22,10 @@ use crate::warp::Pipeline;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// How a CTA computes a kernel's tiles, or what is in the way.
+    /// Decides how a CTA computes a kernel's tiles, or says what is in the way.
     pub decide: fn(&Kernel) -> Decision,
-    /// What each warp does, with every barrier, fence and signal. It refuses what this version has no pipeline for.
+    /// Builds the work of each warp, with every barrier, fence and signal. It refuses what this version has no
+    /// pipeline for.
     pub build: fn(&Checked<Kernel>) -> Result<Pipeline, Diagnostics>,
     /// The text for the compiler of the architecture.
     pub emit: fn(&Checked<Pipeline>) -> CudaSource,

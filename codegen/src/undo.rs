@@ -17,7 +17,7 @@ pub enum Fix {
     /// A Gathered tensor holds its own rows, not those of another tensor; a slot of an Exchanged one what its rank sends,
     /// rows of a gathered output what their rank computes.
     Provenance,
-    /// What holds between launches is checked over every shape of the series.
+    /// Checks of what holds between launches, over every shape of the series.
     Dimensions,
     /// Launches of one kernel belong to one checked series.
     Series,
@@ -37,13 +37,13 @@ pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether `fix` is switched off.
+/// True if `fix` is switched off.
 #[cfg(all(feature = "undo", debug_assertions))]
 pub(crate) fn undone(fix: Fix) -> bool {
     UNDONE.get() == Some(fix)
 }
 
-/// Whether `fix` is switched off: never.
+/// True if `fix` is switched off: never.
 #[cfg(not(all(feature = "undo", debug_assertions)))]
 #[allow(dead_code)]
 pub(crate) const fn undone(_: Fix) -> bool {

@@ -39,11 +39,11 @@ pub enum Value {
 /// A user's function of numbers: scalar code that stays callable in Rust as its own reference.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ScalarFn {
-    /// Its name in the user's program.
+    /// Name in the user's program.
     pub name: &'static str,
     /// The names of its arguments.
     pub params: &'static [&'static str],
-    /// Its arithmetic.
+    /// Arithmetic of the function.
     pub body: Body,
 }
 
@@ -57,7 +57,7 @@ pub enum Body {
 }
 
 impl ScalarFn {
-    /// Its value.
+    /// Value for these arguments.
     pub fn eval(&self, args: &[f64]) -> f64 {
         match &self.body {
             Body::Value(value) => value.eval(&|_| f64::NAN, args),
@@ -65,7 +65,8 @@ impl ScalarFn {
         }
     }
 
-    /// Why it cannot be called in a kernel, if it cannot: a foreign function is arithmetic on its arguments, and no more.
+    /// Reason that it cannot be called in a kernel, if it cannot: a foreign function is arithmetic on its arguments,
+    /// and no more.
     pub(crate) fn refusal(&self) -> Option<String> {
         match &self.body {
             Body::Value(_) => None,
@@ -117,7 +118,7 @@ impl Value {
         found
     }
 
-    /// Its terms if it is a sum, in order. Otherwise itself.
+    /// Terms of a sum, in order; of anything else itself.
     pub fn summands<'a>(&'a self, terms: &mut Vec<&'a Value>) {
         if let Value::Binary(Binary::Add, a, b) = self {
             a.summands(terms);
@@ -225,7 +226,7 @@ impl Value {
         });
     }
 
-    /// Its text, with accumulators under the names `name` gives them.
+    /// Text of the value, with accumulators under the names that `name` gives them.
     pub fn text(&self, name: &impl Fn(AccId) -> String) -> String {
         self.text_in(name, 0)
     }

@@ -90,7 +90,7 @@ impl Arch {
         }
     }
 
-    /// Its name.
+    /// Name of the architecture.
     pub const fn name(self) -> &'static str {
         match self {
             Arch::Sm90 => "sm90",
@@ -133,7 +133,7 @@ impl Layout {
         }
     }
 
-    /// Its name.
+    /// Name of the layout.
     pub const fn name(self) -> &'static str {
         match self {
             Layout::Nt => "nt",

@@ -27,7 +27,7 @@ impl How {
 }
 
 impl Ended {
-    /// What a shell makes of it: the exit code, or 128 and the signal's number.
+    /// Exit code as a shell has it: the program's, or 128 and the signal's number.
     pub fn code(self) -> u8 {
         let code = match self.how {
             How::Exit(code) => code,

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(name = "counterflow-run", version)]
 struct Command {
-    /// How many ranks.
+    /// Number of ranks.
     #[arg(short = 'n', long, aliases = ["nproc-per-node", "nproc_per_node"], value_parser = clap::value_parser!(u32).range(1..=128))]
     ranks: u32,
     /// Seconds that the others have to end by themselves after a rank failed. They need it to say why.
@@ -58,9 +58,9 @@ fn one_host(number: &str) -> Result<u32, String> {
     }
 }
 
-/// How often the ranks are looked at.
+/// Time between two looks at the ranks.
 const STEP: Duration = Duration::from_millis(10);
-/// How long a rank may take from SIGTERM to its end.
+/// Time that a rank may take from SIGTERM to its end.
 const AFTER_TERM: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was done about the ranks that still run.
+/// Signal that was sent to the ranks that still run.
 enum Asked {
     Nothing,
     /// By themselves until then.

@@ -9,7 +9,7 @@ use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
 
-/// What a [`LayerNormLinear`] is.
+/// Sizes and settings of a [`LayerNormLinear`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct LayerNormLinearConfig {
     /// The normalisation of the input's rows.
@@ -25,12 +25,13 @@ pub struct LayerNormLinearParameters<'a> {
     pub layer_norm_weight: &'a Tensor<bf16>,
     /// β, one row: of a LayerNorm, and of no RMSNorm.
     pub layer_norm_bias: Option<&'a Tensor<bf16>>,
-    /// Those of the layer behind it.
+    /// Parameters of the layer behind it.
     pub linear: Parameters<'a>,
 }
 
-/// Where gradients are added. Those of the normalisation are sums over this rank's rows: sum them over the ranks of the group
-/// before the optimizer's step, as Megatron does with parameters that are marked `sequence_parallel`.
+/// Tensors that gradients are added to. Those of the normalisation are sums over this rank's rows: sum them over the
+/// ranks of the group before the optimizer's step, as Megatron does with parameters that are marked
+/// `sequence_parallel`.
 #[derive(Debug)]
 pub struct LayerNormLinearGradients<'a> {
     /// Of γ.
@@ -41,8 +42,8 @@ pub struct LayerNormLinearGradients<'a> {
     pub linear: Gradients<'a>,
 }
 
-/// What a forward pass leaves for the backward pass, with a handle of the input. Normalised rows are not kept: the backward pass makes
-/// them again.
+/// Tensors that a forward pass leaves for the backward pass, with a handle of the input. Normalised rows are not
+/// kept: the backward pass makes them again.
 #[derive(Debug)]
 pub struct LayerNormLinearSaved {
     input: Tensor<bf16>,
@@ -201,7 +202,7 @@ impl LayerNormLinear {
         self.backward_plus(saved, parameters, (dy, None), dx, gradients)
     }
 
-    /// The same, where `residual` is added to the gradient of the input.
+    /// Backward pass where `residual` is added to the gradient of the input.
     pub(crate) fn backward_plus(
         &self,
         saved: LayerNormLinearSaved,

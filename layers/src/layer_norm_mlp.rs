@@ -15,7 +15,7 @@ use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
 
-/// What a [`LayerNormMlp`] is.
+/// Sizes and settings of a [`LayerNormMlp`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct LayerNormMlpConfig {
     /// Columns of input and output.
@@ -24,19 +24,23 @@ pub struct LayerNormMlpConfig {
     pub ffn_hidden: usize,
     /// The normalisation of the input's rows.
     pub norm: Norm,
-    /// What stands between the products. SwiGLU doubles the output features of the first.
+    /// Activation between the products. SwiGLU doubles the output features of the first.
     pub activation: Activation,
-    /// Whether both products add a bias.
+    /// True if both products add a bias.
     pub bias: bool,
-    /// Which weights get no gradient: that of fc1, that of fc2.
+    /// True for weights that get no gradient: that of fc1, that of fc2.
     pub frozen: [bool; 2],
-    /// Whether the gathered input of fc1 is kept for the backward pass, instead of gathered again.
+    /// True if the gathered input of fc1 is kept for the backward pass, instead of gathered again.
     pub keep_gathered: bool,
-    /// Whether the backward pass makes the activation's output again, instead of keeping it.
+    /// True if the backward pass makes the activation's output again, instead of keeping it.
     pub recompute_activation: bool,
+<<<<<<< HEAD
     /// How both products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
     /// What is overlapped, in both products.
+=======
+    /// Overlap in both products.
+>>>>>>> main
     pub flags: Flags,
     /// The names by which the configuration has the products.
     pub ub_names: [String; 2],
@@ -97,14 +101,14 @@ impl LayerNormMlpConfig {
 /// The weights of a [`LayerNormMlp`] on one rank, which the caller owns.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormMlpParameters<'a> {
-    /// Those of the normalisation and of the first product. With SwiGLU the rank's rows of the weight are those of the gate, then those
-    /// of what it gates.
+    /// Parameters of the normalisation and of the first product. With SwiGLU the rank's rows of the weight are those
+    /// of the gate, then those of what it gates.
     pub fc1: LayerNormLinearParameters<'a>,
-    /// Those of the second product.
+    /// Parameters of the second product.
     pub fc2: Parameters<'a>,
 }
 
-/// Where gradients are added, as in [`LayerNormLinearGradients`].
+/// Tensors that gradients are added to, as in [`LayerNormLinearGradients`].
 #[derive(Debug)]
 pub struct LayerNormMlpGradients<'a> {
     /// Of the normalisation and of the first product.
@@ -113,11 +117,11 @@ pub struct LayerNormMlpGradients<'a> {
     pub fc2: Gradients<'a>,
 }
 
-/// What a forward pass leaves for the backward pass.
+/// Tensors that a forward pass leaves for the backward pass.
 #[derive(Debug)]
 pub struct LayerNormMlpSaved {
     fc1: LayerNormLinearSaved,
-    /// What the activation was given.
+    /// Input of the activation.
     before: Lent<bf16>,
     /// And what it gave, unless the backward pass makes it again.
     _after: Option<Lent<bf16>>,
@@ -192,17 +196,17 @@ impl LayerNormMlp {
         })
     }
 
-    /// What the layer is.
+    /// Sizes and settings of the layer.
     pub fn config(&self) -> &LayerNormMlpConfig {
         &self.config
     }
 
-    /// Its products' layers, which know the shapes of their weights.
+    /// Layers of its products, which know the shapes of their weights.
     pub fn linears(&self) -> [&Linear; 2] {
         [self.fc1.linear(), &self.fc2]
     }
 
-    /// Its products, fc1's and then fc2's.
+    /// Products of the layer, fc1's and then fc2's.
     pub fn products(&self) -> Vec<Product> {
         let each = self.linears().map(Linear::products);
         each.into_iter().flatten().collect()
@@ -271,7 +275,7 @@ impl LayerNormMlp {
         self.backward_plus(saved, parameters, (dy, None), dx, gradients)
     }
 
-    /// The same, where `residual` is added to the gradient of the input.
+    /// Backward pass where `residual` is added to the gradient of the input.
     pub(crate) fn backward_plus(
         &self,
         saved: LayerNormMlpSaved,

@@ -5,12 +5,12 @@ use counterflow::Error;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where a generator stands.
+/// State of a generator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RngState {
     /// The key of its numbers.
     pub seed: u64,
-    /// How many masks it has drawn.
+    /// Number of masks that it has drawn.
     pub offset: u64,
 }
 

@@ -23,7 +23,12 @@ use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
 use std::sync::Arc;
 
+<<<<<<< HEAD
 /// What a [`TransformerLayer`] is. Flags and recipes of attention and MLP are set by the layer.
+=======
+/// Sizes and settings of a [`TransformerLayer`]. The flags of attention and MLP, and their norms, are set by the
+/// layer.
+>>>>>>> main
 #[derive(Clone, PartialEq, Debug)]
 pub struct TransformerLayerConfig {
     /// The attention, whose input is normalised.
@@ -33,9 +38,13 @@ pub struct TransformerLayerConfig {
     /// The part of what attention and MLP give that is dropped before it is added. Its masks come from [`RngTracker::DEFAULT`], and are
     /// the same whatever the number of ranks.
     pub hidden_dropout: f32,
+<<<<<<< HEAD
     /// How all products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
     /// What is overlapped.
+=======
+    /// Overlap in all products.
+>>>>>>> main
     pub flags: ModuleFlags,
 }
 
@@ -114,7 +123,7 @@ pub struct TransformerLayerParameters<'a> {
     pub mlp: LayerNormMlpParameters<'a>,
 }
 
-/// Where gradients are added.
+/// Tensors that gradients are added to.
 #[derive(Debug)]
 pub struct TransformerLayerGradients<'a> {
     /// Of the attention.
@@ -123,7 +132,7 @@ pub struct TransformerLayerGradients<'a> {
     pub mlp: LayerNormMlpGradients<'a>,
 }
 
-/// What a forward pass leaves for the backward pass.
+/// Tensors that a forward pass leaves for the backward pass.
 #[derive(Debug)]
 pub struct TransformerLayerSaved {
     rows: usize,
@@ -163,7 +172,7 @@ impl TransformerLayer {
         TransformerLayer::with_core(userbuffers, config, rng, core)
     }
 
-    /// The same with attention of the caller's.
+    /// Makes the layer with attention of the caller's.
     ///
     /// # Errors
     /// As [`TransformerLayer::new`].
@@ -184,22 +193,22 @@ impl TransformerLayer {
         })
     }
 
-    /// What the layer is.
+    /// Sizes and settings of the layer.
     pub fn config(&self) -> &TransformerLayerConfig {
         &self.config
     }
 
-    /// Its attention.
+    /// Attention of the layer.
     pub fn attention(&self) -> &MultiheadAttention {
         &self.attention
     }
 
-    /// Its MLP.
+    /// MLP of the layer.
     pub fn mlp(&self) -> &LayerNormMlp {
         &self.mlp
     }
 
-    /// Its products: those of qkv, proj, fc1 and fc2.
+    /// Products of the layer: those of qkv, proj, fc1 and fc2.
     pub fn products(&self) -> Vec<Product> {
         let mlp = self.mlp.products();
         self.attention.products().into_iter().chain(mlp).collect()

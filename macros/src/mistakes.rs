@@ -9,7 +9,7 @@ macro_rules! mistakes {
         }
 
         impl Mistake {
-            /// What is wrong, and the hint.
+            /// Message and hint.
             pub fn text(&self) -> (String, String) {
                 match self {
                     $(Mistake::$name $({ $($field),* })? => {

@@ -29,16 +29,16 @@ pub struct Param {
     pub element: Type,
 }
 
-/// What a tensor is for, as far as the macro must know. Mirrors the builder's, which this crate may not depend on.
+/// Purpose of a tensor, as far as the macro must know. Mirrors the builder's, which this crate may not depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// Its name in the language.
+    /// Name in the language.
     pub name: &'static str,
     /// The builder's method that declares it.
     pub builder: &'static str,
     /// Peers can address it.
     pub shared: bool,
-    /// It may be indexed by a slot.
+    /// True if a slot may index it.
     pub slots: bool,
     /// The schedule must write it.
     pub output: bool,
@@ -105,7 +105,7 @@ impl Usage {
         output: false,
     };
 
-    /// Those that a parameter's type may name.
+    /// Tensors that a parameter's type may name.
     pub const PARAMS: [Usage; 8] = [
         Usage::GATHERED,
         Usage::LOCAL,
@@ -147,7 +147,7 @@ pub enum Declaration {
     },
 }
 
-/// What scratch has the shape of.
+/// Tensor whose shape scratch has.
 pub struct Like {
     pub tensor: Ident,
     /// `chunk` or `whole`, if the user chose.
@@ -158,11 +158,11 @@ pub struct Like {
 /// The size of a partition's items.
 pub enum Size {
     Constant(Constant),
-    /// That of another partition's.
+    /// Shape of another partition.
     Of(Ident),
 }
 
-/// How a partition divides its tensor.
+/// Division of a tensor by a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     Pieces,
@@ -200,7 +200,7 @@ pub enum RoleKind {
         options: Vec<(Ident, Constant)>,
     },
     Comm {
-        /// What tells it from other `#[comm]` roles, if it is told from them.
+        /// Name that distinguishes it from other `#[comm]` roles, if it has one.
         name: Option<Ident>,
         ctas: Constant,
     },
@@ -274,12 +274,12 @@ pub struct OrderCall {
     pub argument: OrderArgument,
 }
 
-/// What an order's method is given.
+/// Arguments of an order's method.
 pub enum OrderArgument {
     Nothing,
     /// A function `(me, step, world) -> rank`.
     Function(Expr),
-    /// How many ranks are left out.
+    /// Number of ranks that are left out.
     Ranks(Rank),
 }
 
@@ -310,7 +310,7 @@ pub enum Cond {
     Not(Box<Cond>),
 }
 
-/// Whose memory.
+/// Owner of the memory.
 pub enum Home {
     Me,
     On(Ident, Rank),

@@ -6,7 +6,7 @@ use crate::model::{Axis, Usage};
 use proc_macro2::Ident;
 use syn::ext::IdentExt;
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Clone)]
 pub enum Kind {
     Tensor(Usage),
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What it is, for a sentence.
+    /// Description for a sentence.
     pub fn what(&self) -> &'static str {
         match self {
             Kind::Tensor(_) => "a tensor",
@@ -81,7 +81,7 @@ impl Scope {
             .map(|(_, kind)| kind)
     }
 
-    /// What to suggest for an unknown name: the nearest one of a fitting kind, or all of them.
+    /// Suggestion for an unknown name: the nearest one of a fitting kind, or all of them.
     pub fn offer(&self, found: &Ident, fits: impl Fn(&Kind) -> bool) -> String {
         let names = |fits: &dyn Fn(&Kind) -> bool| -> Vec<String> {
             let named = self.all().filter(|(_, kind)| fits(kind));

@@ -1,5 +1,5 @@
 //! What the macros say about what they do not accept. Refresh with
-//! `TRYBUILD=overwrite cargo test -p counterflow-macros --test ui -- --ignored`.
+//! `TRYBUILD=overwrite cargo test -p counterflow-macros-tests -- --ignored`.
 //!
 //! These tests are in this package because trybuild checks all that a package's tests depend on once more: here, that
 //! is `counterflow` alone.
@@ -10,14 +10,14 @@ use std::fs;
 #[ignore = "trybuild compiles all that the crate depends on once more, which takes a minute: `.ci/run` runs it"]
 fn ui() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/ui/*.rs");
+    cases.compile_fail("ui/*.rs");
 }
 
 /// A user who misspells something did not ask how the builder is made.
 #[test]
 fn messages_name_no_internals() {
     let mut seen = 0;
-    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ui")).unwrap() {
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/ui")).unwrap() {
         let path = entry.unwrap().path();
         if path
             .extension()

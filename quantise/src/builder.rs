@@ -34,7 +34,7 @@ struct Given<'a> {
     scales: Option<Argument<'a>>,
     turned: Option<Argument<'a>>,
     turned_scales: Option<Argument<'a>>,
-    /// What the scales of a `QuantTensor` are, and of the one for the transposed copy.
+    /// Meaning of the scales of a `QuantTensor`, and of the one for the transposed copy.
     uses: [Option<ScaleUse>; 2],
     skip: Option<Argument<'a>>,
 }
@@ -60,8 +60,8 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where codes and scales go: a `QuantTensor` with the recipe's type and granularity. Its scales lie as products read them, so
-    /// launches take it as it is.
+    /// Takes codes and scales: a `QuantTensor` with the recipe's type and granularity. Its scales lie as products
+    /// read them, so launches take it as it is.
     pub fn to(mut self, quantised: impl Output<'a>) -> Self {
         let mut codes: Argument<'a> = quantised.into();
         if let Some((scales_are, scales)) = codes.take_scales() {
@@ -72,8 +72,9 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where codes and scales of the transposed copy go: as [`Quantise::to`], of the shape that [`Quantise::transposed`] has.
-    /// Recipes with one scale a tensor have one for both copies: they take the codes alone, by [`Quantise::transposed`].
+    /// Takes codes and scales of the transposed copy: as [`Quantise::to`], of the shape that [`Quantise::transposed`]
+    /// has. Recipes with one scale a tensor have one for both copies: they take the codes alone, by
+    /// [`Quantise::transposed`].
     pub fn transposed_to(mut self, quantised: impl Output<'a>) -> Self {
         let mut codes: Argument<'a> = quantised.into();
         if let Some((scales_are, scales)) = codes.take_scales() {
@@ -84,7 +85,7 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where the codes go, by themselves: a tensor or a user buffer of the same shape.
+    /// Takes the codes by themselves: a tensor or a user buffer of the same shape.
     pub fn codes(mut self, codes: impl Output<'a>) -> Self {
         self.given.codes = Some(codes.into());
         self
@@ -115,14 +116,14 @@ impl<'a> Quantise<'a> {
         self
     }
 
-    /// Where the transposed copy goes: as many rows as the matrix has columns, each of as many codes as it has rows, padded
-    /// to 16 with zeros.
+    /// Takes the codes of the transposed copy: as many rows as the matrix has columns, each of as many codes as it
+    /// has rows, padded to 16 with zeros.
     pub fn transposed(mut self, codes: impl Output<'a>) -> Self {
         self.given.turned = Some(codes.into());
         self
     }
 
-    /// Where the scales of the transposed copy go. A whole tensor has the same scale, and needs no second.
+    /// Takes the scales of the transposed copy. A whole tensor has the same scale, and needs no second.
     pub fn transposed_scales(mut self, scales: impl Output<'a>) -> Self {
         self.given.turned_scales = Some(scales.into());
         self

@@ -5,7 +5,7 @@ use crate::plane::{Block, Layout};
 use counterflow_codegen::encoding::Granularity;
 use counterflow_runtime::Error;
 
-/// Its memory, by the numbers of a step's parts.
+/// Memory of a job, by the numbers of a step's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct At {
     pub x: usize,
@@ -60,14 +60,14 @@ impl Order {
     }
 }
 
-/// What is done.
+/// Steps of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Steps {
     /// All of it.
     All,
     /// The amax of a whole tensor.
     Measure,
-    /// What comes after that.
+    /// Casts the elements, by that scale.
     Cast,
 }
 
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// The same matrix on its side.
+    /// Shape of the matrix on its side.
     pub fn turned_shape(&self) -> [usize; 2] {
         [self.shape[1], self.shape[0]]
     }
@@ -188,7 +188,7 @@ impl Job {
     }
 }
 
-/// The same with lines along rows of so many words.
+/// Lines along rows of so many words.
 fn longer(words: Words, line: Option<usize>) -> Words {
     line.map_or(words, |line| Words {
         strides: [1, line],

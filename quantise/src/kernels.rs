@@ -29,7 +29,7 @@ pub enum Scaling {
 }
 
 impl Scaling {
-    /// Its name.
+    /// Name of the kernel.
     pub const fn name(self) -> &'static str {
         match self {
             Scaling::Current(Granularity::PerTensor) => "whole",
@@ -133,7 +133,7 @@ impl Recipe {
         }
     }
 
-    /// Its kernels with a tile of the matrix for each CTA.
+    /// Kernels with a tile of the matrix for each CTA.
     pub fn tiles(&self) -> String {
         let pieces = self.scaling.name().to_uppercase();
         let [turned, each_row] = [self.transposed, self.each_row].map(u32::from);
@@ -143,7 +143,7 @@ impl Recipe {
         )
     }
 
-    /// Its kernels that see lines of elements.
+    /// Kernels that see lines of elements.
     pub fn lines(&self) -> String {
         let pieces = Scaling::Current(Granularity::PerTensor);
         let recipe = Recipe::new(self.rule, pieces, self.from);

@@ -146,8 +146,8 @@ impl Kernels {
     }
 }
 
-/// How many threads of a CTA have a row of so many elements, so that each holds up to four times 8 of them: a CTA for each row
-/// that is short would be over before enough of memory is asked for.
+/// Threads of a CTA that have a row of so many elements, so that each holds up to four times 8 of them: a CTA for
+/// each row that is short would be over before enough of memory is asked for.
 fn threads_of_row(columns: usize) -> u32 {
     let threads = columns.div_ceil(4 * 8).next_power_of_two();
     threads.clamp(32, THREADS as usize) as u32
@@ -169,7 +169,7 @@ struct On<'a> {
 }
 
 impl On<'_> {
-    /// What is not there has no address.
+    /// Parameter of a part. A part that is not there has no address.
     fn part(&self, part: Option<usize>) -> Item {
         Item::At(part.map_or(Address::default(), |part| self.running.address(part)))
     }

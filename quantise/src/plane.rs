@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-/// Which elements share a scale, as far as layouts differ.
+/// Blocks of elements that share a scale, as far as layouts differ.
 ///
 /// ```
 /// use counterflow_quantise::{Layout, OneByBlock, RowsLast};
@@ -22,7 +22,7 @@ pub struct Square;
 
 /// A block of elements with one scale.
 pub trait Block: Copy {
-    /// Its rows. It has 128 elements along K.
+    /// Rows of a block. It has 128 elements along K.
     const ROWS: usize;
 }
 
@@ -45,10 +45,10 @@ impl Block for Square {
 /// assert_eq!(SquarePadded::at(pieces, [1, 4]), 12);
 /// ```
 pub trait Layout: Copy {
-    /// What shares a scale.
+    /// Block of elements that share a scale.
     type Block: Block;
 
-    /// Its name in reports.
+    /// Name in reports.
     const NAME: &'static str;
 
     /// Blocks along rows and along K, with those that are padding.
@@ -138,7 +138,7 @@ pub struct Plane<L> {
 }
 
 impl<L: Layout> Plane<L> {
-    /// Of a matrix with so many rows and elements along K, each scale by its block.
+    /// Plane of a matrix with so many rows and elements along K, each scale by its block.
     pub fn of(shape: [usize; 2], scale: impl Fn([usize; 2]) -> f32) -> Plane<L> {
         let pieces = L::pieces(shape);
         let mut values = vec![0.0; L::len(pieces)];
@@ -154,7 +154,7 @@ impl<L: Layout> Plane<L> {
         }
     }
 
-    /// What memory holds, or nothing if a matrix of that shape has another number of words. Padding may be anything.
+    /// Reads memory. None if a matrix of that shape has another number of words. Padding may be anything.
     pub fn from_memory(shape: [usize; 2], values: Vec<f32>) -> Option<Plane<L>> {
         let pieces = L::pieces(shape);
         (values.len() == L::len(pieces)).then_some(Plane {
@@ -187,7 +187,7 @@ impl<L: Layout> Plane<L> {
         &self.values
     }
 
-    /// The same scales in another layout of the same blocks.
+    /// Puts the scales into another layout of the same blocks.
     pub fn convert<M: Layout<Block = L::Block>>(&self) -> Plane<M> {
         let rows = self.pieces[0] * <L::Block as Block>::ROWS;
         Plane::of([rows, self.pieces[1] * 128], |block| self.at(block))

@@ -195,7 +195,7 @@ impl<'r> Quantiser<'r> {
         QuantTensor::new(self.rank.zeros(shape)?, scales, granularity)
     }
 
-    /// What it does.
+    /// Recipe that it follows.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
@@ -323,7 +323,7 @@ impl DeviceHistory {
         self.number(0)
     }
 
-    /// What products of the current step's codes are multiplied by: one number.
+    /// Factor of the products of the current step's codes: one number.
     pub fn stored(&self) -> Tensor<f32> {
         self.number(1)
     }

@@ -67,7 +67,7 @@ pub struct Quantised {
     pub codes: Vec<u8>,
     /// The stored scales of the pieces, those of a row of pieces next to each other.
     pub scales: Vec<f32>,
-    /// Which elements share one.
+    /// Elements that share a scale.
     pub pieces: Granularity,
     /// Rows and columns of elements.
     pub shape: [usize; 2],

@@ -10,14 +10,14 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     rank: &'a Communicator,
-    /// Whether peers can know of it, or a part of it may be in a graph.
+    /// True if peers can know of it, or a part of it may be in a graph.
     entered: Cell<bool>,
 }
 
 /// A launch in the ledger.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// Its number.
+    /// Number of the launch on this rank.
     pub launch: u64,
     entry: Entry,
 }

@@ -13,8 +13,8 @@ use std::any::Any;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the program
-/// captures makes the launch a part of the program's graph.
+/// Order that a launch joins: that of a stream, of a rank itself, or of a graph that is recorded. A stream that the
+/// program captures makes the launch a part of the program's graph.
 ///
 /// ```
 /// use counterflow::op::Caller;
@@ -50,7 +50,7 @@ enum Kind<'a> {
     Recording(&'a Recording),
 }
 
-/// The same, seen from the rank that launches.
+/// Order that a launch joins, seen from the rank that launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place<'a> {
     /// The rank's own stream, alone.
@@ -88,12 +88,12 @@ impl From<&Arc<CudaStream>> for Caller<'_> {
 }
 
 impl Caller<'_> {
-    /// Whether nothing runs now.
+    /// True if nothing runs now.
     pub(crate) fn records(&self) -> bool {
         matches!(self.0, Kind::Recording(_))
     }
 
-    /// Where a launch of that rank goes.
+    /// Place of a launch of that rank.
     ///
     /// # Errors
     /// [`Error::Usage`] for another rank, a stream of another GPU, and where the rank's own stream records a graph: what
@@ -225,7 +225,7 @@ pub(crate) fn captured(
     Ok(Pending::recorded(rank))
 }
 
-/// How a captured launch begins.
+/// Begin of a captured launch.
 #[derive(Debug)]
 struct Start<'a> {
     rank: &'a Communicator,
@@ -234,7 +234,7 @@ struct Start<'a> {
     lane: &'a Lane,
     turn: &'a Turn,
     entry: Option<&'a Entry>,
-    /// Whether the graph may have something of it.
+    /// True if the graph may have something of it.
     begun: Cell<bool>,
 }
 
@@ -259,7 +259,7 @@ impl Begins for Start<'_> {
     }
 }
 
-/// What a captured launch uses.
+/// Objects that a captured launch uses.
 #[derive(Debug)]
 pub(crate) struct Captured {
     rank: Arc<Communicator>,
@@ -329,7 +329,7 @@ mod tests {
                 .launch()
         }
 
-        /// What a launch does that borrows memory of that stream and waits for nobody.
+        /// Launches with borrowed memory of that stream, and waits for nobody.
         fn borrow(&self, stream: &Stream) -> Result<Pending, Error> {
             let (rank, own) = (self.rank, self.rank.own_stream());
             let passage = rank.passes([own, stream].into_iter(), 0)?;
@@ -348,7 +348,7 @@ mod tests {
         both_within(Duration::from_secs(60), first, second)
     }
 
-    /// The same with a time limit.
+    /// Waits in both directions, with a time limit.
     fn both_within(
         limit: Duration,
         first: Acts,

@@ -61,17 +61,17 @@ pub struct Communicator {
     /// Made for the first kernel that waits for peers.
     compares: Arc<OnceLock<Compares>>,
     group: Arc<Group>,
-    /// What the ranks of this process built: each choice and proof is made once.
+    /// Ops that the ranks of this process built: each choice and proof is made once.
     proven: Arc<Proven>,
-    /// What was built and launched on this rank.
+    /// Counts of this rank's builds and launches.
     metrics: Arc<Metrics>,
-    /// Which rank it is in the communicators that splits made this one of.
+    /// Rank numbers in the communicators that splits made this one of.
     ancestors: Arc<[(Weak<Group>, u32)]>,
-    /// Whether it is the one that the user has: the rank leaves when that is dropped.
+    /// True if it is the one that the user has: the rank leaves when that is dropped.
     seat: bool,
 }
 
-/// Who it is: most other things have it, and all that it has would follow.
+/// Names the rank alone: most other things have a communicator, and all that it has would follow.
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator")
@@ -186,12 +186,12 @@ impl Communicator {
         self.share(kernel.roles.iter().any(|role| role.kind.sequential()))
     }
 
-    /// Whether other ranks are on this rank's GPU.
+    /// True if other ranks are on this rank's GPU.
     pub(crate) fn shares_gpu(&self) -> bool {
         self.group.shares(self.rank)
     }
 
-    /// The same, with or without copies by the host.
+    /// Share of the GPU, with or without copies by the host.
     pub(crate) fn share(&self, copied: bool) -> u32 {
         let gpus = self.group.gpus().iter();
         let sharing = gpus
@@ -219,17 +219,17 @@ impl Communicator {
         self.own.lend()
     }
 
-    /// The same, for what only enqueues what is ours and waits for nobody.
+    /// Stream for work that only enqueues what is ours and waits for nobody.
     pub(crate) fn own_stream(&self) -> &Stream {
         self.own.stream()
     }
 
-    /// What is known of that stream.
+    /// State of that stream.
     pub(crate) fn own(&self) -> &Arc<Own> {
         &self.own
     }
 
-    /// Whether the stream may hold kernels that are not ours.
+    /// True if the stream may hold kernels that are not ours.
     pub(crate) fn has_lent(&self) -> bool {
         self.own.has_lent()
     }
@@ -257,17 +257,17 @@ impl Communicator {
         }
     }
 
-    /// Whether that is in this communicator's heap.
+    /// True if that is in this communicator's heap.
     pub(crate) fn owns(&self, range: &Allocation) -> bool {
         self.group.owns(range)
     }
 
-    /// Whether both are handles of one rank.
+    /// True if both are handles of one rank.
     pub(crate) fn is(&self, other: &Communicator) -> bool {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
-    /// Whether this rank is that one in a group that splits made of the other's communicator.
+    /// True if this rank is that one in a group that splits made of the other's communicator.
     pub(crate) fn descends_from(&self, other: &Communicator) -> bool {
         let same = |(group, rank): &(Weak<Group>, u32)| {
             *rank == other.rank && std::ptr::eq(group.as_ptr(), Arc::as_ptr(&other.group))
@@ -275,17 +275,17 @@ impl Communicator {
         self.ancestors.iter().any(same)
     }
 
-    /// How the communicator ends.
+    /// End of the communicator.
     pub(crate) fn ends(&self) -> &Arc<End> {
         self.group.ends()
     }
 
-    /// What was built and launched on this rank.
+    /// Counts of this rank's builds and launches.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What the ranks of this process built.
+    /// Ops that the ranks of this process built.
     pub(crate) fn proven(&self) -> &Proven {
         &self.proven
     }
@@ -418,7 +418,7 @@ impl Communicator {
         self.judge(ended)
     }
 
-    /// What ended, unless the communicator did: then why. Results of such a launch are none.
+    /// Passes an outcome on, unless the communicator ended: then the reason. Results of such a launch are none.
     pub(crate) fn judge<T>(&self, ended: Result<T, Error>) -> Result<T, Error> {
         // A kernel that gave up ended, too, and so did one that took its signals for good.
         self.alive()?;
@@ -497,7 +497,7 @@ impl Communicator {
         self.group.heap_use()
     }
 
-    /// Where slot 0 of the heap starts.
+    /// Address of slot 0 of the heap.
     pub(crate) fn heap(&self) -> Address {
         self.group.address(0, 0)
     }
@@ -511,8 +511,8 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells. Its names
-    /// are known until the second result is dropped.
+    /// Watch of a kernel of this rank, by which it gives up after it waited longer than `limit` for one of so many
+    /// cells. Its names are known until the second result is dropped.
     pub(crate) fn watch(
         &self,
         kernel: u32,
@@ -529,7 +529,7 @@ impl Communicator {
         self.group.queues()
     }
 
-    /// How long a rank waits for another.
+    /// Time that a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
         self.group.timeout()
     }

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The number of that kernel in records. No other has it.
 pub(crate) const NUMBER: u32 = u32::MAX;
 
-/// What compares a rank's launches.
+/// Comparison of a rank's launches with its peers'.
 #[derive(Debug)]
 pub(crate) struct Compares {
     /// None on an emulated GPU.
     code: Option<Agree>,
     watch: Watch,
     places: Boards,
-    /// Whether something was captured.
+    /// True if something was captured.
     started: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Compares {
         })
     }
 
-    /// Whether something was captured.
+    /// True if something was captured.
     pub fn has_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
     }

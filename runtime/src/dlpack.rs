@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 pub use crate::driver::{Managed, ManagedTensor};
 
-/// What another library has until it calls the deleter.
+/// Tensor that another library has until it calls the deleter.
 struct Given {
     memory: Option<Arc<dyn Any + Send + Sync>>,
     /// In whose order it uses the memory, and in whose order the memory is freed.
     streams: [Stream; 2],
 }
 
-/// What the rank enqueues from now on, the free among it, comes after what the other library has enqueued.
+/// Orders the rank's later work, the free among it, behind what the other library has enqueued.
 impl Drop for Given {
     fn drop(&mut self) {
         let [theirs, own] = &self.streams;

@@ -22,12 +22,12 @@ enum Mark {
     #[default]
     None,
     At(Arc<Event>),
-    /// It could not be marked when it had to be, for that reason.
+    /// The end could not be marked when it had to be, for this reason.
     Lost(String),
 }
 
 impl Done {
-    /// Its event, if somebody asked before.
+    /// Event of the launch's end, if somebody asked before.
     pub fn known(&self) -> Option<Arc<Event>> {
         match &*lock(&self.0) {
             Mark::At(event) => Some(event.clone()),
@@ -35,7 +35,7 @@ impl Done {
         }
     }
 
-    /// Its event. The launch is in that stream.
+    /// Event of the launch's end. The launch is in that stream.
     ///
     /// # Errors
     /// What the driver refuses, or refused when the end had to be marked.
@@ -70,7 +70,7 @@ pub(crate) struct Latest(Mutex<State>);
 struct State {
     /// While somebody can ask for it.
     done: Weak<Done>,
-    /// Whether the stream may hold others' work.
+    /// True if the stream may hold others' work.
     joined: bool,
 }
 

@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How the name of a file begins and ends that is not in its place yet.
+/// Begin and end of the name of a file that is not in its place yet.
 const BESIDE: [&str; 2] = [".counterflow-", ".new"];
 /// Nobody but the user writes it.
 const MODE: Mode = Mode::from_raw_mode(0o644);
@@ -265,7 +265,7 @@ mod tests {
         fs::remove_dir_all(folder).expect("gone");
     }
 
-    /// What the test below starts, with room for fewer bytes than it writes, or until it is killed.
+    /// Child process of the test below, with room for fewer bytes than it writes, or until it is killed.
     #[test]
     #[ignore = "no test: the next one starts it as a child process, and kills it"]
     fn writes_for_ever() {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why something was not done. A rejection by a compiler stage keeps its diagnostics.
+/// Reason that something was not done. A rejection by a compiler stage keeps its diagnostics.
 ///
 /// ```
 /// use counterflow::{Communicator, Error};
@@ -29,96 +29,96 @@ pub enum Error {
     Rejected(Diagnostics),
     /// The request itself has no meaning.
     Usage {
-        /// What was asked, with the value.
+        /// Request, with the value.
         what: String,
-        /// What would be legal.
+        /// Values that would be legal.
         legal: String,
     },
     /// A legal request that this machine cannot do in reasonable memory or time.
     TooLarge {
-        /// What was asked, with the value and the limit.
+        /// Request, with the value and the limit.
         what: String,
-        /// What would fit.
+        /// Advice on a request that fits.
         help: String,
     },
-    /// It ran, but the result is wrong.
+    /// The schedule ran, but the result is wrong.
     Wrong {
-        /// Which element, what it is and what it should be.
+        /// Element that is wrong, its value and the right one.
         what: String,
-        /// How to see it again.
+        /// Command that shows it again.
         help: String,
     },
     /// The device is not there.
     NoDevice {
-        /// Which.
+        /// Device that was asked for.
         device: Device,
-        /// Why not.
+        /// Reason that it cannot be used.
         why: String,
-        /// What to do.
+        /// Advice on how to get it.
         help: String,
     },
     /// Something that is not implemented yet.
     NotYet {
-        /// What.
+        /// Thing that is missing.
         what: String,
-        /// What can be done today.
+        /// Advice on what can be done today.
         help: String,
     },
     /// A compiler, tool or library of CUDA is missing or does not work.
     Toolkit {
-        /// Which, and what is wrong with it.
+        /// Tool, and what is wrong with it.
         what: String,
-        /// How to get it.
+        /// Advice on how to get it.
         help: String,
     },
     /// The compiler rejected a kernel's text.
     Compile(Box<CompileError>),
     /// The driver rejected a call.
     Driver {
-        /// What the call was for.
+        /// Purpose of the call.
         what: String,
         /// The driver's name for the error.
         code: String,
-        /// What to do.
+        /// Advice on how to go on.
         help: String,
     },
     /// The ranks asked for different things in one collective call.
     Mismatch {
-        /// What each wanted.
+        /// Request of each rank.
         what: String,
-        /// What to do.
+        /// Advice on how to go on.
         help: String,
     },
     /// A rank waited longer than the limit. The communicator is dead, so that nothing continues with bad data.
     Stalled(Box<Stall>),
     /// A rank ended early, or somebody ended the communicator. It is dead, so that nobody waits for what never comes.
     Aborted {
-        /// Which rank, and why.
+        /// Rank, and why it ended.
         what: String,
-        /// What to do.
+        /// Advice on how to go on.
         help: String,
     },
     /// The ranks' processes did not find each other, or lost each other before they had a communicator.
     Rendezvous {
-        /// Which ranks, and what happened.
+        /// Ranks, and what happened.
         what: String,
-        /// What to do.
+        /// Advice on how to go on.
         help: String,
     },
     /// An environment variable has a value that would make this hang, or that has no meaning.
     Environment {
         /// The variable's name.
         variable: &'static str,
-        /// What it is set to, and what that does.
+        /// Value that it is set to, and its effect.
         what: String,
-        /// What to set it to.
+        /// Advice on the value to set.
         help: String,
     },
     /// A file could not be read or written, is not what it should be, or may be written by others.
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason that the system gives.
         source: std::io::Error,
     },
 }
@@ -291,7 +291,7 @@ pub struct Stall {
     pub role: String,
     /// Number of the CTA. None if the host or a stream waits.
     pub block: Option<u32>,
-    /// Of which kernel. None if the host or a stream waits.
+    /// Kernel that waits. None if the host or a stream waits.
     pub kernel: Option<String>,
     /// True if it waited for a barrier within a CTA, which no peer can keep waiting.
     pub within: bool,

@@ -46,7 +46,7 @@ pub struct Launched<'a> {
     pub times: Vec<Duration>,
     /// The host's time for one launch of a new plan.
     pub host: Duration,
-    /// What the machine code needs.
+    /// Resources of the machine code.
     pub facts: Option<Facts>,
 }
 
@@ -103,7 +103,7 @@ pub struct TracedLaunch {
     pub ranks: Vec<Recorded>,
     /// Median time of a launch without probes, back to back, on the slowest rank.
     pub plain: Duration,
-    /// The same with probes: what they cost.
+    /// Median time of the same kernel with probes.
     pub probed: Duration,
 }
 

@@ -51,11 +51,11 @@ pub enum Owner {
 pub struct Held {
     /// The name of the buffer, or of what a kernel has there.
     pub name: Arc<str>,
-    /// Whose it is.
+    /// Owner of the range.
     pub owner: Owner,
-    /// Where it starts in every slot.
+    /// Offset at which it starts in every slot.
     pub offset: u64,
-    /// How many bytes each rank has.
+    /// Bytes of each rank.
     pub bytes: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct HeapUse {
     pub used: u64,
     /// The most that were given out at once.
     pub peak: u64,
-    /// What is given out, by its place.
+    /// Ranges that are given out, by offset.
     pub held: Vec<Held>,
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for HeapUse {
     }
 }
 
-/// The same, as it is kept.
+/// Holders as the heap keeps them.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     /// By their starts.

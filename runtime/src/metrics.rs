@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Timed launches whose events are kept, at most: the GPU is hardly ever so far behind.
 const PENDING: usize = 1024;
 
-/// Why an op has its choices.
+/// Reason that an op has its choices.
 ///
 /// [`OpCounts`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,7 +23,7 @@ pub enum Why {
     OnlyOne,
     /// The caller asked for the first options ([`OpBuilder::first_options`](crate::OpBuilder::first_options)).
     FirstOptions,
-    /// They won a measurement of this shape, or of one nearby.
+    /// The choices won a measurement of this shape, or of one nearby.
     Measured,
     /// The model predicts that they are the fastest.
     Model,
@@ -62,9 +62,9 @@ pub struct OpCounts {
     pub schedule: String,
     /// The variant, as logs name it.
     pub variant: String,
-    /// Why the first of them had these choices.
+    /// Reason that the first of them had these choices.
     pub why: Why,
-    /// Whether one kernel both multiplies and moves data between ranks.
+    /// True if one kernel both multiplies and moves data between ranks.
     pub fused: bool,
     /// Ops built.
     pub built: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Counted {
     times: Mutex<Times>,
 }
 
-/// Where a launch's kernel begins.
+/// Begin of a launch's kernel.
 #[derive(Debug)]
 struct Begun<'a> {
     stream: &'a Stream,
@@ -120,7 +120,7 @@ impl Begins for Begun<'_> {
 /// Times on the GPU.
 #[derive(Debug, Default)]
 struct Times {
-    /// Where launches begin and end, the oldest first.
+    /// Events at the begin and end of launches, the oldest first.
     pending: VecDeque<Arc<[Event; 2]>>,
     done: u64,
     total: Duration,
@@ -213,7 +213,7 @@ impl Counted {
     }
 }
 
-/// Where a launch in a graph begins and ends, at each replay.
+/// Begin and end of a launch in a graph, at each replay.
 #[derive(Debug)]
 pub(crate) struct Clock<'a> {
     current: Current<'a>,
@@ -254,7 +254,7 @@ pub(crate) struct InGraph {
     pub counted: Arc<Counted>,
     pub rows: u32,
     pub bytes: u64,
-    /// Where each replay of it begins and ends, if it is timed.
+    /// Events at the begin and end of each replay, if replays are timed.
     pub times: Option<Arc<[Event; 2]>>,
 }
 
@@ -268,7 +268,7 @@ impl InGraph {
         }
     }
 
-    /// It is enqueued.
+    /// Counts a replay: it is enqueued.
     pub fn replayed(&self) {
         self.counted.replayed.fetch_add(1, Ordering::Relaxed);
         self.counted.add(self.rows, self.bytes);
@@ -321,13 +321,13 @@ impl Metrics {
         self.times.store(on, Ordering::Relaxed);
     }
 
-    /// Whether launches are timed.
+    /// True if launches are timed.
     pub fn times(&self) -> bool {
         self.times.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a kernel both multiplies and moves data between ranks.
+/// True if a kernel both multiplies and moves data between ranks.
 fn is_fused(kernel: &Kernel) -> bool {
     let mut roles = kernel.roles.iter();
     let multiplies = roles.any(|role| matches!(role.kind, RoleKind::Gemm(_)));

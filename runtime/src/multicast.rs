@@ -17,7 +17,7 @@ pub(crate) use view::View;
 
 use crate::error::Error;
 
-/// What a program asks of NVLink multicast for a communicator's heap.
+/// Request of a program for NVLink multicast of a communicator's heap.
 ///
 /// ```
 /// use counterflow::{Communicator, Multicast};
@@ -32,13 +32,13 @@ pub enum Multicast {
     /// None: how each communicator begins.
     #[default]
     Off,
-    /// Where every rank can. Otherwise the communicator goes on without, and says why.
+    /// Multicast where every rank can. Otherwise the communicator goes on without, and says why.
     Auto,
     /// On every rank, or it is an error.
     On,
 }
 
-/// What multicast reaches of a communicator's heap: the same on every rank.
+/// State of multicast for a communicator's heap: the same on every rank.
 ///
 /// ```
 /// use counterflow::MulticastState;
@@ -56,9 +56,9 @@ pub enum Multicast {
 pub enum MulticastState {
     /// Nothing.
     Off {
-        /// Why not.
+        /// Reason that there is none.
         why: String,
-        /// What to do, if somebody wants it.
+        /// Advice on how to have it.
         help: String,
     },
     /// The beginning of every rank's slot.
@@ -87,7 +87,7 @@ const LIBRARIES: [&str; OFF.len()] = [
     "cuBLASMp",
 ];
 
-/// What must be set for a library, or for one that is not among those.
+/// Variables to set for a library, or for one that is not among those.
 fn of(library: &str) -> Vec<(&'static str, &'static str)> {
     let own = LIBRARIES.into_iter().zip(OFF);
     let own: Vec<_> = own.filter(|(name, _)| *name == library).collect();
@@ -97,17 +97,18 @@ fn of(library: &str) -> Vec<(&'static str, &'static str)> {
     }
 }
 
-/// Whether this program was built with the feature `multicast`.
+/// True if this program was built with the feature `multicast`.
 pub const BUILT: bool = cfg!(feature = "multicast");
 
-/// Those of [`OFF`] that do not forbid it, by what `variable` gives for a name.
+/// Variables of [`OFF`] that do not forbid it, by what `variable` gives for a name.
 pub fn allowing(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
     let forbids =
         |(name, value): &(&str, &str)| variable(name).as_deref().map(str::trim) == Some(value);
     OFF.into_iter().filter(|each| !forbids(each)).collect()
 }
 
-/// Those that forbid it to this program, as they are set: any one is enough, and one that wants `1` forbids by any value but `0`.
+/// Variables that forbid it to this program, as they are set: any one is enough, and one that wants `1` forbids by
+/// any value but `0`.
 pub fn forbidding(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
     let forbids = |(name, value): (&'static str, &str)| {
         let set = variable(name)?.trim().to_owned();

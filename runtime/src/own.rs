@@ -15,12 +15,12 @@ use tracing::debug;
 pub(crate) struct Own {
     gpu: Gpu,
     stream: Stream,
-    /// Whether others were given the stream: then it may hold their kernels.
+    /// True if others were given the stream: then it may hold their kernels.
     lent: AtomicBool,
     /// The thread that enqueues something that waits for others: threads of a rank launch one after another.
     holder: Mutex<Option<usize>>,
     free: Condvar,
-    /// How long a thread waits for another's turn to end.
+    /// Time that a thread waits for another's turn to end.
     limit: Duration,
     latest: Latest,
     /// Graphs that the program captured with launches of the rank, while it may replay them.
@@ -66,7 +66,7 @@ impl Own {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Its GPU.
+    /// GPU of the rank.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -76,12 +76,12 @@ impl Own {
         &self.stream
     }
 
-    /// Where its latest launch ends.
+    /// End of its latest launch.
     pub fn latest(&self) -> &Latest {
         &self.latest
     }
 
-    /// Whether it may hold kernels that are not ours.
+    /// True if it may hold kernels that are not ours.
     pub fn has_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
     }
@@ -90,7 +90,7 @@ impl Own {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this thread has the turn: code of the program's own runs within one of its steps.
+    /// True if this thread has the turn: code of the program's own runs within one of its steps.
     fn is_mine(&self) -> bool {
         *self.holder() == Some(this_thread())
     }

@@ -40,7 +40,7 @@ impl Pending {
         }
     }
 
-    /// Of a launch that becomes part of a graph.
+    /// Makes the handle of a launch that becomes part of a graph.
     pub(crate) fn recorded(rank: &Arc<Communicator>) -> Pending {
         Pending {
             rank: rank.clone(),
@@ -49,7 +49,7 @@ impl Pending {
         }
     }
 
-    /// Its event, if somebody asked before.
+    /// Event of the launch's end, if somebody asked before.
     #[cfg(test)]
     pub(crate) fn known(&self) -> Option<Arc<Event>> {
         self.done.as_ref().and_then(|done| done.known())

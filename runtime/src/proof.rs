@@ -1,6 +1,7 @@
 //! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
 
 use crate::error::Error;
+use crate::machines;
 use crate::metrics::Why;
 use crate::tuned::{self, Tuned, Winner};
 use counterflow_codegen::bits::BitsClass;
@@ -15,8 +16,8 @@ use counterflow_codegen::{lower::lower, plan::Plan};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices. Ops keep
-/// their proofs, and a proof goes with the last op.
+/// Proofs that the ranks of a process made. The first rank makes a proof, the others take it: all have the same
+/// choices. Ops keep their proofs, and a proof goes with the last op.
 #[derive(Debug, Default)]
 pub(crate) struct Proven {
     known: Mutex<Known>,
@@ -54,7 +55,7 @@ const LATEST: usize = 48;
 #[derive(Debug)]
 pub(crate) struct Proof {
     pub variant: Variant,
-    /// Why it has these choices.
+    /// Reason that the op has these choices.
     pub why: Why,
     /// The largest launch, as it was asked for.
     pub shape: Shape,
@@ -63,7 +64,7 @@ pub(crate) struct Proof {
     pub pipeline: Checked<Pipeline>,
 }
 
-/// What a proof is of.
+/// Request for a proof.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub program: &'a Program,
@@ -75,22 +76,22 @@ pub(crate) struct Asked<'a> {
     pub gpu: &'a str,
     /// The part of the GPU that a rank has.
     pub sms: u32,
-    /// Whether open choices are settled as written first.
+    /// True if open choices are settled as written first.
     pub first_options: bool,
-    /// Which bits results may have.
+    /// Bits that results may have.
     pub bits: Bits,
     /// A winner that counts before those of tables.
     pub known: Option<Winner>,
 }
 
-/// Which bits the rows of results may have.
+/// Bits that the rows of results may have.
 #[derive(Clone, Debug)]
 pub(crate) enum Bits {
     /// Any.
     Any,
-    /// The same ones for every number of rows.
+    /// The same bits for every number of rows.
     Invariant,
-    /// Those of a class.
+    /// Bits of a class.
     Of(BitsClass),
 }
 
@@ -112,7 +113,7 @@ impl Bits {
 }
 
 impl Proven {
-    /// What was measured.
+    /// Measurement of the choices.
     pub(crate) fn measured(&self) -> &Measured {
         &self.measured
     }
@@ -159,7 +160,7 @@ impl Proof {
         } = asked;
         let machine = Machine {
             sms: *sms,
-            ..Machine::of(gpu)
+            ..machines::machine(gpu)?
         };
         let (variant, why) = if *first_options {
             (variant.clone(), Why::FirstOptions)

@@ -43,15 +43,15 @@ pub struct Recording {
 /// The launches of a graph, and what they use.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
-    /// Of each what the ledger says, None if no peer waits for it, and how many CTAs it has.
+    /// Entry of each launch in the ledger, None if no peer waits for it, and its number of CTAs.
     pub launches: Vec<(Option<Entry>, u32)>,
-    /// Where they are counted.
+    /// Counters of the launches.
     pub counted: Vec<InGraph>,
     /// Memory and kernels.
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What keeps for a graph what its launches use.
+/// Keeps for a graph what its launches use.
 pub(crate) trait Keeps: std::fmt::Debug {
     /// For as long as the graph and its replays.
     fn keep(&self, thing: Arc<dyn Any + Send + Sync>);
@@ -96,7 +96,7 @@ impl Recording {
         &self.stream
     }
 
-    /// The same, for launches that the graph keeps.
+    /// Stream for launches that the graph keeps.
     pub(crate) fn records_in(&self) -> &Stream {
         &self.stream
     }

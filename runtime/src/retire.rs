@@ -81,7 +81,7 @@ impl Mark {
         Ok(Mark(events))
     }
 
-    /// Whether all streams came past it. A dead context has.
+    /// True if all streams came past it. A dead context has.
     pub fn passed(&self) -> bool {
         self.0.iter().all(|event| event.is_past())
     }
@@ -94,7 +94,7 @@ struct Needed {
     thing: Box<dyn Any + Send>,
 }
 
-/// What a graph keeps that the program captured.
+/// Memory that a graph of the program keeps.
 #[derive(Debug)]
 pub(crate) struct Kept {
     gpu: Gpu,
@@ -113,7 +113,7 @@ impl Kept {
     }
 }
 
-/// What graphs kept that are gone. Who says so may make no call of CUDA.
+/// Memory of graphs that are gone. The callback that fills this may make no call of CUDA.
 static RELEASED: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 /// A graph is gone that kept this. Calls nothing: the next [`sweep`] does.

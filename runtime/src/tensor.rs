@@ -151,8 +151,8 @@ impl Communicator {
         Tensor::zeros(self, shape.as_ref())
     }
 
-    /// How many tensors [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a step that
-    /// allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
+    /// Number of tensors that [`Communicator::zeros`] has allocated on this rank so far, those that are freed too: a
+    /// step that allocates none leaves it as it was. [`Communicator::heap_use`] has what the symmetric heap gave out.
     ///
     /// ```
     /// use counterflow::Communicator;
@@ -255,7 +255,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Its first elements as rows and columns of another number: another handle of the same memory.
+    /// Views the first elements with another number of rows and columns: another handle of the same memory.
     ///
     /// ```
     /// # use counterflow::Communicator;
@@ -331,7 +331,7 @@ impl<T: Element> Tensor<T> {
         &self.memory.rank
     }
 
-    /// Whether another library lent it to be read alone.
+    /// True if another library lent it to be read alone.
     pub(crate) fn is_read_only(&self) -> bool {
         match self.memory.place {
             Place::Lent { read_only, .. } | Place::Seen { read_only, .. } => read_only,
@@ -350,7 +350,7 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// What keeps the memory.
+    /// Owner that keeps the memory alive.
     pub(crate) fn kept(&self) -> Arc<dyn std::any::Any + Send + Sync> {
         self.memory.clone()
     }
@@ -437,7 +437,7 @@ pub(crate) fn no_such_rows(rows: &Range<usize>, held: usize) -> Error {
     }
 }
 
-/// How many elements such a shape has, of as many as that memory has.
+/// Number of elements of such a shape, of as many as that memory has.
 pub(crate) fn elements_within(
     [rows, columns]: [usize; 2],
     held: usize,
@@ -450,18 +450,21 @@ pub(crate) fn elements_within(
     })
 }
 
-/// How many elements such a shape has, if they can be addressed.
 /// Refuses memory that begins within an element of that type.
 pub(crate) fn begins_at_multiple<U>(start: u64) -> Result<(), Error> {
     match start.is_multiple_of(size_of::<U>() as u64) {
         true => Ok(()),
         false => Err(Error::Usage {
-            what: format!("elements of {} bytes from address {start:#x} on", size_of::<U>()),
+            what: format!(
+                "elements of {} bytes from address {start:#x} on",
+                size_of::<U>()
+            ),
             legal: "begin at a multiple of the element's size".into(),
         }),
     }
 }
 
+/// Number of elements of such a shape, if they can be addressed.
 fn count<T>(shape: &[usize]) -> Result<usize, Error> {
     let mut sizes = shape.iter();
     let len = sizes.try_fold(1usize, |all, size| all.checked_mul(*size));

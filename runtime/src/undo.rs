@@ -14,7 +14,7 @@ pub(crate) enum Fix {
     Turns,
     /// One call of a rank at a time meets the others.
     Seats,
-    /// Who wakes others in a meeting holds their lock once: they wait by then, or look again.
+    /// A thread that wakes others in a meeting holds their lock once: they wait by then, or look again.
     Wake,
 }
 
@@ -29,19 +29,19 @@ pub(crate) fn undo(fix: Option<Fix>) {
     UNDONE.set(fix);
 }
 
-/// What is switched off on this thread, for threads that it starts.
+/// Fix that is switched off on this thread, for threads that it starts.
 #[cfg(test)]
 pub(crate) fn now() -> Option<Fix> {
     UNDONE.get()
 }
 
-/// Whether `fix` is switched off.
+/// True if `fix` is switched off.
 #[cfg(test)]
 pub(crate) fn undone(fix: Fix) -> bool {
     UNDONE.get() == Some(fix)
 }
 
-/// Whether `fix` is switched off: never.
+/// True if `fix` is switched off: never.
 #[cfg(not(test))]
 pub(crate) const fn undone(_: Fix) -> bool {
     false

@@ -125,7 +125,7 @@ impl<T: Element> UserBuffer<T> {
         }
     }
 
-    /// Its range of the heap.
+    /// Range of the heap.
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation
     }
@@ -135,7 +135,7 @@ impl<T: Element> UserBuffer<T> {
         &self.name
     }
 
-    /// Its dimensions on each rank.
+    /// Dimensions on each rank.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -170,7 +170,7 @@ impl<T: Element> UserBuffer<T> {
         self.allocation.offset() + self.first
     }
 
-    /// Its address on rank `rank`. Every GPU of the group can use it.
+    /// Address on rank `rank`. Every GPU of the group can use it.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -197,7 +197,7 @@ impl<T: Element> UserBuffer<T> {
         Ok(self.allocation.everywhere()?.plus(self.first))
     }
 
-    /// Its address on this rank.
+    /// Address on this rank.
     pub fn address(&self) -> Address {
         self.on(self.rank)
     }
@@ -300,7 +300,7 @@ impl<T: Element> UserBuffer<T> {
         })
     }
 
-    /// Its first elements on every rank as rows and columns of another number: another handle of the same memory.
+    /// Views the first elements of every rank with another number of rows and columns: another handle of the same memory.
     ///
     /// ```
     /// # let ranks = counterflow::Communicator::emulated(1)?;
@@ -430,7 +430,7 @@ impl<T: Element> UserBuffer<T> {
     }
 }
 
-/// How many elements and bytes a tensor of that shape has.
+/// Numbers of elements and bytes of a tensor of that shape.
 fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
     let elements = shape
         .iter()

@@ -222,3 +222,22 @@ fn an_error_names_the_schedules_line_and_shows_the_generated_ones() {
         "{error}"
     );
 }
+
+#[test]
+fn probes_of_memory_and_links_compile_and_spill_nothing() {
+    let Some(compiler) = compiler() else { return };
+    let compiled = counterflow_runtime::probes::compile(&compiler);
+    let compiled = compiled.unwrap_or_else(|error| panic!("{error}"));
+    let facts = compiled.facts.iter();
+    let mut kernels: Vec<_> = facts
+        .map(|facts| (&facts.name[..], facts.frame, facts.parameter_count))
+        .collect();
+    kernels.sort_unstable();
+    let wanted = [
+        ("probe_move", 0, 5),
+        ("probe_read", 0, 6),
+        ("probe_signal", 0, 6),
+        ("probe_whole_sm", 0, 0),
+    ];
+    assert_eq!(kernels, wanted);
+}

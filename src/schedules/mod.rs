@@ -97,7 +97,7 @@ pub const ALL: [fn() -> crate::Program; 24] = [
     all_reduce,
 ];
 
-/// Those that reach every rank's memory at once. Only GPUs whose heap has a multicast view run them, and nothing chooses one by
-/// itself: no family, no default, no test on a GPU.
+/// Schedules that reach every rank's memory at once. Only GPUs whose heap has a multicast view run them, and nothing
+/// chooses one by itself: no family, no default, no test on a GPU.
 pub const MULTICAST: [fn() -> crate::Program; 3] =
     [ag_gemm_multicast, gemm_ar_multicast, all_reduce_multicast];

@@ -78,6 +78,7 @@ mod op;
 #[path = "../common/parallel.rs"]
 mod parallel;
 mod prebuilt;
+mod probes;
 mod processes;
 mod pulls;
 mod queues;

@@ -12,6 +12,8 @@ use counterflow::{Variant, launch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
+use std::sync::Mutex;
+use std::thread::available_parallelism;
 
 const SEED: u64 = 18;
 
@@ -80,30 +82,26 @@ fn how_far_random_schedules_get() {
         .create(true)
         .append(true)
         .open(report);
-    let mut out = options.unwrap_or_else(|error| panic!("{report}: {error}"));
-    let cases: Box<dyn Iterator<Item = Accepted>> = match several {
+    let out = options.unwrap_or_else(|error| panic!("{report}: {error}"));
+    let cases: Box<dyn Iterator<Item = Accepted> + Send> = match several {
         true => Box::new(accepted_of_several(SEED, |_, _| {})),
         false => Box::new(accepted(SEED, |_, _| {})),
     };
     let cases = cases.enumerate().take(to).skip(from);
-    let mut cases = cases.filter(|(nth, _)| !known.contains(nth));
-    loop {
-        // What was said so far is in the report, should this end early.
-        let some: Vec<_> = cases.by_ref().take(64).collect();
-        if some.is_empty() {
-            break;
-        }
-        let all = in_parallel(some.len(), |at| {
-            let (nth, found) = &some[at];
-            let chosen = (*nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let cases = cases.filter(|(nth, _)| !known.contains(nth));
+    // One core draws the next schedule while others compile. The report has what was said so far, should this end early.
+    let (cases, out) = (Mutex::new(cases), Mutex::new(out));
+    let next = || cases.lock().expect("no panic beside").next();
+    in_parallel(available_parallelism().map_or(1, usize::from), |_| {
+        while let Some((nth, found)) = next() {
+            let chosen = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let compiler = Some(&compiler).filter(|_| chosen.is_multiple_of(one_in));
-            became(compiler, found)
-        });
-        for ((nth, found), became) in some.iter().zip(all) {
-            writeln!(out, "{nth}\t{}\t{became}", found.number)
+            let line = format!("{nth}\t{}\t{}\n", found.number, became(compiler, &found));
+            let mut out = out.lock().expect("no panic beside");
+            out.write_all(line.as_bytes())
                 .unwrap_or_else(|error| panic!("{report}: {error}"));
         }
-    }
+    });
     let all = fs::read_to_string(report).unwrap_or_default();
     let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
     for became in all.lines().filter_map(|line| line.split('\t').nth(2)) {

@@ -54,6 +54,28 @@ fn names_cfg(text: &str) -> bool {
     })
 }
 
+/// A text without what stands in `cfg(..)`: that asks for the feature and turns nothing on. Which files may is looked at by itself.
+fn without_conditions(text: &str) -> String {
+    let (mut kept, mut rest) = (String::new(), text);
+    loop {
+        let words = ["cfg(", "cfg!(", "cfg_attr("].iter();
+        let begins = words.filter_map(|word| Some(rest.find(word)? + word.len()));
+        let condition = begins.min().and_then(|begin| {
+            let mut depth = 1;
+            let end = rest[begin..].find(|c| {
+                depth += i32::from(c == '(') - i32::from(c == ')');
+                depth == 0
+            });
+            Some((begin, begin + end?))
+        });
+        let Some((begin, end)) = condition else {
+            return kept + rest;
+        };
+        kept.push_str(&rest[..begin]);
+        rest = &rest[end..];
+    }
+}
+
 /// What of a script, or of a program that starts cargo, turns the feature on: also over several lines, or by a variable.
 fn turns_on(script: &str) -> Vec<String> {
     let lines = script.lines().filter(|line| {
@@ -76,8 +98,7 @@ fn turns_on(script: &str) -> Vec<String> {
         _ => word.strip_prefix("-F").map(str::to_owned),
     };
     let mut found = Vec::new();
-    // Code says so where something is behind the feature: which files may is looked at by itself.
-    if !text.contains("cfg(") && !text.contains("cfg!(") && names_cfg(&text) {
+    if names_cfg(&without_conditions(&text)) {
         found.push(format!("--cfg feature={FEATURE}"));
     }
     for (at, word) in words.iter().enumerate() {
@@ -200,6 +221,10 @@ fn the_check_sees_who_turns_the_feature_on() {
         "export RUSTFLAGS=\"--cfg=feature=\\\"multicast\\\"\"\n",
         "[build]\nrustflags = ['--cfg', 'feature=\"multicast\"']\n",
         "fn main() { println!(\"cargo::rustc-cfg=feature=\\\"multicast\\\"\"); }",
+        // Beside conditions of another sort, closed or not.
+        "[target.'cfg(unix)']\nrustflags = ['--cfg', 'feature=\"multicast\"']\n",
+        "#[cfg(all(unix, not(test)))]\nfn main() { println!(\"cargo::rustc-cfg=feature=\\\"multicast\\\"\"); }",
+        "echo 'cfg(' && RUSTFLAGS='--cfg feature=\"multicast\"' cargo build\n",
     ] {
         assert_eq!(on(script), 1, "{script}");
     }
@@ -228,6 +253,8 @@ fn the_check_sees_who_turns_the_feature_on() {
         "# RUSTFLAGS='--cfg feature=\"multicast\"' cargo build\n",
         "RUSTFLAGS='--cfg feature=\"unstable\"' cargo build\n",
         "cfg(feature = \"multicast\")",
+        "#[cfg(any(unix, feature = \"multicast\"))]\nmod x;\nif cfg!(feature = \"multicast\") {}",
+        "#[cfg_attr(feature = \"multicast\", allow(unused))]\nmod x;",
     ] {
         assert_eq!(on(script), 0, "{script}: {:?}", turns_on(script));
     }

@@ -92,9 +92,10 @@ fn sources() -> Vec<PathBuf> {
 
 #[test]
 fn crates_depend_downwards_only() {
-    let allowed: [(&str, &[&str]); 10] = [
-        // Its tests compile schedules as users do.
-        ("macros/Cargo.toml", &["counterflow"]),
+    let allowed: [(&str, &[&str]); 11] = [
+        ("macros/Cargo.toml", &[]),
+        // They compile schedules as users do.
+        ("macros/tests/Cargo.toml", &["counterflow"]),
         ("codegen/Cargo.toml", &[]),
         ("codegen/tests/Cargo.toml", &["counterflow-codegen"]),
         // It starts any program.
@@ -240,6 +241,49 @@ fn codegen_is_pure() {
             "{lib} does not forbid unsafe code"
         );
     }
+}
+
+/// A run takes the profile of its own GPU. Cards by name are for tests, docs, and predictions without a GPU.
+#[test]
+fn no_path_that_runs_names_a_card() {
+    let dirs = [
+        "codegen/src",
+        "runtime/src",
+        "workbench/src",
+        "quantise/src",
+        "layers/src",
+        "src",
+        "examples",
+        "benches",
+    ];
+    let asks = [
+        ("Machine::h100", &["benches/pipeline.rs"][..]),
+        ("Machine::h200", &["benches/pipeline.rs"]),
+        // Those of the package, for a GPU that nobody has measured.
+        (
+            "shipped(",
+            &[
+                "codegen/src/machine/shipped.rs",
+                "runtime/src/machines.rs",
+                "runtime/src/probes/mod.rs",
+                "workbench/src/profile.rs",
+            ],
+        ),
+        ("machines::named(", &["workbench/src/args/values.rs"]),
+    ];
+    let mut seen = BTreeSet::new();
+    for path in dirs.iter().flat_map(|dir| files(dir, &[".rs"])) {
+        let (name, code) = (short(&path), code(&path));
+        if name.contains("/tests") || name.contains("/fuzz/") {
+            continue;
+        }
+        for (words, allowed) in asks.iter().filter(|(words, _)| code.contains(words)) {
+            assert!(allowed.contains(&&name[..]), "{name} has {words}");
+            seen.insert(*words);
+        }
+    }
+    // The check sees who asks.
+    assert_eq!(seen.len(), asks.len() - 1, "{seen:?}");
 }
 
 /// Device pointers and other libraries' functions stay where they are looked at: each use says why it is sound.

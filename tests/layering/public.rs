@@ -256,12 +256,20 @@ fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
     let mut found = Vec::new();
     let (mut of, mut trait_of) = (None, false);
-    let (mut docs, mut hidden) = (Vec::new(), false);
+    let (mut docs, mut hidden) = (Vec::<String>::new(), false);
     let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().copied().enumerate() {
         let rest = line.trim_start();
         if let Some(doc) = rest.strip_prefix("///") {
-            docs.push(doc.strip_prefix(' ').unwrap_or(doc));
+            docs.push(doc.strip_prefix(' ').unwrap_or(doc).into());
+            continue;
+        }
+        if let Some((page, _)) = rest
+            .strip_prefix("#[doc = include_str!(\"")
+            .and_then(|page| page.split_once('"'))
+        {
+            let page = self::text(&file.with_file_name(page));
+            docs.extend(page.lines().map(str::to_owned));
             continue;
         }
         if rest.starts_with("//") {
@@ -327,13 +335,13 @@ fn signature(lines: &[&str], kind: Kind) -> String {
 }
 
 /// The lines of the code blocks in docs that a reader sees.
-fn examples(docs: &[&str]) -> String {
+fn examples(docs: &[impl AsRef<str>]) -> String {
     let mut inside = false;
     let mut shown = String::new();
-    for line in docs {
+    for line in docs.iter().map(AsRef::as_ref) {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             inside = !inside && !language.starts_with("text");
-        } else if inside && !line.starts_with("# ") && *line != "#" {
+        } else if inside && !line.starts_with("# ") && line != "#" {
             shown.push_str(line);
             shown.push('\n');
         }

@@ -8,6 +8,7 @@ mod families;
 mod fp8;
 mod library;
 mod macros;
+mod measured;
 mod negative;
 mod no_depth;
 mod no_rows;

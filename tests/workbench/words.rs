@@ -33,7 +33,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),
         ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
         ("run --device tpu", &["'tpu'", "cpu, cuda"]),
-        ("predict --machine abacus", &["'abacus'", "h200"]),
+        ("predict --machine abacus", &["'abacus'", "h200", "this"]),
         ("check --set tiles", &["'tiles'", "tiles=128x256"]),
         ("check --set tiles=axb", &["'tiles=axb'", "128x256"]),
         ("check --wrld 4", &["--wrld", "--world"]),

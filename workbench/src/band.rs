@@ -4,7 +4,7 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Band, Machine};
 use serde_json::{Value as Json, json};
 
-/// What is known of the error of a kernel's prediction.
+/// Error of a kernel's prediction, as far as it is known.
 pub(super) fn of(kernel: &Kernel, machine: &Machine) -> Option<Band> {
     model::band(kernel, machine)
 }
@@ -23,7 +23,7 @@ pub(super) fn told(band: Option<&Band>, machine: &Machine) -> String {
     }
 }
 
-/// The same for JSON; null where nothing is known.
+/// Error of a prediction for JSON; null where nothing is known.
 pub(super) fn object(band: Option<&Band>) -> Json {
     band.map_or(
         Json::Null,

@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 
 /// A kernel's warp level, or why it has none.
 pub(super) enum Emits {
-    /// It has one that does what the kernel says.
+    /// A pipeline that does what the kernel says.
     Yes(Box<Checked<Pipeline>>),
-    /// It has none.
+    /// None, for these reasons.
     No(Diagnostics),
     /// None was requested: the variant is for the emulator.
     NotAsked,
@@ -29,7 +29,7 @@ impl Emits {
         }
     }
 
-    /// Its line in a table: subject, verdict and figures.
+    /// Line in a table: subject, verdict and figures.
     pub(super) fn row(&self) -> [String; 3] {
         let (verdict, why) = match self {
             Emits::Yes(pipeline) => {
@@ -63,7 +63,7 @@ impl Emits {
         ["kernel".into(), verdict, why]
     }
 
-    /// Why it has none.
+    /// Reasons that there is no pipeline.
     pub(super) fn refused(&self) -> Option<&Diagnostics> {
         match self {
             Emits::No(found) => Some(found),

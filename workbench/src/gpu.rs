@@ -30,7 +30,7 @@ pub(super) fn run(
         .count();
     let machine = Machine {
         sms: ranks[0].sms(kernel),
-        ..request.machine_of(gpu.name())
+        ..request.machine_of(gpu.name())?
     };
     let series = verify::series(kernel, &request.shape, &machine)?;
     let mut plans = vec![series.plan(&request.shape)?];

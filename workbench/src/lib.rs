@@ -33,6 +33,7 @@ mod gpu;
 mod list;
 mod outcome;
 mod predict;
+mod profile;
 mod ranges;
 mod ready;
 mod render;
@@ -126,6 +127,7 @@ pub fn run_of(
         Ok(Parsed::Request(request)) => request,
         Ok(Parsed::List) => return list::list(schedules, families, &mut console),
         Ok(Parsed::Doctor) => return doctor::doctor(&mut console),
+        Ok(Parsed::Profile) => return profile::profile(&mut console),
         Ok(Parsed::Help(text)) => {
             console.help(&text);
             return GOOD;
@@ -163,7 +165,7 @@ fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Err
         Verb::Predict => predict::predict(request, console),
         Verb::Trace => trace::trace(request, console),
         Verb::Bench => bench::bench(request, console),
-        verb @ (Verb::List | Verb::Doctor) => Err(Error::Usage {
+        verb @ (Verb::List | Verb::Doctor | Verb::Profile) => Err(Error::Usage {
             what: format!("`{}` takes no schedule", verb.name()),
             legal: verb.name().into(),
         }),

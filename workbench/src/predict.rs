@@ -7,7 +7,7 @@ use super::render::Console;
 use super::{band, check, size, switch};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::model;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
@@ -33,15 +33,7 @@ pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Ou
     Ok(Outcome::good(fields))
 }
 
-/// The GPU that a machine is, as its driver names it.
-fn gpu(machine: &Machine) -> &'static str {
-    match machine.name.contains("H100") {
-        true => "NVIDIA H100 80GB HBM3",
-        false => "NVIDIA H200",
-    }
-}
-
-/// What an op of a family would be, why, and the timeline of each of its launches.
+/// Predicts an op of a family: its choice, the reason, and the timeline of each of its launches.
 fn of_family(
     request: &Request,
     family: &Family,
@@ -51,7 +43,7 @@ fn of_family(
     let tables = [Tuned::of_user()?, Tuned::embedded()?];
     let base = &request.variant;
     let sms = |_: &Program| machine.sms;
-    let chosen = family::choose(&tables, gpu(&machine), family, base, shape, sms)?;
+    let chosen = family::choose(&tables, &machine.gpu, family, base, shape, sms)?;
     let told = format!("{} at {shape}: {}", family.name(), chosen.name);
     // Also where a form that goes to one rank is the fastest: it was compared by those rates.
     let why = match request.multicast {

@@ -24,9 +24,9 @@ const MOST_SHAPES: u64 = 1 << 26;
 struct World {
     world: u32,
     decided: Decided,
-    /// Why no shape of this world is legal.
+    /// Reason that no shape of this world is legal.
     refused: Option<Diagnostics>,
-    /// Whether it has a kernel for GPUs.
+    /// Kernel for GPUs, or why there is none.
     emits: Option<Emits>,
 }
 

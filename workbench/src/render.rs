@@ -18,7 +18,7 @@ pub struct Surroundings {
     pub progress: bool,
     /// The value of `DUMP`.
     pub dump: Option<String>,
-    /// Whether `run` and `demo` look for GPUs where no `--device` is named.
+    /// True if `run` and `demo` look for GPUs where no `--device` is named.
     pub gpus: bool,
 }
 
@@ -36,7 +36,7 @@ impl Surroundings {
     }
 }
 
-/// Where the workbench prints: text for people, or one JSON object.
+/// Output of the workbench: text for people, or one JSON object.
 pub(super) struct Console<'a> {
     surroundings: &'a Surroundings,
     json: bool,
@@ -63,7 +63,7 @@ impl<'a> Console<'a> {
         self.surroundings.dump.as_deref()
     }
 
-    /// Whether GPUs are looked for.
+    /// True if GPUs are looked for.
     pub(super) fn may_use_gpus(&self) -> bool {
         self.surroundings.gpus
     }

@@ -48,8 +48,8 @@ fn of_no_rows(request: &Request, console: &mut Console<'_>) -> Result<Outcome, E
     Ok(Outcome::good(Map::from_iter([("ran".into(), ran)])))
 }
 
-/// Where it runs, and with which choices: where the user says, else on GPUs, if there are any and the schedule has a kernel
-/// for them.
+/// Settles device and choices: where the user says, else on GPUs, if there are any and the schedule has a kernel for
+/// them.
 pub(super) fn settled(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
     if switch::needs_object(&request.program, &request.variant) {
         if request.device == Some(Device::Cuda) {
@@ -95,7 +95,7 @@ fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Resul
     let sharing = if Gpu::count()? >= world { 1 } else { world };
     let machine = Machine {
         sms: communicator::share(gpu.sms(), sharing, copies(&request.program)),
-        ..request.machine_of(gpu.name())
+        ..request.machine_of(gpu.name())?
     };
     let tables = [Tuned::of_user()?, Tuned::embedded()?];
     let Request {
@@ -117,7 +117,7 @@ fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Resul
     Ok(request)
 }
 
-/// Whether the host copies while the schedule's kernel runs.
+/// True if the host copies while the schedule's kernel runs.
 pub(super) fn copies(program: &Program) -> bool {
     let mut roles = program.roles.iter();
     roles.any(|role| matches!(role.kind, RoleKind::CopyEngine))

@@ -2,7 +2,7 @@
 
 use counterflow_runtime::Error;
 
-/// How a layer is divided over ranks.
+/// Division of a layer over ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// By columns of the product: its input is gathered.
@@ -75,7 +75,7 @@ const FULL: u32 = 128;
 pub(crate) struct Case {
     pub layer: String,
     pub size: [u32; 3],
-    /// Its suites.
+    /// Suites that have the case.
     pub suites: Vec<String>,
 }
 

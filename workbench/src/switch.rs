@@ -10,11 +10,11 @@ use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use serde_json::{Value as Json, json};
 
-/// What a timeline of every rank's memory rests on.
+/// Basis of a timeline of every rank's memory.
 pub(super) const RATES: &str =
     "what goes to every rank at once is timed by rates that others published, not measured by us";
 
-/// Whether GPUs would need a multicast object for it, which no verb makes. What has no kernel is refused elsewhere.
+/// True if GPUs would need a multicast object for it, which no verb makes. What has no kernel is refused elsewhere.
 pub(super) fn needs_object(program: &Program, variant: &Variant) -> bool {
     lower(program, variant).is_ok_and(|kernel| kernel.needs_multicast())
 }

@@ -112,7 +112,7 @@ impl Item {
     }
 }
 
-/// What a tensor may be indexed by.
+/// Index of a tensor.
 ///
 /// ```
 /// use counterflow_codegen::builder::{TensorIndex, me, others};
@@ -204,7 +204,7 @@ impl TensorRef {
     pub fn everywhere(self) -> PlaceRef {
         self.place(Home::Everywhere)
     }
-    /// Its elements without the scales that travel with them; only a copy takes them: `x.data()[p]` in a schedule.
+    /// Elements without the scales that travel with them; only a copy takes them: `x.data()[p]` in a schedule.
     pub fn data(self) -> PlaceRef {
         PlaceRef::from(self).data()
     }

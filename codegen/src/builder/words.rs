@@ -225,7 +225,7 @@ pub struct GemmOptions {
     pub stages: Option<Tune>,
     /// Shared-memory buffers through which results are stored.
     pub subtiles: Option<Tune>,
-    /// Whether the warpgroups that multiply take whole tiles in ping-pong instead of sharing each. Tiles of 64
-    /// rows always do, and tiles of 64 columns whose rows are no multiple of 64.
+    /// If true, the warpgroups that multiply take whole tiles in ping-pong instead of sharing each. Tiles of 64 rows
+    /// always do, and tiles of 64 columns whose rows are no multiple of 64.
     pub ping_pong: Option<Tune>,
 }

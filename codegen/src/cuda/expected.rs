@@ -112,7 +112,7 @@ fn everywhere(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     wanted
 }
 
-/// What a warpgroup has of a tile on the instruction's M side, and what is on its N side.
+/// Elements of a tile that a warpgroup has on the instruction's M side, and those on its N side.
 fn sides(pipeline: &Pipeline, tile: Tile) -> (u32, u32) {
     // Rows are on the M side where they are whole blocks of 64, and columns otherwise.
     let (m, n) = if tile.rows.is_multiple_of(64) {
@@ -147,7 +147,7 @@ fn moved(pipeline: &Pipeline, tiling: usize) -> u32 {
     m / 64 * (n / each) * each.div_ceil(16)
 }
 
-/// How often what each kind of instruction is for stands in a kernel.
+/// Number of times that the purpose of each kind of instruction stands in a kernel.
 struct Stands {
     /// Matrix instructions that multiply.
     multiplies: u32,
@@ -160,7 +160,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// Where every statement stands once.
+    /// Counts every statement once.
     fn by_statements(pipeline: &Pipeline) -> Stands {
         let (mut multiplied, mut operands) = (0, 0);
         let (mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
@@ -241,7 +241,7 @@ impl Stands {
         }
     }
 
-    /// Where branches have some of their nodes in common, as each warp does of its own.
+    /// Counts where branches have some of their nodes in common, as each warp does of its own.
     fn in_warps(pipeline: &Pipeline) -> Stands {
         let mut stands = Stands {
             multiplies: 0,
@@ -296,7 +296,7 @@ impl Stands {
     }
 }
 
-/// Whether a schedule asks about ranks.
+/// True if a schedule asks about ranks.
 fn branches(pipeline: &Pipeline) -> bool {
     fn any(body: &[Block]) -> bool {
         body.iter().any(|block| match block {

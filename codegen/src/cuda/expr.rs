@@ -11,7 +11,7 @@ impl Text<'_> {
         number(expr, self)
     }
 
-    /// What a branch asks.
+    /// Condition of a branch.
     pub(super) fn test(&self, asked: &Test) -> String {
         match asked {
             Test::Less(Expr::Within, count) => format!("scheduler.has({})", self.expr(count)),

@@ -207,8 +207,8 @@ impl Text<'_> {
     }
 }
 
-/// Where a vector is read. If it was read before, the compiler is not told that this is the same place: it would keep the
-/// addresses of all subtiles.
+/// Address of a vector. If it was read before, the compiler is not told that this is the same place: it would keep
+/// the addresses of all subtiles.
 fn place(first: String, again: bool) -> String {
     match again {
         true => format!("again({first})"),

@@ -416,7 +416,7 @@ impl Text<'_> {
         self.roles_of_groups(take);
     }
 
-    /// What single threads of the first warpgroup do.
+    /// Work of single threads of the first warpgroup.
     fn roles_of_threads(&mut self) {
         let pipeline = self.pipeline;
         let mut open = String::new();
@@ -450,7 +450,7 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// What the other warpgroups do, who take so many registers.
+    /// Work of the other warpgroups, who take so many registers.
     fn roles_of_groups(&mut self, take: u32) {
         let pipeline = self.pipeline;
         for warp in &pipeline.warps {

@@ -4,7 +4,7 @@ use super::Text;
 use crate::warp::Node;
 
 impl Text<'_> {
-    /// What one lane of a warp does for all of them. It is the same one each time: groups of stores are its own.
+    /// Work of one lane of a warp for all of them. It is the same lane each time: groups of stores are its own.
     pub(super) fn one_lane(&mut self, nodes: &[Node]) {
         self.block("if (elect_one())", |text| {
             text.all_lanes = false;
@@ -14,7 +14,7 @@ impl Text<'_> {
     }
 }
 
-/// Whether one lane does it where all lanes of a warp run: what belongs to a thread, or is done once for all of them.
+/// True if one lane does it where all lanes of a warp run: what belongs to a thread, or is done once for all of them.
 pub(super) fn by_one_lane(node: &Node) -> bool {
     match node {
         Node::Load { .. } | Node::Store { .. } => !node.is_everywhere(),

@@ -22,7 +22,7 @@ impl Text<'_> {
         ));
     }
 
-    /// What the registers for the scales of elements begin with.
+    /// Prefix of the registers for the scales of elements.
     fn scales_of(&self, elements: Elements) -> String {
         match elements {
             Elements::Applied(index) => results(&self.pipeline.epilogues[index]),
@@ -31,7 +31,7 @@ impl Text<'_> {
         }
     }
 
-    /// What a lane's rows of a subtile are multiplied by: of a block, where it has several.
+    /// Factors of a lane's rows of a subtile: of a block, where it has several.
     pub(super) fn multipliers(&self, elements: Elements) -> String {
         let block = self.blocks().map_or("", |_| "[block]");
         format!("{}_multipliers{block}", self.scales_of(elements))
@@ -151,7 +151,7 @@ impl Text<'_> {
         });
     }
 
-    /// Where the numbers of a block's columns begin in a slot of a plane.
+    /// Offset of the numbers of a block's columns in a slot of a plane.
     fn line_of_plane(
         &mut self,
         tensor: TensorId,

@@ -79,7 +79,7 @@ pub const TRACE: &str = include_str!("prelude/trace.cuh");
 /// CTAs, lanes of each and events of each lane that a traced kernel keeps, as [`TRACE`] says.
 pub const TRACE_ROOM: [u32; 3] = [144, 8, 1024];
 
-/// What a kernel's text includes, by name.
+/// Headers that a kernel's text includes, by name.
 ///
 /// ```
 /// use counterflow_codegen::{cuda, verify};
@@ -154,7 +154,7 @@ pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
     print(pipeline)
 }
 
-/// What tests of the verifier print without its verdict.
+/// Text that tests of the verifier print without its verdict.
 pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
     printed(pipeline, false).source
 }
@@ -180,7 +180,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
 pub struct Traced {
     /// The text, which also includes [`TRACE_PRELUDE`].
     pub source: CudaSource,
-    /// Its probes, by the numbers in its events.
+    /// Probes, by the numbers in their events.
     pub sites: Vec<Site>,
 }
 
@@ -244,23 +244,23 @@ struct Text<'a> {
     depth: usize,
     /// The current role, as stall records name it.
     role: &'static str,
-    /// Who runs it.
+    /// Threads that run the text.
     run_by: RunBy,
-    /// Whether warpgroups do, not one thread.
+    /// True if warpgroups do, not one thread.
     group: bool,
-    /// Whether all lanes of its warp run what is being printed, of which one does some.
+    /// True if all lanes of its warp run what is being printed, of which one does some.
     all_lanes: bool,
     /// The tiling of the loop over items that is being printed.
     tiling: usize,
-    /// Whether its scheduler has more loops over items after what is being printed.
+    /// True if its scheduler has more loops over items after what is being printed.
     more_loops: bool,
-    /// Whether it releases slots some stores later.
+    /// True if it releases slots some stores later.
     releases: bool,
-    /// Whether it is a traced kernel's.
+    /// True if it is a traced kernel's.
     traced: bool,
-    /// Whether a role's body is being printed.
+    /// True if a role's body is being printed.
     in_role: bool,
-    /// Its probes so far.
+    /// Probes so far.
     sites: Vec<Site>,
     /// The words of the statement that is being printed, for probes.
     statement: String,
@@ -283,7 +283,7 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// How the tiles of the loop that is being printed are computed.
+    /// Tiling of the loop that is being printed.
     fn tiling(&self) -> &Tiling {
         self.pipeline.tiling_of(self.tiling)
     }

@@ -84,7 +84,7 @@ impl Text<'_> {
         arrival.is_some()
     }
 
-    /// What runs where the test of the block before does not hold.
+    /// Body that runs where the test of the block before does not hold.
     fn otherwise(&mut self, node: &Node, body: &[Node]) {
         let block = self.out.trim_end_matches('\n');
         let Some(before) = block
@@ -521,7 +521,7 @@ impl Text<'_> {
         self.of_chunk(self.pipeline.map(id).name.clone(), id, at, stored)
     }
 
-    /// The same of a box in every rank's memory.
+    /// Address of a box in every rank's memory.
     fn every_copy(&self, id: MapId, at: &At, stored: bool) -> String {
         let name = format!("{}_everywhere", self.pipeline.map(id).name);
         self.of_chunk(name, id, at, stored)
@@ -541,7 +541,7 @@ impl Text<'_> {
             .join(", ")
     }
 
-    /// What a box goes by, or its sibling for the partial chunk.
+    /// Name that a box goes by, or its sibling for the partial chunk.
     fn of_chunk(&self, name: String, id: MapId, at: &At, stored: bool) -> String {
         let (map, kernel) = (self.pipeline.map(id), &self.pipeline.kernel);
         let clips = map.clips(kernel.buffers[map.tensor.index()].usage, stored);
@@ -564,7 +564,7 @@ impl Text<'_> {
     }
 }
 
-/// Whether a node or one within it reads a variable.
+/// True if a node or one within it reads a variable.
 fn uses(node: &Node, var: &str) -> bool {
     let mut found = false;
     node.visit(&mut |node| {
@@ -575,7 +575,7 @@ fn uses(node: &Node, var: &str) -> bool {
     found
 }
 
-/// Whether a node is a load or announces one, or has one within.
+/// True if a node is a load or announces one, or has one within.
 fn fills(node: &Node) -> bool {
     has(node, |node| {
         matches!(node, Node::Load { .. } | Node::Expect { .. })

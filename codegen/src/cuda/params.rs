@@ -9,24 +9,24 @@ use std::collections::BTreeSet;
 pub enum Param {
     /// A tensor map (128 bytes, by value).
     Map {
-        /// Which map: [`Pipeline::maps`] describes it.
+        /// Map, which [`Pipeline::maps`] describes.
         map: MapId,
-        /// Whether it is for the one chunk that has some rows, but not all: every chunk of it ends after that many.
+        /// True if it is for the one chunk that has some rows, but not all: every chunk of it ends after that many.
         partial_chunk: bool,
     },
     /// A map's tensor in every rank's memory at once: the struct `EveryCopy` of the prelude, of [`EVERY_COPY_BYTES`]. Its
     /// multicast address, bytes from a row to the next and from a chunk or slot to the next, columns, rows of a chunk.
     EveryCopy {
-        /// Which map: sizes are its.
+        /// Map whose sizes are passed.
         map: MapId,
         /// As that of [`Param::Map`].
         partial_chunk: bool,
     },
     /// A struct of numbers.
     Plan {
-        /// Its size.
+        /// Size in bytes.
         bytes: u32,
-        /// Its fields.
+        /// Fields of the struct.
         fields: Vec<FieldAt>,
     },
     /// The struct `Watch` of the prelude, of [`WATCH_BYTES`]: where to report a stall, who tells to give up, the time
@@ -40,14 +40,14 @@ pub const WATCH_BYTES: usize = 72;
 /// Bytes of the prelude's `EveryCopy`.
 pub const EVERY_COPY_BYTES: usize = 32;
 
-/// Where a number lies in the struct.
+/// Place of a number in the struct.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FieldAt {
-    /// Its name in the text.
+    /// Name in the text.
     pub name: String,
-    /// What it is.
+    /// Meaning of the number.
     pub field: Field,
-    /// Its offset in bytes.
+    /// Offset in bytes.
     pub offset: u32,
 }
 

@@ -15,7 +15,7 @@ impl Text<'_> {
         self.line(format!("lane_trace.{call}({site}{arguments});"));
     }
 
-    /// Whether the text is a traced kernel's, and where `lane_trace` is known.
+    /// True if the text is a traced kernel's, and where `lane_trace` is known.
     fn probes(&self) -> bool {
         self.traced && self.in_role
     }

@@ -9,7 +9,7 @@ use crate::warp::{Expr, RingId};
 /// The registers for what tensor cores sum of a piece of a step.
 pub(super) const SHORT: &str = "short_acc";
 
-/// What lies before the one of several parts of `n` with that number, of which `each` makes a distance.
+/// Distance of the part of `n` with that number, as `each` makes it.
 fn before(nth: u32, n: &str, each: &str) -> String {
     match nth {
         0 => String::new(),
@@ -19,7 +19,7 @@ fn before(nth: u32, n: &str, each: &str) -> String {
 }
 
 impl Text<'_> {
-    /// Those registers, and those for the scales of one share at a time.
+    /// Declares the registers of short sums, and those for the scales of one share at a time.
     pub(super) fn declare_short(&mut self, promotion: Promotion) {
         let blocks = match (promotion.together, self.blocks()) {
             (1, _) | (_, None) => String::new(),
@@ -42,7 +42,7 @@ impl Text<'_> {
         }
     }
 
-    /// How much a piece has of the instruction's N side.
+    /// Elements of a piece on the instruction's N side.
     fn n_of_piece(&self, promotion: Promotion) -> String {
         match promotion.parts {
             1 => self.tile_n(),
@@ -50,7 +50,7 @@ impl Text<'_> {
         }
     }
 
-    /// How much a share of a piece has of it.
+    /// Elements of a share of a piece on that side.
     fn n_of_share(&self, promotion: Promotion) -> String {
         match promotion.shares {
             1 => self.n_of_piece(promotion),
@@ -58,7 +58,7 @@ impl Text<'_> {
         }
     }
 
-    /// What lies before a piece on the N side, of which `each` makes a distance.
+    /// Distance of a piece on the N side, as `each` makes it.
     pub(super) fn part_of_n(&self, piece: Piece, each: &str) -> String {
         let promotion = self.tiling().promotion();
         promotion.map_or(String::new(), |it| {

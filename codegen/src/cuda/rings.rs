@@ -43,7 +43,7 @@ impl Text<'_> {
         }
     }
 
-    /// Where a role stands in a ring.
+    /// Variable for a role's place in a ring.
     pub(super) fn state(&self, ring: RingId, name: &str) -> String {
         let ring = self.pipeline.ring(ring);
         let set = if ring.sets > 1 { "(consumer)" } else { "" };
@@ -94,7 +94,7 @@ impl Text<'_> {
         self.line(format!("{each}{verb}<{subtile}, {upper}_THREADS>(acc{block} + {part} * {subtile} / 2, {place}{at}, {to}threadIdx.x % 128);"));
     }
 
-    /// Which lanes arrive, and how: a lane for each CTA of a cluster.
+    /// Lanes that arrive, and their call: a lane for each CTA of a cluster.
     pub(super) fn arrive(&self, id: BarrierId, slot: Slot) -> (&'static str, String) {
         let (slots, barrier) = (self.barrier(id, slot), self.pipeline.barrier(id));
         let Some(multicast) = &barrier.multicast else {
@@ -140,7 +140,7 @@ impl Text<'_> {
         format!("{}[{slot}]", barrier.name)
     }
 
-    /// How far a slice of a subtile lies behind its first.
+    /// Distance of a slice of a subtile from its first.
     pub(super) fn slice(&self, slice: &Expr) -> String {
         if *slice == Expr::Const(0) {
             String::new()

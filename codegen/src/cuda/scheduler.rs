@@ -30,7 +30,7 @@ impl Text<'_> {
         self.list(body);
     }
 
-    /// Where a role stands in its rings, and what else it keeps from item to item.
+    /// Declares a role's places in its rings, and what else it keeps from item to item.
     fn cursors(&mut self, body: &[Node]) {
         let (mut rings, mut defers, mut releases, mut ordered) = (Vec::new(), false, None, false);
         for node in body {

@@ -7,13 +7,13 @@ use crate::program::{CounterId, Loc};
 /// [`Traced`](super::Traced) has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
-    /// What the role does there.
+    /// Action of the role there.
     pub kind: SiteKind,
     /// The role, as [`CudaSource::roles`](super::CudaSource::roles) names it.
     pub role: &'static str,
     /// The statement it belongs to, in the schedule's words.
     pub statement: String,
-    /// Where that statement stands.
+    /// Place of that statement in the schedule.
     pub loc: Option<Loc>,
     /// The counter of a wait or a signal. `None` for a signal that was put off: its place says which.
     pub counter: Option<CounterId>,
@@ -24,14 +24,14 @@ pub struct Site {
 pub enum SiteKind {
     /// The role begins.
     Start,
-    /// It begins an item of a GEMM loop. `sums`: the item adds terms of other ranks after its product.
+    /// Begins an item of a GEMM loop. `sums`: the item adds terms of other ranks after its product.
     Tile {
-        /// Whether terms of other ranks are added.
+        /// True if terms of other ranks are added.
         sums: bool,
     },
-    /// It begins an item that moves data.
+    /// Begins an item that moves data.
     Move,
-    /// It comes to a wait for a counter.
+    /// Comes to a wait for a counter.
     Waits,
     /// A wait for all that arrives in this launch is met.
     Met,
@@ -45,7 +45,7 @@ pub enum SiteKind {
     Sent,
     /// The boxes of an item are written.
     Stored,
-    /// It is about to signal a counter.
+    /// Is about to signal a counter.
     Signals,
     /// The role ends.
     End,

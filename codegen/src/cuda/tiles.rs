@@ -7,7 +7,7 @@ use crate::tiling::{Operand, Tiling};
 use crate::warp::{BLOCK_ROWS, Part, Pipeline};
 
 impl Text<'_> {
-    /// What is common to all tiles, in words.
+    /// Description of what is common to all tiles.
     pub(super) fn how_tiles_are_computed(&self) -> String {
         let pipeline = self.pipeline;
         let multiplies = !pipeline.tiling().operands().is_empty();
@@ -36,7 +36,7 @@ impl Text<'_> {
         )
     }
 
-    /// What has the same size in all tiles.
+    /// Constants of the same size in all tiles.
     pub(super) fn constants_of_tiles(&mut self) {
         let pipeline = self.pipeline;
         let tile = pipeline.tile();
@@ -127,7 +127,7 @@ impl Text<'_> {
         self.pipeline.constant(tiling, "BLOCKS", blocks)
     }
 
-    /// The same of the loop that is being printed; `None` where there is one block.
+    /// Blocks of the loop that is being printed; `None` where there is one block.
     pub(super) fn blocks(&self) -> Option<String> {
         let several = self.pipeline.cta.blocks(self.tiling()) > 1;
         several.then(|| self.blocks_of(self.tiling))
@@ -141,7 +141,7 @@ impl Text<'_> {
         }
     }
 
-    /// Whether it is the same in all loops over tiles.
+    /// True if it is the same in all loops over tiles.
     pub(super) fn first_is_alike(&self) -> bool {
         let cta = &self.pipeline.cta;
         let mut blocks = cta.tilings().iter().map(|tiling| cta.blocks(tiling));
@@ -168,7 +168,7 @@ impl Text<'_> {
         ));
     }
 
-    /// How far a consumer's first block of an operand lies behind the tile's, where it is on the instruction's M side.
+    /// Distance of a consumer's first block of an operand from the tile's, where it is on the instruction's M side.
     pub(super) fn first_block(&self, tiling: usize, mn_major: bool) -> String {
         let next = next_block(mn_major);
         let cta = &self.pipeline.cta;
@@ -179,7 +179,7 @@ impl Text<'_> {
         }
     }
 
-    /// What CTAs that share a tile's steps send each other.
+    /// Constants of what CTAs that share a tile's steps send each other.
     pub(super) fn constants_of_partials(&mut self) {
         // Of a subtile the part of what is on the instruction's N side.
         let (on_m, subtile_n) = match self.pipeline.tiling().swapped() {

@@ -130,7 +130,7 @@ impl Text<'_> {
         ("acc".into(), before)
     }
 
-    /// How much a tile has on the instruction's N side.
+    /// Elements of a tile on the instruction's N side.
     pub(super) fn tile_n(&self) -> String {
         if self.tiling().swapped() {
             self.pipeline.tile_rows(self.tiling)
@@ -139,7 +139,7 @@ impl Text<'_> {
         }
     }
 
-    /// How much of the instruction's N side a subtile has.
+    /// Elements of a subtile on the instruction's N side.
     pub(super) fn subtile_n(&self) -> &'static str {
         if self.tiling().swapped() {
             "SUBTILE_M"

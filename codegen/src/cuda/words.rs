@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// instruction cache, and tests count instructions.
 pub(super) const ONCE: &str = "#pragma unroll 1";
 
-/// Whose tensor a map is of, and in how many pieces.
+/// Owner of a map's tensor, and the number of its pieces.
 pub(super) fn view(view: View) -> &'static str {
     match view {
         View::Flat => "mine, in one piece",
@@ -24,7 +24,7 @@ pub(super) fn view(view: View) -> &'static str {
     }
 }
 
-/// What a constant is.
+/// Meaning of a constant.
 pub(super) fn meaning(name: &str) -> &'static str {
     match name {
         "BLOCK_ROWS" => "  // rows of a block of an MN-major operand: one 128-byte line for each k",
@@ -59,7 +59,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
     }
 }
 
-/// How far an operand's descriptor goes on for the next 64 rows.
+/// Distance from an operand's descriptor to that of the next 64 rows.
 pub(super) fn next_block(mn_major: bool) -> &'static str {
     if mn_major {
         "(BLOCK_BYTES >> 4)"
@@ -77,7 +77,7 @@ pub(super) fn order_name(order: TileOrder) -> String {
     }
 }
 
-/// What the slots of a ring hold, in words.
+/// Contents of a ring's slots, in words.
 pub(super) fn in_flight(ring: &Ring, computes: bool) -> String {
     let parts = ring.parts().iter();
     let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
@@ -104,7 +104,7 @@ pub(super) fn in_flight(ring: &Ring, computes: bool) -> String {
     }
 }
 
-/// Whether the kernel multiplies tensors of several widths or depths.
+/// True if the kernel multiplies tensors of several widths or depths.
 fn of_several_sizes(pipeline: &Pipeline) -> bool {
     let buffers = &pipeline.kernel.buffers;
     let mut sizes = BTreeSet::new();
@@ -117,7 +117,7 @@ fn of_several_sizes(pipeline: &Pipeline) -> bool {
     sizes.len() > 1
 }
 
-/// Of which tensor a size is.
+/// Tensor that a size is of.
 fn size(pipeline: &Pipeline, id: DimId) -> Option<String> {
     let buffers = &pipeline.kernel.buffers;
     let of = |what: &str, is: fn(&Buffer) -> DimId| {
@@ -127,7 +127,7 @@ fn size(pipeline: &Pipeline, id: DimId) -> Option<String> {
     of("columns", |buffer| buffer.columns).or_else(|| of("rows", |buffer| buffer.rows))
 }
 
-/// What a number of a launch is.
+/// Meaning of a number of a launch.
 pub(super) fn describe(pipeline: &Pipeline, field: Field) -> String {
     let dim = |id: DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {

@@ -3,7 +3,7 @@
 /// As wide as a line may be.
 const COLUMNS: usize = 120;
 
-/// How far what continues a line lies within it.
+/// Indentation of a line that continues another.
 const DEEPER: usize = 4;
 
 /// A line as it is printed, with so many spaces before it; several if it is too long.
@@ -32,7 +32,7 @@ fn fill(line: &str, indent: usize, lines: &mut Vec<String>) {
     }
 }
 
-/// What continues a line, from so deep in its parentheses: all of it has the same indentation.
+/// Breaks the rest of a line, from so deep in its parentheses: all of it has the same indentation.
 fn rest(line: &str, indent: usize, depth: u32, lines: &mut Vec<String>) {
     match best(line, COLUMNS - indent, depth) {
         Some(Break { at, depth }) if indent + line.chars().count() > COLUMNS => {
@@ -79,18 +79,17 @@ fn after_head(line: &str) -> Option<(&str, &str)> {
     (!body.is_empty() && body != "{").then_some((head, body))
 }
 
-/// Where a line is broken.
+/// Place at which a line is broken.
 #[derive(Clone, Copy)]
 struct Break {
     at: usize,
-    /// How many parentheses are open there.
+    /// Number of parentheses that are open there.
     depth: u32,
 }
 
-/// Where to break a line of which so many columns fit: as far out of its parentheses as possible, behind what separates
-/// rather than before a sum, before a sum rather than within a product, and as late as possible; never within the
-/// arguments of a template. Where the line continues
-/// another, so many parentheses are open at its start.
+/// Finds the break of a line of which so many columns fit: as far out of its parentheses as possible, behind what
+/// separates rather than before a sum, before a sum rather than within a product, and as late as possible; never
+/// within the arguments of a template. Where the line continues another, so many parentheses are open at its start.
 fn best(line: &str, fits: usize, mut depth: u32) -> Option<Break> {
     let mut found: Option<(u32, Break)> = None;
     let mut consider = |rank: u32, at: usize, depth: u32| {

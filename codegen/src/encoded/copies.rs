@@ -3,7 +3,7 @@
 use crate::diag::{Diagnostic, Rule};
 use crate::program::{Loc, Place, Planes, Program, Stmt, StmtKind, TensorId};
 
-/// Whether a copy names one plane.
+/// True if a copy names one plane.
 pub(super) fn are_named(program: &Program) -> bool {
     let mut places = program.copies().flatten();
     places.any(|place| place.planes != Planes::All)

@@ -5,7 +5,7 @@
 use crate::dtype::Dtype;
 use crate::encoding::rule::{Rule, Scale};
 
-/// What an amax may be off by relatively where it is not exact, beside its bound: a rounding to f32.
+/// Relative error of an amax where it is not exact, beside its bound: a rounding to f32.
 const ROUNDING: f64 = 2.0 / 16_777_216.0;
 
 /// The largest absolute value of numbers, each of which is known to within a bound.
@@ -22,14 +22,14 @@ const ROUNDING: f64 = 2.0 / 16_777_216.0;
 pub struct Magnitude {
     /// Of the numbers themselves.
     pub value: f64,
-    /// What it is at least.
+    /// Least value.
     pub least: f64,
-    /// What it is at most.
+    /// Largest value.
     pub most: f64,
 }
 
 impl Magnitude {
-    /// That of numbers with their bounds. NaN is not seen, or stays.
+    /// Magnitude of numbers with their bounds. NaN is not seen, or stays.
     pub fn of(numbers: impl IntoIterator<Item = (f64, f64)>, keeps_nan: bool) -> Magnitude {
         let larger = |amax: f64, next: f64| match keeps_nan && (amax.is_nan() || next.is_nan()) {
             true => f64::NAN,
@@ -46,7 +46,7 @@ impl Magnitude {
         })
     }
 
-    /// That of all numbers of both.
+    /// Magnitude of all numbers of both.
     #[must_use]
     pub fn and(self, other: Magnitude) -> Magnitude {
         Magnitude {
@@ -56,7 +56,7 @@ impl Magnitude {
         }
     }
 
-    /// How far off a number is that should be it, as a share of what is allowed: more than 1 is wrong, and so is NaN.
+    /// Error of a number that should be it, as a share of what is allowed: more than 1 is wrong, and so is NaN.
     pub fn share(&self, got: f32) -> f64 {
         let got = f64::from(got);
         let off = (got - self.value).abs();
@@ -87,14 +87,14 @@ impl Magnitude {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Made {
-    /// What elements are multiplied by.
+    /// Bounds of the factor of elements.
     pub multiplier: (f64, f64),
-    /// What is stored.
+    /// Bounds of the stored scale.
     pub stored: (f64, f64),
 }
 
 impl Made {
-    /// That of an amax. A scale grows with its amax, or falls, but for an amax of zero.
+    /// Scale of an amax. A scale grows with its amax, or falls, but for an amax of zero.
     pub fn of(rule: &Rule, amax: &Magnitude) -> Made {
         let Magnitude { value, least, most } = *amax;
         #[expect(clippy::cast_possible_truncation, reason = "an amax is rounded to f32")]
@@ -124,24 +124,24 @@ impl Made {
         }
     }
 
-    /// How far off a stored scale is, as a share of what is allowed: more than 1 is wrong, and so is NaN.
+    /// Error of a stored scale, as a share of what is allowed: more than 1 is wrong, and so is NaN.
     pub fn share(&self, stored: f32) -> f64 {
         let off = (f64::from(stored) - self.stored.0).abs();
         if off == 0.0 { 0.0 } else { off / self.stored.1 }
     }
 
-    /// What the least code loses of a number, however small that is.
+    /// Loss of a number by the least code, however small the number is.
     pub fn least_code(&self, rule: &Rule) -> f64 {
         (self.stored.0 + self.stored.1) * rule.to.dtype().half_subnormal()
     }
 }
 
-/// What is multiplied by, and what is stored.
+/// Factor of elements, and the stored scale.
 fn both(scale: Scale) -> [f64; 2] {
     [scale.multiplier, scale.stored].map(f64::from)
 }
 
-/// What a number loses relatively that is read back from its code and the scale of its block, beside [`Made::least_code`].
+/// Relative loss of a number that is read back from its code and the scale of its block, beside [`Made::least_code`].
 ///
 /// A code is off by half a unit in its last place, or by half of the least one, as a number of its type is; that is as much of the
 /// number relatively, and the least code is times the scale. A number that is off is multiplied, rounded and multiplied back as one

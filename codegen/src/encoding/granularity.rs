@@ -18,7 +18,7 @@ use super::{BLOCK, SCALES_LINE};
 pub enum Granularity {
     /// All elements.
     PerTensor,
-    /// Those of a row.
+    /// Elements of a row.
     PerRow,
     /// 128 adjacent elements of a row. The last block of a row may be short.
     Block1x128,
@@ -68,7 +68,7 @@ impl Granularity {
         }
     }
 
-    /// Its name in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Granularity::PerTensor => "the whole tensor",

@@ -26,7 +26,7 @@ pub enum Fp8 {
 }
 
 impl Fp8 {
-    /// Which of them an element type is, if it is one.
+    /// FP8 type of an element type, if it is one.
     ///
     /// ```
     /// use counterflow_codegen::{dtype::Dtype, rule::Fp8};
@@ -49,7 +49,7 @@ impl Fp8 {
         }
     }
 
-    /// Its largest number.
+    /// Largest number of the type.
     pub const fn largest(self) -> f32 {
         self.dtype().largest()
     }
@@ -68,7 +68,7 @@ impl Fp8 {
     }
 }
 
-/// Whose arithmetic makes a scale of an amax.
+/// Library whose arithmetic makes a scale of an amax.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Convention {
     /// TransformerEngine's. The elements are multiplied by `s = largest / max(amax, eps)`, and `1 / s` is stored. An amax
@@ -85,7 +85,7 @@ impl Convention {
     /// Every one.
     pub const ALL: [Convention; 2] = [Convention::TransformerEngine, Convention::DeepGemm];
 
-    /// Its name.
+    /// Name of the convention.
     pub const fn name(self) -> &'static str {
         match self {
             Convention::TransformerEngine => "te",
@@ -93,7 +93,7 @@ impl Convention {
         }
     }
 
-    /// What an amax is at least, unless a rule says otherwise.
+    /// Least amax, unless a rule says otherwise.
     const fn eps(self) -> f32 {
         match self {
             Convention::TransformerEngine => 0.0,
@@ -102,7 +102,7 @@ impl Convention {
     }
 }
 
-/// How an amax becomes a scale. Its text has all but the type of the codes.
+/// Rule by which an amax becomes a scale. Its text has all but the type of the codes.
 ///
 /// ```
 /// use counterflow_codegen::dtype::Dtype;
@@ -128,11 +128,11 @@ impl Convention {
 pub struct Rule {
     /// The type of the codes.
     pub to: Fp8,
-    /// Whose arithmetic.
+    /// Convention of the arithmetic.
     pub convention: Convention,
-    /// Whether scales are powers of two.
+    /// True if scales are powers of two.
     pub power_of_two: bool,
-    /// What an amax is at least. Not negative.
+    /// Least amax. Not negative.
     pub eps: f32,
 }
 
@@ -146,9 +146,9 @@ pub struct Rule {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
-    /// What elements are multiplied by before they are rounded.
+    /// Factor of elements before they are rounded.
     pub multiplier: f32,
-    /// What products of codes are multiplied by: it stands in the plane. NaN is always the same NaN.
+    /// Factor of products of codes: it stands in the plane. NaN is always the same NaN.
     pub stored: f32,
 }
 
@@ -173,7 +173,7 @@ impl Rule {
         }
     }
 
-    /// The same with powers of two.
+    /// Makes scales powers of two.
     #[must_use]
     pub const fn powers_of_two(self) -> Rule {
         Rule {
@@ -182,7 +182,7 @@ impl Rule {
         }
     }
 
-    /// The same with another eps.
+    /// Sets another eps.
     #[must_use]
     pub const fn with_eps(self, eps: f32) -> Rule {
         Rule { eps, ..self }
@@ -253,12 +253,12 @@ impl Rule {
         scales
     }
 
-    /// Whether an amax can be held against its eps.
+    /// True if an amax can be held against its eps.
     pub(crate) fn has_finite_eps(&self) -> bool {
         (0.0..f32::INFINITY).contains(&self.eps)
     }
 
-    /// Whether an amax keeps NaN.
+    /// True if an amax keeps NaN.
     pub const fn keeps_nan(&self) -> bool {
         match self.convention {
             Convention::TransformerEngine => false,
@@ -331,7 +331,7 @@ fn power_above(value: f32) -> f32 {
 }
 
 impl Rule {
-    /// What makes two of them differ: eps by its bits.
+    /// Key that distinguishes rules: eps by its bits.
     const fn key(&self) -> (Fp8, Convention, bool, u32) {
         let Rule {
             to,

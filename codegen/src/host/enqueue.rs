@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct HostOp {
     /// The op of the kernel.
     pub op: OpId,
-    /// What it does.
+    /// Action of the operation.
     pub kind: HostOpKind,
 }
 
@@ -35,29 +35,29 @@ pub enum HostOpKind {
         counter: CounterId,
         /// The cell.
         cell: u32,
-        /// How much has arrived.
+        /// Arrivals that are waited for.
         arrivals: u32,
     },
     /// Moves lines of bytes.
     Copy {
         /// To where.
         to: Lines,
-        /// From where.
+        /// Source of the copy.
         from: Lines,
         /// Bytes of a line.
         bytes: u64,
-        /// How many lines.
+        /// Number of lines.
         lines: u64,
     },
     /// Stores the arrivals in a cell, after everything enqueued before is visible to all.
     Signal {
         /// The set.
         counter: CounterId,
-        /// Whose cell.
+        /// Rank whose memory holds the cell.
         home: u32,
         /// The cell.
         cell: u32,
-        /// How much has arrived with this signal.
+        /// Arrivals of this signal.
         arrivals: u32,
     },
 }

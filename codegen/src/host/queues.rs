@@ -58,12 +58,12 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// How many ranks are on a GPU.
+    /// Number of ranks on a GPU.
     fn ranks(&self, gpu: u32) -> u32 {
         self.gpus.iter().filter(|on| **on == gpu).count() as u32
     }
 
-    /// Whether a GPU has a queue for each of that many streams of each of its ranks.
+    /// True if a GPU has a queue for each of that many streams of each of its ranks.
     pub fn one_each(&self, gpu: u32, streams: u32) -> bool {
         self.ranks(gpu) * streams <= self.count
     }
@@ -104,7 +104,7 @@ impl Pipeline {
         1 + u32::from(self.kernel.roles.iter().any(|role| role.kind.sequential()))
     }
 
-    /// What each rank's host submits in one launch, in order: the copies that need no kernel, the kernel, and the
+    /// Submissions of each rank's host in one launch, in order: the copies that need no kernel, the kernel, and the
     /// copies that need one.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Pipeline {
         Ok(program)
     }
 
-    /// Whether launches of a plan get through that many queues.
+    /// Rejects a plan whose launches do not get through that many queues.
     ///
     /// # Errors
     /// What is queued behind what, for ever.
@@ -169,7 +169,7 @@ impl Pipeline {
         })
     }
 
-    /// Whether a copies' stream waits for a kernel's signal, on this rank or another.
+    /// True if a copies' stream waits for a kernel's signal, on this rank or another.
     fn copies_need_kernels(&self) -> bool {
         let (mut waited, mut signalled) = (BTreeSet::new(), BTreeSet::new());
         for role in &self.kernel.roles {

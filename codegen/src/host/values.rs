@@ -16,7 +16,7 @@ pub struct MapShape {
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
-    /// Whether it is of 16 bytes that are zero, since the tensor has no elements. TMA reads the rest as zero, too.
+    /// True if it is of 16 bytes that are zero, since the tensor has no elements. TMA reads the rest as zero, too.
     pub zeros: bool,
 }
 
@@ -81,7 +81,7 @@ impl Pipeline {
         first_cell(plan, CounterId(self.kernel.counters.len() as u16))
     }
 
-    /// How much arrives at each cell of `rank` in one launch: what [`Field::Arrivals`] points at.
+    /// Arrivals at each cell of `rank` in one launch: the numbers that [`Field::Arrivals`] points at.
     pub fn arrivals(&self, plan: &Plan, rank: u32) -> Vec<u32> {
         let mut table = Vec::with_capacity(self.cells(plan) as usize);
         for index in 0..self.kernel.counters.len() {
@@ -93,7 +93,7 @@ impl Pipeline {
         table
     }
 
-    /// How many arrivals a cell of the counter gets for each that the kernel counts.
+    /// Arrivals that a cell of the counter gets for each that the kernel counts.
     pub fn scale(&self, counter: CounterId, plan: &Plan) -> u32 {
         let scale = self.scale.iter().find(|(scaled, _)| *scaled == counter);
         scale.map_or(1, |(_, by)| {
@@ -208,7 +208,7 @@ impl Pipeline {
             let flops = 2.0 * elements * f64::from(size(plan, k));
             flops / machine.flops_of(self.dtype(), f64::from(machine.sms))
         };
-        let waves = (moved + machine.launch_latency) / wave;
+        let waves = (moved + machine.sm.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -7,10 +7,10 @@ use crate::shape::Extent;
 use crate::variant::BLOCK;
 use ndarray::{Array2, ArrayView2};
 
-/// How the sums of one product are made along K.
+/// Sums of one product along K.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summing {
-    /// Whether what tensor cores sum of 128 of K is added in f32 to sums that threads have.
+    /// True if what tensor cores sum of 128 of K is added in f32 to sums that threads have.
     pub promoted: bool,
     /// The scale of each operand's blocks, if it has one.
     pub scales: [Option<Blocks>; 2],
@@ -37,7 +37,7 @@ impl Blocks {
         })
     }
 
-    /// Its rows and columns for these rows of the operand, over so much of K.
+    /// Rows and columns of the plane for these rows of the operand, over so much of K.
     pub fn window(self, rows: Extent, depth: u32) -> [Extent; 2] {
         let blocks = Extent {
             start: 0,

@@ -37,7 +37,7 @@ impl Epoch {
         }
     }
 
-    /// Whether both are steps of one item, which are in program order.
+    /// True if both are steps of one item, which are in program order.
     pub fn same_item(&self, other: &Epoch) -> bool {
         (self.rank, self.role, self.launch, self.item)
             == (other.rank, other.role, other.launch, other.item)
@@ -47,7 +47,7 @@ impl Epoch {
 const BLOCK: usize = 32;
 type Steps = Rc<[u32; BLOCK]>;
 
-/// How many of an agent's steps are known to be done, item by item (the index one past the last of them).
+/// Steps of an agent that are known to be done, item by item (the index one past the last of them).
 #[derive(Clone, Debug, Default)]
 struct Items(Rc<Vec<Option<Steps>>>);
 
@@ -105,12 +105,12 @@ impl Items {
     }
 }
 
-/// What is known of one role in its rank's current launch.
+/// Known steps of one role in its rank's current launch.
 #[derive(Clone, Debug, Default)]
 struct Known {
     /// All lower phases are done.
     phase: u32,
-    /// Of this phase.
+    /// Items of this phase.
     items: Items,
 }
 
@@ -134,7 +134,7 @@ impl Clock {
         }
     }
 
-    /// Whether that step has happened.
+    /// True if that step has happened.
     pub fn covers(&self, at: &Epoch) -> bool {
         let done = self.done[usize::from(at.rank)];
         if at.role == HOST {

@@ -5,7 +5,7 @@ use super::outcome::Outcome;
 use crate::program::TensorId;
 use std::fmt;
 
-/// How well outputs agree with their reference.
+/// Agreement of outputs with their reference.
 ///
 /// [`Expected`](super::Expected) has an example.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -23,22 +23,21 @@ pub struct Agreement {
 /// [`Expected`](super::Expected) has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Disagreement {
-    /// Which launch.
+    /// Index of the launch.
     pub launch: usize,
-    /// On which rank.
+    /// Rank that holds the output.
     pub rank: u32,
-    /// Which tensor.
+    /// Tensor that is compared.
     pub tensor: TensorId,
-    /// In which slot, where the tensor has several.
+    /// Slot, where the tensor has several.
     pub slot: Option<u32>,
-    /// Which element, in global rows and columns; `None` if the run has no such output, or one of another
-    /// size.
+    /// Element, in global rows and columns; `None` if the run has no such output, or one of another size.
     pub at: Option<(u32, u32)>,
     /// The value there.
     pub got: f32,
     /// The expected value.
     pub expected: f64,
-    /// How far off it may be.
+    /// Deviation that is allowed.
     pub bound: f64,
 }
 

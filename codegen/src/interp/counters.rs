@@ -52,7 +52,7 @@ struct Cell {
 pub(super) struct Counters {
     cells: Vec<Cell>,
     per_rank: usize,
-    /// How much arrived, by plan, in all earlier launches of each rank.
+    /// Arrivals of all earlier launches of each rank, by plan.
     base: Vec<u64>,
 }
 

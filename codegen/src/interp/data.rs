@@ -36,7 +36,7 @@ pub(super) struct Data {
     buffers: usize,
     /// The elements of a copy.
     line: Vec<f32>,
-    /// In which order the switch adds.
+    /// Order in which the switch adds.
     switch: Numbers,
 }
 
@@ -65,7 +65,7 @@ impl Data {
         self.switch = Numbers::new(seed);
     }
 
-    /// Whether numbers are tracked.
+    /// True if numbers are tracked.
     pub fn wanted(&self) -> bool {
         !self.stores.is_empty()
     }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Fills a rank's input before a launch.
 pub(super) type Fill<'f> = dyn FnMut(Input<'_>, &mut [f32]) + 'f;
 
-/// Who steps next: a worker, or the host of rank `turn - workers`, which starts its next launch.
+/// Agent that steps: a worker, or the host of rank `turn - workers`, which starts its next launch.
 pub(super) type Turn = usize;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Acc {
 pub(super) struct Worker {
     pub agent: usize,
     pub active: Option<Active>,
-    /// Its item's clock, without its own steps.
+    /// Clock of the item, without its own steps.
     pub clock: Rc<Clock>,
     pub accs: Vec<Acc>,
     /// The cell it waits for.
@@ -70,7 +70,7 @@ pub(super) struct Emulator<'a> {
     pub counters: Counters,
     pub data: Data,
     pub outputs: Vec<Output>,
-    /// Who can step, the most recent last.
+    /// Agents that can step, the most recent last.
     pub ready: Vec<Turn>,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Emulator<'a> {
         }
     }
 
-    /// Whether every rank is done with every launch.
+    /// True if every rank is done with every launch.
     pub fn done(&self) -> bool {
         (0..self.setup.world).all(|rank| self.launch_of(rank) == self.setup.launches())
     }

@@ -27,7 +27,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Expected {
-    /// Which launch.
+    /// Index of the launch.
     pub launch: usize,
     /// Every gathered tensor and output of every rank.
     pub tensors: Vec<ExpectedTensor>,
@@ -38,15 +38,15 @@ pub struct Expected {
 pub struct ExpectedTensor {
     /// The rank.
     pub rank: u32,
-    /// Which tensor.
+    /// Tensor that is expected.
     pub tensor: TensorId,
-    /// Its element type.
+    /// Element type of the tensor.
     pub dtype: Dtype,
-    /// Its source.
+    /// Source of the expectation.
     pub says: Says,
     /// The rows the rank holds.
     pub rows: Extent,
-    /// How many columns.
+    /// Number of columns.
     pub columns: u32,
     /// Row by row: all slots, one below the other.
     pub values: Vec<f64>,
@@ -74,7 +74,7 @@ pub enum Says {
 }
 
 impl Says {
-    /// Its name in JSON.
+    /// Name in JSON.
     pub const fn key(self) -> &'static str {
         match self {
             Says::User => "reference",
@@ -83,7 +83,7 @@ impl Says {
         }
     }
 
-    /// Its description for people.
+    /// Description for people.
     pub const fn phrase(self) -> &'static str {
         match self {
             Says::User => "your reference",
@@ -93,7 +93,7 @@ impl Says {
     }
 }
 
-/// Why there is nothing to compare an output with.
+/// Reason that there is nothing to compare an output with.
 ///
 /// ```
 /// use counterflow_codegen::interp::{self, NoReference};
@@ -110,7 +110,7 @@ impl Says {
 pub struct NoReference {
     /// The tensor, or the schedule.
     pub of: String,
-    /// Why.
+    /// Explanation for the user.
     pub why: String,
 }
 

@@ -36,7 +36,7 @@ use std::hash::{DefaultHasher, Hasher};
 pub struct Explored {
     /// Distinct states.
     pub states: u64,
-    /// Whether these are all states. Otherwise the limit was reached.
+    /// True if these are all states. Otherwise the limit was reached.
     pub complete: bool,
 }
 

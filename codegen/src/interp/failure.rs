@@ -10,7 +10,7 @@ use crate::shape::Extent;
 /// A check's result. Boxed, because failures carry their whole trace.
 pub(super) type Check<T> = Result<T, Box<FailureKind>>;
 
-/// Why a run stopped. The seed reproduces it.
+/// Reason that a run stopped. The seed reproduces it.
 ///
 /// ```
 /// use counterflow_codegen::interp::{self, CellName, Failure, FailureKind, Options, Rect, Site, Stuck};
@@ -35,11 +35,11 @@ pub(super) type Check<T> = Result<T, Box<FailureKind>>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What went wrong.
+    /// Kind of the failure.
     pub kind: Box<FailureKind>,
     /// The seed of the run; 0 where the schedule was explored instead.
     pub seed: u64,
-    /// How many steps had been taken.
+    /// Number of steps that had been taken.
     pub steps: u64,
     /// The steps that led there; filled by [`super::explore`] only.
     pub schedule: Vec<Site>,
@@ -58,7 +58,7 @@ pub struct Site {
     pub launch: usize,
     /// The op and its source location; `None` for the host.
     pub op: Option<(OpId, Loc)>,
-    /// What it does, as a verb: `reads`, `writes`, `adds to`, `waits`, `signals`.
+    /// Verb for the access: `reads`, `writes`, `adds to`, `waits`, `signals`.
     pub does: &'static str,
 }
 
@@ -69,13 +69,13 @@ pub struct Site {
 pub struct Rect {
     /// The tensor's name.
     pub buffer: String,
-    /// Whose memory.
+    /// Rank that holds the memory.
     pub home: u16,
-    /// Which slot.
+    /// Slot of the tensor.
     pub slot: u16,
-    /// Which rows.
+    /// Rows of the tensor.
     pub rows: Extent,
-    /// Which columns.
+    /// Columns of the tensor.
     pub columns: Extent,
 }
 
@@ -86,9 +86,9 @@ pub struct Rect {
 pub struct CellName {
     /// The counter's name.
     pub counter: String,
-    /// Whose memory it is in.
+    /// Rank whose memory holds the cell.
     pub home: u16,
-    /// Which cell of the set.
+    /// Index of the cell in its set.
     pub cell: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct CellName {
 pub struct Stuck {
     /// The wait.
     pub by: Site,
-    /// What it waits for.
+    /// Cell that is waited for.
     pub on: CellName,
     /// The cell's value.
     pub seen: u64,
@@ -109,7 +109,7 @@ pub struct Stuck {
     pub missing: Vec<Site>,
 }
 
-/// What went wrong.
+/// Kind of a failure.
 ///
 /// [`Failure`] has an example of a run that fails.
 ///
@@ -123,14 +123,14 @@ pub struct Stuck {
 pub enum FailureKind {
     /// No worker can continue, and not all are done.
     Deadlock {
-        /// Who waits for what.
+        /// Agents that wait, and the cell that each waits for.
         waits: Vec<Stuck>,
     },
     /// A read (or reduce-add) of memory that nobody has written in a launch whose data could still be there.
     UninitialisedRead {
         /// The read.
         by: Site,
-        /// Of what.
+        /// Rectangle that is accessed.
         what: Rect,
     },
     /// Two conflicting accesses of one launch that no signal and wait, item or join puts in order.
@@ -146,18 +146,18 @@ pub enum FailureKind {
     StaleRead {
         /// The read.
         by: Site,
-        /// Of what.
+        /// Rectangle that is read.
         what: Rect,
-        /// Who wrote what it found.
+        /// Writer of what was found.
         writer: Site,
     },
     /// A rectangle outside the rank's memory, over the end of a chunk, or of another size than its counterpart.
     OutOfBounds {
         /// The access.
         by: Site,
-        /// Of what.
+        /// Rectangle that is accessed.
         what: Rect,
-        /// What it should have stayed inside (or been the size of).
+        /// Bounds that it should have stayed inside (or the size that it should have had).
         inside: (Extent, Extent),
     },
     /// A signal that does not raise its cell, or a copy engine (which *stores* its count) on a cell others signal too.
@@ -193,14 +193,14 @@ pub enum FailureKind {
     NeverWritten {
         /// The launch.
         launch: usize,
-        /// Where.
+        /// Rectangle of the output.
         what: Rect,
     },
     /// A sum that lacks a rank's contribution, has it more than once, or has a bias or the like once per rank.
     Contribution {
         /// The launch.
         launch: usize,
-        /// Where.
+        /// Rectangle of the sum.
         what: Rect,
         /// Ranks whose contribution is missing.
         missing: Vec<u16>,
@@ -211,7 +211,7 @@ pub enum FailureKind {
     NotGathered {
         /// The launch.
         launch: usize,
-        /// Where.
+        /// Rectangle of the rows.
         what: Rect,
         /// The owner.
         owner: u16,
@@ -229,7 +229,7 @@ pub enum FailureKind {
         by: Site,
         /// The cell.
         on: CellName,
-        /// What it is not ordered with.
+        /// Access that it is not ordered with.
         other: Option<Site>,
     },
     /// Ranks that launched different plans.
@@ -243,18 +243,18 @@ pub enum FailureKind {
     },
     /// A plan of another series than the one that runs.
     OtherSeries {
-        /// Which, and what to do.
+        /// Refusal, with what to do.
         refused: Diagnostic,
     },
     /// More steps than the run was allowed.
     StepLimit {
-        /// How many that were.
+        /// Most steps of a run.
         limit: u64,
     },
 }
 
 impl FailureKind {
-    /// Its name.
+    /// Name of the kind.
     pub const fn name(&self) -> &'static str {
         match self {
             FailureKind::Deadlock { .. } => "Deadlock",

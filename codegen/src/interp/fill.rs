@@ -43,12 +43,12 @@ pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     }
 }
 
-/// Whether it is what the elements of an operand are multiplied by. No tensor that a schedule names has a dot in its name.
+/// True if it is what the elements of an operand are multiplied by. No tensor that a schedule names has a dot in its name.
 fn is_scale(input: &Input<'_>) -> bool {
     input.name.ends_with(".scale")
 }
 
-/// Whether it is the largest absolute value of an output.
+/// True if it is the largest absolute value of an output.
 fn is_amax(input: &Input<'_>) -> bool {
     input.name.ends_with(".amax")
 }

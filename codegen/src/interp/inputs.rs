@@ -16,7 +16,7 @@ pub(super) struct Inputs {
     world: usize,
 }
 
-/// Those numbers, rounded to that type.
+/// Rounds numbers to that type.
 fn rounded(dtype: Dtype, values: &[f32]) -> Vec<f64> {
     /// Values of a block.
     const BLOCK: usize = 1 << 16;
@@ -83,7 +83,7 @@ impl Inputs {
         &self.tables[rank as usize * self.gathered.len() + tensor]
     }
 
-    /// What that rank must see: of a gathered tensor the rows of all ranks.
+    /// Numbers that a rank must see: of a gathered tensor the rows of all ranks.
     pub fn seen(&self, rank: u32, tensor: usize) -> Array2<f64> {
         if !self.gathered[tensor] {
             return self.own(rank, tensor).clone();

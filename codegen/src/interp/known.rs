@@ -205,8 +205,8 @@ fn binary(function: Binary, a: Number, b: Number) -> Number {
     }
 }
 
-/// What a function says of known arguments. Only its values are known: an argument's error has at most twice the effect of its
-/// two ends, as for our own functions.
+/// Value of a function of known arguments. Only its values are known: an argument's error has at most twice the
+/// effect of its two ends, as for our own functions.
 fn foreign(function: &Foreign, args: &[Known]) -> Known {
     // Only its shape matters here.
     let none = Known::zero(1, 1);

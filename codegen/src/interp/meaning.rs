@@ -102,7 +102,7 @@ fn names(program: &Program) -> Vec<&str> {
     names
 }
 
-/// How many agents a world has.
+/// Number of agents of a world.
 pub(super) fn agents(program: &Program, world: u32) -> usize {
     world as usize * names(program).len()
 }
@@ -408,7 +408,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// What the sums of each 128 of K are multiplied by, for each row of an operand.
+    /// Factors of the sums of each 128 of K, for each row of an operand.
     fn factors(&self, rank: u32, of: &Rect) -> Option<Array2<f64>> {
         let blocks = Blocks::of(self.program, TensorId(of.tensor as u16))?;
         let rows = Extent {

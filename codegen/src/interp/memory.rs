@@ -38,12 +38,12 @@ struct Shadow {
     before: Rc<Vec<Epoch>>,
 }
 
-/// Where a rank is between the caller and its launches.
+/// Place of a rank between the caller and its launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum Window {
-    /// That launch is yet to start.
+    /// The launch is yet to start.
     Before(u32),
-    /// That launch runs.
+    /// The launch runs.
     In(u32),
 }
 

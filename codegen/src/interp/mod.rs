@@ -110,7 +110,7 @@ use emulator::{Emulator, Fill};
 use sched::Scheduler;
 use setup::{Setup, of_series};
 
-/// How to run.
+/// Options of a run.
 ///
 /// ```
 /// use counterflow_codegen::interp::{self, Options};
@@ -135,7 +135,7 @@ pub struct Options {
     pub policy: Option<Policy>,
     /// The most steps.
     pub step_limit: u64,
-    /// Whether to compute numbers. Without them only accesses are tracked, which is much faster.
+    /// True if to compute numbers. Without them only accesses are tracked, which is much faster.
     pub data: bool,
 }
 

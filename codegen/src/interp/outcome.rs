@@ -21,17 +21,17 @@ use crate::shape::Extent;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// For which launch.
+    /// Index of the launch.
     pub launch: usize,
-    /// On which rank.
+    /// Rank that holds the output.
     pub rank: u32,
-    /// Which tensor.
+    /// Tensor of the output.
     pub tensor: TensorId,
-    /// Its name.
+    /// Name of the tensor.
     pub name: &'a str,
     /// The rows: the rank's own chunk of a gathered tensor, all of another.
     pub rows: Extent,
-    /// How many columns.
+    /// Number of columns.
     pub columns: u32,
 }
 
@@ -40,11 +40,11 @@ pub struct Input<'a> {
 /// [`Outcome`] has an example.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Output {
-    /// Which launch.
+    /// Index of the launch.
     pub launch: usize,
-    /// On which rank.
+    /// Rank that holds the output.
     pub rank: u32,
-    /// Which tensor.
+    /// Tensor of the output.
     pub tensor: TensorId,
     /// The rows the rank holds.
     pub rows: Extent,

@@ -1,6 +1,6 @@
 //! Scheduling policies, and the random numbers of a seed.
 
-/// How the next step is chosen among the enabled ones.
+/// Rule that chooses the next step among the enabled ones.
 ///
 /// ```
 /// use counterflow_codegen::interp::{Options, Policy};

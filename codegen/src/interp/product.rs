@@ -13,11 +13,11 @@ pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>)
 const F32: Dtype = Dtype::F32;
 /// Depth of one multiply of FP8.
 const SHORT_STEP: usize = 32;
-/// What is cut off in one: its products, the accumulator, and their sum.
+/// Terms that are cut off in one multiply: its products, the accumulator, and their sum.
 const SHORT_TERMS: f64 = SHORT_STEP as f64 + 2.0;
 /// The last bit that is kept, as a share of the largest.
 const SHORT_BIT: f64 = 1.0 / 8192.0;
-/// What one multiply of FP8 may be off, as a share of the largest.
+/// Error of one multiply of FP8, as a share of the largest.
 const SHORT_OFF: f64 = SHORT_TERMS * SHORT_BIT;
 /// CTAs that share K, at most: those of a cluster.
 const MOST_SHARES: usize = 16;
@@ -25,7 +25,8 @@ const MOST_SHARES: usize = 16;
 const DEPTH: usize = 512;
 /// Rows and columns of a block of a product: its sums, over which several passes go, are in a cache.
 const MOST: [usize; 2] = [64, 128];
-/// The same of the smallest, where there are more threads than blocks: its operands are copied as often as blocks share them.
+/// Least rows and columns of a block, where there are more threads than blocks: its operands are copied as often as
+/// blocks share them.
 const LEAST: [usize; 2] = [16, 32];
 
 /// Blocks of K, each of at most so many columns.
@@ -35,7 +36,7 @@ fn blocks(depth: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..(start + most).min(depth))
 }
 
-/// Those rows or columns of an operand.
+/// Rows or columns of an operand.
 fn part<'a>(of: &'a Operand<'_>, axis: usize, range: &Range<usize>) -> Operand<'a> {
     let cut = |all: &'a ArrayView2<'_, f64>| all.slice_axis(Axis(axis), Slice::from(range.clone()));
     (cut(&of.0), of.1.as_ref().map(cut))

@@ -128,7 +128,7 @@ impl<'a> Setup<'a> {
         self.cell_base[counter.index()] + cell as usize
     }
 
-    /// How much that plan adds to a cell in one launch.
+    /// Number that a plan adds to a cell in one launch.
     pub fn arrivals(plan: &Plan, home: u16, counter: CounterId, cell: u32) -> u64 {
         if cell < plan.geometry.counter_cells(counter) {
             u64::from(plan.arrivals.of(home, counter, cell))
@@ -137,7 +137,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Whether more than one rank signals that cell.
+    /// True if more than one rank signals that cell.
     pub fn is_shared(&self, home: u16, flat: usize) -> bool {
         self.shared[usize::from(home)][flat]
     }

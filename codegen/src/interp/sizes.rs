@@ -22,13 +22,13 @@ pub(super) struct Sizes<'p> {
     /// Element types, by tensor.
     dtypes: Vec<Dtype>,
     pub world: u32,
-    /// Which sides have one size, by tensor and side.
+    /// Label of each side, by tensor and side: sides of one label have one size.
     labels: Vec<usize>,
     /// Rows and columns, by tensor.
     sides: Vec<[u32; 2]>,
-    /// Whether its rows and its columns are divided over the ranks, by tensor.
+    /// True for rows and for columns that are divided over the ranks, by tensor.
     chunked: Vec<[bool; 2]>,
-    /// What chunks of them are multiples of.
+    /// Numbers that their chunks are multiples of.
     units: Vec<[u32; 2]>,
 }
 
@@ -176,7 +176,7 @@ impl<'p> Sizes<'p> {
         self.part(tensor, ROWS, chunk)
     }
 
-    /// What a chunk has of a side: all, if that is not divided.
+    /// Part of a side that a chunk has: all, if that is not divided.
     fn part(&self, tensor: usize, side: usize, chunk: u32) -> Range<u32> {
         let size = self.sides[tensor][side];
         // Rows before columns: what is divided by both has whole columns in every chunk of its rows.
@@ -230,7 +230,7 @@ impl<'p> Sizes<'p> {
         sides.find(|own| label(partition, *own) == label(like, side))
     }
 
-    /// Whether a side of a partition is divided over the ranks.
+    /// True if a side of a partition is divided over the ranks.
     pub fn divides(&self, partition: PartitionId, side: Side) -> bool {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
         let [rows, columns] = self.chunked[tensor.index()].map(|divided| divided && !across);
@@ -250,7 +250,7 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// What the items of a chunk have of a side: all of it where they are across shards.
+    /// Part of a side that the items of a chunk have: all of it where they are across shards.
     fn part_of(&self, partition: PartitionId, side: usize, chunk: u32) -> Range<u32> {
         let Partition { tensor, across, .. } = self.program.partitions[partition.index()];
         match across {
@@ -315,7 +315,7 @@ pub(super) struct Item {
     pub column: u32,
 }
 
-/// Which sides of tensors have one size, because statements combine them.
+/// Sides of tensors that have one size, because statements combine them.
 struct Same<'p> {
     program: &'p Program,
     /// By tensor and side.
@@ -379,7 +379,7 @@ impl Same<'_> {
         self.over(place, Usage::read_along);
     }
 
-    /// The same of a place that a copy moves.
+    /// Unites the sides of a place that a copy moves.
     fn copied(&mut self, place: &Place) {
         self.over(place, Usage::copied_along);
     }

@@ -244,7 +244,7 @@ impl Emulator<'_> {
 }
 
 impl Emulator<'_> {
-    /// What an expression is at each element of an item.
+    /// Value of an expression at each element of an item.
     fn evaluated(&self, accs: &[Acc], item: &Rectangle, value: ValueId) -> Vec<f32> {
         let value = &self.setup.kernel.values[usize::from(value.0)];
         let (rows, columns) = (item.rows.len() as usize, item.columns.len() as usize);
@@ -285,7 +285,7 @@ fn same_size(setup: &Setup<'_>, who: &Who<'_>, dst: &Rectangle, src: &Rectangle)
     }))
 }
 
-/// Where one rank has it: only a sum reads from every rank at once.
+/// Span in the memory of one rank: only a sum reads from every rank at once.
 fn one_home(setup: &Setup<'_>, who: &Who<'_>, of: &Rectangle) -> Check<Span> {
     match of.owner {
         Owner::Rank(home) => Ok(of.on(home)),

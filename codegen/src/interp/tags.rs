@@ -24,7 +24,7 @@ pub(super) enum Tag {
     Broken,
 }
 
-/// How often each term is in a sum. `None`: the sum is empty.
+/// Number of times that each term is in a sum. `None`: the sum is empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Tags(Option<Rc<BTreeMap<Tag, i32>>>);
 
@@ -35,7 +35,7 @@ impl Tags {
     /// The sum of nothing.
     pub const NOTHING: Tags = Tags(None);
 
-    /// That term, once.
+    /// Sum of that term, once.
     pub fn one(tag: Tag) -> Tags {
         Tags(Some(Rc::new(BTreeMap::from([(tag, 1)]))))
     }
@@ -58,7 +58,7 @@ impl Tags {
         Tags((!terms.is_empty()).then(|| Rc::new(terms)))
     }
 
-    /// Whether it is a scale as it was loaded.
+    /// True if it is a scale as it was loaded.
     fn is_scale(&self, kernel: &Kernel) -> bool {
         let mut terms = self.iter();
         let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if kernel.scales_an_operand(id));
@@ -70,7 +70,7 @@ impl Tags {
             .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Addend(_)))
     }
 
-    /// Whether it is the sum over all ranks, or a function of that.
+    /// Rejects what is neither the sum over all ranks nor a function of that.
     pub fn complete(&self, kernel: &Kernel, world: u16) -> Result<(), Wrong> {
         let mut products: BTreeMap<(TensorId, TensorId), Vec<u16>> = BTreeMap::new();
         let mut inputs: BTreeMap<TensorId, Vec<u16>> = BTreeMap::new();
@@ -131,7 +131,7 @@ impl Tags {
         Err((everyone, Vec::new()))
     }
 
-    /// Whether that rank alone has made it. What is gathered is everybody's.
+    /// Rejects what another rank than that one has made. What is gathered is everybody's.
     pub fn sent_by(&self, kernel: &Kernel, sender: u16) -> Result<(), Wrong> {
         for (tag, _) in self.iter() {
             let rank = match tag {
@@ -152,7 +152,7 @@ impl Tags {
         Ok(())
     }
 
-    /// Whether one launch may add it to a rank's old contents: products once, and nothing else.
+    /// Rejects what one launch may not add to a rank's old contents: anything but products, once each.
     pub fn accumulates(&self) -> Result<(), Wrong> {
         let products = self.iter().any(|(tag, _)| matches!(tag, Tag::Product(..)));
         for (tag, times) in self.iter() {

@@ -3,7 +3,7 @@
 use super::{Access, Kernel, Region, visit};
 
 impl Kernel {
-    /// Whether ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
+    /// True if ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
     ///
     /// ```
     /// # use counterflow_codegen::{kernel::{OpKind, visit}, lower::lower, variant::Variant};

@@ -7,17 +7,17 @@ use crate::program::{Home, Pick, StoreMode, TensorId, Var};
 pub struct Region {
     /// The buffer.
     pub buffer: TensorId,
-    /// Whose memory.
+    /// Owner of the memory.
     pub home: Home,
-    /// Which slot; `None`: the only one.
+    /// Slot; `None`: the only one.
     pub slot: Option<Pick>,
-    /// Which rows.
+    /// Rows of the region.
     pub rows: Axis,
-    /// Which columns.
+    /// Columns of the region.
     pub columns: Axis,
 }
 
-/// Which part of a dimension a region covers.
+/// Part of a dimension that a region covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axis {
     /// All of it.
@@ -28,14 +28,14 @@ pub enum Axis {
     ColumnsOf(Var),
 }
 
-/// What an access does to memory.
+/// Effect of an access on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It reads.
+    /// Reads.
     Read,
-    /// It replaces what is there.
+    /// Replaces what is there.
     Write,
-    /// It adds to what is there. Adds are atomic: they have no order among each other.
+    /// Adds to what is there. Adds are atomic: they have no order among each other.
     Add,
 }
 
@@ -49,7 +49,7 @@ impl Access {
         }
     }
 
-    /// Whether the order of two accesses decides what is read, or what remains.
+    /// True if the order of two accesses decides what is read, or what remains.
     pub const fn conflicts(self, other: Access) -> bool {
         match (self, other) {
             (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
@@ -62,7 +62,7 @@ impl Access {
 }
 
 impl StoreMode {
-    /// What a store does to memory.
+    /// Effect of a store on memory.
     pub const fn access(self) -> Access {
         match self {
             StoreMode::Write => Access::Write,

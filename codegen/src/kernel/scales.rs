@@ -6,7 +6,7 @@ use crate::encoding::{Encoding, ScaleBlock};
 use crate::program::{TensorId, Usage};
 
 impl Kernel {
-    /// Whether a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
+    /// True if a tensor is a scale of an operand, which a product then stands for; that of an output is a number like others.
     pub(crate) fn scales_an_operand(&self, tensor: TensorId) -> bool {
         let of = self.buffers[tensor.index()].usage.given_scale_of();
         of.is_some_and(|of| self.buffers[of.index()].usage.is_input())
@@ -28,7 +28,7 @@ impl Kernel {
         Some(TensorId(at as u16))
     }
 
-    /// How a tensor's numbers are encoded.
+    /// Encoding of a tensor's numbers.
     ///
     /// ```
     /// use counterflow_codegen::encoding::{Along, Encoding, Scales, Scaling};
@@ -53,7 +53,7 @@ impl Kernel {
         }
     }
 
-    /// Whether its tiles are partial sums that travel with scales.
+    /// True if its tiles are partial sums that travel with scales.
     pub(crate) fn sends_scales_of(&self, tensor: TensorId) -> bool {
         self.buffers[tensor.index()].is_scratch() && self.made_of(tensor).is_some()
     }

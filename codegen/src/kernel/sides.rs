@@ -21,7 +21,7 @@ impl Partition {
         }
     }
 
-    /// Whether its items are tiles of that shape.
+    /// True if its items are tiles of that shape.
     pub(crate) fn is_tile(&self, tile: Tile) -> bool {
         (self.row_block, self.column_block) == (Some(tile.rows), Some(tile.columns))
     }
@@ -31,14 +31,14 @@ impl Partition {
         Side::ALL.into_iter().find(|side| self.dim(*side) == dim)
     }
 
-    /// Which side its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in every
-    /// chunk, also where ranks divide that elsewhere.
+    /// Side that its chunks divide: its rows if ranks divide those, or else its columns. Its other side is whole in
+    /// every chunk, also where ranks divide that elsewhere.
     pub(crate) fn chunked_side(&self, chunked: impl Fn(DimId) -> bool) -> Option<Side> {
         let mut sides = Side::ALL.into_iter().filter(|_| !self.across);
         sides.find(|side| chunked(self.dim(*side)))
     }
 
-    /// In which of its chunks the items are that hold a side of one of another partition's items.
+    /// Chunks whose items hold a side of one of another partition's items.
     pub(crate) fn chunk_of(
         &self,
         (items, side): (&Partition, Side),
@@ -54,7 +54,7 @@ impl Partition {
     }
 }
 
-/// In which chunk of a partition something is.
+/// Chunk of a partition that something is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WhichChunk {
     /// There is only one.
@@ -78,7 +78,7 @@ impl Axis {
 }
 
 impl Kernel {
-    /// Whether a dimension is divided over the ranks.
+    /// True if a dimension is divided over the ranks.
     ///
     /// ```
     /// # use counterflow_codegen::{lower::lower, program::{PartitionId, Side}, variant::Variant};
@@ -94,7 +94,7 @@ impl Kernel {
         self.dims[usize::from(dim.0)].chunked
     }
 
-    /// Whether the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
+    /// True if the chunk that a partition's item is in says which shard of a tensor's side its box is in: that side, or the
     /// blocks of it, are what the partition's chunks divide.
     pub(crate) fn is_shard_of(&self, partition: PartitionId, tensor: TensorId, side: Side) -> bool {
         let buffer = &self.buffers[tensor.index()];
@@ -122,15 +122,14 @@ impl Kernel {
         partition.chunked_side(|dim| self.is_chunked(dim))
     }
 
-    /// Whether the chunks of a partition divide this side of it.
+    /// True if the chunks of a partition divide this side of it.
     pub fn is_chunked_along(&self, partition: PartitionId, side: Side) -> bool {
         self.chunked_side(partition) == Some(side)
     }
 
-    /// What the chunks of a dimension have whole multiples of: where it is some tensor's columns, the elements of 16 bytes,
-    /// so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks, what those ask
-    /// for; and
-    /// where it is the columns of one that a launch makes scales of, their blocks.
+    /// Number that the chunks of a dimension are multiples of: where it is some tensor's columns, the elements of 16
+    /// bytes, so that every chunk of a row starts where TMA can; where it is the rows of one with scales of blocks,
+    /// what those ask for; and where it is the columns of one that a launch makes scales of, their blocks.
     pub(crate) fn chunk_unit(&self, dim: DimId) -> u32 {
         let rows_of =
             |buffer: &&super::Buffer| buffer.columns == dim && !buffer.usage.is_repeated();

@@ -20,9 +20,9 @@ pub(crate) enum Turn<'a> {
         waits: &'a [Op],
         /// The sum.
         sum: &'a Op,
-        /// Which slots.
+        /// Slots that are loaded.
         slots: &'a Pick,
-        /// Whether this rank's own term is added in this rank's turn, which waits for nothing.
+        /// True if this rank's own term is added in this rank's turn, which waits for nothing.
         own: bool,
     },
 }
@@ -66,7 +66,7 @@ impl Kernel {
         }
     }
 
-    /// Whether an op waits for the cells of each of these ranks, one rank after another.
+    /// True if an op waits for the cells of each of these ranks, one rank after another.
     fn waits_for_each(&self, op: &Op, ranks: &Pick) -> bool {
         let OpKind::Wait { cells, .. } = &op.kind else {
             return false;

@@ -84,7 +84,7 @@ fn order_in(world: u32, var: Var, order: &mut RankOrder) -> Result<(), Var> {
     Ok(())
 }
 
-/// Where the loop is, or the first statement of the item that it is in.
+/// Place of the loop, or of the first statement of the item that it is in.
 fn found_at(block: &Block, wanted: Var) -> Option<Loc> {
     match block {
         Block::ForRanks { at, var, body, .. } => match *var == wanted {

@@ -78,7 +78,7 @@ fn of_another_world(table: &RankTable, world: u32, at: Loc) -> Diagnostic {
     )
 }
 
-/// Whether `#[comm]` CTAs may be called that: a plain name, and not what reports call another role or the host.
+/// True if `#[comm]` CTAs may be called that: a plain name, and not what reports call another role or the host.
 fn names_a_role(name: &str) -> bool {
     const TAKEN: [&str; 4] = ["gemm", "spare_warps", "copy_engine", "host"];
     let mut letters = name.chars();

@@ -111,7 +111,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Where the open choice was declared.
+    /// Place at which the open choice was declared.
     pub(super) fn at(&self, choice: Choice, otherwise: Loc) -> Loc {
         match choice {
             Choice::Fixed(_) => otherwise,

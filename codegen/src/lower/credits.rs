@@ -23,7 +23,7 @@ const AFTER_ME: RankOrder = RankOrder::FromMe {
     but_last: Vec::new(),
 };
 
-/// Which roles access a buffer.
+/// Roles that access a buffer.
 #[derive(Default)]
 struct Touched {
     remote_write: Option<OpId>,

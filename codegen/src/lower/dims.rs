@@ -20,7 +20,7 @@ pub(super) struct Matched {
 }
 
 impl Matched {
-    /// Whether a dimension is divided over the ranks.
+    /// True if a dimension is divided over the ranks.
     pub fn is_chunked(&self, dim: DimId) -> bool {
         self.dims[usize::from(dim.0)].chunked
     }
@@ -287,8 +287,8 @@ fn shaped(program: &Program, classes: &Classes, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Which sizes count the blocks of others: the rows or columns of scales. An operand's rows are the columns of its scales of
-/// 1×128.
+/// Sizes that count the blocks of others: the rows or columns of scales. An operand's rows are the columns of its
+/// scales of 1×128.
 fn of_blocks(program: &Program, classes: &mut Classes) -> HashMap<usize, usize> {
     let mut blocks: Vec<((TensorId, Side), (TensorId, Side))> = Vec::new();
     for (tensor, id) in program.tensors.iter().zip(0..) {
@@ -401,7 +401,7 @@ fn name_dims(
     (dims, ids)
 }
 
-/// Which tensors have contiguous rows, by the part they play in dots.
+/// Tensors that have contiguous rows, by the part they play in dots.
 fn layouts(
     program: &Program,
     variant: &Variant,
@@ -486,7 +486,7 @@ impl Scan<'_> {
         self.covered(place, Usage::read_along);
     }
 
-    /// The same of a place that a copy moves.
+    /// Unites the sides of a place that a copy moves.
     fn copied(&mut self, place: &Place) {
         self.covered(place, Usage::copied_along);
     }

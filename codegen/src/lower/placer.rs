@@ -10,7 +10,7 @@ use crate::rank::RankExpr;
 use crate::value::{AccId, ScalarFn, Value};
 use std::collections::HashSet;
 
-/// How several `#[comm]` loops become roles.
+/// Way in which several `#[comm]` loops become roles.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Comm {
     /// One role, whose CTAs run one loop after another.
@@ -26,7 +26,7 @@ pub(super) struct Placed {
     pub locs: Vec<Loc>,
 }
 
-/// What a loop variable is, inside its loop.
+/// Meaning of a loop variable inside its loop.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Bound {
     Rank,
@@ -109,17 +109,17 @@ impl Placer<'_> {
     }
 }
 
-/// How a statement uses a place of data.
+/// Use of a place of data by a statement.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,
-    /// What a copy reads.
+    /// Source of a copy.
     CopyFrom,
-    /// What a copy writes.
+    /// Destination of a copy.
     Copy,
-    /// What is computed.
+    /// Destination of a computed value.
     Store,
-    /// What is computed and added to what is there.
+    /// Destination that a computed value is added to.
     Add,
 }
 

@@ -38,11 +38,9 @@ pub fn band(kernel: &Kernel, machine: &Machine) -> Option<Band> {
     if moves || !one_role || !three || !wide {
         return None;
     }
-    let known = [(Machine::h200(), H200), (Machine::h100(), H100)];
-    let known = known
-        .into_iter()
-        .find(|(known, _)| known.name == machine.name);
-    known.map(|(_, band)| band)
+    let known = [("H200", H200), ("H100", H100)].into_iter();
+    let mut known = known.filter(|(name, _)| machine.gpu.contains(name));
+    known.next().map(|(_, band)| band)
 }
 
 const H200: Band = Band {

@@ -1,8 +1,8 @@
 //! The cost of steps that use no link.
 
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::machine::Machine;
-use crate::order::Chosen;
+use crate::machine::{Machine, wave};
+use crate::order::{Chosen, TileOrder};
 use crate::plan::Plan;
 use crate::program::ScaleBlock;
 use crate::region::Rectangle;
@@ -34,6 +34,7 @@ struct Item<'a> {
     /// Its tiling, if an architecture computes it.
     tiling: Option<&'a Tiling>,
     grid: (u32, u32),
+    order: Option<TileOrder>,
     /// Whether consecutive items are below each other, so that they share columns. Otherwise they share rows.
     down: bool,
 }
@@ -103,6 +104,7 @@ impl<'a> Costs<'a> {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
                         tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
+                        order: Some(*order),
                         down: some.count > 1 && column(0) == column(1),
                     };
                     self.ops(body, item);
@@ -179,13 +181,16 @@ impl<'a> Costs<'a> {
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
         let by_rows = [a, b].map(|of| self.kernel.buffers[of.tensor.index()].mn_major);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
+        let alike = (x(1).come, w(1, Neighbour::Other).come);
+        let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
+        let feeds = [feeds[0], feeds[1] + self.from_memory(item, alike, depth)];
         let latency = if split > 2 {
-            machine.shared_step_latency
+            machine.sm.shared_step_latency
         } else {
-            machine.step_latency
+            machine.sm.step_latency
         };
         let stages = f64::from(self.plan.grid.stages.max(1));
-        let chain = steps * latency.max(machine.stage_latency / stages);
+        let chain = steps * latency.max(machine.sm.stage_latency / stages);
         let multiplied = steps * self.promoted(tensor / steps, tiling);
         let [in_step, apart] = feeds.map(|line| {
             let feed = line * k * f64::from(dtype.bytes());
@@ -194,13 +199,13 @@ impl<'a> Costs<'a> {
         let meet = if self.gemm.cluster == (1, 1) {
             0.0
         } else {
-            steps * machine.meeting
+            steps * machine.sm.meeting
         };
         // The mean over the steps of a launch.
-        let done = steps * self.plan.grid.rounds as f64 / machine.apart;
+        let done = steps * self.plan.grid.rounds as f64 / machine.sm.apart;
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
-        let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.exchange;
+        let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.sm.exchange;
         let overhead = if first { self.overhead(tiling) } else { 0.0 };
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
@@ -218,14 +223,14 @@ impl<'a> Costs<'a> {
             f64::from(promotion.count()) * tiling.map_or(1.0, |it| it.multiplies().len() as f64);
         let elements = f64::from(promotion.together * BLOCK_ROWS * promotion.n);
         let machine = self.machine;
-        let between = machine.promotion_latency + elements / machine.promotion;
+        let between = machine.sm.promotion_latency + elements / machine.sm.promotion;
         let alone = f64::from(cta.mode().warpgroups());
-        let own = tensor / machine.promoted_rate / count / alone;
+        let own = tensor / machine.sm.promoted_rate / count / alone;
         let piece = match cta.mode() {
             Mode::Cooperative => (alone * own).max(own + between),
             Mode::PingPong => own + between,
         };
-        let pieces = count * (piece + machine.piece_latency);
+        let pieces = count * (piece + machine.sm.piece_latency);
         let scales = match tiling.map_or(&[][..], Tiling::scales) {
             [] => 0.0,
             all => {
@@ -240,9 +245,9 @@ impl<'a> Costs<'a> {
                     .map(|scale| (scale.side / scale.alike()).saturating_sub(2))
                     .sum();
                 let blocks = alone * f64::from(promotion.blocks);
-                machine.scales
-                    + blocks * f64::from(read) * machine.scale_on_n
-                    + f64::from(across * promotion.blocks) * machine.scale_across
+                machine.sm.scales
+                    + blocks * f64::from(read) * machine.sm.scale_on_n
+                    + f64::from(across * promotion.blocks) * machine.sm.scale_across
             }
         };
         pieces + scales
@@ -268,7 +273,7 @@ impl<'a> Costs<'a> {
     fn feeds(&self, item: Item<'_>, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
-        let rate = machine.l2_pair / if self.paired() { 2.0 } else { 1.0 };
+        let rate = machine.sm.l2_pair / if self.paired() { 2.0 } else { 1.0 };
         let [(x, w), apart] = read;
         let common = match self.in_common(item) {
             _ if by_rows => 0.0,
@@ -277,7 +282,7 @@ impl<'a> Costs<'a> {
             [false, false] => 0.0,
         };
         let taken_in = if clustered {
-            whole / machine.cluster_sm
+            whole / machine.sm.cluster_sm
         } else {
             0.0
         };
@@ -285,13 +290,30 @@ impl<'a> Costs<'a> {
         let in_step = match (by_rows, clustered) {
             (false, _) => rate,
             (true, true) => alone,
-            (true, false) => alone * machine.in_step_by_rows,
+            (true, false) => alone * machine.sm.in_step_by_rows,
         };
         [
             (x + w - common / 2.0) / in_step,
             (apart.0 + apart.1) / alone,
         ]
         .map(|read| read.max(taken_in))
+    }
+
+    /// Seconds in which device memory delivers a byte of each line of all tiles that CTAs multiply at the same time: the lines that
+    /// several of them read come once. It adds to the time that reads through L2 take: CTAs that are apart wait for memory in
+    /// turn. A line has `depth` bytes; operands that L2 holds come once a launch.
+    fn from_memory(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
+        let Some(order) = item.order else {
+            return 0.0;
+        };
+        let lines =
+            |(down, across): (u32, u32)| f64::from(down) * rows + f64::from(across) * columns;
+        let wave = lines(wave(self.plan.grid.gemm.max(1), item.grid, order));
+        let rounds = match lines(item.grid) * depth <= self.machine.l2_bytes {
+            true => self.plan.grid.rounds.max(1) as f64,
+            false => 1.0,
+        };
+        wave / rounds / self.machine.memory
     }
 
     /// CTAs of a rank that multiply.
@@ -305,7 +327,7 @@ impl<'a> Costs<'a> {
     /// are staggered and there is another tile to work on.
     fn overhead(&self, tiling: Option<&Tiling>) -> f64 {
         let (Some(tiling), Some(cta)) = (tiling, &self.plan.cta) else {
-            return self.machine.tile_overhead;
+            return self.machine.sm.tile_overhead;
         };
         let grid = &self.plan.grid;
         let alone = grid.tiles * u64::from(tiling.split()) <= u64::from(grid.gemm);
@@ -313,16 +335,16 @@ impl<'a> Costs<'a> {
         let blocks = tiling.sides(tile.rows, tile.columns).0 / BLOCK_ROWS;
         let subtiles = if tiling.swapped() && (alone || !cta.staggered()) {
             let each = tiling.subtiles().div_ceil(tiling.split());
-            f64::from(each) * self.machine.subtile_overhead
+            f64::from(each) * self.machine.sm.subtile_overhead
         } else {
             0.0
         };
         match (cta.mode(), alone) {
-            (Mode::Cooperative, _) => self.machine.tile_overhead + subtiles,
-            (Mode::PingPong, _) if tiling.split() > 1 => self.machine.tile_overhead,
-            (Mode::PingPong, true) => self.machine.tile_overhead * f64::from(blocks),
+            (Mode::Cooperative, _) => self.machine.sm.tile_overhead + subtiles,
+            (Mode::PingPong, _) if tiling.split() > 1 => self.machine.sm.tile_overhead,
+            (Mode::PingPong, true) => self.machine.sm.tile_overhead * f64::from(blocks),
             (Mode::PingPong, false) if blocks == 2 => 0.0,
-            (Mode::PingPong, false) => self.machine.tile_overhead,
+            (Mode::PingPong, false) => self.machine.sm.tile_overhead,
         }
     }
 
@@ -367,7 +389,7 @@ impl<'a> Costs<'a> {
 
     /// The highest rate of a tile's operands, in bytes a second: each CTA that shares its steps reads its part.
     pub(super) fn operand_rate(&self) -> f64 {
-        self.machine.l2_pair * f64::from(self.gemm.split)
+        self.machine.sm.l2_pair * f64::from(self.gemm.split)
     }
 
     /// Bytes that device memory could deliver in the time of an operand's bytes, if several CTAs each request them.

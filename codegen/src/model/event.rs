@@ -25,17 +25,17 @@ use crate::program::CounterId;
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Event {
-    /// On which rank.
+    /// Rank of the event.
     pub rank: u16,
-    /// In which role.
+    /// Role of the event.
     pub role: u16,
-    /// By which of [`Timeline::lanes`](super::Timeline::lanes).
+    /// Lane, of [`Timeline::lanes`](super::Timeline::lanes).
     pub lane: u16,
     /// True if the lane did other work meanwhile, as it does while tiles are stored.
     pub overlapped: bool,
     /// Kind of the event.
     pub kind: EventKind,
-    /// For which op of the kernel.
+    /// Op of the kernel.
     pub op: OpId,
     /// The other rank of a transfer, or [`EVERYWHERE`](super::volume::EVERYWHERE); otherwise the rank itself.
     pub peer: u16,
@@ -78,7 +78,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Its name in traces.
+    /// Name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             EventKind::Dot => "dot",
@@ -109,7 +109,7 @@ impl EventKind {
 /// [`Event`] has an example.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Flow {
-    /// Of which counter.
+    /// Counter that is signalled.
     pub counter: CounterId,
     /// True if lowering inferred that counter.
     pub credit: bool,
@@ -119,7 +119,7 @@ pub struct Flow {
     pub overlapped: bool,
     /// Time of sending, in seconds.
     pub sent: f64,
-    /// To which rank and lane.
+    /// Rank and lane that receive.
     pub to: (u16, u16),
     /// End of the wait, in seconds.
     pub met: f64,

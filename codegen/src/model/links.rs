@@ -15,7 +15,7 @@ use super::volume::EVERYWHERE;
 /// Bytes of a packet.
 pub(super) const PACKET: u64 = 256 << 10;
 
-/// How bytes travel.
+/// Path of bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Path {
     /// Bytes a second on an idle link.
@@ -43,7 +43,7 @@ pub(super) struct Transfer {
     pub start: Ps,
 }
 
-/// When each server has finished its queue.
+/// Time at which each server has finished its queue.
 pub(super) struct Servers {
     out: Vec<Ps>,
     into: Vec<Ps>,

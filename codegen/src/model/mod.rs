@@ -21,7 +21,10 @@ pub mod trace;
 pub mod volume;
 mod workers;
 
-pub use crate::machine::Machine;
+pub use crate::machine::{
+    Curve, FORMAT, Link, Machine, Number, Probed, ProductTime, Profile, Refused, Sm, Source,
+    Sustained, shipped,
+};
 pub use band::{Band, band};
 pub use event::{Event, EventKind, Flow};
 pub use joined::joined;

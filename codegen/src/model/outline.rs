@@ -19,7 +19,7 @@ use crate::region::{Owner, Rectangle};
 use crate::shape::{Extent, Geometry, Shape};
 use std::sync::Arc;
 
-/// What is known of a plan before it is unrolled or verified.
+/// Facts about a plan before it is unrolled or verified.
 ///
 /// ```
 /// use counterflow_codegen::model::{Machine, Outline, outline, seconds};

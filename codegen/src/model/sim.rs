@@ -60,7 +60,7 @@ pub(super) struct Sim<'a> {
     switch: f64,
     pub agents: Vec<AgentState>,
     pub workers: Vec<Worker>,
-    /// How much has arrived at each cell.
+    /// Arrivals at each cell.
     pub cells: Vec<u32>,
     pub waiting: Map<usize, Vec<Waiting>>,
     /// Operand blocks that have been read from memory: rank, buffer, first row, first column.
@@ -71,7 +71,7 @@ pub(super) struct Sim<'a> {
     transfers: Vec<Transfer>,
     /// Free entries of `transfers`.
     over: Vec<u32>,
-    /// Whether events are kept. With millions of events, keeping them takes most of the time.
+    /// True if events are kept. With millions of events, keeping them takes most of the time.
     keeps: bool,
     events: Vec<Event>,
     flows: Vec<Flow>,

@@ -13,9 +13,9 @@ pub(super) fn launch(machine: &Machine, kernel: &Kernel, grid: Grid) -> f64 {
         .gemm()
         .map_or(0.0, |kind| f64::from(kind.ctas()).log2());
     let latency = if dependent_launch {
-        machine.dependent_launch_latency
+        machine.sm.dependent_launch_latency
     } else {
-        machine.launch_latency
+        machine.sm.launch_latency
     };
-    latency + doublings * machine.cluster_launch
+    latency + doublings * machine.sm.cluster_launch
 }

@@ -5,16 +5,16 @@ use super::event::EventKind;
 use crate::kernel::{Kernel, RoleKind};
 use crate::plan::Plan;
 
-/// What is timed.
+/// Subject of the timing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The whole kernel.
     Whole,
-    /// Its GEMM alone, without waits and transfers.
+    /// The kernel's GEMM alone, without waits and transfers.
     GemmAlone,
 }
 
-/// Which items of an agent have been claimed and done.
+/// Items of an agent that have been claimed and done.
 #[derive(Clone, Default)]
 pub(super) struct AgentState {
     pub next: u32,
@@ -36,7 +36,7 @@ pub(super) struct Worker {
     pub then: Option<u32>,
     pub cursor: u32,
     pub end: u32,
-    /// Its item, and how many items must be done before it may start.
+    /// Item of the agent, and the number of items that must be done before it may start.
     pub item: Option<(u32, u32)>,
     /// No dot of the item has run yet.
     pub fresh: bool,
@@ -48,11 +48,11 @@ pub(super) struct Worker {
 
 /// The outcome of a step.
 pub(super) enum Did {
-    /// It is done.
+    /// A step that is done.
     Step,
-    /// It takes until a later action.
+    /// A step that takes until a later action.
     Started,
-    /// It cannot start yet.
+    /// A step that cannot start yet.
     Blocked(EventKind),
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Store {
     /// The agent and the item whose stores it makes.
     pub of: Option<(u32, u32)>,
     pub cursor: u32,
-    /// How far the worker has handed over.
+    /// Number of items that the worker has handed over.
     pub limit: u32,
     /// The worker has handed over all of the item.
     pub closed: bool,
@@ -115,7 +115,7 @@ pub(super) struct Store {
     pub awaited: bool,
 }
 
-/// How many lanes of a rank start in a role.
+/// Number of lanes of a rank that start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
         // CTAs that split the K of each tile are one worker. If a cluster has a tile outside, fewer have one.

@@ -18,8 +18,8 @@ const GIB: f64 = (1 << 30) as f64;
 /// bytes): by stores to each rank, and also by a store to every rank alone or a sum in the switch alone. Published, not measured
 /// by us.
 pub const UNICAST: f64 = 320.0 * GIB;
-/// The same where one kernel sums in the switch and stores the sums to every rank. That source gives it 480 GiB, which is more than
-/// NVLink 4 carries in a direction, so this is what the link carries.
+/// Bytes a second where one kernel sums in the switch and stores the sums to every rank. That source gives it 480
+/// GiB, which is more than NVLink 4 carries in a direction, so this is what the link carries.
 pub const IN_SWITCH: f64 = 450e9;
 
 /// The published rate of what goes through the switch, where a kernel sums there, stores to every rank, or both.
@@ -27,7 +27,7 @@ const fn published_rate(sums: bool, stores: bool) -> f64 {
     if sums && stores { IN_SWITCH } else { UNICAST }
 }
 
-/// The same of a kernel as it is written. A copy engine has no multicast.
+/// Bytes a second of a kernel as it is written. A copy engine has no multicast.
 pub(super) fn rate(kernel: &Kernel) -> f64 {
     let (mut sums, mut stores) = (false, false);
     for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
@@ -59,7 +59,7 @@ const ALL_REDUCES: [(f64, f64, f64); 4] = [
 /// Ways of a statement's bytes through the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The same bytes to every other rank: one store to all.
+    /// The same bytes go to every other rank: one store to all.
     Everywhere,
     /// Partial sums to the rank that adds them: one sum of every rank's copy.
     Sum,
@@ -74,12 +74,12 @@ pub enum Way {
 pub struct Brings {
     /// Bytes that the busiest rank sends and receives by unicast.
     pub unicast: [u64; 2],
-    /// The same through the switch, where that is possible.
+    /// Bytes through the switch, where that is possible.
     pub switch: [u64; 2],
     /// Seconds of the busier direction of that rank's link at [`UNICAST`].
     pub before: f64,
-    /// The same through the switch, at best and if its links are no faster for it: at [`IN_SWITCH`] where the launch both sums there
-    /// and stores to every rank, otherwise twice at [`UNICAST`].
+    /// Seconds through the switch, at best and if its links are no faster for it: at [`IN_SWITCH`] where the launch
+    /// both sums there and stores to every rank, otherwise twice at [`UNICAST`].
     pub after: [f64; 2],
 }
 
@@ -94,11 +94,11 @@ pub struct Multicast {
     pub all_reduce: Option<[f64; 3]>,
 }
 
-/// What a statement moves of one rank's memory, or into it.
+/// Bytes of one rank's memory that a statement moves.
 #[derive(Default)]
 struct Moves {
     way: Option<Way>,
-    /// Whether the switch sums, and whether it stores to every rank, where a statement is written so.
+    /// True where a statement is written so that the switch sums, and so that it stores to every rank.
     written: [bool; 2],
     /// By rank: sent and received, by unicast and through the switch.
     unicast: Vec<[u64; 2]>,
@@ -211,7 +211,7 @@ fn alike(kernel: &Kernel, plan: &Plan) -> Alike {
     all
 }
 
-/// What a step writes, with what a copy reads.
+/// Rectangle that a step writes, with the one that a copy reads.
 const fn written(step: &StepKind) -> Option<(Option<&Rectangle>, &Rectangle)> {
     match step {
         StepKind::Copy { dst, src } => Some((Some(src), dst)),
@@ -248,7 +248,7 @@ fn way(kernel: &Kernel, alike: &Alike, op: OpId, moved: Crossing, step: &StepKin
     }
 }
 
-/// Whether it is scratch of a kernel that sums over ranks: its parts are added by whom they are sent to.
+/// True if it is scratch of a kernel that sums over ranks: its parts are added by whom they are sent to.
 fn partial(kernel: &Kernel, buffer: TensorId) -> bool {
     let sums = kernel
         .buffers
@@ -295,7 +295,8 @@ impl Moves {
         }
     }
 
-    /// With what the switch would carry: a store comes back to its sender once, and a sum also reads its reader's copy.
+    /// Adds the bytes that the switch would carry: a store comes back to its sender once, and a sum also reads its
+    /// reader's copy.
     fn through_switch(mut self, world: usize) -> Moves {
         let others = (world as u64 - 1).max(1);
         let each = self.unicast.iter().map(|[sent, received]| match self.way {
@@ -334,7 +335,7 @@ impl Moves {
     }
 }
 
-/// What others published of an all-reduce as large as what every rank keeps of a sum over ranks.
+/// Figures of others for an all-reduce as large as what every rank keeps of a sum over ranks.
 fn all_reduce(kernel: &Kernel, plan: &Plan) -> Option<[f64; 3]> {
     let summed = kernel
         .buffers

@@ -55,7 +55,7 @@ use crate::plan::Plan;
 pub struct Timeline {
     /// The schedule's name, variant, shape and machine.
     pub title: String,
-    /// How many ranks.
+    /// Number of ranks.
     pub world: u32,
     /// The lanes, which are the same on every rank.
     pub lanes: Vec<Lane>,
@@ -84,9 +84,9 @@ pub struct Timeline {
 pub struct Lane {
     /// The role it starts with.
     pub role: u16,
-    /// Whether it is a CTA, which computes tiles now or later.
+    /// True if it is a CTA, which computes tiles now or later.
     pub cta: bool,
-    /// Its kind and number.
+    /// Kind and number of the lane.
     pub name: String,
 }
 

@@ -199,8 +199,8 @@ impl Volume {
             .max(average)
     }
 
-    /// The same where the switch may send one copy to every rank and add up every rank's. There the average over all ranks is no
-    /// least: what several ranks send to be added may arrive as one.
+    /// Least bytes of a link where the switch may send one copy to every rank and add up every rank's. There the
+    /// average over all ranks is no least: what several ranks send to be added may arrive as one.
     pub(super) fn least_of_a_link_by_switch(&self) -> u64 {
         let all = self.least_sent.iter().chain(&self.least_received);
         all.copied().max().unwrap_or(0)
@@ -292,7 +292,7 @@ impl Volume {
         vec![warning]
     }
 
-    /// Why each buffer's bytes are more than the least.
+    /// Reason that each buffer's bytes are more than the least.
     fn reasons(&self, kernel: &Kernel, plan: &Plan) -> Vec<String> {
         let mut reasons = Vec::new();
         let sums = |buffer: &&Buffer| buffer.usage.is_sum();

@@ -207,7 +207,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Whether this is the first read of a rectangle that begins there.
+    /// True if this is the first read of a rectangle that begins there.
     fn touches(&mut self, rank: u16, of: &Rectangle) -> bool {
         let key = (rank, of.tensor.0, of.rows.start, of.columns.start);
         self.touched.insert(key, ()).is_none()

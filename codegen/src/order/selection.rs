@@ -16,7 +16,7 @@ pub enum Cut {
     StepBy(RankExpr),
     /// The first half: of an odd number, the larger.
     FirstHalf,
-    /// What [`Cut::FirstHalf`] leaves.
+    /// The items that [`Cut::FirstHalf`] leaves.
     SecondHalf,
 }
 
@@ -24,7 +24,7 @@ pub enum Cut {
 pub const MOST_STEP: u32 = 1 << 16;
 
 impl Cut {
-    /// Its word in the language.
+    /// Word in the language.
     pub const fn word(&self) -> &'static str {
         match self {
             Cut::Skip(_) => "skip",
@@ -35,7 +35,7 @@ impl Cut {
         }
     }
 
-    /// Its number, if it has one.
+    /// Number of the step, if it has one.
     pub const fn number(&self) -> Option<&RankExpr> {
         match self {
             Cut::Skip(n) | Cut::Take(n) | Cut::StepBy(n) => Some(n),
@@ -91,7 +91,7 @@ impl Selection {
         Selection(cuts)
     }
 
-    /// Its steps.
+    /// Steps of the selection.
     pub fn cuts(&self) -> &[Cut] {
         &self.0
     }
@@ -133,7 +133,7 @@ impl Selection {
         counts.reduce(both).unwrap_or_default()
     }
 
-    /// What it leaves of `count` items. `value` gives the numbers of its steps.
+    /// Items that it leaves of `count`. `value` gives the numbers of its steps.
     pub(crate) fn left<'a, I: Int, E>(
         &'a self,
         count: I,

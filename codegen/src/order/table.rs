@@ -12,7 +12,7 @@ pub trait ByStep {
     fn at(&self, me: u32, step: u32, world: u32) -> u32;
 }
 
-/// What a closure said: the rank at each step of each rank of a world.
+/// Ranks that a closure said: the rank at each step of each rank of a world.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RankTable {
     world: u32,
@@ -40,7 +40,7 @@ impl RankTable {
         &self.ranks
     }
 
-    /// The same order in a smaller world: the ranks of that world, in the order in which they are visited. None if a rank
+    /// Order in a smaller world: the ranks of that world, in the order in which they are visited. None if a rank
     /// would not visit as many as there are.
     pub(crate) fn within(&self, world: u32) -> Option<RankTable> {
         if world == self.world {
@@ -87,7 +87,7 @@ pub enum ByClosure {
 }
 
 impl ByClosure {
-    /// Its ranks in a world. A closure is asked now.
+    /// Ranks of the order in a world. A closure is asked now.
     pub(crate) fn table(&self, world: u32) -> RankTable {
         match self {
             ByClosure::Closure(order) => RankTable::of(*order, world),

@@ -5,7 +5,7 @@ use crate::program::CounterId;
 use crate::shape::Geometry;
 use crate::unroll::{Agent, StepKind};
 
-/// How much arrives at every counter cell in one launch. A wait without a number waits for all of it.
+/// Arrivals at every counter cell in one launch. A wait without a number waits for all of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrivals {
     /// First cell of each counter within a rank's cells.
@@ -99,7 +99,7 @@ impl Arrivals {
         self.amounts[self.index(home, counter, cell)]
     }
 
-    /// How much a wait waits for in one launch.
+    /// Number of arrivals that a wait waits for in one launch.
     pub fn target(&self, home: u16, counter: CounterId, cell: u32, at_least: Option<u32>) -> u32 {
         at_least.unwrap_or_else(|| self.of(home, counter, cell))
     }

@@ -14,7 +14,7 @@ pub struct Bytes {
     pub pitch: u64,
     /// Bytes of a line.
     pub bytes: u64,
-    /// How many lines.
+    /// Number of lines.
     pub lines: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::rank::RankExpr;
 use std::fmt;
 
 impl Kernel {
-    /// Its text: variant, dimensions, buffers, partitions, counters, then what each role runs.
+    /// Text of the kernel: variant, dimensions, buffers, partitions, counters, then what each role runs.
     pub fn text(&self) -> String {
         let mut printer = Printer {
             kernel: self,
@@ -112,7 +112,7 @@ struct Printer<'a> {
     page: Page,
     /// Lines of ops without their comments, if requested.
     texts: Option<Vec<String>>,
-    /// Whether the role reaches every rank in turn, as a copy engine does, where the role is known.
+    /// True if the role reaches every rank in turn, as a copy engine does, where the role is known.
     in_turn: Option<bool>,
 }
 
@@ -363,7 +363,7 @@ impl Printer<'_> {
         self.names.cells(cells.counter, &cells.home, &cells.index)
     }
 
-    /// How every rank's memory is reached, if it is.
+    /// Words for how every rank's memory is reached, if it is.
     fn reach(&self, home: &Home, at_once: &str) -> String {
         match (home, self.in_turn) {
             (Home::Everywhere, Some(false)) => format!("   # to every rank by {at_once}"),

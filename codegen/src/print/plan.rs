@@ -7,7 +7,7 @@ use crate::program::{CounterId, PartitionId};
 use std::collections::BTreeSet;
 
 impl Plan {
-    /// Its text, under the names of the `kernel` it was planned for.
+    /// Text of the plan, under the names of the `kernel` it was planned for.
     pub fn text(&self, kernel: &Kernel) -> String {
         let mut page = Page::default();
         page.line(format!(

@@ -9,7 +9,7 @@ use crate::value::Value;
 use std::fmt;
 
 impl Program {
-    /// Its text: tensors, partitions, counters, then the loops of each role.
+    /// Text of the program: tensors, partitions, counters, then the loops of each role.
     pub fn text(&self) -> String {
         let names = Names {
             vars: self.vars.iter().map(|var| var.name.clone()).collect(),

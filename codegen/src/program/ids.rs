@@ -7,7 +7,7 @@ macro_rules! id {
         pub struct $name(pub u16);
 
         impl $name {
-            /// Its index in the table it belongs to.
+            /// Index in the table that it belongs to.
             pub const fn index(self) -> usize {
                 self.0 as usize
             }

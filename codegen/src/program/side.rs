@@ -1,11 +1,11 @@
 //! The two dimensions of a rectangle.
 
-/// Which of a rectangle's two dimensions.
+/// Dimension of a rectangle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// Its rows.
+    /// Rows.
     Rows,
-    /// Its columns.
+    /// Columns.
     Columns,
 }
 
@@ -13,7 +13,7 @@ impl Side {
     /// Both.
     pub const ALL: [Side; 2] = [Side::Rows, Side::Columns];
 
-    /// Its word in the language.
+    /// Word in the language.
     pub const fn word(self) -> &'static str {
         match self {
             Side::Rows => "rows",

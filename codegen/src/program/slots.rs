@@ -1,6 +1,6 @@
 //! Slots of scratch.
 
-/// How many slots a scratch tensor has.
+/// Number of slots of a scratch tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slots {
     /// This many.
@@ -12,7 +12,7 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// How many that is in a world of `world` ranks.
+    /// Number of slots in a world of `world` ranks.
     pub const fn count(self, world: u32) -> u32 {
         match self {
             Slots::Count(count) => count,
@@ -21,7 +21,7 @@ impl Slots {
         }
     }
 
-    /// How many memory has room for: one at least, which nobody names where there are no peers.
+    /// Slots that memory has room for: one at least, which nobody names where there are no peers.
     pub const fn room(self, world: u32) -> u32 {
         match self.count(world) {
             0 => 1,

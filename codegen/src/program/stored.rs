@@ -1,6 +1,6 @@
 //! Kinds of stores: plain, or added to memory.
 
-/// Whether a store replaces or adds.
+/// Effect of a store: it replaces or adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreMode {
     /// `=`

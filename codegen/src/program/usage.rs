@@ -21,9 +21,10 @@ pub struct Usage {
     pub placement: Placement,
     /// Contents that a launch must leave in it.
     pub at_end: AtEnd,
-    /// It has one row, which every row of an item reads: a bias.
+    /// True if the tensor has one row, which every row of an item reads: a bias.
     pub vector: bool,
-    /// Its numbers belong to another tensor. No schedule declares such a tensor; a [`Variant`](crate::variant::Variant) does.
+    /// Tensor that the numbers belong to. No schedule declares such a plane; a [`Variant`](crate::variant::Variant)
+    /// does.
     pub plane: Option<Plane>,
 }
 
@@ -41,7 +42,7 @@ pub enum TensorRole {
 /// Placement of a tensor's elements on ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// It lives in symmetric memory, so that a peer can address it.
+    /// True if the tensor is in symmetric memory, so that a peer can address it.
     pub symmetric: bool,
     /// Rows in a rank's memory.
     pub rows: HeldRows,
@@ -65,7 +66,7 @@ pub enum AtStart {
     Nothing,
     /// All of it, and its own.
     Whole,
-    /// Its shard: the chunk of rows with its number.
+    /// Shard of the tensor: the chunk of rows with the shard's number.
     Shard,
 }
 
@@ -80,7 +81,7 @@ pub enum AtEnd {
     Computed,
     /// Whatever the rank computed.
     Own,
-    /// What was there before, and every product once.
+    /// Contents from before, and every product once.
     Accumulated,
     /// The sum over ranks.
     Sum {
@@ -103,7 +104,7 @@ pub struct Plane {
 /// Meaning of the numbers of a plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbers {
-    /// Its scales.
+    /// Scales of the tensor.
     Scale(Scaling),
     /// The largest absolute value of what a rank computes of an output, before its scale: one number. What it holds before a
     /// launch counts.
@@ -194,7 +195,7 @@ impl Usage {
         }
     }
 
-    /// The same memory for numbers that belong to `of`.
+    /// Usage of the same memory for numbers that belong to `of`.
     #[must_use]
     pub(crate) const fn beside(self, of: TensorId, numbers: Numbers) -> Usage {
         Usage {
@@ -417,7 +418,7 @@ impl Usage {
         self.vector || self.plane.is_some() && !self.is_scratch()
     }
 
-    /// Its name in the language.
+    /// Name in the language.
     pub const fn name(self) -> &'static str {
         match (self.plane, self.at_end) {
             _ if self.is_scratch() => "symmetric",

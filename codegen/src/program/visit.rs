@@ -29,7 +29,7 @@ impl Program {
         outer.flat_map(Stmt::items_mut)
     }
 
-    /// Its orders by closure, with the loops that follow them.
+    /// Orders by closure, with the loops that follow them.
     pub fn closures(&self) -> impl Iterator<Item = (&Stmt, &ByClosure)> {
         self.stmts().filter_map(|stmt| {
             let StmtKind::ForRanks {

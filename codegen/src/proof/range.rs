@@ -29,7 +29,7 @@ use std::ops::RangeInclusive;
 pub struct Decided {
     /// The classes, in the order of their first shapes.
     pub classes: Vec<Class>,
-    /// What may go wrong between launches of different rows, if each of them alone is accepted.
+    /// Findings between launches of different rows, if each of them alone is accepted.
     pub between: Option<Diagnostics>,
     /// The first number of rows that was not checked, because its class would have exceeded the limit of steps.
     pub undecided: Option<u32>,
@@ -53,12 +53,12 @@ pub struct Class {
     pub first: Shape,
     /// The numbers of rows that are of this class, ascending.
     pub rows: Vec<RangeInclusive<u32>>,
-    /// How many steps all its agents take, or why it is rejected.
+    /// Number of steps of all its agents, or why it is rejected.
     pub verdict: Result<u64, Diagnostics>,
 }
 
 impl Class {
-    /// How many shapes it has.
+    /// Number of shapes of the class.
     pub fn shapes(&self) -> u64 {
         let each = |rows: &RangeInclusive<u32>| u64::from(rows.end() - rows.start()) + 1;
         self.rows.iter().map(each).sum()
@@ -73,12 +73,12 @@ impl Class {
 }
 
 impl Decided {
-    /// How many shapes have a verdict.
+    /// Number of shapes that have a verdict.
     pub fn shapes(&self) -> u64 {
         self.classes.iter().map(Class::shapes).sum()
     }
 
-    /// How many steps the accepted classes have.
+    /// Number of steps of the accepted classes.
     pub fn steps(&self) -> u64 {
         let steps = |class: &Class| class.verdict.as_ref().ok().copied();
         self.classes.iter().filter_map(steps).sum()

@@ -191,7 +191,7 @@ impl Series {
         judge(geometry.clone())
     }
 
-    /// What must hold between launches of any two shapes, checked where all their items are present.
+    /// Checks what must hold between launches of any two shapes, where all their items are present.
     fn check_launches(&self, together: Geometry) -> Result<(), Diagnostics> {
         let kernel = &self.0.kernel;
         let judge = |geometry: Geometry| {

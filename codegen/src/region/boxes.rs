@@ -31,11 +31,11 @@ pub struct Rectangle {
     pub tensor: TensorId,
     /// In whose memory.
     pub owner: Owner,
-    /// Which slot.
+    /// Slot of the tensor.
     pub slot: u16,
-    /// Which rows.
+    /// Rows of the rectangle.
     pub rows: Extent,
-    /// Which columns; of an operand, the range of K.
+    /// Columns; of an operand, the range of K.
     pub columns: Extent,
 }
 
@@ -46,11 +46,11 @@ pub struct Span {
     pub buffer: TensorId,
     /// The rank.
     pub home: u16,
-    /// Which slot.
+    /// Slot of the tensor.
     pub slot: u16,
-    /// Which rows.
+    /// Rows of the box.
     pub rows: Extent,
-    /// Which columns.
+    /// Columns of the box.
     pub columns: Extent,
 }
 
@@ -65,7 +65,7 @@ impl Rectangle {
         self.elements() * u64::from(kernel.buffers[self.tensor.index()].dtype.bytes())
     }
 
-    /// Its boxes: rank by rank, shard by shard. What is empty is one empty box of each rank.
+    /// Boxes of the rectangle: rank by rank, shard by shard. What is empty is one empty box of each rank.
     ///
     /// ```
     /// use counterflow_codegen::region::{Owner, Rectangle};
@@ -95,7 +95,7 @@ impl Rectangle {
         })
     }
 
-    /// Its part in one rank's memory, over all shards.
+    /// Part in one rank's memory, over all shards.
     pub const fn on(self, rank: u16) -> Span {
         Span {
             buffer: self.tensor,
@@ -147,7 +147,7 @@ fn common([to, from]: [Span; 2], [to_first, from_first]: [u32; 2]) -> (Span, Spa
 }
 
 impl Span {
-    /// How many elements.
+    /// Number of elements.
     pub fn elements(&self) -> u64 {
         u64::from(self.rows.len()) * u64::from(self.columns.len())
     }

@@ -6,13 +6,13 @@ use crate::kernel::Kernel;
 use crate::program::{Side, TensorId, Usage};
 
 impl Kernel {
-    /// What a product reads of the scales of an operand's blocks, if it has some: those of its rows and of its range of K.
+    /// Scales of an operand's blocks that a product reads, if it has some: those of its rows and of its range of K.
     pub(crate) fn operand_scales(&self, operand: &Rectangle) -> Option<Rectangle> {
         let (scale, block) = self.block_scale(operand.tensor)?;
         Some(self.of_blocks(scale, block.rows(), operand))
     }
 
-    /// What a store of a tile writes of the scales of its 1×128 blocks, or a sum reads, if stores compute some.
+    /// Scales of a tile's 1×128 blocks that a store writes, or a sum reads, if stores compute some.
     pub(crate) fn tile_scales(&self, tile: &Rectangle) -> Option<Rectangle> {
         Some(self.of_blocks(self.made_of(tile.tensor)?, ScaleBlock::Line.rows(), tile))
     }

@@ -5,7 +5,7 @@ use super::Extent;
 /// Rows and columns.
 type Rectangle = [Extent; 2];
 
-/// Whether the pieces together have all rows and columns of a rectangle, however they overlap.
+/// True if the pieces together have all rows and columns of a rectangle, however they overlap.
 ///
 /// ```
 /// use counterflow_codegen::shape::{Extent, covers};
@@ -43,7 +43,7 @@ pub fn covers(pieces: impl IntoIterator<Item = Rectangle>, all: Rectangle) -> bo
     left.is_empty()
 }
 
-/// What is above, below, left and right of a piece. None if the two share nothing.
+/// Rectangles above, below, left and right of a piece. None if the two share nothing.
 fn without([rows, columns]: Rectangle, [of_rows, of_columns]: Rectangle) -> Option<[Rectangle; 4]> {
     if !rows.overlaps(of_rows) || !columns.overlaps(of_columns) {
         return None;

@@ -4,7 +4,7 @@ use super::{Geometry, Shape};
 use crate::kernel::{Buffer, DimId, Kernel, OpKind, Partition, visit};
 
 impl Geometry {
-    /// Whether a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
+    /// True if a buffer has no elements, on any rank: an operand of a product of depth 0, or the scales of its blocks.
     pub(crate) fn is_empty(&self, buffer: &Buffer) -> bool {
         let mut sides = [buffer.rows, buffer.columns].into_iter();
         sides.any(|dim| self.size(dim) == 0)
@@ -28,7 +28,7 @@ impl Shape {
 }
 
 impl Kernel {
-    /// Whether products multiply along that size, or it counts the blocks of one along which they do.
+    /// True if products multiply along that size, or it counts the blocks of one along which they do.
     pub(crate) fn is_depth(&self, dim: DimId) -> bool {
         let dim = self.counted_by(dim);
         let mut found = false;
@@ -42,7 +42,7 @@ impl Kernel {
         found
     }
 
-    /// Whether a launch may have 0 of that size: products are along it, no item is a part of it, and all that is along it each
+    /// True if a launch may have 0 of that size: products are along it, no item is a part of it, and all that is along it each
     /// rank is given by itself. What is moved or stored would be along it at its other end.
     pub(crate) fn may_be_empty(&self, dim: DimId) -> bool {
         let of = self.counted_by(dim);

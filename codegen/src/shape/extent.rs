@@ -30,7 +30,7 @@ impl Extent {
         };
         Extent { start, end }
     }
-    /// It, divided at each multiple of `each` behind `first`. What is empty is one part.
+    /// Parts of the extent, divided at each multiple of `each` behind `first`. What is empty is one part.
     pub(crate) fn divided(
         self,
         first: u32,
@@ -50,7 +50,7 @@ impl Extent {
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
-    /// Whether it has all of another one.
+    /// True if it has all of another one.
     pub const fn contains(self, other: Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }

@@ -5,7 +5,7 @@ use crate::encoding::SCALES_LINE;
 use crate::kernel::Buffer;
 
 impl Geometry {
-    /// How many chunks of its rows a rank holds in each slot of a buffer: its own, or all.
+    /// Number of chunks of its rows that a rank holds in each slot of a buffer: its own, or all.
     pub fn held_chunks(&self, buffer: &Buffer) -> u32 {
         match buffer.chunk_only() {
             true => 1,
@@ -22,7 +22,7 @@ impl Geometry {
         )
     }
 
-    /// The same in the largest launch of the series.
+    /// Contiguous lines in the largest launch of the series.
     pub(crate) fn most_contiguous(&self, buffer: &Buffer) -> u32 {
         adjacent(
             buffer,

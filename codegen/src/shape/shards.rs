@@ -18,7 +18,7 @@ impl Geometry {
         shard
     }
 
-    /// Whether some items may be in several shards.
+    /// True if some items may be in several shards.
     pub(crate) fn is_across(&self) -> bool {
         let mut partitions = self.partitions.iter();
         partitions.any(|partition| partition.across && self.chunks(partition.rows) > 1)

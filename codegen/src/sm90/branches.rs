@@ -5,7 +5,7 @@ use crate::kernel::{Block, Kernel, Op, OpKind};
 use crate::program::{Loc, Var};
 use crate::rank::Cond;
 
-/// The same blocks, where each item does without branches on ranks that are bound outside of it.
+/// Lifts branches out of items: each item does without branches on ranks that are bound outside of it.
 pub(super) fn lifted(kernel: &Kernel, body: &[Block]) -> Vec<Block> {
     body.iter().flat_map(|block| one(kernel, block)).collect()
 }
@@ -107,7 +107,7 @@ fn asked(kernel: &Kernel, body: &[Op], inner: &mut Vec<Var>) -> Option<(Cond, Lo
     })
 }
 
-/// What an item does if it is known whether a condition holds.
+/// Ops of an item if it is known whether a condition holds.
 fn taken(body: &[Op], known: &Cond, holds: bool) -> Vec<Op> {
     let mut ops = Vec::new();
     for op in body {

@@ -219,7 +219,7 @@ fn once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
     found.into_iter().filter(|one| new(one)).collect()
 }
 
-/// Where a role's first statement was written.
+/// Place of a role's first statement.
 fn first(kernel: &Kernel, role: &Role) -> Option<Loc> {
     role.body.iter().find_map(|block| kernel.block_loc(block))
 }
@@ -228,7 +228,7 @@ fn role(kernel: &Kernel, is: impl Fn(RoleKind) -> bool) -> Option<usize> {
     kernel.roles.iter().position(|role| is(role.kind))
 }
 
-/// What the CTAs of the role of that index do first, in words.
+/// Description of what the CTAs of the role of that index do first.
 fn first_words(comm: &Comm, at: usize, moves: &Work) -> String {
     let which = which_ctas(at);
     let what = match moves_data(&moves.body) {
@@ -241,7 +241,7 @@ fn first_words(comm: &Comm, at: usize, moves: &Work) -> String {
     }
 }
 
-/// What those compute, if they do.
+/// Description of what those compute, if they do.
 fn computing_words(at: usize, moved: bool) -> String {
     let which = if moved { "Then they" } else { which_ctas(at) };
     format!("{which} compute tiles without a product.")
@@ -262,7 +262,7 @@ fn which_ctas(at: usize) -> &'static str {
     }
 }
 
-/// Whether this is a CTA of the role that moves data of that index.
+/// Test for a CTA of the role that moves data of that index.
 fn of_role(comm: &Comm, at: usize) -> Test {
     let end = Test::Less(Expr::Block, comm.before(at + 1));
     match at {
@@ -274,13 +274,13 @@ fn of_role(comm: &Comm, at: usize) -> Test {
     }
 }
 
-/// What a role does before its join.
+/// Blocks of a role before its join.
 fn head(role: &Role) -> &[Block] {
     let join = role.body.iter().position(|block| *block == Block::Join);
     &role.body[..join.unwrap_or(role.body.len())]
 }
 
-/// What it does after: by then all CTAs are at their end.
+/// Blocks of a role after its join: by then all CTAs are at their end.
 fn after_join(role: &Role) -> &[Block] {
     let join = role.body.iter().position(|block| *block == Block::Join);
     &role.body[join.unwrap_or(role.body.len())..]
@@ -312,7 +312,7 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
     (!roles.is_empty()).then_some(Comm { roles, join_late })
 }
 
-/// Whether one of those roles waits for the GEMM, or for a role that does. Credits are granted before a role's items or
+/// True if one of those roles waits for the GEMM, or for a role that does. Credits are granted before a role's items or
 /// after the launch, whoever grants them: nobody waits for an item there.
 fn wait_for_gemm(kernel: &Kernel, mut roles: BTreeSet<usize>) -> bool {
     let data = |cells: &Cells| kernel.counters[cells.counter.index()].purpose == Purpose::Data;

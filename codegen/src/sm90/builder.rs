@@ -9,13 +9,13 @@ use crate::program::{CounterId, Loc, Side};
 use crate::tiling::Tiling;
 use crate::warp::{Buffer, Comm, Epilogue, Expr, Map, OrderTable};
 
-/// What every step of lowering needs.
+/// State that every step of lowering needs.
 pub(super) struct Builder<'a> {
     pub kernel: &'a Kernel,
     pub cta: &'a Cta,
-    /// What a stage holds, if tiles are computed.
+    /// Contents of a stage, if tiles are computed.
     pub stage: Option<Buffer>,
-    /// What is the same in all loops over tiles, and so has a name for all warps.
+    /// Names that all warps share: what is the same in all loops over tiles.
     pub alike: Alike,
     pub comm: Option<Comm>,
     pub counters: Counters,
@@ -26,7 +26,7 @@ pub(super) struct Builder<'a> {
     pub found: Vec<Diagnostic>,
 }
 
-/// Which sizes all loops over tiles have in common.
+/// Sizes that all loops over tiles have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Alike {
     /// Columns of their tiles' grids, of every chunk.
@@ -98,7 +98,7 @@ impl Builder<'_> {
         self.tile_rows(tiling) * columns * all[tiling].widest()
     }
 
-    /// How many share the steps of a tile.
+    /// Number of CTAs that share the steps of a tile.
     pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())
     }

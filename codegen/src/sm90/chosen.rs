@@ -6,7 +6,7 @@ use crate::rank::RankExpr;
 use crate::warp::{Expr, Node};
 
 impl Walk<'_, '_> {
-    /// Which of `count` items the loop visits. What that takes has names.
+    /// Item that the loop visits, of `count`. What that takes has names.
     pub(super) fn chosen(
         &mut self,
         nodes: &mut Vec<Node>,

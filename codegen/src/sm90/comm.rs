@@ -243,7 +243,7 @@ impl Walk<'_, '_> {
         self.each_box(note, of_blocks, body)
     }
 
-    /// What is done with each box of a batch, or with the one of its scales.
+    /// Repeats work for each box of a batch, or does it for the one of its scales.
     fn each_box(&self, note: Node, one: bool, body: Vec<Node>) -> Vec<Node> {
         match one {
             true => [vec![note], body].concat(),
@@ -433,7 +433,7 @@ impl<'a> Waits<'a> {
         waits
     }
 
-    /// Whether neither thread waits for anybody between the items of a loop.
+    /// True if neither thread waits for anybody between the items of a loop.
     fn none_between(&self) -> bool {
         let mut credits = self.to_read.iter().chain(&self.to_write);
         self.said.is_empty() && credits.all(common)

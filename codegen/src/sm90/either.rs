@@ -3,7 +3,7 @@
 
 use crate::warp::{Node, Test};
 
-/// What runs `then` where a test holds, and `otherwise` where not.
+/// Runs `then` where a test holds, and `otherwise` where not.
 pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>) -> Vec<Node> {
     let pairs = then.iter().zip(&otherwise);
     let same = pairs.take_while(|(a, b)| a == b).count();
@@ -47,7 +47,7 @@ pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>)
     nodes
 }
 
-/// Whether both begin with a note, and go on alike.
+/// True if both begin with a note, and go on alike.
 fn same_behind_notes(one: &[Node], other: &[Node]) -> bool {
     let behind = |nodes: &[Node]| match nodes {
         [note, next, ..] if is_note(note) && !is_note(next) => Some(next.clone()),
@@ -64,7 +64,7 @@ fn names(node: &Node) -> bool {
     matches!(node, Node::Let { .. } | Node::Accumulators)
 }
 
-/// Whether two nodes are loops over the same.
+/// True if two nodes are loops over the same.
 fn alike(one: &Node, other: &Node) -> bool {
     let is_loop = matches!(
         one,

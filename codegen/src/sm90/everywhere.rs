@@ -12,12 +12,12 @@ use crate::program::{CounterId, Home, StoreMode, TensorId};
 use crate::warp::{Lanes, Node, Warp};
 use std::collections::BTreeMap;
 
-/// Whether a copy or a store goes to every rank's memory.
+/// True if a copy or a store goes to every rank's memory.
 pub(super) fn goes_everywhere(leaf: &Leaf<'_>) -> bool {
     is_everywhere(leaf.op) && !matches!(leaf.op.kind, OpKind::Reduce { .. })
 }
 
-/// Whether an item accesses every rank's memory at once.
+/// True if an item accesses every rank's memory at once.
 pub(super) fn moves_everywhere(item: &[Op]) -> bool {
     let mut found = false;
     visit_ops(item, &mut |op| found |= is_everywhere(op));
@@ -73,14 +73,14 @@ fn meet(list: &mut Vec<Node>) {
     }
 }
 
-/// Whether TMA stores something there, so that a group of stores is closed and waited for.
+/// True if TMA stores something there, so that a group of stores is closed and waited for.
 pub(super) fn stores_in_bulk(node: &Node) -> bool {
     has(node, &|node| {
         matches!(node, Node::Store { .. }) && !node.is_everywhere()
     })
 }
 
-/// Whether all that is stored there goes to every rank, and something is.
+/// True if all that is stored there goes to every rank, and something is.
 pub(super) fn stores_everywhere(nodes: &[Node]) -> bool {
     let stores = |node: &Node| has(node, &|node| matches!(node, Node::Store { .. }));
     nodes.iter().any(stores) && !nodes.iter().any(stores_in_bulk)

@@ -192,7 +192,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// How many boxes that has room for.
+    /// Number of boxes that staging has room for.
     fn staging_places(&self) -> u32 {
         let name = match self.which {
             Which::Spare => "spare_staging",
@@ -207,7 +207,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether a step of a loop over ranks in the item does one, and the next step the other.
+/// True if a step of a loop over ranks in the item does one, and the next step the other.
 fn share_a_loop(one: &Leaf<'_>, other: &Leaf<'_>) -> bool {
     let loops = |leaf: &Leaf<'_>| -> Vec<Var> {
         let around = leaf.around.iter();
@@ -221,7 +221,7 @@ fn share_a_loop(one: &Leaf<'_>, other: &Leaf<'_>) -> bool {
     loops(one).iter().any(|var| loops(other).contains(var))
 }
 
-/// Whether some of those ops wait or copy.
+/// True if some of those ops wait or copy.
 fn acquires(ops: &[Op]) -> bool {
     let mut found = false;
     crate::kernel::visit_ops(ops, &mut |op| {

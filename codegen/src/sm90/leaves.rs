@@ -6,7 +6,7 @@ use crate::order::RankOrder;
 use crate::program::{CellIndex, Loc, Pick, Var};
 use crate::rank::Cond;
 
-/// What is around an op within its item.
+/// Block around an op within its item.
 #[derive(Clone, PartialEq)]
 pub(super) enum Around {
     /// A loop over ranks, and where it was written.
@@ -20,7 +20,7 @@ pub(super) enum Around {
 pub(super) struct Leaf<'a> {
     pub around: Vec<Around>,
     pub op: &'a Op,
-    /// Whether it waits for one slot after another, each before the sum behind it adds that slot.
+    /// True if it waits for one slot after another, each before the sum behind it adds that slot.
     pub slot_by_slot: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
     out
 }
 
-/// Whether all items of a loop make the same wait.
+/// True if all items of a loop make the same wait.
 pub(super) fn common(leaf: &Leaf<'_>) -> bool {
     let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
     matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.iter().all(one))
@@ -92,13 +92,13 @@ pub(super) fn moved_blocks(kernel: &Kernel, op: &Op) -> Option<ScaleBlock> {
     kernel.buffers[src.buffer.index()].usage.blocks()
 }
 
-/// Whether an op copies the scales of rows.
+/// True if an op copies the scales of rows.
 pub(super) fn moves_scales(kernel: &Kernel, op: &Op) -> bool {
     let scale = matches!(&op.kind, OpKind::Copy { src, .. } if kernel.buffers[src.buffer.index()].usage.is_scale());
     scale && moved_blocks(kernel, op).is_none()
 }
 
-/// Whether an op copies what boxes carry.
+/// True if an op copies what boxes carry.
 pub(super) fn moves_boxes(kernel: &Kernel, op: &Op) -> bool {
     matches!(op.kind, OpKind::Copy { .. }) && !moves_scales(kernel, op)
 }
@@ -120,7 +120,7 @@ pub(super) fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
     }
 }
 
-/// Whether an item copies.
+/// True if an item copies.
 pub(super) fn copies(ops: &[Op]) -> bool {
     let mut found = false;
     visit_ops(ops, &mut |op| {
@@ -129,7 +129,7 @@ pub(super) fn copies(ops: &[Op]) -> bool {
     found
 }
 
-/// Whether some item of a role that moves data is not [`regular`]: then one thread does all of its items in order.
+/// True if some item of a role that moves data is not [`regular`]: then one thread does all of its items in order.
 pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
     let mut found = false;
     each_item(body, &mut |ops| {

@@ -10,7 +10,7 @@ use crate::program::{Pick, Side, TensorId, Var};
 use crate::warp::{Elements, Expr, Field, FragmentOp, Node, Phase, Test};
 
 impl Walk<'_, '_> {
-    /// What makes the scales of these elements of a subtile, unless that was done.
+    /// Makes the scales of these elements of a subtile, unless that was done.
     pub(super) fn make_scales(&mut self, elements: Elements, var: Var, part: &mut Vec<Node>) {
         let made = |node: &Node| matches!(node, Node::Fragment(FragmentOp::MakeScales { elements: known, .. }) if *known == elements);
         if part.iter().any(made) {
@@ -35,12 +35,12 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// How many subtiles have a block.
+    /// Number of subtiles of a block.
     fn subtiles_of_block(&self) -> u32 {
         (BLOCK / self.tiling().subtile().columns).max(1)
     }
 
-    /// What writes the scales of partial sums beside the slots that these stores write.
+    /// Writes the scales of partial sums beside the slots that these stores write.
     pub(super) fn send_scales(
         &mut self,
         stores: &[Leaf<'_>],
@@ -89,7 +89,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// What reads the scales of a sum's term, that of the slot `from`, if it has some: once its first subtile is there.
+    /// Reads the scales of a sum's term, that of the slot `from`, if it has some: once its first subtile is there.
     pub(super) fn read_tile_scales(&mut self, from: &Region) -> Option<Vec<Node>> {
         let tensor = self.b.kernel.made_of(from.buffer)?;
         let (_, var) = side(from)?;
@@ -111,7 +111,7 @@ impl Walk<'_, '_> {
         ])
     }
 
-    /// What writes them for a store, where it is done.
+    /// Writes the scales for a store, where it is done.
     pub(super) fn write_scales(
         &mut self,
         leaf: &Leaf<'_>,

@@ -28,7 +28,7 @@ impl Walk<'_, '_> {
         self.inside(&leaf.around, &mut |_| vec![Node::Fragment(op.clone())])
     }
 
-    /// Of a subtile's rows and of its columns the first in its chunk, and one past the last that there is.
+    /// First row and column of a subtile in its chunk, each with one past the last that there is.
     pub(super) fn extents_in_chunk(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
         let (partition, chunk, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));
@@ -36,7 +36,7 @@ impl Walk<'_, '_> {
         Some([[row, end(Side::Rows)], [column, end(Side::Columns)]])
     }
 
-    /// Of a subtile's rows and of its columns the first among all, and one past the last that there is.
+    /// First row and column of a subtile among all, each with one past the last that there is.
     pub(super) fn extents(&mut self, var: Var) -> Option<[[Expr; 2]; 2]> {
         let (partition, chunk, row, column) = self.item(var)?;
         let (row, column) = self.subtile_at(row, column, Expr::var("part"));

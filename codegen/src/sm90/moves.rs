@@ -5,7 +5,7 @@ use super::leaves::{Around, Leaf, moved_blocks, moves_boxes, moves_scales};
 use super::walk::Walk;
 use crate::kernel::OpKind;
 
-/// What of an item is announced together.
+/// Part of an item that is announced together.
 #[derive(Default)]
 pub(super) struct Move<'l, 'a> {
     /// The copy of elements; `None`: scales alone.
@@ -33,7 +33,7 @@ pub(super) struct Moves<'l, 'a> {
 }
 
 impl<'a> Moves<'_, 'a> {
-    /// Whether a batch may be announced after the next one was sent. Stores to every rank are not waited for: they are announced
+    /// True if a batch may be announced after the next one was sent. Stores to every rank are not waited for: they are announced
     /// at once.
     pub fn may_lag(&self, walk: &Walk<'_, '_>) -> bool {
         let [one] = self.all.as_slice() else {

@@ -3,7 +3,7 @@
 use crate::warp::{Expr, Node};
 use std::collections::BTreeMap;
 
-/// How the name of a cell ends.
+/// Suffix of the name of a cell.
 pub(super) const CELL: &str = "_cell";
 
 /// Lets each name of a cell stand once in a list, and in each list within it: one that comes again with the same number is left out, and

@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Which way an operand lies: its rows are the tile's rows or the tile's columns.
+/// Side of an operand: its rows are the tile's rows or the tile's columns.
 pub(super) enum Operand {
     Rows,
     Columns,

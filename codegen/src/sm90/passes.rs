@@ -23,7 +23,7 @@ pub(super) struct Pass<'a> {
     pub dots: Vec<Leaf<'a>>,
     /// Sums, each with the waits for the same slots.
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
-    /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
+    /// True if these have registers of their own, a subtile at a time, because they are not added to a product.
     pub apart: bool,
     /// This rank's own term of each, if it is added in its turn.
     pub own_terms: Vec<Option<Elements>>,
@@ -31,18 +31,18 @@ pub(super) struct Pass<'a> {
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Vectors and scales that it reads.
     pub vectors: Vec<Leaf<'a>>,
-    /// Those that a pass before it has read: they are read again, each with a subtile.
+    /// Leaves that a pass before it has read: they are read again, each with a subtile.
     pub again: Vec<Leaf<'a>>,
     /// Waits of the storing warp.
     pub store_waits: Vec<Leaf<'a>>,
-    /// The same for warps that multiply, where they write scales beside what is stored: the loading warp waits, and they wait for
-    /// what it loads.
+    /// Scales that warps which multiply wait for, where they write scales beside what is stored: the loading warp
+    /// waits, and they wait for what it loads.
     pub scale_waits: Vec<Leaf<'a>>,
     /// The stores.
     pub stores: Vec<Leaf<'a>>,
-    /// What the elements of each are; `None` where it is refused.
+    /// Elements of each store; `None` where it is refused.
     pub elements: Vec<Option<Elements>>,
-    /// What each measures, if it does.
+    /// Elements that each store measures, if it does.
     pub measured: Vec<Option<Elements>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
@@ -69,7 +69,7 @@ pub(super) fn passes<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Vec<Pa
     passes
 }
 
-/// How many of an item's leaves come before the first wait for data that stands behind a signal.
+/// Number of an item's leaves before the first wait for data that stands behind a signal.
 fn end_of_pass(kernel: &Kernel, leaves: &[Leaf<'_>]) -> usize {
     let first = leaves.iter().position(is_signal).unwrap_or(leaves.len());
     let mut behind = leaves.iter().enumerate().skip(first);
@@ -108,7 +108,7 @@ fn is_signal(leaf: &Leaf<'_>) -> bool {
     matches!(leaf.op.kind, OpKind::Signal { .. })
 }
 
-/// Whether it waits for what the schedule signals. Nobody waits for an item before a credit is given.
+/// True if it waits for what the schedule signals. Nobody waits for an item before a credit is given.
 fn waits_for_data(kernel: &Kernel, leaf: &Leaf<'_>) -> bool {
     matches!(&leaf.op.kind, OpKind::Wait { cells, .. }
         if kernel.counters[cells.counter.index()].purpose == Purpose::Data)
@@ -205,8 +205,8 @@ fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Pass<'a> {
     pass
 }
 
-/// What a store, or an own term of a sum, uses of stored tiles is read in its own pass, a subtile at a time. Vectors are read again
-/// in each that uses them.
+/// Moves reads into the passes that use them: a store, or an own term of a sum, reads its stored tiles a subtile at a
+/// time. Vectors are read again in each pass that uses them.
 fn read_in_their_pass(walk: &mut Walk<'_, '_>, passes: &mut [Pass<'_>]) {
     let kernel = walk.b.kernel;
     for at in 1..passes.len() {
@@ -264,7 +264,7 @@ fn acc(op: &Op) -> Option<AccId> {
     }
 }
 
-/// Whether a load is of a vector along the columns, or of a scale.
+/// True if a load is of a vector along the columns, or of a scale.
 fn is_vector(kernel: &Kernel, region: &Region) -> bool {
     kernel.buffers[region.buffer.index()].usage.is_repeated()
 }

@@ -51,7 +51,7 @@ impl Line {
         self.at(1).max(self.at(MOST_RANKS))
     }
 
-    /// How many worlds more make it no longer negative.
+    /// Number of worlds that make it no longer negative.
     fn lacks(self) -> i64 {
         if self.least() >= 0 {
             return 0;
@@ -76,7 +76,7 @@ impl Number {
         Number { is, least, most }
     }
 
-    /// The same and so many times `by` more.
+    /// Expression with so many times `by` more.
     fn raised(self, times: i64, by: &Number) -> Expr {
         match u32::try_from(times) {
             Ok(0) | Err(_) => self.is,
@@ -85,7 +85,7 @@ impl Number {
         }
     }
 
-    /// Whether it, and whatever is added to compare it, has room in 31 bits.
+    /// True if it, and whatever is added to compare it, has room in 31 bits.
     fn is_small(&self) -> bool {
         let small = -(1 << 30)..1 << 30;
         small.contains(&self.least.least()) && small.contains(&self.most.most())
@@ -190,7 +190,7 @@ impl Walk<'_, '_> {
         Number::new(is, least, most)
     }
 
-    /// What an `if` asks.
+    /// Condition of an `if`.
     pub fn cond(&mut self, cond: &Cond) -> Test {
         match cond {
             Cond::Compare(comparison, a, b) => {
@@ -302,7 +302,7 @@ impl Walk<'_, '_> {
         OrderId((self.b.orders.len() - 1) as u16)
     }
 
-    /// Whether the host passes something of that name.
+    /// True if the host passes something of that name.
     fn is_passed(&self, name: &str) -> bool {
         let kernel = self.b.kernel;
         let dims = kernel.dims.iter().map(|dim| dim.name.replace('.', "_"));
@@ -315,7 +315,8 @@ impl Walk<'_, '_> {
 }
 
 impl Number {
-    /// How many times a divisor has to be added before it can be divided: a divisor is at least 1 wherever it divides.
+    /// Number of times that a divisor has to be added before it can be divided: a divisor is at least 1 wherever it
+    /// divides.
     fn lacks_of(&self, by: &Number) -> i64 {
         if by.is == Expr::world() {
             self.least.lacks()
@@ -329,7 +330,7 @@ impl Number {
     }
 }
 
-/// What a product is at least and at most.
+/// Least and largest value of a product.
 fn product(a: &Number, b: &Number) -> (Line, Line) {
     let constant = |side: &Number| {
         let (least, most) = (side.least, side.most);

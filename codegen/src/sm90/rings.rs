@@ -45,7 +45,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     rings
 }
 
-/// Those that tiles pass through, if any are computed.
+/// Rings that tiles pass through, if any are computed.
 fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     let cta = b.cta;
     let Some(stages) = b.stage.clone() else {
@@ -111,9 +111,9 @@ fn of_tiles(b: &Builder<'_>) -> Vec<Ring> {
     rings
 }
 
-/// What a stage holds: each loop's operands, and which of these parts they are by the loop's tiling. Loops that multiply other
-/// tensors have them in the same places; what one instruction reads for several products lies one behind the other.
-/// `None` without tiles.
+/// Contents of a stage: each loop's operands, and which of these parts they are by the loop's tiling. Loops that
+/// multiply other tensors have them in the same places; what one instruction reads for several products lies one
+/// behind the other. `None` without tiles.
 pub(super) fn stage(kernel: &Kernel, cta: &Cta) -> Option<Buffer> {
     let stage = cta.region("stage")?;
     // Parts as their tensors are called, then by names of their own.

@@ -7,22 +7,22 @@ use crate::warp::{Comm, Ctas, ItemLoop, Scheduler, SchedulerId, cluster};
 
 pub(super) const GEMM: SchedulerId = SchedulerId(0);
 
-/// That of a role that moves data, by its index among them.
+/// Scheduler of a role that moves data, by its index among them.
 pub(super) const fn comm(at: usize) -> SchedulerId {
     SchedulerId(1 + at as u16)
 }
 
-/// That of the spare warps: after those of the roles that move data.
+/// Scheduler of the spare warps: after those of the roles that move data.
 pub(super) fn spare(roles: Option<&Comm>) -> SchedulerId {
     comm(roles.map_or(0, |comm| comm.roles.len()))
 }
 
-/// That of what a role that moves data computes: behind the others, by the same index.
+/// Scheduler of what a role that moves data computes: behind the others, by the same index.
 pub(super) fn sums(roles: &Comm, beside: bool, at: usize) -> SchedulerId {
     comm(roles.roles.len() + usize::from(beside) + at)
 }
 
-/// What a role does before its join, or a part of that, with branches around its loops.
+/// Work of a role before its join, or a part of that, with branches around its loops.
 pub(super) struct Work {
     /// The role's index among the kernel's.
     pub role: usize,

@@ -15,7 +15,7 @@ use super::rings::{PARTIALS, TILES};
 use super::walk::Walk;
 use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Test, Unroll, cluster};
 
-/// Which of them a subtile belongs to.
+/// CTA of the cluster that a subtile belongs to.
 fn owner(split: Expr) -> Expr {
     Expr::var("part") % split
 }

@@ -174,7 +174,7 @@ impl Walk<'_, '_> {
         columns
     }
 
-    /// Whether the columns of a partition's grid are those of all loops.
+    /// True if the columns of a partition's grid are those of all loops.
     fn has_all_columns(&self, partition: PartitionId) -> bool {
         let columns = |id: PartitionId| self.b.kernel.partitions[id.index()].columns;
         self.b.alike.columns && columns(partition) == columns(self.tiling().partition())
@@ -213,7 +213,7 @@ fn multiplies(body: &[Op]) -> bool {
     found
 }
 
-/// Whether a tile may be announced after the next one was stored: nobody is waited for meanwhile.
+/// True if a tile may be announced after the next one was stored: nobody is waited for meanwhile.
 fn may_lag(walk: &Walk<'_, '_>, pass: &Pass<'_>) -> bool {
     let [signal] = pass.signals.as_slice() else {
         return false;
@@ -227,7 +227,7 @@ fn may_lag(walk: &Walk<'_, '_>, pass: &Pass<'_>) -> bool {
         && pass.loads.iter().all(|(waits, _)| waits.is_empty())
 }
 
-/// Whether a number of these nodes has one of those within it.
+/// True if a number of these nodes has one of those within it.
 fn mentions(nodes: &[Node], wanted: &[&Expr]) -> bool {
     let mut found = false;
     for node in nodes {

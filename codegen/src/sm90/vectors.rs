@@ -49,7 +49,7 @@ impl Walk<'_, '_> {
         reads.into_iter().map(node).collect()
     }
 
-    /// What is read for subtile `part`.
+    /// Reads for subtile `part`.
     fn reads(&self, pass: &Pass<'_>, var: Var, part: Expr) -> Vec<(AccId, FragmentOp)> {
         let Some((partition, chunk, row, column)) = self.item(var) else {
             return Vec::new();

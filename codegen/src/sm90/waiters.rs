@@ -11,22 +11,22 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Counters {
     /// Number of wait statements, by counter.
     waits: BTreeMap<CounterId, u32>,
-    /// Those whose cells may be waited for more than once in a launch: by several items, batches or steps.
+    /// Counters whose cells may be waited for more than once in a launch: by several items, batches or steps.
     again: BTreeSet<CounterId>,
-    /// Those that are signalled after copies by CTAs, batch by batch.
+    /// Counters that are signalled after copies by CTAs, batch by batch.
     by_batches: BTreeSet<CounterId>,
 }
 
-/// What is around a wait.
+/// Surroundings of a wait.
 #[derive(Clone, Default)]
 struct At {
     /// The loops over ranks: their variables, and whether each rank is visited once at most.
     loops: Vec<(Var, bool)>,
     /// The ranks that an item, if there is one, is of.
     chunk: Option<RankExpr>,
-    /// Whether its item copies: each of its batches waits.
+    /// True if its item copies: each of its batches waits.
     copies: bool,
-    /// Whether its loop visits an item in some launches only: in the others nobody would move the base on.
+    /// True if its loop visits an item in some launches only: in the others nobody would move the base on.
     selects: bool,
 }
 
@@ -39,17 +39,17 @@ impl Counters {
         counters
     }
 
-    /// Whether each cell has one waiter, which can move its base on at once.
+    /// True if each cell has one waiter, which can move its base on at once.
     pub fn single(&self, counter: CounterId) -> bool {
         !self.again.contains(&counter) && self.waits.get(&counter) == Some(&1)
     }
 
-    /// Whether several arrivals stand for each that the kernel counts.
+    /// True if several arrivals stand for each that the kernel counts.
     pub fn by_batches(&self, counter: CounterId) -> bool {
         self.by_batches.contains(&counter)
     }
 
-    /// Those whose bases the last CTA moves on.
+    /// Counters whose bases the last CTA moves on.
     pub fn shared(&self) -> Vec<CounterId> {
         let all = self.waits.keys().copied();
         all.filter(|counter| !self.single(*counter)).collect()
@@ -133,7 +133,7 @@ impl At {
         within
     }
 
-    /// Whether no cell of that index is waited for twice: it names the item, and every loop around it goes on to other cells.
+    /// True if no cell of that index is waited for twice: it names the item, and every loop around it goes on to other cells.
     fn once(&self, index: &[CellIndex]) -> bool {
         let item = index
             .iter()

@@ -46,7 +46,7 @@ impl Subtile {
 /// Stored tiles that an item reads beside the operands of its product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inputs {
-    /// They come through the stages, behind the product's last step: so many.
+    /// Through the stages, behind the product's last step: so many.
     Stages(u32),
 }
 
@@ -69,7 +69,7 @@ pub struct Multiply {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tiling(Parts);
 
-/// What a [`Tiling`] is made of.
+/// Parts that a [`Tiling`] is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
     pub at: Loc,
@@ -122,7 +122,7 @@ impl Tiling {
         self.0.swapped
     }
 
-    /// Of what rows and columns have each, the M side's and the N side's.
+    /// Puts what rows and columns have in the order of the M side and the N side.
     pub fn sides<T>(&self, rows: T, columns: T) -> (T, T) {
         if self.0.swapped {
             (columns, rows)
@@ -266,7 +266,7 @@ impl Tiling {
         self.0.inputs
     }
 
-    /// Its operands as they lie in stages: an array over places for each that is not behind another, with those that are.
+    /// Operands as they lie in stages: an array over places for each that is not behind another, with those that are.
     pub(crate) fn arrays(&self) -> Vec<&[Operand]> {
         let multiplies = self.multiplies();
         let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));

@@ -19,7 +19,7 @@ pub struct Operand {
     pub tensor: TensorId,
     /// True if it has the tile's columns, and not its rows.
     pub columns: bool,
-    /// Its element type.
+    /// Element type.
     pub element: Dtype,
     /// The contiguous dimension.
     pub major: Major,

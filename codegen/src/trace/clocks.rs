@@ -8,7 +8,7 @@
 
 use super::events::Misread;
 
-/// How a rank's clock relates to rank 0's.
+/// Relation of a rank's clock to rank 0's.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Clock {
     /// Nanoseconds that this rank's clock is ahead of rank 0's.

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Mark {
     /// Nanoseconds by its GPU's clock.
     pub time: u64,
-    /// Its probe, by its number in [`Traced::sites`](crate::cuda::Traced::sites).
+    /// Number of the probe in [`Traced::sites`](crate::cuda::Traced::sites).
     pub site: u32,
     /// The item, or the cell of a wait.
     pub number: u32,
@@ -21,9 +21,9 @@ pub struct Mark {
 /// The events of one thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Strand {
-    /// Its CTA.
+    /// Index of the CTA.
     pub block: u32,
-    /// Its events, in order.
+    /// Events of the thread, in order.
     pub marks: Vec<Mark>,
     /// Later events, which were not kept.
     pub lost: u32,
@@ -32,9 +32,9 @@ pub struct Strand {
 /// The events of a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorded {
-    /// Its clock: ranks with the same number share one, as ranks on one GPU do.
+    /// Number of the clock: ranks with the same number share one, as ranks on one GPU do.
     pub clock: u32,
-    /// Its threads.
+    /// Threads of the rank.
     pub strands: Vec<Strand>,
 }
 
@@ -43,7 +43,7 @@ pub struct Recorded {
 pub struct Events<'a> {
     /// The kernel's probes.
     pub sites: &'a [Site],
-    /// Of each rank, in their order.
+    /// Events of each rank, in their order.
     pub ranks: &'a [Recorded],
 }
 

@@ -140,7 +140,7 @@ fn start(rank: usize, recorded: &Recorded, sites: &[Site]) -> Result<u64, Misrea
     first.ok_or(Misread::Nothing { rank })
 }
 
-/// When each tile of a CTA was multiplied, by CTA and item.
+/// Time at which each tile of a CTA was multiplied, by CTA and item.
 fn products(recorded: &Recorded, sites: &[Site]) -> HashMap<(u32, u32), u64> {
     let mut products = HashMap::new();
     for strand in &recorded.strands {

@@ -19,7 +19,7 @@ pub struct Alone {
     pub launch: Option<f64>,
 }
 
-/// What a trace says. Times are in seconds.
+/// Summary of a trace. Times are in seconds.
 ///
 /// [`crate::trace`] has an example.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +28,7 @@ pub struct Report {
     pub total: f64,
     /// Mean time that a CTA spent in each of [`Phase::ALL`]. Their sum is the mean over CTAs of their rank's span.
     pub phases: [f64; PHASES],
-    /// The same of each rank.
+    /// Seconds in each phase, by rank.
     pub by_rank: Vec<[f64; PHASES]>,
     /// Time beyond that of the product alone.
     pub exposed: Option<f64>,
@@ -46,7 +46,7 @@ pub struct Report {
 pub struct WaitLine {
     /// The statement.
     pub statement: Statement,
-    /// How many waits lasted at all.
+    /// Number of waits that lasted at all.
     pub count: u64,
     /// Their sum over all lanes.
     pub total: f64,

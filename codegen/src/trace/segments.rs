@@ -12,13 +12,13 @@ pub struct Segment {
     pub rank: u16,
     /// The CTA, by its number on the rank.
     pub cta: u32,
-    /// What it is doing.
+    /// Phase of the lane.
     pub phase: Phase,
     /// The statement of the span that says so.
     pub statement: Option<u32>,
-    /// When it begins, in seconds.
+    /// Begin, in seconds.
     pub start: f64,
-    /// When it ends.
+    /// End, in seconds.
     pub end: f64,
 }
 

@@ -13,7 +13,7 @@ type Seen = (usize, u32, u64);
 #[derive(Default)]
 pub(super) struct Signals {
     sent: BTreeMap<(u32, u32), Vec<Seen>>,
-    /// The same with when the wait began.
+    /// Waits that were met, each with the time when it began.
     met: BTreeMap<(u32, u32), Vec<(Seen, u64)>>,
 }
 
@@ -54,7 +54,8 @@ impl Signals {
         signals
     }
 
-    /// What each met wait says of the clocks. With events lost, a signal may be missing, never added: every bound holds.
+    /// Narrows the bounds of the clocks by each met wait. With events lost, a signal may be missing, never added:
+    /// every bound holds.
     pub fn bound(&self, events: &Events<'_>, bounds: &mut Bounds) {
         for (cell, met) in &self.met {
             let Some(sent) = self.sent.get(cell) else {

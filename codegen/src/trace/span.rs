@@ -2,7 +2,7 @@
 
 use super::clocks::Clock;
 
-/// What the roles of a launch did when.
+/// Work of the roles of a launch over time.
 ///
 /// [`crate::trace`] has an example.
 #[derive(Clone, PartialEq, Debug)]
@@ -13,7 +13,7 @@ pub struct Trace {
     pub world: u32,
     /// The lanes of all ranks.
     pub lanes: Vec<Lane>,
-    /// What the lanes did: those of one lane in order of time.
+    /// Work of the lanes: that of one lane in order of time.
     pub spans: Vec<Span>,
     /// Signals that ended a wait.
     pub arrows: Vec<Arrow>,
@@ -23,7 +23,7 @@ pub struct Trace {
     pub total: f64,
     /// Each rank's start and end.
     pub ranks: Vec<(f64, f64)>,
-    /// How each rank's clock was aligned. Empty if one clock is known to be everybody's.
+    /// Alignment of each rank's clock. Empty if one clock is known to be everybody's.
     pub clocks: Vec<Clock>,
     /// Events that did not fit and are missing here.
     pub lost: u64,
@@ -32,33 +32,33 @@ pub struct Trace {
 /// A thread of a role, or a worker of the model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lane {
-    /// Its rank.
+    /// Rank of the lane.
     pub rank: u16,
-    /// Its CTA. `None` for a copy engine.
+    /// CTA of the lane. `None` for a copy engine.
     pub cta: Option<u32>,
-    /// Its role.
+    /// Role of the lane.
     pub name: String,
 }
 
 /// A stretch of time of a lane.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Span {
-    /// Which lane, by its number in [`Trace::lanes`].
+    /// Number of the lane in [`Trace::lanes`].
     pub lane: u32,
-    /// What it did.
+    /// Phase of the span.
     pub phase: Phase,
-    /// For which statement, by its number in [`Trace::statements`].
+    /// Number of the statement in [`Trace::statements`].
     pub statement: Option<u32>,
-    /// When it began, in seconds.
+    /// Begin, in seconds.
     pub start: f64,
-    /// When it ended.
+    /// End, in seconds.
     pub end: f64,
 }
 
 /// A statement of the schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statement {
-    /// Its words.
+    /// Words of the statement.
     pub text: String,
     /// `file:line`, if it stands in a file.
     pub place: Option<String>,
@@ -69,15 +69,15 @@ pub struct Statement {
 pub struct Arrow {
     /// The sender's lane.
     pub from: u32,
-    /// When it was sent.
+    /// Time at which the signal was sent.
     pub sent: f64,
     /// The waiter's lane.
     pub to: u32,
-    /// When the wait ended.
+    /// Time at which the wait ended.
     pub met: f64,
 }
 
-/// What a lane, or a CTA, is doing.
+/// Phase of a lane, or of a CTA.
 ///
 /// [`crate::trace`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -119,7 +119,7 @@ impl Phase {
         Phase::Tail,
     ];
 
-    /// Its name in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Launch => "launch",
@@ -135,12 +135,12 @@ impl Phase {
         }
     }
 
-    /// Its place in [`Phase::ALL`].
+    /// Index in [`Phase::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Which of several phases at the same time is the CTA's: the smaller number. `None`: never the CTA's.
+    /// Priority among several phases at the same time: the smaller number is the CTA's. `None`: never the CTA's.
     pub(super) const fn priority(self) -> Option<u8> {
         match self {
             Phase::Multiply => Some(0),

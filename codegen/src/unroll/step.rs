@@ -22,11 +22,11 @@ pub struct Agent {
 /// One unit of work: a range of an agent's steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item {
-    /// Its first step.
+    /// Index of its first step.
     pub start: u32,
     /// One past its last step.
     pub end: u32,
-    /// How many joins came before it: items of an earlier phase happen before items of a later one.
+    /// Number of joins that came before it: items of an earlier phase happen before items of a later one.
     pub phase: u32,
 }
 
@@ -35,11 +35,11 @@ pub struct Item {
 pub struct Step {
     /// The op of the kernel that it is an instance of.
     pub op: OpId,
-    /// What it does.
+    /// Action of the step.
     pub kind: StepKind,
 }
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum StepKind {
     /// Block until my cell grew by its target.
@@ -55,18 +55,18 @@ pub enum StepKind {
     Signal {
         /// The set.
         counter: CounterId,
-        /// Whose cell.
+        /// Rank whose memory holds the cell.
         home: u16,
         /// The cell.
         cell: u32,
-        /// How much.
+        /// Number that is added.
         amount: u32,
     },
     /// Move data unchanged.
     Copy {
         /// To where.
         dst: Rectangle,
-        /// From where.
+        /// Source of the copy.
         src: Rectangle,
     },
     /// `acc += a · bᵀ`.
@@ -82,7 +82,7 @@ pub enum StepKind {
     Reduce {
         /// The accumulator.
         acc: AccId,
-        /// What is added.
+        /// Rectangle that is added.
         from: Rectangle,
     },
     /// `acc += ` this rank's term of a sum over the others, rounded as theirs are.
@@ -98,7 +98,7 @@ pub enum StepKind {
     Load {
         /// The accumulator.
         acc: AccId,
-        /// From where; one row of a vector.
+        /// Source of the load; one row of a vector.
         from: Rectangle,
     },
     /// Write or add to an item.
@@ -107,9 +107,9 @@ pub enum StepKind {
         dst: Rectangle,
         /// Replace or add.
         mode: StoreMode,
-        /// What.
+        /// Value that is stored.
         value: ValueId,
-        /// What is measured of it.
+        /// Number that is measured of it.
         amax: Option<Amax>,
     },
 }

@@ -124,7 +124,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// Which of `count` items a loop visits.
+    /// Items that a loop visits, of `count`.
     fn some(
         &self,
         selection: &Selection,

@@ -20,17 +20,17 @@ use std::fmt;
 /// ```
 #[derive(Clone)]
 pub struct Foreign {
-    /// Its body in CUDA: statements over the arguments' names, the last of which returns an f32. It includes nothing.
+    /// Body in CUDA: statements over the arguments' names, the last of which returns an f32. It includes nothing.
     pub cuda: String,
-    /// The same on the host: what emulated ranks compute. Both have the same arguments, in f32.
+    /// Function on the host that emulated ranks compute. Both have the same arguments, in f32.
     pub twin: fn(&[f32]) -> f32,
-    /// How far the text may be from the twin, where both have the same arguments: so many units in the last place of the
-    /// largest of the result and the arguments, as f32.
+    /// Deviation of the text from the twin, where both have the same arguments: so many units in the last place of
+    /// the largest of the result and the arguments, as f32.
     pub ulps: u32,
 }
 
 impl Foreign {
-    /// How far text and twin may be apart unless it is said: a few roundings each.
+    /// Deviation of text and twin unless it is said: a few roundings each.
     pub const ULPS: u32 = 16;
 
     /// A function by its body in CUDA and its twin on the host.

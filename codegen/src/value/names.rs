@@ -17,12 +17,12 @@ pub(super) const FUNCTIONS: &str = "abs acos acosf acosh acoshf asin asinf asinh
     tanhf trunc truncf __cosf __expf __fdividef __frcp_rn __frsqrt_rn __fsqrt_rn __log2f __logf __powf __sinf \
     __float_as_int __float_as_uint __int_as_float __uint_as_float __clz __brev __popc";
 
-/// Whether a foreign function's text may call that.
+/// True if a foreign function's text may call that.
 pub(super) fn is_function(word: &str) -> bool {
     FUNCTIONS.split_whitespace().any(|known| known == word)
 }
 
-/// Whether a name is the text's own.
+/// True if a name is the text's own.
 pub(crate) fn is_taken(name: &str) -> bool {
     TAKEN.split_whitespace().any(|word| word == name)
 }
@@ -44,7 +44,7 @@ pub(crate) fn function_identifier(name: &str) -> String {
     }
 }
 
-/// Whether a name is one in C++, too.
+/// True if a name is one in C++, too.
 pub(crate) fn is_identifier(name: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.chars().all(letters) && name.starts_with(|c: char| !c.is_ascii_digit())

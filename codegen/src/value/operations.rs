@@ -58,7 +58,7 @@ pub enum Compare {
 }
 
 impl Unary {
-    /// Its value, computed in f64 (the emulator rounds the whole expression's result to f32).
+    /// Value, computed in f64 (the emulator rounds the whole expression's result to f32).
     pub fn eval(self, x: f64) -> f64 {
         match self {
             Unary::Neg => -x,
@@ -80,7 +80,7 @@ impl Unary {
         }
     }
 
-    /// Its name in a schedule.
+    /// Name in a schedule.
     pub const fn name(self) -> &'static str {
         match self {
             Unary::Neg => "neg",
@@ -100,7 +100,7 @@ impl Unary {
 }
 
 impl Binary {
-    /// Its value.
+    /// Value for these operands.
     pub fn eval(self, a: f64, b: f64) -> f64 {
         match self {
             Binary::Add => a + b,
@@ -114,7 +114,7 @@ impl Binary {
 }
 
 impl Compare {
-    /// Whether it holds.
+    /// True if it holds.
     pub fn eval(self, a: f64, b: f64) -> bool {
         match self {
             Compare::Lt => a < b,

@@ -5,7 +5,7 @@
 
 use super::names::{is_function, is_identifier, is_taken};
 
-/// What a value may be.
+/// Types of values.
 const TYPES: [&str; 4] = ["float", "int", "unsigned", "bool"];
 const STATEMENTS: [&str; 6] = ["const", "if", "else", "return", "true", "false"];
 
@@ -16,7 +16,7 @@ enum Token<'a> {
     Sign(char),
 }
 
-/// Why a function of that name, arguments and text cannot be called in a kernel, if it cannot.
+/// Reason that a function of that name, arguments and text cannot be called in a kernel, if it cannot.
 pub(super) fn refusal(name: &str, params: &[&str], text: &str) -> Option<String> {
     if !is_identifier(name) {
         return Some("its name is no identifier of C++".into());
@@ -55,7 +55,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// How long the number is that a text begins with.
+/// Length of the number that a text begins with.
 fn number(text: &str) -> usize {
     let hex = text.starts_with("0x");
     let mut before = ' ';
@@ -67,7 +67,7 @@ fn number(text: &str) -> usize {
     text.find(ends).unwrap_or(text.len())
 }
 
-/// Why a word or sign is none of arithmetic's, if one is not.
+/// Reason that a word or sign is none of arithmetic's, if one is not.
 fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
     let mut own: Vec<&str> = params.to_vec();
     // How many of them there were before each block that is open.
@@ -126,7 +126,7 @@ fn words(tokens: &[Token<'_>], params: &[&str]) -> Option<String> {
     None
 }
 
-/// Whether the last of these, a `&` or `*`, stands before a value instead of between two.
+/// True if the last of these, a `&` or `*`, stands before a value instead of between two.
 fn is_of_memory(tokens: &[Token<'_>]) -> bool {
     let [before @ .., sign] = tokens else {
         return false;
@@ -144,7 +144,7 @@ fn is_of_memory(tokens: &[Token<'_>]) -> bool {
     }
 }
 
-/// Whether a variable that these declare has a value there, or by the next statement.
+/// True if a variable that these declare has a value there, or by the next statement.
 fn has_value(tokens: &[Token<'_>]) -> bool {
     let assigned = |tokens: &[Token<'_>]| {
         tokens.first() == Some(&Token::Sign('=')) && tokens.get(1) != Some(&Token::Sign('='))
@@ -156,7 +156,7 @@ fn has_value(tokens: &[Token<'_>]) -> bool {
     }
 }
 
-/// Why that sign is none of arithmetic's, if it is not.
+/// Reason that the sign is none of arithmetic's, if it is not.
 fn foreign_sign(sign: char, after: Option<&Token<'_>>) -> Option<String> {
     let why = match (sign, after) {
         ('#' | '"' | '\\', _) => "its text needs a header or a macro: a function includes nothing",
@@ -198,7 +198,7 @@ const FOREIGN: [(&str, &str); 6] = [
     ("atomic* __ld* __st*", "reads or writes memory"),
 ];
 
-/// Why that word is not arithmetic.
+/// Reason that the word is not arithmetic.
 fn foreign_word(word: &str, after: Option<Token<'_>>) -> String {
     let is = |known: &str| match known.strip_suffix('*') {
         Some(begins) => word.starts_with(begins),
@@ -214,7 +214,7 @@ fn foreign_word(word: &str, after: Option<Token<'_>>) -> String {
     format!("`{word}` {what}")
 }
 
-/// Why those are not the statements of a function that always returns, if they are not.
+/// Reason that those are not the statements of a function that always returns, if they are not.
 fn shape(tokens: &[Token<'_>]) -> Option<String> {
     let mut open = Vec::new();
     let mut last_return = None;

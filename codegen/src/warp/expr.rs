@@ -12,13 +12,13 @@ pub enum Expr {
     Const(u32),
     /// A constant of the variant, by its name in the text.
     Symbol(String, u32),
-    /// What a loop or a `let` binds.
+    /// Variable that a loop or a `let` binds.
     Var(String),
-    /// What the host passes at launch.
+    /// Number that the host passes at launch.
     Field(Field),
     /// The CTA's number, of all CTAs.
     Block,
-    /// How many CTAs there are.
+    /// Number of CTAs.
     Blocks,
     /// Two numbers combined.
     Binary(Op, Box<Expr>, Box<Expr>),
@@ -30,7 +30,8 @@ pub enum Expr {
     RowsOf(DimId, Box<Expr>),
     /// The rank at a step of an order that the host passes as a table.
     Ordered(OrderId, Box<Expr>),
-    /// Where this CTA's items go on within the current loop: its running index less the items of earlier loops.
+    /// Index at which this CTA's items go on within the current loop: its running index less the items of earlier
+    /// loops.
     Within,
     /// A number worth a name of its own in the text.
     Named(&'static str, Box<Expr>),
@@ -74,7 +75,7 @@ pub enum Field {
     First(CounterId),
     /// Rows of the grid of cells that a chunk has along a counter axis over this partition.
     CellRows(PartitionId),
-    /// How many waves of items the GEMM's own CTAs do alone before the others join them.
+    /// Number of waves of items that the GEMM's own CTAs do alone before the others join them.
     LateJoin,
     /// The ranks that an order visits, from this rank: one byte a step ([`MOST_STEPS`]).
     Order(OrderId),
@@ -82,7 +83,7 @@ pub enum Field {
     Heap,
     /// Bytes from a rank's slot of the heap to the next (64 bits).
     Stride,
-    /// Where the counters start in a slot of the heap (64 bits).
+    /// Offset of the counters in a slot of the heap (64 bits).
     Counters,
     /// Address, in this rank's own memory, of how much arrives at each of its cells in this launch (64 bits).
     Arrivals,
@@ -194,7 +195,7 @@ impl Expr {
         Expr::CeilDiv(Box::new(self), Box::new(by.into()))
     }
 
-    /// Its value.
+    /// Value of the expression.
     pub fn eval(&self, values: &impl Values) -> u32 {
         match self {
             Expr::Const(value) => *value,

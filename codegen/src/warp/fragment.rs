@@ -17,27 +17,27 @@ pub enum FragmentOp {
     ReadSubtile {
         /// The ring.
         ring: RingId,
-        /// What the schedule's load fills.
+        /// Accumulator that the schedule's load fills.
         acc: AccId,
         /// The registers' name.
         name: String,
         /// The subtile's type.
         dtype: Dtype,
-        /// Which part of the slot.
+        /// Part of the slot.
         slot_part: usize,
-        /// Which box within the part.
+        /// Box within the part.
         index: Expr,
     },
     /// Reads a subtile's columns of a vector or a scale, each lane those of its accumulators. Ordinary loads, of memory that
     /// nobody writes during the launch or after a wait for what does; what is beyond the last column reads as zero.
     ReadVector {
-        /// What the schedule's load fills.
+        /// Accumulator that the schedule's load fills.
         acc: AccId,
         /// The registers' name.
         name: String,
         /// The vector.
         tensor: TensorId,
-        /// Its first column.
+        /// First column of the box.
         column: Expr,
         /// One past the last column that there is.
         end: Expr,
@@ -48,7 +48,7 @@ pub enum FragmentOp {
     /// each subtile. Of memory that nobody writes during the launch. It changes no result: what is verified is that nothing
     /// races with it, not that what it brings is read.
     ReadAhead {
-        /// What is read later.
+        /// Tensor that is read later.
         tensor: TensorId,
         /// The side of the tile that has a number each.
         side: Side,
@@ -59,7 +59,7 @@ pub enum FragmentOp {
     },
     /// Reads a scale. Ordinary loads of memory that nobody writes during the launch.
     ReadScale {
-        /// What the schedule's load fills.
+        /// Accumulator that the schedule's load fills.
         acc: AccId,
         /// The register's name.
         name: String,
@@ -69,13 +69,13 @@ pub enum FragmentOp {
     /// Reads a scale of rows, each lane those of its accumulators. Ordinary loads, of memory that nobody writes during the
     /// launch or after a wait for what does; what is beyond the last row reads as zero.
     ReadRows {
-        /// What the schedule's load fills.
+        /// Accumulator that the schedule's load fills.
         acc: AccId,
         /// The registers' name.
         name: String,
         /// The scale.
         tensor: TensorId,
-        /// Its first row.
+        /// First row of the box.
         row: Expr,
         /// One past the last row that there is.
         end: Expr,
@@ -84,7 +84,7 @@ pub enum FragmentOp {
     },
     /// Registers of its own for the sum of some stored subtiles, at zero.
     StartSum {
-        /// What the schedule's sum fills.
+        /// Accumulator that the schedule's sum fills.
         acc: AccId,
         /// The registers' name.
         name: String,
@@ -93,26 +93,26 @@ pub enum FragmentOp {
     AddToSum {
         /// The ring.
         ring: RingId,
-        /// What the schedule's sum fills.
+        /// Accumulator that the schedule's sum fills.
         acc: AccId,
         /// The registers' name.
         name: String,
         /// The subtile's type.
         dtype: Dtype,
-        /// Which part of the slot.
+        /// Part of the slot.
         slot_part: usize,
     },
     /// Adds this rank's own term to a sum's registers, in f32: elements of a subtile, rounded as the others' terms were.
     AddOwn {
-        /// What the schedule's sum fills.
+        /// Accumulator that the schedule's sum fills.
         acc: AccId,
         /// The registers' name.
         name: String,
         /// The term.
         elements: Elements,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
-        /// What it is rounded to.
+        /// Type that it is rounded to.
         dtype: Dtype,
     },
     /// Reads the scales of a step's blocks from the current slot, each lane those of its accumulators (ordinary loads), or
@@ -121,42 +121,42 @@ pub enum FragmentOp {
     ReadBlocks {
         /// The ring.
         ring: RingId,
-        /// Which of the tiling's scales.
+        /// Index among the tiling's scales.
         scale: usize,
-        /// Which number of each line of its box is the step's, if they are blocks along K.
+        /// Index of the step's number in each line of its box, if they are blocks along K.
         number: Expr,
-        /// Where in a block the tile begins, if blocks cross its edges: [`crate::tiling::StagedScale::crosses`].
+        /// Offset of the tile in a block, if blocks cross its edges: [`crate::tiling::StagedScale::crosses`].
         begin: Expr,
-        /// Which share, of [`crate::tiling::Tiling::shares_of_scale`].
+        /// Share, of [`crate::tiling::Tiling::shares_of_scale`].
         share: u32,
     },
     /// Adds what tensor cores summed of a share of a piece of a step to the promoted sums, in f32: times the product of its
     /// operands'
     /// scales, if they have scales of blocks. That product is rounded to f32, and the sum once.
     Promote {
-        /// Which of the tiling's multiplies.
+        /// Index among the tiling's multiplies.
         multiply: usize,
-        /// Which piece of it.
+        /// Piece of the step.
         piece: Piece,
-        /// Which share of the piece.
+        /// Share of the piece.
         share: u32,
     },
     /// Computes what a subtile's elements become.
     Apply {
         /// An index into [`super::Pipeline::epilogues`].
         epilogue: usize,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
     },
     /// Rounds a subtile's accumulators, or what became of them, into the current slot (ordinary stores).
     WriteSubtile {
         /// The ring.
         ring: RingId,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
-        /// What its elements are.
+        /// Elements of the subtile.
         elements: Elements,
-        /// What it is rounded to.
+        /// Type that they are rounded to.
         dtype: Dtype,
         /// True if its rows are multiplied by what [`FragmentOp::MakeScales`] made of those elements.
         scaled: bool,
@@ -167,9 +167,9 @@ pub enum FragmentOp {
     ///
     /// CUDA: `scales_make`, an amax by the lanes that share a row. Meaning: registers beside those elements.
     MakeScales {
-        /// What its elements are.
+        /// Elements of the subtile.
         elements: Elements,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
         /// The block's first column among all, and one past the last that there is.
         columns: [Expr; 2],
@@ -179,9 +179,9 @@ pub enum FragmentOp {
     WriteScales {
         /// The plane.
         tensor: TensorId,
-        /// What the subtile's elements are.
+        /// Elements of the subtile.
         elements: Elements,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
         /// The subtile's first row among all, and one past the last that there is.
         rows: [Expr; 2],
@@ -196,7 +196,7 @@ pub enum FragmentOp {
     SendScales {
         /// The plane.
         tensor: TensorId,
-        /// What the elements are.
+        /// Elements that are stored.
         elements: Elements,
         /// The block's first subtile.
         part: Expr,
@@ -217,7 +217,7 @@ pub enum FragmentOp {
         slot: Expr,
         /// The tile's first row in the chunk, and one past the last that there is.
         rows: [Expr; 2],
-        /// Its first column among all, and one past the last that there is.
+        /// First column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
     /// Makes an amax as large as the largest absolute value of a subtile's elements, of those that exist.
@@ -227,13 +227,13 @@ pub enum FragmentOp {
     TakeAmax {
         /// The amax.
         tensor: TensorId,
-        /// What its elements are.
+        /// Elements of the subtile.
         elements: Elements,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
-        /// Its first row among all, and one past the last that there is.
+        /// First row among all, and one past the last that there is.
         rows: [Expr; 2],
-        /// The same of columns.
+        /// First column among all, and one past the last that there is.
         columns: [Expr; 2],
     },
     /// Sends a subtile's accumulators to another CTA of the cluster, into the slot of the current number there.
@@ -243,20 +243,20 @@ pub enum FragmentOp {
     SendPartial {
         /// The ring.
         ring: RingId,
-        /// Which CTA, by its rank in the cluster.
+        /// Rank of the receiving CTA in the cluster.
         to: Expr,
-        /// Which place of the slot.
+        /// Place in the slot.
         index: Expr,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
     },
     /// Adds what another CTA sent to a subtile's accumulators, in f32 (ordinary loads).
     AddPartial {
         /// The ring.
         ring: RingId,
-        /// Which place of the slot.
+        /// Place in the slot.
         index: Expr,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
     },
     /// Adds a loaded subtile to accumulators, in f32 (ordinary loads), each code times its scale, a product in f32, if
@@ -264,11 +264,11 @@ pub enum FragmentOp {
     AddSubtile {
         /// The ring.
         ring: RingId,
-        /// Which part of the slot.
+        /// Part of the slot.
         slot_part: usize,
-        /// Which box within the part.
+        /// Box within the part.
         index: Expr,
-        /// Which subtile of the tile.
+        /// Subtile of the tile.
         part: Expr,
         /// The type it is stored in.
         dtype: Dtype,
@@ -364,7 +364,7 @@ impl FragmentOp {
         }
     }
 
-    /// What it needs of the launch besides its numbers.
+    /// Fields of the launch that it needs besides its numbers.
     pub(crate) fn fields(&self) -> Vec<Field> {
         match self {
             FragmentOp::ReadVector { tensor, .. }
@@ -397,18 +397,18 @@ impl FragmentOp {
 pub enum Elements {
     /// A product's accumulators as they are.
     Product(usize),
-    /// What [`FragmentOp::Apply`] made of them, by its epilogue.
+    /// Values that [`FragmentOp::Apply`] made of them, by its epilogue.
     Applied(usize),
 }
 
 /// The math between the products and what is stored: a function of a lane's registers, element by element.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue {
-    /// Its name in the text.
+    /// Name in the text.
     pub name: String,
     /// Value in the schedule, of all that the item added up and loaded.
     pub of: ValueId,
-    /// That value with everything added to accumulators as one number.
+    /// Value of the schedule with everything added to accumulators as one number.
     pub value: Value,
     /// Numbers that it reads.
     pub params: Vec<Param>,
@@ -425,11 +425,11 @@ impl Epilogue {
 /// A number that an [`Epilogue`] reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// Its name in [`Epilogue::value`].
+    /// Name in [`Epilogue::value`].
     pub acc: AccId,
-    /// Its name in the text.
+    /// Name in the text.
     pub name: String,
-    /// Its origin.
+    /// Origin of the accumulator.
     pub from: Source,
 }
 

@@ -84,7 +84,7 @@ pub struct Pipeline {
 /// An order of ranks that has no expression.
 #[derive(Clone, Debug)]
 pub struct OrderTable {
-    /// Its name in the text.
+    /// Name in the text.
     pub name: String,
     /// The rank at each step of each rank.
     pub by: RankTable,
@@ -102,7 +102,7 @@ pub struct Comm {
 /// The CTAs of one role that moves data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommRole {
-    /// Its index among the kernel's roles.
+    /// Index among the kernel's roles.
     pub role: usize,
     /// The constant that says how many there are.
     pub symbol: String,
@@ -116,7 +116,7 @@ impl Comm {
         self.roles.iter().map(|role| role.ctas).sum()
     }
 
-    /// That count as an expression of the kernel's text.
+    /// Number of CTAs of all roles, as an expression of the kernel's text.
     pub fn count(&self) -> Expr {
         self.before(self.roles.len())
     }
@@ -138,7 +138,7 @@ impl CommRole {
 /// One role of a CTA.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Warp {
-    /// Its name, also in stall records.
+    /// Name, also in stall records.
     pub name: &'static str,
     /// Threads that run it.
     pub run_by: RunBy,
@@ -281,7 +281,7 @@ impl Pipeline {
         &self.orders[usize::from(order.0)]
     }
 
-    /// In which order a loop visits its grid.
+    /// Order in which a loop visits its grid.
     pub fn order(&self, of: LoopId) -> TileOrder {
         self.item_loop(of).order
     }
@@ -405,7 +405,7 @@ impl Pipeline {
         self.tiling().subtiles() / CONSUMERS
     }
 
-    /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
+    /// Number of runners of a role in a CTA: one, or one a warpgroup that multiplies.
     pub(crate) const fn runners(run_by: RunBy) -> u32 {
         match run_by {
             RunBy::Thread { .. } => 1,

@@ -33,9 +33,9 @@ impl RingId {
 /// Barriers of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Side {
-    /// Its contents are there.
+    /// The slot's contents are there.
     Full,
-    /// Its contents are no longer needed.
+    /// The slot's contents are no longer needed.
     Empty,
 }
 
@@ -78,7 +78,7 @@ pub struct Buffer {
 /// Part of a slot: the box of one staged tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Its name: `x`, `w`, `subtile`.
+    /// Name of the buffer: `x`, `w`, `subtile`.
     pub name: String,
     /// Bytes in a slot.
     pub bytes: u32,
@@ -93,7 +93,7 @@ pub struct Part {
 /// An mbarrier of each slot of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Barrier {
-    /// Its name, also in stall records.
+    /// Name, also in stall records.
     pub name: &'static str,
     /// Arrivals that end a phase.
     pub arrivals: u32,
@@ -115,7 +115,7 @@ pub enum Scope {
     Cta,
     /// This CTA's where it arrives itself, and none where others of its cluster do: what those are about is complete by then.
     Own,
-    /// Its cluster's: they order ordinary accesses of all its CTAs.
+    /// A barrier of the cluster: it orders ordinary accesses of all its CTAs.
     Cluster,
 }
 
@@ -178,7 +178,7 @@ impl Buffer {
         format!("{}_{name}", part.name.to_uppercase())
     }
 
-    /// What a slot holds at a time, in words: the parts of each loop that has some of its own.
+    /// Contents of a slot at a time, in words: the parts of each loop that has some of its own.
     pub(crate) fn held(&self, name: impl Fn(&Part) -> String) -> String {
         let all = || (0..self.parts.len()).collect();
         let mut loops: Vec<Vec<usize>> = Vec::new();
@@ -238,7 +238,7 @@ impl Ring {
         }
     }
 
-    /// Its barrier of that side.
+    /// Barrier of that side.
     pub const fn barrier(&self, side: Side) -> Option<&Barrier> {
         match side {
             Side::Full => Some(&self.full),
@@ -246,7 +246,7 @@ impl Ring {
         }
     }
 
-    /// Its barriers: they lie one after another, each for all slots.
+    /// Barriers of the ring: they lie one after another, each for all slots.
     pub fn barriers(&self) -> impl Iterator<Item = (Side, &Barrier)> {
         let sides = [Side::Full, Side::Empty].into_iter();
         sides.filter_map(|side| Some((side, self.barrier(side)?)))

@@ -22,7 +22,7 @@ pub struct LoopId {
 /// A loop over items, as all warps that run it know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemLoop {
-    /// In which order it visits the items of its grid: a loop over the rows and columns of one chunk.
+    /// Order in which it visits the items of its grid: a loop over the rows and columns of one chunk.
     pub order: TileOrder,
     /// Index of its tiling in the CTA.
     pub tiling: usize,
@@ -44,7 +44,7 @@ pub struct Scheduler {
     pub cluster: Option<Expr>,
     /// True if consumers take items in ping-pong, each every second one of the CTA's.
     pub ping_pong: bool,
-    /// Its loops over items. Around them are the loops over ranks.
+    /// Loops over items. Around them are the loops over ranks.
     pub loops: Vec<ItemLoop>,
 }
 
@@ -53,11 +53,11 @@ pub struct Scheduler {
 pub enum Ctas {
     /// All.
     All,
-    /// Those of a role that moves data.
+    /// CTAs of a role that moves data.
     Comm {
         /// The first of them.
         first: Expr,
-        /// How many there are.
+        /// Number of CTAs.
         count: Expr,
     },
     /// All but those that move data.

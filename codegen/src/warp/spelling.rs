@@ -4,9 +4,9 @@ use super::{Expr, Field, Op, OrderId, Pipeline, Test};
 use crate::kernel::{DimId, Kernel};
 use crate::program::CounterId;
 
-/// What the parts of a number are called.
+/// Names of the parts of a number.
 pub(crate) trait Spelling {
-    /// What the host passes.
+    /// Name of a number that the host passes.
     fn field(&self, field: Field) -> String;
     /// Rows of a chunk.
     fn rows_of(&self, dim: DimId, chunk: &str) -> String;
@@ -14,7 +14,7 @@ pub(crate) trait Spelling {
     fn ordered(&self, order: OrderId, step: &str) -> String;
     /// The CTA's number.
     fn block(&self) -> &'static str;
-    /// How many CTAs there are.
+    /// Number of CTAs.
     fn blocks(&self) -> &'static str;
     /// The item of the current loop.
     fn within(&self) -> &'static str;
@@ -69,7 +69,7 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
     }
 }
 
-/// What a branch asks.
+/// Condition of a branch.
 pub(crate) fn test(test: &Test, names: &impl Spelling) -> String {
     let (a, sign, b) = match test {
         Test::Less(a, b) => (a, "<", b),

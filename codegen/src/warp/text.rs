@@ -15,7 +15,7 @@ use crate::warp::{
 use std::fmt;
 
 impl Pipeline {
-    /// Its text: tile, maps, rings and numbers, then what each role runs, and what all run at the end.
+    /// Text of the pipeline: tile, maps, rings and numbers, then what each role runs, and what all run at the end.
     ///
     /// A line that starts with `#` is the schedule's statement that the lines below are of, or why they are there.
     pub fn text(&self) -> String {
@@ -63,7 +63,7 @@ impl fmt::Display for Pipeline {
 struct Printer<'a> {
     pipeline: &'a Pipeline,
     page: Page,
-    /// Who runs the nodes.
+    /// Warps that run the nodes.
     at: RunBy,
     /// The tiling of the loop over items that they are in.
     tiling: usize,
@@ -515,7 +515,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Which slice of a subtile, if it has several.
+    /// Slice of a subtile, if it has several.
     fn slice(&self, slice: &Expr) -> String {
         if *slice == Expr::Const(0) {
             String::new()

@@ -9,7 +9,7 @@ impl Node {
         self.body().iter().for_each(|node| node.visit(f));
     }
 
-    /// Whether it is a loop over items, or has one within it.
+    /// True if it is a loop over items, or has one within it.
     pub fn has_items(&self) -> bool {
         let mut found = false;
         self.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
@@ -81,7 +81,7 @@ impl Node {
         }
     }
 
-    /// Whether it accesses the memory of every rank, by all lanes of its warp.
+    /// True if it accesses the memory of every rank, by all lanes of its warp.
     pub fn is_everywhere(&self) -> bool {
         matches!(self, Node::Load { at, .. } | Node::Store { at, .. } if at.whose == Whose::Everywhere)
     }
@@ -188,7 +188,7 @@ impl Pipeline {
         all.for_each(|node| node.visit(&mut f));
     }
 
-    /// Whether TMA uses a map, and whether its tensor is accessed in every rank's memory at once.
+    /// True if TMA uses a map, and true if its tensor is accessed in every rank's memory at once.
     pub fn reaches(&self, id: MapId) -> (bool, bool) {
         let (mut by_tma, mut everywhere) = (false, false);
         self.visit(|node| {

@@ -6,7 +6,7 @@ use counterflow_codegen::diag::Rule;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{EventKind, Machine, Timeline, predict};
+use counterflow_codegen::model::{EventKind, Machine, Sm, Timeline, predict};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
@@ -223,12 +223,20 @@ fn neighbours_that_share_the_wider_operand_are_fed_sooner() {
     };
     // Slow enough that nothing else bounds a step.
     let slow = Machine {
-        l2_pair: 60e9,
         l2: 60e9 / 2.0 * 132.0,
+        // Which tiles are multiplied together decides what memory delivers, too.
+        memory: 1e18,
+        sm: Sm {
+            l2_pair: 60e9,
+            ..Sm::HOPPER
+        },
         ..Machine::h200()
     };
     let apart = Machine {
-        apart: 1e-9,
+        sm: Sm {
+            apart: 1e-9,
+            ..slow.sm
+        },
         ..slow.clone()
     };
     let (down, along): (Order, Order) = (ItemsRef::column_major, ItemsRef::row_major);

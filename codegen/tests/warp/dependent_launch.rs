@@ -6,7 +6,7 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::{Machine, outline, seconds};
+use counterflow_codegen::model::{Machine, Sm, outline, seconds};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
@@ -141,7 +141,10 @@ fn text(pipeline: &Checked<Pipeline>) -> String {
 fn hidden(name: &str, (tile, m): ((u32, u32), u32)) -> (u32, f64) {
     let machine = Machine::h200();
     let shown = Machine {
-        dependent_launch_latency: machine.launch_latency,
+        sm: Sm {
+            dependent_launch_latency: machine.sm.launch_latency,
+            ..machine.sm
+        },
         ..machine.clone()
     };
     let program = library::all()

@@ -20,7 +20,7 @@ pub struct Rope {
     pub positions: usize,
 }
 
-/// What a [`MultiheadAttention`](super::MultiheadAttention) is.
+/// Sizes and settings of a [`MultiheadAttention`](super::MultiheadAttention).
 #[derive(Clone, PartialEq, Debug)]
 pub struct MultiheadAttentionConfig {
     /// Columns of input and output.
@@ -35,19 +35,23 @@ pub struct MultiheadAttentionConfig {
     pub norm: Option<Norm>,
     /// Rotary positions of queries and keys.
     pub rope: Option<Rope>,
-    /// Whether a query sees no later key.
+    /// True if a query sees no later key.
     pub causal: bool,
     /// The part of probabilities that is dropped. Each rank draws those of its heads from [`RngTracker::MODEL_PARALLEL`].
     pub dropout: f32,
-    /// Whether both products add a bias.
+    /// True if both products add a bias.
     pub bias: bool,
-    /// Which weights get no gradient: that of qkv, that of proj.
+    /// True for weights that get no gradient: that of qkv, that of proj.
     pub frozen: [bool; 2],
-    /// Whether the gathered input of qkv is kept for the backward pass, instead of gathered again.
+    /// True if the gathered input of qkv is kept for the backward pass, instead of gathered again.
     pub keep_gathered: bool,
+<<<<<<< HEAD
     /// How both products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
     /// What is overlapped, in both products.
+=======
+    /// Overlap in both products.
+>>>>>>> main
     pub flags: Flags,
     /// The names by which the configuration has the products.
     pub ub_names: [String; 2],

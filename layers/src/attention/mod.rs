@@ -34,7 +34,7 @@ pub struct MultiheadAttentionParameters<'a> {
     pub proj: Parameters<'a>,
 }
 
-/// Where gradients are added, as in [`LayerNormLinearGradients`].
+/// Tensors that gradients are added to, as in [`LayerNormLinearGradients`].
 #[derive(Debug)]
 pub struct MultiheadAttentionGradients<'a> {
     /// Of γ, where there is one.
@@ -60,7 +60,7 @@ enum QkvSaved {
     Normed(LayerNormLinearSaved),
 }
 
-/// What a forward pass leaves for the backward pass.
+/// Tensors that a forward pass leaves for the backward pass.
 #[derive(Debug)]
 pub struct MultiheadAttentionSaved {
     shape: AttentionShape,
@@ -135,7 +135,7 @@ impl MultiheadAttention {
         MultiheadAttention::with_core(userbuffers, config, rng, core)
     }
 
-    /// The same with attention of the caller's.
+    /// Makes the layer with attention of the caller's.
     ///
     /// # Errors
     /// As [`MultiheadAttention::new`].
@@ -167,12 +167,12 @@ impl MultiheadAttention {
         })
     }
 
-    /// What the layer is.
+    /// Sizes and settings of the layer.
     pub fn config(&self) -> &MultiheadAttentionConfig {
         &self.config
     }
 
-    /// Its products' layers, which know the shapes of their weights.
+    /// Layers of its products, which know the shapes of their weights.
     pub fn linears(&self) -> [&Linear; 2] {
         let qkv = match &self.qkv {
             Qkv::Plain(linear) => linear,
@@ -181,7 +181,7 @@ impl MultiheadAttention {
         [qkv, &self.proj]
     }
 
-    /// Its products, qkv's and then proj's.
+    /// Products of the layer, qkv's and then proj's.
     pub fn products(&self) -> Vec<Product> {
         let each = self.linears().map(Linear::products);
         each.into_iter().flatten().collect()
@@ -305,7 +305,7 @@ impl MultiheadAttention {
         self.backward_plus(saved, parameters, (dy, None), dx, gradients)
     }
 
-    /// The same, where a layer with a norm adds `residual` to the gradient of the input.
+    /// Backward pass where a layer with a norm adds `residual` to the gradient of the input.
     pub(crate) fn backward_plus(
         &self,
         saved: MultiheadAttentionSaved,

@@ -31,12 +31,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CommOverlap(Shared);
 
-/// Where the result of a product goes.
+/// Destination of the result of a product.
 #[derive(Debug)]
 pub enum Destination<'a> {
-    /// It is written over.
+    /// A tensor that is written over.
     Written(&'a mut Tensor<bf16>),
-    /// It is added to: `accumulate=True` with a gradient in f32, of a product in layout tn.
+    /// A tensor that is added to: `accumulate=True` with a gradient in f32, of a product in layout tn.
     AddedTo(&'a mut Tensor<f32>),
 }
 

@@ -17,7 +17,7 @@ pub struct Notice {
     pub name: GemmName,
     /// The key.
     pub key: &'static str,
-    /// Why it has none.
+    /// Reason that it has none.
     pub why: &'static str,
 }
 
@@ -63,7 +63,7 @@ impl Config {
         Config::of(document::toml(text))
     }
 
-    /// Of a file, by its ending: `.yaml`, `.yml` or `.toml`.
+    /// Loads a file, by its ending: `.yaml`, `.yml` or `.toml`.
     ///
     /// # Errors
     /// [`Error::File`] for one that cannot be read; as [`Config::from_yaml`], with the file's name before each line.
@@ -172,7 +172,8 @@ impl Config {
         Ok([fprop, dgrad, wgrad])
     }
 
-    /// What users wrote that has nothing to act on. [`Userbuffers::initialize`](crate::Userbuffers::initialize) logs it once.
+    /// Settings of users that have nothing to act on. [`Userbuffers::initialize`](crate::Userbuffers::initialize)
+    /// logs them once.
     pub fn notices(&self) -> Vec<Notice> {
         let each = self.products.iter();
         each.flat_map(|(name, given)| {

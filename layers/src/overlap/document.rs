@@ -18,11 +18,11 @@ pub(super) enum Value {
     Integer(i64),
     Text(String),
     Table(Table),
-    /// What no setting takes, in words.
+    /// A value that no setting takes, in words.
     Other(&'static str),
 }
 
-/// Why a text is no document.
+/// Reason that a text is no document.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub line: usize,

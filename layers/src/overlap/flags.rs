@@ -122,7 +122,7 @@ impl Flags {
 }
 
 impl Overlap {
-    /// Whether there is any.
+    /// True if there is any.
     pub fn any(self) -> bool {
         self != Overlap::default()
     }

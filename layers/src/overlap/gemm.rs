@@ -20,41 +20,41 @@ use counterflow::{Error, Program, Setting, families, schedules};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
-    /// Which product.
+    /// Name of the product.
     pub name: GemmName,
-    /// How its layer is divided.
+    /// Division of its layer.
     pub parallel: Parallel,
-    /// How the product overlaps its communication.
+    /// Method by which the product overlaps its communication.
     pub method: Method,
-    /// That communication.
+    /// Communication of the product.
     pub comm: Comm,
     /// SMs that communicate.
     pub num_sm: u32,
     /// CTAs in a cluster of a kernel that communicates.
     pub cga_size: u32,
-    /// Whether products leave `num_sm` SMs to communication.
+    /// True if products leave `num_sm` SMs to communication.
     pub set_sm_margin: bool,
     /// Parts of a pipelined product. `None`: as many as ranks.
     pub num_splits: Option<u32>,
-    /// Whether chunks move in fewer, larger steps.
+    /// True if chunks move in fewer, larger steps.
     pub aggregate: bool,
-    /// Whether one product waits for chunks by counters.
+    /// True if one product waits for chunks by counters.
     pub atomic_gemm: bool,
-    /// Whether copy engines move chunks.
+    /// True if copy engines move chunks.
     pub use_ce: bool,
-    /// Whether what travels is FP8 where products are.
+    /// True if what travels is FP8 where products are.
     pub fp8_buf: bool,
     /// Priority of the stream that communicates. `None`: the GPU's highest.
     pub comm_priority: Option<i32>,
     /// Priority of the stream of products. `None`: the GPU's lowest.
     pub gemm_priority: Option<i32>,
-    /// Whether the first part of a pipelined product is computed ahead.
+    /// True if the first part of a pipelined product is computed ahead.
     pub pipeline_rs_overlap_first_gemm: bool,
-    /// What was said of it.
+    /// Settings that were given for it.
     pub given: Settings,
 }
 
-/// What a product has if nothing is said, by how its layer is divided.
+/// Defaults of a product, by the division of its layer.
 struct Defaults {
     method: Method,
     num_sm: u32,
@@ -336,7 +336,7 @@ impl Schedule {
         }
     }
 
-    /// Its program. Of a family: that of its first candidate, which says which tensors there are.
+    /// Program of the work. Of a family: that of its first candidate, which says which tensors there are.
     pub fn program(self) -> Program {
         match self.work() {
             Work::Schedule(program) => program,
@@ -358,7 +358,7 @@ impl Schedule {
         })
     }
 
-    /// The same with a bias, where a layer's output can have the schedule.
+    /// Work with a bias, where a layer's output can have the schedule.
     pub(crate) fn biased(self) -> Work {
         Work::Schedule(match self {
             Schedule::AgGemmPull => ours::ag_gemm_pull_bias(),

@@ -19,7 +19,7 @@ impl Pass {
     /// All of them.
     pub const ALL: [Pass; 3] = [Pass::Fprop, Pass::Dgrad, Pass::Wgrad];
 
-    /// Its suffix in names.
+    /// Suffix in names.
     pub const fn name(self) -> &'static str {
         match self {
             Pass::Fprop => "fprop",
@@ -81,12 +81,12 @@ impl GemmName {
         &self.layer
     }
 
-    /// Which of its products.
+    /// Product of the layer.
     pub fn pass(&self) -> Pass {
         self.pass
     }
 
-    /// How the layer is divided, if TransformerEngine knows it.
+    /// Division of the layer, if TransformerEngine knows it.
     pub fn known(&self) -> Option<Parallel> {
         let known = KNOWN.iter().find(|(layer, _)| *layer == self.layer);
         known.map(|(_, parallel)| *parallel)

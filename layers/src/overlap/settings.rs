@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a layer's weight is divided between ranks.
+/// Division of a layer's weight between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Parallel {
     /// By output features: the input is gathered. QKV and fc1.
@@ -38,7 +38,7 @@ impl fmt::Display for Comm {
     }
 }
 
-/// How a product overlaps its communication.
+/// Method by which a product overlaps its communication.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Method {
     /// By chunks that come from peers, or go straight to their owner.
@@ -63,7 +63,7 @@ impl Method {
         Method::Auto,
     ];
 
-    /// Its name in files.
+    /// Name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Method::RingExchange => "ring_exchange",
@@ -81,7 +81,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// What is said of one product. `None` has the default of the product: [`Gemm`](super::Gemm) has all of them.
+/// Settings of one product. `None` has the default of the product: [`Gemm`](super::Gemm) has all of them.
 ///
 /// ```
 /// use counterflow_layers::overlap::{Config, Method, Settings};
@@ -92,7 +92,7 @@ impl fmt::Display for Method {
 /// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Settings {
-    /// How the product overlaps its communication.
+    /// Method by which the product overlaps its communication.
     pub method: Option<Method>,
     /// The communication, which must be that of the product.
     pub is_reduce_scatter: Option<bool>,
@@ -100,25 +100,25 @@ pub struct Settings {
     pub num_sm: Option<u32>,
     /// CTAs in a cluster of a kernel that communicates.
     pub cga_size: Option<u32>,
-    /// Whether products leave `num_sm` SMs to communication.
+    /// True if products leave `num_sm` SMs to communication.
     pub set_sm_margin: Option<bool>,
     /// Parts of a pipelined product: at least 1.
     pub num_splits: Option<u32>,
     /// Streams of products at most.
     pub num_max_streams: Option<u32>,
-    /// Whether chunks move in fewer, larger steps.
+    /// True if chunks move in fewer, larger steps.
     pub aggregate: Option<bool>,
-    /// Whether one product waits for chunks by counters, instead of one product for each chunk.
+    /// True if one product waits for chunks by counters, instead of one product for each chunk.
     pub atomic_gemm: Option<bool>,
-    /// Whether copy engines move chunks, and not SMs.
+    /// True if copy engines move chunks, and not SMs.
     pub use_ce: Option<bool>,
-    /// Whether partial sums travel in FP8.
+    /// True if partial sums travel in FP8.
     pub fp8_buf: Option<bool>,
     /// Priority of the stream that communicates.
     pub comm_priority: Option<i32>,
     /// Priority of the stream of products.
     pub gemm_priority: Option<i32>,
-    /// Whether the first part of a pipelined product is computed ahead.
+    /// True if the first part of a pipelined product is computed ahead.
     pub pipeline_rs_overlap_first_gemm: Option<bool>,
 }
 

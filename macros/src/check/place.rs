@@ -8,7 +8,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
 use syn::{Expr, Lit};
 
-/// How a place is used.
+/// Use of a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Operand,
@@ -30,7 +30,7 @@ impl Access {
 }
 
 impl Checker<'_> {
-    /// Whether each index fits its axis.
+    /// Reports indices that do not fit their axis.
     pub(super) fn axes(
         &mut self,
         counter: &Ident,
@@ -86,7 +86,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Those of more indices that fit the axes of a counter, one for each.
+    /// Indices that fit the axes of a counter, one for each, among more.
     pub(super) fn cell_among<'i>(
         &self,
         axes: &[Axis],
@@ -286,7 +286,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
+/// True if a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
         Axis::World(_) | Axis::Peers(_) => true,

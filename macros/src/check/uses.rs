@@ -16,7 +16,7 @@ pub(super) struct Checker<'a> {
     pub unsure: &'a HashSet<String>,
 }
 
-/// Where a name is first read (waited on, looped over) and first written (signalled, added to).
+/// Places at which a name is first read (waited on, looped over) and first written (signalled, added to).
 #[derive(Default)]
 pub(super) struct Uses {
     pub read: Option<TokenStream>,

@@ -87,7 +87,7 @@ pub fn plain_name(pat: &Pat) -> Option<&Ident> {
     }
 }
 
-/// Whether this looks like a constant of the surrounding Rust: in capitals, or a path.
+/// True if this looks like a constant of the surrounding Rust: in capitals, or a path.
 pub fn in_capitals(expr: &Expr) -> bool {
     match expr {
         Expr::Path(path) => match path.path.get_ident() {

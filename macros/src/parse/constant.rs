@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use syn::punctuated::Punctuated;
 use syn::{Expr, Lit, Token, UnOp};
 
-/// What a constant must be: a number, a pair of rows and columns, or a flag.
+/// Kind of a constant: a number, a pair of rows and columns, or a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Number,
@@ -181,7 +181,7 @@ impl Parser<'_> {
         legal.then_some((plain, named))
     }
 
-    /// Whether `word` takes an argument of that name. Reports it if not.
+    /// True if `word` takes an argument of that name. Reports it if not.
     pub(super) fn argument_name(&mut self, word: &Ident, name: &Ident, known: &[&str]) -> bool {
         let found = names::text(name);
         if known.contains(&found.as_str()) {

@@ -4,7 +4,7 @@ use crate::errors::Errors;
 use crate::names::Scope;
 use std::collections::HashSet;
 
-/// What a call takes, and an example of it.
+/// Arguments of a call, and an example of it.
 pub(super) type Takes = (&'static str, &'static str);
 
 pub(super) const NOTHING: Takes = ("nothing", "");

@@ -37,7 +37,7 @@ impl Parser<'_> {
         place
     }
 
-    /// Whether an expression is stored data, perhaps with a wait: what a copy takes.
+    /// True if an expression is stored data, perhaps with a wait: what a copy takes.
     pub(super) fn is_bare_place(&self, expr: &Expr) -> bool {
         let chain = Chain::of(expr);
         let tensor = ident(chain.root).and_then(|root| self.scope.find(root));
@@ -334,7 +334,7 @@ impl Parser<'_> {
     }
 }
 
-/// Whether a method names one plane of a tensor.
+/// True if a method names one plane of a tensor.
 fn is_plane(method: &Ident) -> bool {
     method == "data" || method == "scales"
 }

@@ -7,7 +7,7 @@ use crate::names::{self, Kind};
 use syn::{BinOp, Expr, Lit, UnOp};
 
 impl Parser<'_> {
-    /// Whether an expression computes a rank, by its leftmost operand or an operator that only ranks have.
+    /// True if an expression computes a rank, by its leftmost operand or an operator that only ranks have.
     pub(super) fn is_rank(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Lit(lit) => matches!(lit.lit, Lit::Int(_)),

@@ -20,7 +20,7 @@ const COMM_OPTIONS: [&str; 2] = ["name", "ctas"];
 /// Every option of `#[gemm(…)]`.
 pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "subtiles", "ping_pong"];
 
-/// What stands in the brackets of a role's attribute.
+/// Options in the brackets of a role's attribute.
 #[derive(Default)]
 struct Options {
     /// The role's own name, if it is given one.

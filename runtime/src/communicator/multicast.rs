@@ -48,7 +48,7 @@ impl Communicator {
         }
     }
 
-    /// Where a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
+    /// Address at which a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why no multicast reaches them.

@@ -123,7 +123,7 @@ impl Communicator {
         Communicator::of(gpus.collect(), None, timeout()?)
     }
 
-    /// The same ranks, with proofs that others made.
+    /// Gives these ranks the proofs that others made.
     #[cfg(test)]
     pub(crate) fn proving_in(mut ranks: Vec<Self>, proven: &Arc<Proven>) -> Vec<Self> {
         for rank in &mut ranks {
@@ -281,7 +281,7 @@ fn too_few(world: u32, gpus: &[String]) -> Error {
     }
 }
 
-/// How long a rank waits for another.
+/// Time that a rank waits for another.
 pub(super) fn timeout() -> Result<Duration, Error> {
     let Some(text) = std::env::var_os("UB_TIMEOUT").filter(|text| !text.is_empty()) else {
         return Ok(Duration::from_secs(TIMEOUT));

@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// How one launch's outputs compare with the reference.
+/// Comparison of one launch's outputs with the reference.
 ///
 /// [`Run`] has an example.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Compared {
     pub relative: f64,
     /// Elements compared.
     pub elements: u64,
-    /// What each tensor was compared with, by name.
+    /// Reference of each tensor, by name.
     pub with: BTreeMap<String, Says>,
 }
 
@@ -164,10 +164,11 @@ impl Run<'_> {
         all.into_iter().map(|(_, compared)| compared).collect()
     }
 
-    /// How many launches are compared at once: what is done one after another for a launch is done beside another's products.
+    /// Number of launches that are compared at once: what is done one after another for a launch is done beside
+    /// another's products.
     fn at_once(&self) -> usize {
         const MOST: u64 = 4;
-        /// What their references take together, about.
+        /// Bytes that their references take together, about.
         const BYTES: u64 = 4 << 30;
         /// Bytes of an element: its number, as an input and in memory, and its error bound.
         const EACH: u64 = 24;

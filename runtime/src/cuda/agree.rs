@@ -9,18 +9,18 @@ use std::sync::Arc;
 /// The launch of no host.
 const REPLAY: u64 = u64::MAX;
 
-/// Where ranks write their launches, for as long as the communicator lives.
+/// Memory into which ranks write their launches, for as long as the communicator lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boards {
     /// Rank 0's part of the heap where launches are written.
     pub boards: Address,
     /// Bytes to the next rank's.
     pub stride: u64,
-    /// Where the host sees how far the rank is.
+    /// Address at which the host sees how far the rank is.
     pub far: Address,
 }
 
-/// That kernel, loaded on a GPU.
+/// Kernel that compares launches, loaded on a GPU.
 #[derive(Debug)]
 pub(crate) struct Agree(Function);
 

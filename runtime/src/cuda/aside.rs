@@ -9,7 +9,7 @@ use crate::error::Error;
 use cudarc::driver::sys;
 use std::ptr;
 
-/// That context and a stream in it, for the thread that made it.
+/// Context and a stream in it, for the thread that made it.
 pub(crate) struct Aside {
     context: sys::CUcontext,
     stream: sys::CUstream,

@@ -13,11 +13,11 @@ pub(crate) struct Capture {
     /// No other capture of the process has it.
     pub id: u64,
     graph: sys::CUgraph,
-    /// What the stream's next work comes after.
+    /// Nodes that the stream's next work comes after.
     pub last: Vec<u64>,
 }
 
-/// What the stream records. Its context is current.
+/// Capture that the stream records. Its context is current.
 pub(crate) fn capture_of(stream: &CudaStream) -> Result<Capture, Error> {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let (mut id, mut graph, mut last, mut edges, mut count) =

@@ -51,7 +51,7 @@ unsafe impl Sync for Managed {}
 /// The device of emulated memory, which no other library can address: the standard's "extension" device.
 const EMULATED: u32 = DLDeviceType::kDLExtDev;
 
-/// Where memory is.
+/// Device that has memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Home {
     kind: u32,
@@ -82,7 +82,7 @@ impl std::fmt::Display for Home {
     }
 }
 
-/// What a tensor is of.
+/// Element type in DLPack's words.
 fn element<T: Element>() -> DLDataType {
     DLDataType {
         code: match T::KIND {
@@ -98,11 +98,11 @@ fn element<T: Element>() -> DLDataType {
     }
 }
 
-/// What another library says of its tensor.
+/// Description that another library gives of its tensor.
 pub(crate) struct Contents {
     pub start: Address,
     pub shape: Vec<usize>,
-    /// Whether nobody may write it.
+    /// True if nobody may write it.
     pub read_only: bool,
 }
 
@@ -150,7 +150,7 @@ impl Managed {
         std::mem::ManuallyDrop::new(self).0
     }
 
-    /// What it is, if it has `T`s on that device, one row after another.
+    /// Checks that the tensor has `T`s on that device, one row after another, and gives its description.
     ///
     /// # Errors
     /// [`Error::Usage`] for what it is instead.

@@ -35,7 +35,7 @@ pub(super) fn check(what: impl fmt::Display, code: CUresult) -> Result<(), Error
     })
 }
 
-/// The same for a call that cudarc made.
+/// Checks a call that cudarc made.
 pub(super) fn checked<T>(
     what: impl fmt::Display,
     result: Result<T, cudarc::driver::DriverError>,
@@ -93,7 +93,7 @@ impl Drop for Before {
     }
 }
 
-/// What a context ends with: nothing of it runs any more.
+/// Codes that a context ends with: nothing of it runs any more.
 const DEAD: [CUresult; 16] = [
     CUresult::CUDA_ERROR_DEINITIALIZED,
     CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
@@ -113,7 +113,7 @@ const DEAD: [CUresult; 16] = [
     CUresult::CUDA_ERROR_UNKNOWN,
 ];
 
-/// Whether an error is that a context is dead. Others, such as that it could not be selected or that something records a
+/// True if an error is that a context is dead. Others, such as that it could not be selected or that something records a
 /// graph, say nothing of what runs there.
 pub(crate) fn is_dead(error: &Error) -> bool {
     let Error::Driver { code, .. } = error else {
@@ -122,7 +122,7 @@ pub(crate) fn is_dead(error: &Error) -> bool {
     DEAD.iter().any(|dead| name_of(*dead) == *code)
 }
 
-/// Whether a GPU came past a point, by the code of a query for it.
+/// True if a GPU came past a point, by the code of a query for it.
 pub(super) fn passed(code: CUresult) -> Result<bool, Error> {
     match code {
         CUresult::CUDA_ERROR_NOT_READY => Ok(false),

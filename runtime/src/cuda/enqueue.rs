@@ -23,7 +23,7 @@ pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Er
     memory_ops_in(stream.cu_stream(), ops)
 }
 
-/// The same for a stream of whatever library.
+/// Enqueues memory operations in a stream of whatever library.
 pub(super) fn memory_ops_in(stream: sys::CUstream, ops: &[MemoryOp]) -> Result<(), Error> {
     for ops in ops.chunks(MOST) {
         let mut params: Vec<_> = ops.iter().map(param).collect();
@@ -68,13 +68,13 @@ fn param(op: &MemoryOp) -> sys::CUstreamBatchMemOpParams {
 /// Lines of bytes, with a pitch at either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lines2d {
-    /// Where the first goes, and bytes from one to the next.
+    /// Destination of the first line, and bytes from one line to the next.
     pub to: (Address, u64),
-    /// Where the first is, and bytes from one to the next.
+    /// Source of the first line, and bytes from one line to the next.
     pub from: (Address, u64),
     /// Bytes of a line.
     pub bytes: u64,
-    /// How many.
+    /// Number of lines.
     pub lines: u64,
 }
 

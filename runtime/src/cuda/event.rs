@@ -19,7 +19,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Event {
     event: ManuallyDrop<CudaEvent>,
-    /// Where it goes when this is dropped, if others may have it then.
+    /// Pool that takes the event back when this is dropped, if others may have it then.
     again: Option<Weak<Unused>>,
 }
 
@@ -50,7 +50,7 @@ impl Event {
         })
     }
 
-    /// What comes later in that stream waits for it. The stream's context is current.
+    /// Has later work of that stream wait for the event. The stream's context is current.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), Error> {
         let plain = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
         // SAFETY: both are alive.
@@ -59,7 +59,7 @@ impl Event {
         })
     }
 
-    /// Whether the stream has reached it.
+    /// True if the stream has reached it.
     pub(crate) fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: the event is alive.
         let query = || unsafe { sys::cuEventQuery(self.event.cu_event()) };
@@ -71,7 +71,7 @@ impl Event {
         relaxed(|| checked("wait for an event", self.event.synchronize()))
     }
 
-    /// How long after an earlier one, once both are past.
+    /// Time since an earlier event, once both are past.
     pub(crate) fn since(&self, earlier: &Event) -> Result<Duration, Error> {
         let milliseconds = checked("time two events", earlier.event.elapsed_ms(&self.event))?;
         Ok(Duration::from_secs_f64(

@@ -10,9 +10,10 @@ use std::sync::Arc;
 /// A slice or view of cudarc's, borrowed as a launch needs it.
 pub(crate) struct Foreign<'a>(Box<dyn Memory + 'a>);
 
-/// It while a launch is enqueued. When this is dropped, cudarc knows that the stream used it until then.
+/// Memory of cudarc while a launch is enqueued. When this is dropped, cudarc knows that the stream used it until
+/// then.
 pub(crate) struct Opened<'a> {
-    /// Where it is.
+    /// Address of the memory.
     pub address: Address,
     _used: SyncOnDrop<'a>,
 }
@@ -75,7 +76,7 @@ impl<'a> Foreign<'a> {
         Foreign(Box::new(Written(view)))
     }
 
-    /// Its elements.
+    /// Number of elements.
     pub(crate) fn elements(&self) -> usize {
         self.0.elements()
     }

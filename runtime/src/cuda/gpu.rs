@@ -77,17 +77,17 @@ impl Gpu {
         })
     }
 
-    /// Its name.
+    /// Name that the driver gives the GPU.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// Ordinal of the GPU in this process.
     pub fn ordinal(&self) -> u32 {
         self.context.ordinal() as u32
     }
 
-    /// Its name among all GPUs, as NVIDIA's tools write it: `GPU-…`.
+    /// Name of the GPU among all GPUs, as NVIDIA's tools write it: `GPU-…`.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -95,7 +95,7 @@ impl Gpu {
         uuid_of(self.context.cu_device())
     }
 
-    /// Its streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn sms(&self) -> u32 {
         self.sms
     }
@@ -155,7 +155,7 @@ impl Gpu {
         self.context_number
     }
 
-    /// Its events that nobody has.
+    /// Events of the GPU that nobody has.
     pub(super) fn unused(&self) -> &Arc<Unused> {
         &self.unused
     }
@@ -219,8 +219,8 @@ impl Gpu {
         self.must_reach_device(other.context.cu_device(), other.ordinal())
     }
 
-    /// The same for another process's, by its [`Gpu::uuid`]. One that this process does not see cannot be asked about:
-    /// the driver maps its memory, or refuses to.
+    /// Checks that this GPU reaches one of another process, by its [`Gpu::uuid`]. One that this process does not see
+    /// cannot be asked about: the driver maps its memory, or refuses to.
     pub(crate) fn must_reach_named(&self, uuid: &str) -> Result<(), Error> {
         for ordinal in 0..Gpu::count()? {
             let mut device = 0;
@@ -257,7 +257,7 @@ fn keep_freed(pool: sys::CUmemoryPool) -> Result<(), Error> {
     check("keep freed memory", said)
 }
 
-/// Why two GPUs cannot have ranks of one communicator, if they cannot.
+/// Reason that two GPUs cannot have ranks of one communicator. None if they can.
 fn apart([one, other]: [u32; 2], reaches: bool, adds: bool) -> Option<Error> {
     let (why, letter) = match (reaches, adds) {
         (true, true) => return None,
@@ -273,7 +273,7 @@ fn apart([one, other]: [u32; 2], reaches: bool, adds: bool) -> Option<Error> {
 }
 
 impl Device {
-    /// Whether this machine has the device.
+    /// Opens the device, if this machine has it.
     ///
     /// ```
     /// use counterflow::Device;

@@ -81,12 +81,12 @@ impl Handle {
         self.raw
     }
 
-    /// Whether both are one allocation.
+    /// True if both are one allocation.
     pub fn is(&self, other: &Handle) -> bool {
         self.raw == other.raw
     }
 
-    /// What it was made with.
+    /// Properties that the allocation was made with.
     pub fn properties(&self, gpu: &Gpu) -> Result<sys::CUmemAllocationProp, Error> {
         let mut found = property(gpu, Handles::Files);
         // SAFETY: the place and the handle are ours.
@@ -196,7 +196,7 @@ pub(super) fn unmap(address: u64, bytes: u64) -> bool {
     noted(check("take memory from its addresses", code))
 }
 
-/// Whether it was done. Nobody is there to hear of what was not, but who reads the log: a driver that has ended, or a dead
+/// True if it was done. Nobody is there to hear of what was not, but who reads the log: a driver that has ended, or a dead
 /// context, has nothing left to give back.
 pub(super) fn noted(done: Result<(), Error>) -> bool {
     let done = done.inspect_err(|error| debug!(%error, "memory was not given back"));

@@ -24,12 +24,12 @@ fn library() -> Option<&'static Library> {
     LIBRARY.get_or_init(load).as_ref()
 }
 
-/// Whether the driver's library is there.
+/// True if the driver's library is there.
 pub(super) fn is_there() -> bool {
     library().is_some()
 }
 
-/// Whether the driver has a function of that name.
+/// True if the driver has a function of that name.
 pub(super) fn has(name: &CStr) -> bool {
     // SAFETY: the symbol is only asked for, not called.
     library().is_some_and(|library| unsafe { library.get::<*const c_void>(name).is_ok() })
@@ -215,7 +215,7 @@ pub(super) unsafe fn copy(
     )
 }
 
-/// The same of lines of bytes. Both ends have a start and a pitch.
+/// Copies lines of bytes. Both ends have a start and a pitch.
 ///
 /// # Safety
 /// As for [`copy`], line by line.

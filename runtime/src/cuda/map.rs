@@ -28,7 +28,7 @@ use cudarc::driver::sys;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapSpec {
-    /// Its element type.
+    /// Element type of the tensor.
     pub dtype: Dtype,
     /// Elements along columns, rows, chunks, ranks. Parts of a box beyond them are read as zero and not written.
     pub size: [u64; 4],
@@ -36,7 +36,7 @@ pub struct MapSpec {
     pub stride: [u64; 3],
     /// Columns and rows of a box.
     pub tile: [u32; 2],
-    /// Whether a box lies in shared memory with the swizzle of its width, as tensor cores read it; otherwise row after row.
+    /// True if a box lies in shared memory with the swizzle of its width, as tensor cores read it; otherwise row after row.
     pub swizzled: bool,
 }
 

@@ -28,17 +28,17 @@ pub trait Element:
     /// The element type of a schedule's tensor that it stands for, if it stands for one.
     const TENSOR: Option<Dtype>;
 
-    /// What kind of numbers they are.
+    /// Kind of the numbers.
     #[doc(hidden)]
     const KIND: Kind;
 
-    /// Adds its bytes.
+    /// The bytes of some numbers. Compiled here, where tests are optimised.
     #[doc(hidden)]
-    fn put(self, to: &mut Vec<u8>);
+    fn to_bytes(values: &[Self]) -> Vec<u8>;
 
-    /// From its bytes, which are as many as it has.
+    /// The numbers of some bytes; less than one at the end is left out.
     #[doc(hidden)]
-    fn take(bytes: &[u8]) -> Self;
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
 /// A kind of numbers, as DLPack tells them apart.
@@ -65,13 +65,16 @@ macro_rules! elements {
         impl Element for $number {
             const TENSOR: Option<Dtype> = elements!(@ $($dtype)?);
             const KIND: Kind = Kind::$kind;
-            fn put(self, to: &mut Vec<u8>) {
-                to.extend_from_slice(&self.to_le_bytes());
+            fn to_bytes(values: &[Self]) -> Vec<u8> {
+                let mut bytes = Vec::with_capacity(size_of_val(values));
+                for value in values {
+                    bytes.extend_from_slice(&value.to_le_bytes());
+                }
+                bytes
             }
-            fn take(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<$number>()];
-                own.copy_from_slice(bytes);
-                <$number>::from_le_bytes(own)
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                let (each, _) = bytes.as_chunks();
+                each.iter().map(|own| <$number>::from_le_bytes(*own)).collect()
             }
         }
     )*)*};
@@ -89,11 +92,11 @@ macro_rules! bytes {
         impl Element for $number {
             const TENSOR: Option<Dtype> = Some(Dtype::$dtype);
             const KIND: Kind = Kind::$kind;
-            fn put(self, to: &mut Vec<u8>) {
-                to.push(self.to_bits());
+            fn to_bytes(values: &[Self]) -> Vec<u8> {
+                values.iter().map(|value| value.to_bits()).collect()
             }
-            fn take(bytes: &[u8]) -> Self {
-                <$number>::from_bits(bytes[0])
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                bytes.iter().map(|bits| <$number>::from_bits(*bits)).collect()
             }
         }
     )*};
@@ -213,7 +216,7 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
     check("fill the GPU's memory", code)
 }
 
-/// Whether the stream is empty. Does not wait.
+/// True if the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
     // SAFETY: the stream is alive.
     let query = || unsafe { sys::cuStreamQuery(stream.cu_stream()) };
@@ -238,7 +241,7 @@ pub(crate) fn priority(stream: &CudaStream) -> Result<i32, Error> {
     check("ask for a stream's priority", code).map(|()| priority)
 }
 
-/// Whether the stream's work is recorded into a graph. Its context is current.
+/// True if the stream's work is recorded into a graph. Its context is current.
 pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream is alive, and the place is ours.

@@ -25,6 +25,7 @@ mod module;
 mod multicast;
 mod nccl;
 mod nvtx;
+mod probes;
 mod queues;
 mod registered;
 mod relaxed;
@@ -62,6 +63,7 @@ pub(crate) use memory::{
 };
 pub(crate) use nccl::{ALIGN as NCCL_ALIGN, register as register_with_nccl};
 pub(crate) use nvtx::range;
+pub(crate) use probes::{CHUNK, Moves, Probes, Reads, Signals, compile as compile_probes};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use registered::Registered;
 pub(crate) use relaxed::Relaxed;
@@ -84,7 +86,7 @@ pub(crate) use watch::{Cause, Pinned, Told, Watch};
 pub struct Address(u64);
 
 impl Address {
-    /// That number.
+    /// Address of that number.
     pub(crate) const fn of(number: u64) -> Address {
         Address(number)
     }
@@ -100,7 +102,7 @@ impl Address {
         self.0 - start.0
     }
 
-    /// Its number, to hand to another library on the same GPU.
+    /// Address as a number, to hand to another library on the same GPU.
     pub const fn get(self) -> u64 {
         self.0
     }

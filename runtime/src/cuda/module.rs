@@ -51,7 +51,7 @@ unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
 
-/// What was loaded and is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
+/// Loaded code that is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
 /// kernel that waits for us. So code is not unloaded, but used again by who loads the same; it goes with its context.
 static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
@@ -246,7 +246,7 @@ pub struct LaunchConfig {
     pub threads: u32,
     /// CTAs of a cluster; 1: none.
     pub cluster: u32,
-    /// Whether its CTAs may start before the previous launch on the stream has ended (programmatic dependent launch).
+    /// True if its CTAs may start before the previous launch on the stream has ended (programmatic dependent launch).
     /// Only for a kernel that waits for that end itself (`wait_prerequisites`).
     ///
     /// If the previous launch does not allow this (a copy, a graph, another library's ordinary kernel, a fused kernel
@@ -256,7 +256,8 @@ pub struct LaunchConfig {
     /// ours do. Another library's kernel that is launched programmatically and never waits may end before its
     /// predecessor.
     pub dependent_launch: bool,
-    /// Whose CTAs come first where several launches wait for SMs: the smallest number, as for streams. 0 is the default.
+    /// Priority of its CTAs where several launches wait for SMs: the smallest number is first, as for streams. 0 is
+    /// the default.
     pub priority: i32,
 }
 
@@ -336,7 +337,7 @@ impl Arguments {
 }
 
 impl Address {
-    /// Its bytes, for a struct that a kernel takes.
+    /// Bytes of the address, for a struct that a kernel takes.
     pub(crate) fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
@@ -353,7 +354,7 @@ impl Function {
         self.module.code.gpu.bind()
     }
 
-    /// Its name.
+    /// Name of the kernel.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -384,7 +385,48 @@ impl Function {
         unsafe { self.enqueue(stream, grid, arguments) }
     }
 
-    /// The same where the stream's context is current.
+    /// Describes a launch to the driver. The attributes stay where they are until it was.
+    fn config(
+        &self,
+        stream: sys::CUstream,
+        grid: LaunchConfig,
+        attributes: &mut [sys::CUlaunchAttribute],
+    ) -> sys::CUlaunchConfig {
+        sys::CUlaunchConfig {
+            gridDimX: grid.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        }
+    }
+
+    /// Clusters of such a launch that its GPU runs at once.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(super) fn clusters(&self, grid: LaunchConfig) -> Result<u32, Error> {
+        self.bind()?;
+        let (mut attributes, count) = attributes(grid);
+        let config = self.config(ptr::null_mut(), grid, &mut attributes[..count]);
+        let mut clusters = 0;
+        // SAFETY: the function is loaded; the configuration and the place are ours, and nothing is launched.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveClusters(&raw mut clusters, self.raw, &raw const config)
+        };
+        check(
+            format_args!("ask how many clusters of {} run at once", self.name),
+            code,
+        )?;
+        Ok(clusters.unsigned_abs())
+    }
+
+    /// Enqueues a launch where the stream's context is current.
     ///
     /// # Safety
     /// As [`Function::launch`].
@@ -410,18 +452,7 @@ impl Function {
             *pointer = ptr::from_ref(&arguments.words[*at]).cast_mut().cast();
         }
         let (mut attributes, count) = attributes(grid);
-        let config = sys::CUlaunchConfig {
-            gridDimX: grid.ctas,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: self.shared,
-            hStream: stream.cu_stream(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        };
+        let config = self.config(stream.cu_stream(), grid, &mut attributes[..count]);
         // SAFETY: the pointers are to as many arguments, of the sizes the kernel takes (compared above), and the driver
         // copies them before it returns; what the kernel does with them is the caller's promise.
         let code = unsafe {

@@ -172,7 +172,7 @@ impl Calls {
         }
     }
 
-    /// What NCCL's answer says.
+    /// Turns NCCL's answer into a result.
     fn answered(self, what: &str, code: c_int) -> Result<(), Error> {
         match code {
             0 => Ok(()),

@@ -28,7 +28,7 @@ type Pop = unsafe extern "C" fn() -> c_int;
 type Export = unsafe extern "C" fn(u32) -> *const c_void;
 type Attach = unsafe extern "C" fn(Export) -> c_int;
 
-/// What a profiler puts in: one list for each module.
+/// Functions that a profiler puts in: one list for each module.
 type Table = [[Function; FUNCTIONS + 1]; MODULES + 1];
 
 const fn empty() -> Table {
@@ -38,7 +38,7 @@ const fn empty() -> Table {
 /// The one that the profiler of this process gets.
 static LISTENS: Table = empty();
 
-/// Where each of them is, as profilers want it.
+/// Places of the functions, as profilers want them.
 #[repr(transparent)]
 struct Places([[*const Function; FUNCTIONS + 1]; MODULES + 1]);
 
@@ -153,7 +153,7 @@ fn function(of: &Table, at: usize) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// What a thread does until this is dropped there.
+/// Range of a thread until this is dropped there.
 #[must_use = "the range ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Range {

@@ -76,7 +76,7 @@ pub(super) fn count(said: Said, gpus: i32) -> Result<(), Error> {
 
 static COUNT: OnceLock<Option<u32>> = OnceLock::new();
 
-/// Whether this process has the GPU's primary context open already.
+/// True if this process has the GPU's primary context open already.
 fn is_open(gpu: i32) -> Result<bool, Error> {
     let (mut flags, mut open) = (0, 0);
     // SAFETY: the GPU is one of those that were counted, and both places are ours.
@@ -106,7 +106,7 @@ pub(crate) fn queues() -> Result<u32, Error> {
     }
 }
 
-/// Whether launches block.
+/// True if launches block.
 pub(crate) fn blocking() -> bool {
     blocks(std::env::var_os(BLOCKING).as_deref())
 }

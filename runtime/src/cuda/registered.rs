@@ -25,7 +25,7 @@ pub(crate) struct Registered {
     context: Arc<CudaContext>,
 }
 
-/// What the driver knows.
+/// Memory that the driver knows.
 static ALL: Mutex<Places> = Mutex::new(Places(Vec::new()));
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Place {
     /// The number that it has in all processes.
     number: u64,
     gpu: Where,
-    /// It stays mapped as long as the driver knows it.
+    /// Keeps the memory mapped as long as the driver knows it.
     segment: Arc<Segment>,
     address: Address,
 }
@@ -50,7 +50,7 @@ struct Where {
 }
 
 impl Places {
-    /// Those with so many bytes that nobody uses, if the GPU has them in its present context.
+    /// Segments of so many bytes that nobody uses, if the GPU has them in its present context.
     fn unused(&mut self, gpu: Where, bytes: u64) -> Vec<(u64, Arc<Segment>)> {
         let gone = |place: &Place| place.gpu.ordinal == gpu.ordinal && place.gpu != gpu;
         self.0.retain(|place| !gone(place));
@@ -65,7 +65,7 @@ impl Places {
             .collect()
     }
 
-    /// Where a GPU has it.
+    /// Address on a GPU.
     fn address(&self, gpu: Where, segment: &Arc<Segment>) -> Option<Address> {
         let is = |place: &&Place| place.gpu == gpu && Arc::ptr_eq(&place.segment, segment);
         self.0.iter().find(is).map(|place| place.address)
@@ -107,7 +107,7 @@ impl Registered {
         })
     }
 
-    /// Where the GPU has it.
+    /// Address on the GPU.
     pub(crate) fn address(&self) -> Address {
         self.address
     }

@@ -83,7 +83,7 @@ pub(super) fn open() -> Result<u32, Error> {
     }
 }
 
-/// What to do where the driver does not start.
+/// Advice where the driver does not start.
 fn help(code: CUresult) -> &'static str {
     match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {

@@ -54,7 +54,7 @@ pub struct Surveyed {
     pub sms: u32,
     /// Bytes of memory.
     pub memory: u64,
-    /// Who may use it.
+    /// Processes that may use the GPU.
     pub compute_mode: ComputeMode,
     /// True if memory can be mapped at addresses of our choice.
     pub virtual_memory: bool,
@@ -64,7 +64,7 @@ pub struct Surveyed {
     pub fabric_handles: bool,
     /// True if the GPU and its switch have NVLink multicast. This is an attribute: no multicast object is made.
     pub multicast: bool,
-    /// What it can do in the memory of each GPU, by ordinal. Its own memory it reaches.
+    /// Access to the memory of each GPU, by ordinal. A GPU reaches its own memory.
     pub reach: Vec<Reach>,
 }
 
@@ -192,7 +192,7 @@ fn surveyed(gpu: sys::CUdevice, all: &[sys::CUdevice]) -> Result<Surveyed, Error
     })
 }
 
-/// What a GPU can do in another one's memory.
+/// Access of a GPU to another one's memory.
 pub(super) fn reach(gpu: sys::CUdevice, other: sys::CUdevice) -> Result<Reach, Error> {
     if gpu == other {
         return Ok(Reach {

@@ -13,7 +13,7 @@ use std::ptr;
 /// The prelude's `TraceEvent`, in words of 32 bits.
 const WORDS: usize = 6;
 
-/// What one thread of a traced kernel wrote.
+/// Events that one thread of a traced kernel wrote.
 ///
 /// ```
 /// use counterflow::cuda::{Sighting, Sightings};
@@ -27,11 +27,11 @@ const WORDS: usize = 6;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sightings {
-    /// Its CTA.
+    /// Index of the CTA.
     pub block: u32,
-    /// Which of the CTA's threads: the four warps of one thread each, then the warpgroups.
+    /// Index of the thread in its CTA: the four warps of one thread each come first, then the warpgroups.
     pub lane: u32,
-    /// Its events, in order.
+    /// Events of the thread, in order.
     pub events: Vec<Sighting>,
     /// Later events, for which there was no room.
     pub lost: u32,
@@ -44,11 +44,11 @@ pub struct Sightings {
 pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
     pub time: u64,
-    /// Which probe of the kernel's text.
+    /// Number of the probe in the kernel's text.
     pub site: u32,
     /// The item, or the cell of a wait.
     pub number: u32,
-    /// Of a signal: the bytes from the first cell in slot 0 of the symmetric heap to its counter.
+    /// Place of a signal: bytes from the first cell in slot 0 of the symmetric heap to its counter.
     pub place: u64,
 }
 

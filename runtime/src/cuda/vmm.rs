@@ -24,19 +24,19 @@ pub(crate) struct Slots {
     stride: u64,
     world: u64,
     granularity: u64,
-    /// How many bytes of every slot have memory.
+    /// Bytes of every slot that have memory.
     backed: u64,
-    /// How many bytes at the end of every slot are memory of other libraries.
+    /// Bytes at the end of every slot that are memory of other libraries.
     lent: u64,
     /// The GPU of each rank of this process.
     owners: Vec<Arc<Gpu>>,
-    /// What is mapped: address and bytes.
+    /// Mapped pieces: address and bytes.
     pieces: Vec<(u64, u64)>,
     /// If the ranks are processes.
     apart: Option<Apart>,
 }
 
-/// What one of several processes has.
+/// State of one of several processes.
 #[derive(Debug)]
 struct Apart {
     rank: u64,
@@ -45,13 +45,13 @@ struct Apart {
     adding: Option<Adding>,
 }
 
-/// What a process offered, until all say whether they keep it.
+/// Memory that a process offered, until all say whether they keep it.
 #[derive(Debug)]
 struct Adding {
     own: Handle,
-    /// How many bytes every slot is to have.
+    /// Bytes that every slot is to have.
     wanted: u64,
-    /// How many pieces there were.
+    /// Number of pieces before.
     pieces: usize,
 }
 
@@ -133,7 +133,7 @@ impl Slots {
         self.backed
     }
 
-    /// How memory goes to ranks that are other processes.
+    /// Form in which memory goes to ranks that are other processes.
     pub(crate) fn handles(&self) -> Handles {
         let apart = self.apart.as_ref();
         apart.map_or(Handles::Files, |apart| apart.handles)
@@ -156,7 +156,7 @@ impl Slots {
         Address(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// How many bytes every slot is to have, if that is more than it has.
+    /// Bytes that every slot is to have, if that is more than it has.
     fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(self.granularity);
         let wanted = wanted.unwrap_or(u64::MAX);
@@ -263,7 +263,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Whether all was taken back.
+    /// True if all was taken back.
     fn take_back(&mut self, from: usize) -> bool {
         let pieces = self.pieces.drain(from..);
         let taken = pieces.filter(|(address, bytes)| !unmap(*address, *bytes));

@@ -27,7 +27,7 @@ pub(crate) struct Told {
     pub wanted: u64,
 }
 
-/// Why a kernel's wait gave up, as the prelude's `Cause`.
+/// Reason that a kernel's wait gave up, as the prelude's `Cause`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Cause {
     TimeLimit = 1,
@@ -40,7 +40,7 @@ pub(crate) enum Cause {
 }
 
 impl Told {
-    /// How many bytes it has.
+    /// Number of bytes.
     pub(crate) const BYTES: usize = size_of::<Told>();
 
     fn halves(&self) -> [u32; 8] {
@@ -56,7 +56,7 @@ impl Told {
         ]
     }
 
-    /// What an emulated kernel tells.
+    /// Record of an emulated kernel.
     pub(crate) fn emulated(told: &GaveUp) -> Told {
         let cause = match told.cause {
             open::Cause::Limit => Cause::TimeLimit,
@@ -109,12 +109,12 @@ impl Told {
         bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
     }
 
-    /// Whether it is complete: a kernel sets `written` last.
+    /// True if it is complete: a kernel sets `written` last.
     pub(crate) fn is_written(&self) -> bool {
         self.written != 0
     }
 
-    /// Why it gave up. A number that no kernel writes counts as the time limit.
+    /// Reason that it gave up. A number that no kernel writes counts as the time limit.
     pub(crate) fn cause(&self) -> Cause {
         match self.cause {
             2 => Cause::ToldByPeer,
@@ -125,12 +125,12 @@ impl Told {
         }
     }
 
-    /// Whether it gave up because somebody else had.
+    /// True if it gave up because somebody else had.
     pub(crate) fn was_told(&self) -> bool {
         matches!(self.cause(), Cause::ToldByPeer | Cause::ToldByHost)
     }
 
-    /// What a kernel would write.
+    /// Record as a kernel would write it.
     #[cfg(test)]
     pub(crate) fn of(cause: Cause, rank: u32, time: u64) -> Told {
         Told {
@@ -142,7 +142,7 @@ impl Told {
         }
     }
 
-    /// The same before it is complete.
+    /// Record before it is complete.
     #[cfg(test)]
     pub(crate) fn unwritten(self) -> Told {
         Told { written: 0, ..self }
@@ -154,7 +154,7 @@ impl Told {
 pub(crate) struct Pinned<T> {
     host: NonNull<T>,
     device: Address,
-    /// What keeps the memory alive, if it is a driver's: a context, with its number.
+    /// Context that keeps the memory alive, with its number. None where no driver has it.
     context: Option<(Arc<CudaContext>, u64)>,
 }
 
@@ -235,7 +235,7 @@ impl<T: Copy + Default> Pinned<T> {
         })
     }
 
-    /// The same without a GPU, in memory that is never freed.
+    /// Memory without a GPU, which is never freed.
     #[cfg(test)]
     pub(crate) fn plain() -> Pinned<T> {
         Pinned {
@@ -245,12 +245,12 @@ impl<T: Copy + Default> Pinned<T> {
         }
     }
 
-    /// Where GPUs reach it.
+    /// Address at which GPUs reach it.
     pub(crate) fn address(&self) -> Address {
         self.device
     }
 
-    /// Where the host has it.
+    /// Pointer of the host.
     pub(super) fn host(&self) -> *const T {
         self.host.as_ptr()
     }

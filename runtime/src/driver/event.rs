@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// Whether nothing before it runs any more: the stream has reached it, or the context is dead. Not, if that cannot be
+    /// True if nothing before it runs any more: the stream has reached it, or the context is dead. Not, if that cannot be
     /// asked.
     pub(crate) fn is_past(&self) -> bool {
         settled(self.is_done())
@@ -91,7 +91,7 @@ impl Event {
     }
 }
 
-/// Whether nothing runs any more, by that answer to whether it is done: it is, or the context is dead.
+/// True if nothing runs any more, by that answer to whether it is done: it is, or the context is dead.
 pub(super) fn settled(answer: Result<bool, Error>) -> bool {
     answer.unwrap_or_else(|error| cuda::is_dead(&error) || emulated::is_dead(&error))
 }

@@ -34,13 +34,13 @@ pub(super) enum Kind {
 /// A GPU, for ranks in other processes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct About {
-    /// Its name among all GPUs. None if it is emulated.
+    /// Name of the GPU among all GPUs. None if it is emulated.
     pub uuid: Option<String>,
     /// Bytes of its memory.
     pub memory: u64,
     /// Memory that processes share comes in multiples of so many bytes.
     pub page: u64,
-    /// How it goes to other processes.
+    /// Form in which its memory goes to other processes.
     pub handles: Handles,
 }
 
@@ -90,7 +90,7 @@ impl Gpu {
         matches!(self.0, Kind::Emulated(_))
     }
 
-    /// Its name.
+    /// Name that the driver gives the GPU.
     pub fn name(&self) -> &str {
         match &self.0 {
             Kind::Cuda(gpu) => gpu.name(),
@@ -98,7 +98,7 @@ impl Gpu {
         }
     }
 
-    /// Its number.
+    /// Ordinal of the GPU in this process.
     pub fn ordinal(&self) -> u32 {
         match &self.0 {
             Kind::Cuda(gpu) => gpu.ordinal(),
@@ -106,7 +106,7 @@ impl Gpu {
         }
     }
 
-    /// Which machine it is in: this one, or an emulated one. GPUs of two machines have nothing to do with each other.
+    /// Number of its machine: this one, or an emulated one. GPUs of two machines have nothing to do with each other.
     pub(crate) fn machine(&self) -> usize {
         match &self.0 {
             Kind::Cuda(_) => 0,
@@ -114,7 +114,7 @@ impl Gpu {
         }
     }
 
-    /// Its streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn sms(&self) -> u32 {
         match &self.0 {
             Kind::Cuda(gpu) => gpu.sms(),
@@ -130,7 +130,7 @@ impl Gpu {
         }
     }
 
-    /// What ranks in other processes need to know of it.
+    /// Facts that ranks in other processes need to know of it.
     ///
     /// # Errors
     /// What the driver refuses, and handles that its platform does not have.
@@ -199,7 +199,7 @@ impl Gpu {
         }
     }
 
-    /// Whether it is a stream of this GPU.
+    /// True if it is a stream of this GPU.
     pub(crate) fn has(&self, stream: &Stream) -> bool {
         match (&self.0, &stream.0) {
             (Kind::Cuda(gpu), StreamKind::Cuda(stream)) => {

@@ -23,7 +23,7 @@ impl Capture {
         }
     }
 
-    /// What the stream's next work comes after.
+    /// Nodes that the stream's next work comes after.
     pub fn last(&self) -> &[Node] {
         match self {
             Capture::Cuda(capture) => &capture.last,
@@ -60,7 +60,7 @@ impl Graph {
         }
     }
 
-    /// What the stream recorded.
+    /// Ends the recording of the stream, and gives its graph.
     pub(crate) fn recorded(stream: &Stream) -> Result<Graph, Error> {
         Ok(Graph(match &stream.0 {
             StreamKind::Cuda(stream) => Kind::Cuda(cuda::recorded(stream)?),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A node of a graph that the program captures, by the driver's number.
 pub(crate) type Node = u64;
 
-/// What all that enters a lane waits for.
+/// Turn that all wait for who enter a lane.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// After all that threads have enqueued so far. They record it while no other thread is in.
@@ -36,7 +36,8 @@ pub(crate) struct Lane {
     free: Condvar,
 }
 
-/// Where a rank's own stream enters its lane, and how long a thread of the rank waits for others that are in.
+/// Entrance of a rank's own stream into its lane, and the time that a thread of the rank waits for others that are
+/// in.
 #[derive(Clone)]
 pub(super) struct Entrance {
     pub lane: Arc<Lane>,
@@ -56,9 +57,9 @@ impl fmt::Debug for Entrance {
 struct State {
     /// The threads that enqueue, and how often each has entered. Once the lane is open, one at a time.
     inside: Vec<(usize, u32)>,
-    /// Whether a thread opens the lane: it waits for those that are in, and others wait for it.
+    /// True if a thread opens the lane: it waits for those that are in, and others wait for it.
     opening: bool,
-    /// Where the latest captured launch ends: in which capture, and its last node.
+    /// End of the latest captured launch: the capture, and the launch's last node in it.
     captured: Option<(u64, Node)>,
 }
 
@@ -67,7 +68,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something was captured.
+    /// True if something was captured.
     pub fn is_open(&self) -> bool {
         self.turn.get().is_some()
     }
@@ -134,7 +135,7 @@ impl Lane {
         Ok(state)
     }
 
-    /// Whether another thread keeps this one out.
+    /// True if another thread keeps this one out.
     fn is_kept_out(&self, state: &State) -> bool {
         let is_in = state.inside.iter().any(|(of, _)| *of == this_thread());
         let blocked = match self.is_open() {
@@ -163,7 +164,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The same, without a wait: whether it came in.
+    /// Enters without a wait. True if it came in.
     pub(super) fn try_lock(&self) -> bool {
         let state = self.state();
         let free = !self.is_kept_out(&state);

@@ -31,7 +31,7 @@ impl<T: Plain> Pinned<T> {
         Pinned::Shared(segment, offset, address)
     }
 
-    /// The same without a GPU.
+    /// Allocates without a GPU.
     #[cfg(test)]
     pub fn plain() -> Pinned<T> {
         Pinned::Cuda(cuda::Pinned::plain())

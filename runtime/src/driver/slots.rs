@@ -15,7 +15,7 @@ pub(crate) enum Slots {
 }
 
 impl Gpu {
-    /// What is at an address of it, for the slots of its rank and its peers.
+    /// Memory at an address of the GPU, for the slots of its rank and its peers.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why peers cannot have it.
@@ -121,7 +121,7 @@ impl Slots {
         }
     }
 
-    /// Where the part of every slot ends that is not memory of other libraries.
+    /// End of the part of every slot that is not memory of other libraries, in bytes.
     pub fn own_end(&self) -> u64 {
         match self {
             Slots::Cuda(slots) => slots.own_end(),
@@ -129,7 +129,7 @@ impl Slots {
         }
     }
 
-    /// How memory goes to ranks that are other processes.
+    /// Form in which memory goes to ranks that are other processes.
     pub fn handles(&self) -> Handles {
         match self {
             Slots::Cuda(slots) => slots.handles(),
@@ -151,7 +151,7 @@ impl Slots {
         }
     }
 
-    /// Whether one mapping is behind that part of every slot.
+    /// True if one mapping is behind that part of every slot.
     pub fn is_one_piece(&self, range: &Range<u64>) -> bool {
         match self {
             Slots::Cuda(slots) => slots.is_one_piece(range),

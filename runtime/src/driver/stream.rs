@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Whether both are one stream.
+    /// True if both are one stream.
     pub(crate) fn is(&self, other: &Stream) -> bool {
         match (&self.0, &other.0) {
             (Kind::Cuda(one), Kind::Cuda(other)) => {
@@ -122,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Its lane, if it is a rank's own stream.
+    /// Lane of the stream, if it is a rank's own.
     pub(crate) fn lane(&self) -> Option<&Lane> {
         self.1.as_ref().map(|entrance| &*entrance.lane)
     }
@@ -131,14 +131,14 @@ impl Stream {
         self.1.as_ref()
     }
 
-    /// The same stream as a rank's own, in that lane. A thread of the rank waits so long for others that are in.
+    /// Makes the stream a rank's own, in that lane. A thread of the rank waits so long for others that are in.
     #[must_use]
     pub(crate) fn in_lane(self, lane: Arc<Lane>, limit: Duration) -> Stream {
         Stream(self.0, Some(Entrance { lane, limit }))
     }
 }
 
-/// Whether the stream is empty. Does not wait.
+/// True if the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
     match &stream.0 {
         Kind::Cuda(stream) => cuda::is_done(stream),
@@ -146,7 +146,7 @@ pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
     }
 }
 
-/// Whether nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
+/// True if nothing of the stream runs any more: it is empty, or the context is dead. Not, if that cannot be asked.
 pub(crate) fn is_past(stream: &Stream) -> bool {
     settled(is_done(stream))
 }

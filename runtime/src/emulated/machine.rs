@@ -22,12 +22,12 @@ const FIRST: usize = 8;
 pub(crate) struct Machine {
     state: Mutex<Open<Allocations>>,
     pub(super) turn: Condvar,
-    /// What streams record.
+    /// Recordings of streams.
     recorded: Mutex<BTreeMap<StreamId, Recorded>>,
     start: Instant,
-    /// What its clock said then, in nanoseconds.
+    /// Time of the clock then, in nanoseconds.
     before: u64,
-    /// How many steps a question that does not wait lets it take, at most: few, as if the hosts were quick.
+    /// Most steps that a question which does not wait lets the machine take: few, as if the hosts were quick.
     piece: u64,
 }
 
@@ -127,7 +127,7 @@ impl Machine {
         self.go(state, most)
     }
 
-    /// Whether a stream came to that point.
+    /// True if a stream came to that point.
     pub(super) fn poll(&self, point: Point) -> Result<bool, Error> {
         let mut state = self.lock();
         self.ask(&mut state)?;
@@ -152,10 +152,10 @@ impl Machine {
     }
 }
 
-/// What a machine does until it is dead.
+/// Name for what a machine does until it is dead.
 const RUN: &str = "run an emulated GPU";
 
-/// Whether an error is that a machine is dead.
+/// True if an error is that a machine is dead.
 pub(crate) fn is_dead(error: &Error) -> bool {
     matches!(error, Error::Driver { what, .. } if what == RUN)
 }

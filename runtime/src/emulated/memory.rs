@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Bytes between allocations, so that what runs over the end of one does not meet the next.
 const GAP: u64 = 1 << 16;
 
-/// How many freed allocations an error can tell from memory that never was.
+/// Freed allocations that an error can tell from memory that never was.
 const REMEMBERED: usize = 4096;
 /// So many bytes and more come from the system as they are touched, and are zero.
 const LAZY: usize = 40 << 20;

@@ -1,7 +1,7 @@
 //! Host memory that kernels reach.
 
 use super::machine::{Gpu, Machine};
-use crate::cuda::{Address, Element, Told};
+use crate::cuda::{Address, Told};
 use crate::error::Error;
 use counterflow_codegen::interp::open::Memory as _;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A value of known bytes.
 pub(crate) trait Plain: Copy + Default {
-    /// How many.
+    /// Number of bytes.
     const BYTES: usize;
     /// From its bytes.
     fn parse(bytes: &[u8]) -> Self;
@@ -22,7 +22,9 @@ macro_rules! plain {
         impl Plain for $number {
             const BYTES: usize = size_of::<$number>();
             fn parse(bytes: &[u8]) -> Self {
-                <$number as Element>::take(bytes)
+                let mut own = [0; size_of::<$number>()];
+                own.copy_from_slice(bytes);
+                <$number>::from_le_bytes(own)
             }
             fn record(&self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());

@@ -24,7 +24,7 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Its graph acts so when it is gone.
+    /// Has the graph call `act` when it is gone.
     pub fn once_gone(&self, act: Box<dyn FnOnce() + Send + Sync>) -> Result<(), Error> {
         match self.machine.recorded().get_mut(&self.stream) {
             Some(recorded) => recorded.gone.push(Gone::new(act)),

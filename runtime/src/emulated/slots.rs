@@ -27,9 +27,9 @@ struct Shared {
     rank: u32,
     handles: Handles,
     slots: Vec<Option<Arc<Segment>>>,
-    /// What hands this rank's to its peers.
+    /// Descriptor that hands this rank's memory to its peers.
     own: Option<OwnedFd>,
-    /// What `settle` decides about.
+    /// Size that `settle` decides about, in bytes.
     adding: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Slots {
         self.backed
     }
 
-    /// How memory goes to ranks that are other processes.
+    /// Form in which memory goes to ranks that are other processes.
     pub fn handles(&self) -> Handles {
         let shared = self.shared.as_ref();
         shared.map_or(Handles::Files, |shared| shared.handles)
@@ -110,7 +110,7 @@ impl Slots {
         move || clear(&machine, start..start + bytes)
     }
 
-    /// How many bytes every slot is to have, if that is more than it has.
+    /// Bytes that every slot is to have, if that is more than it has.
     fn wanted(&self, bytes: u64) -> Result<Option<u64>, Error> {
         let wanted = bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         if wanted > self.stride {

@@ -4,7 +4,7 @@ use counterflow_codegen::interp::open::{Point, Work};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where an event is recorded, and when. Clones are the same event's.
+/// Place and time at which an event is recorded. Clones are the same event's.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mark(Arc<Mutex<Option<(Point, u64)>>>);
 
@@ -28,7 +28,7 @@ pub(super) enum Step {
     Record(Mark),
 }
 
-/// What acts once a graph is gone.
+/// Action once a graph is gone.
 pub(super) struct Gone(Box<dyn FnOnce() + Send + Sync>);
 
 impl Gone {
@@ -47,7 +47,7 @@ impl fmt::Debug for Gone {
     }
 }
 
-/// What was recorded so far.
+/// Recording so far.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub id: u64,

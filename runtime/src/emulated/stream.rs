@@ -90,11 +90,9 @@ impl Stream {
     }
 
     pub fn write<T: Element>(&self, to: Address, values: &[T]) -> Result<(), Error> {
-        let mut bytes = Vec::with_capacity(size_of_val(values));
-        values.iter().for_each(|value| value.put(&mut bytes));
         self.submit(Work::Write {
             to: to.get(),
-            bytes,
+            bytes: T::to_bytes(values),
         })
     }
 
@@ -109,7 +107,7 @@ impl Stream {
                 code: fault.to_string(),
                 help: "read memory that is there".into(),
             })?;
-        Ok(bytes.chunks_exact(size_of::<T>()).map(T::take).collect())
+        Ok(T::from_bytes(&bytes))
     }
 
     pub fn copy(&self, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
@@ -168,7 +166,7 @@ impl Stream {
         self.hold(&event.mark)
     }
 
-    /// The same for where an event of this machine is recorded.
+    /// Has later work wait for an event of this machine.
     pub(super) fn hold(&self, mark: &Mark) -> Result<(), Error> {
         self.does("a wait for an event")?;
         match mark.get() {
@@ -214,7 +212,7 @@ impl Event {
         }
     }
 
-    /// Where it is recorded, now and later.
+    /// Place of the event, now and later.
     pub(super) fn mark(&self) -> Mark {
         self.mark.clone()
     }

@@ -29,9 +29,9 @@ use std::collections::BTreeMap;
 pub struct Family {
     name: String,
     candidates: Vec<Candidate>,
-    /// Those that predictions alone consider.
+    /// Candidates that predictions alone consider.
     predicted: Vec<Candidate>,
-    /// They are among the candidates.
+    /// True if `predicted` is among the candidates.
     predicts: bool,
 }
 
@@ -132,12 +132,12 @@ impl Family {
         }
     }
 
-    /// Whether it is for predictions alone.
+    /// True if it is for predictions alone.
     pub(crate) fn predicts(&self) -> bool {
         self.predicts
     }
 
-    /// Its name, under which tables have its winners.
+    /// Name of the family, under which tables have its winners.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -201,7 +201,7 @@ impl Candidate {
         named.collect()
     }
 
-    /// What stands before the names of a stage's choices.
+    /// Prefix of the names of a stage's choices.
     pub(super) fn prefix(&self, stage: &Stage) -> String {
         match self.stages.len() {
             1 => String::new(),
@@ -239,7 +239,7 @@ impl Stage {
         self
     }
 
-    /// Whether [`Stage::of_result`] was called.
+    /// True if [`Stage::of_result`] was called.
     pub(crate) fn is_of_result(&self) -> bool {
         self.of_result
     }
@@ -249,7 +249,7 @@ impl Stage {
         &self.program
     }
 
-    /// Its sizes in a launch of the family.
+    /// Sizes of this stage in a launch of the family.
     pub fn shape(&self, shape: &Shape) -> Shape {
         let k = if self.of_result { shape.n } else { shape.k };
         Shape { k, ..shape.clone() }
@@ -455,7 +455,7 @@ pub(crate) fn fits<'a>(
     Ok(())
 }
 
-/// Whether two tensors lie alike in memory.
+/// True if two tensors lie alike in memory.
 fn alike_in_memory(a: &Buffer, b: &Buffer) -> bool {
     (a.dtype, a.mn_major) == (b.dtype, b.mn_major)
 }

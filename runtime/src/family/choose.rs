@@ -2,6 +2,7 @@
 
 use super::candidates::{Candidate, Family, SCHEDULE, Wired, fits, sources};
 use crate::error::Error;
+use crate::machines;
 use crate::proof::{self, Bits, Proof, Proven};
 use crate::tuned::{self, Key, Tuned, Winner};
 use counterflow_codegen::kernel::Kernel;
@@ -12,7 +13,7 @@ use counterflow_codegen::variant::Variant;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a candidate was chosen.
+/// Reason that a candidate was chosen.
 ///
 /// ```
 /// use counterflow::family::Reason;
@@ -26,9 +27,9 @@ pub enum Reason {
     Named,
     /// The caller asked for first options, and it is the first.
     FirstOptions,
-    /// It won a measurement of this shape, or of one nearby.
+    /// The candidate won a measurement of this shape, or of one nearby.
     Measured {
-        /// That shape: rows over all ranks, columns and depth of one.
+        /// Shape that was measured: rows over all ranks, columns and depth of one.
         at: [u32; 3],
         /// Median time of its launch.
         microseconds: f64,
@@ -63,13 +64,13 @@ impl fmt::Display for Reason {
 /// [`choose`] has an example.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
-    /// Which of the family's candidates.
+    /// Index among the family's candidates.
     pub candidate: usize,
-    /// Its name.
+    /// Name of the candidate.
     pub name: String,
-    /// Of each of its stages.
+    /// Variant of each stage.
     pub variants: Vec<Variant>,
-    /// Why.
+    /// Reason that it was chosen.
     pub why: Reason,
 }
 
@@ -127,9 +128,9 @@ pub fn choose(
     })
 }
 
-/// What is asked of a family.
+/// Question to a family.
 pub(crate) struct Asked<'a> {
-    /// Where winners of the family are.
+    /// Tables that may have winners of the family.
     pub tables: &'a [Tuned],
     pub family: &'a Family,
     /// Choices that are made already, types, layout and world.
@@ -144,7 +145,7 @@ pub(crate) struct Asked<'a> {
     pub only: Option<&'a str>,
     /// A winner that counts before those of tables.
     pub known: Option<&'a Winner>,
-    /// Which bits a stage's results may have, by its place among those of its candidate.
+    /// Bits that a stage's results may have, by its place among the stages of its candidate.
     pub bits: &'a dyn Fn(usize) -> Bits,
     /// Nothing is built of what is chosen, so it may need multicast.
     pub predicts: bool,
@@ -153,7 +154,7 @@ pub(crate) struct Asked<'a> {
 /// A candidate, proven.
 pub(crate) struct Chosen {
     pub candidate: usize,
-    /// It has the tensors of the family's launches: the only stage's, or the first candidate's.
+    /// Proof of the kernel whose tensors launches are given: the only stage's, or the first candidate's.
     pub front: Arc<Proof>,
     /// Each stage's.
     pub stages: Vec<Arc<Proof>>,
@@ -233,7 +234,7 @@ impl Chosen {
 }
 
 impl Asked<'_> {
-    /// Which candidates may be built.
+    /// Indices of the candidates that may be built.
     fn allowed(&self) -> Result<Vec<usize>, Error> {
         let all = self.family.candidates().iter().enumerate();
         let wanted = |candidate: &Candidate| self.only.is_none_or(|only| candidate.name() == only);
@@ -388,7 +389,7 @@ impl Asked<'_> {
         let each = stages.map(|(stage, proof)| {
             let machine = Machine {
                 sms: (self.sms)(stage.program())?,
-                ..Machine::of(self.gpu)
+                ..machines::machine(self.gpu)?
             };
             Ok(proof.predicted(&machine))
         });

@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What every sequence of a run uses.
+/// State that every sequence of a run uses.
 struct Fuzz {
-    /// Those whose ranks wait for each other.
+    /// Programs whose ranks wait for each other.
     programs: Vec<(Program, Kind)>,
     alone: Program,
     proven: Arc<Proven>,
     undone: Option<Fix>,
-    /// How long a rank waits for another.
+    /// Time that a rank waits for another.
     limit: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Fuzz {
         (0..count).map(|_| one()).collect()
     }
 
-    /// What is wrong with the sequence of that seed: a wrong result before an error that came of it, or a time-out.
+    /// Finding of the sequence of that seed: a wrong result before an error that came of it, or a time-out.
     fn wrong(&self, seed: u64) -> Option<Found> {
         let sequence = Sequence::of(seed, self.programs.len());
         let mut comms: Vec<_> = self.comms(seed, sequence.comms);
@@ -163,14 +163,14 @@ impl Fuzz {
     }
 }
 
-/// What is wrong with a sequence.
+/// Finding of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Found {
     what: String,
     how: How,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum How {
     /// A value, an allocation, or a success is wrong.

@@ -61,24 +61,24 @@ pub enum Other {
     Gathers,
     /// Of the first schedule that scatters.
     Scatters,
-    /// Of one that waits for nobody.
+    /// Of a schedule that waits for nobody.
     Alone,
 }
 
-/// What rank 1 does differently, in place of a launch.
+/// Fault of rank 1, in place of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It launches other rows.
+    /// Launches other rows.
     Rows,
-    /// It launches another schedule.
+    /// Launches another schedule.
     Op,
-    /// It gives one tensor for an operand and for the result.
+    /// Gives one tensor for an operand and for the result.
     Overlap,
-    /// It ends.
+    /// Ends.
     Ends,
-    /// It panics.
+    /// Panics.
     Panics,
-    /// It ends the communicator.
+    /// Ends the communicator.
     Aborts,
 }
 
@@ -102,14 +102,14 @@ impl Fault {
     ];
 }
 
-/// How all calls of a sequence are made.
+/// Manner in which all calls of a sequence are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Way {
     /// The program captures its graphs in a stream of its own, and replays them there.
     pub captured: bool,
     /// Each launch is tried with more rows than the schedule was built for before: that is refused, and ends nothing.
     pub refused: bool,
-    /// What waits for nobody is launched by a group of the rank alone, with tensors of the rank.
+    /// Schedules that wait for nobody are launched by a group of the rank alone, with tensors of the rank.
     pub lent: bool,
 }
 
@@ -131,7 +131,7 @@ impl Way {
 pub struct Sequence {
     pub seed: u64,
     pub way: Way,
-    /// How many communicators the ranks have, on the same GPUs.
+    /// Number of communicators of the ranks, on the same GPUs.
     pub comms: usize,
     /// Each with the communicator that it is made on.
     pub calls: Vec<(usize, Call)>,

@@ -14,7 +14,7 @@ use half::bf16;
 /// Rows of the tensor that is gathered: more than a launch has, so that it may begin at one of them.
 const GATHERED: usize = MOST + 2;
 
-/// Why a sequence is wrong, or an error of a call.
+/// Finding that makes a sequence wrong, or an error of a call.
 pub enum Wrong {
     Told(Error),
     Value(String),
@@ -45,7 +45,7 @@ enum Output {
     Heap(UserBuffer<bf16>),
 }
 
-/// What a launch computes.
+/// Product that a launch computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The product of all ranks' rows.
@@ -73,10 +73,10 @@ enum Replays {
 struct Recorded {
     graph: Replays,
     rows: usize,
-    /// What the launches that gather are given, and the others.
+    /// Operands of the launches that gather, and of the others.
     x: UserBuffer<bf16>,
     own: Tensor<bf16>,
-    /// What each launch computes, and where.
+    /// Product and output of each launch.
     launches: Vec<(Kind, Output)>,
 }
 
@@ -86,7 +86,7 @@ pub struct Rank<'a> {
     programs: &'a [(Program, Kind)],
     ops: Vec<Option<Op>>,
     alone: Op,
-    /// The same in a group of this rank.
+    /// Op and communicator of a group of this rank alone.
     lent: Option<(Op, Communicator)>,
     way: Way,
     streams: Vec<Stream>,
@@ -96,10 +96,10 @@ pub struct Rank<'a> {
     results: Vec<UserBuffer<bf16>>,
     launched: Vec<Launched>,
     recorded: Option<Recorded>,
-    /// What graphs scatter into: each replay's is copied before the next.
+    /// Output that graphs scatter into: each replay's is copied before the next.
     scattered: Option<UserBuffer<bf16>>,
     allocated: usize,
-    /// Where two threads' allocations are, call by call.
+    /// Places of two threads' allocations, call by call.
     pub twice: Vec<[u64; 2]>,
 }
 
@@ -364,7 +364,7 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What it computes is copied at once: the next replay writes it again.
+    /// Replays a graph, and copies its result at once: the next replay writes it again.
     fn replay(&mut self, stream: Option<usize>, input: u64) -> Result<(), Wrong> {
         let Some(recorded) = &self.recorded else {
             return Ok(());
@@ -433,7 +433,7 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What is refused: the result is an operand, too. A launch of no rows has neither.
+    /// Makes a launch that is refused: the result is an operand, too. A launch of no rows has neither.
     fn overlap(&mut self, op: usize, rows: usize) -> Result<(), Wrong> {
         let rows = rows.max(ROWS[1]);
         let op = self.ops[op].as_ref().expect("built");

@@ -121,7 +121,7 @@ impl Member {
     }
 }
 
-/// When the communicator's launches are done: its group lives until then.
+/// Leaves when the communicator's launches are done: its group lives until then.
 impl Drop for Member {
     fn drop(&mut self) {
         order().leave(self.number);

@@ -30,7 +30,7 @@ impl fmt::Display for Where {
     }
 }
 
-/// How far the last launch of a rank is.
+/// State of the last launch of a rank.
 #[derive(Clone, Debug)]
 pub(super) enum Last<E> {
     Done,
@@ -49,11 +49,11 @@ struct Place<S, E> {
     launch: u64,
     /// The most CTAs of a rank's launches since none was running.
     ctas: u32,
-    /// How many launches are being enqueued.
+    /// Number of launches that are being enqueued.
     entering: u32,
-    /// Of each rank, the first launch that it has not begun.
+    /// First launch that each rank has not begun.
     next: Vec<u64>,
-    /// What launches came after, for the ranks that make them later than the first one here.
+    /// Launches that came after, for the ranks that make them later than the first one here.
     turns: Vec<Taken<E>>,
 }
 
@@ -66,12 +66,12 @@ struct Taken<E> {
 }
 
 impl<E> Taken<E> {
-    /// Whether launches of these are among it.
+    /// True if launches of these are among it.
     fn has(&self, launches: &RangeInclusive<u64>) -> bool {
         self.launches.start() <= launches.end() && launches.start() <= self.launches.end()
     }
 
-    /// Whether it comes after that launch.
+    /// True if it comes after that launch.
     fn follows(&self, (member, launch): Launch) -> bool {
         let mut after = self.after.iter();
         after.any(|((other, known), _)| *other == member && *known >= launch)
@@ -136,7 +136,7 @@ impl fmt::Display for Split {
     }
 }
 
-/// Whether a launch may be enqueued.
+/// Answer to a launch that wants to be enqueued.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Turn<E> {
     /// Once these are past.
@@ -212,7 +212,7 @@ impl<S: Clone, E: Clone> Order<S, E> {
         places.iter_mut().find(|place| place.gpu == gpu)
     }
 
-    /// Whether only that communicator has ranks on the GPU.
+    /// True if only that communicator has ranks on the GPU.
     fn alone(&self, member: u64, gpu: Where) -> bool {
         let mut others = self.members.iter().filter(|(other, _)| **other != member);
         others.all(|(_, places)| places.iter().all(|place| place.gpu != gpu))
@@ -386,8 +386,7 @@ impl<S: Clone, E: Clone> Order<S, E> {
         Some(running)
     }
 
-    /// Whether the first launch comes after the second or a later one of the same communicator, and on which GPU one
-    /// waits for that.
+    /// GPU on which the first launch comes after the second or a later one of the same communicator, if it does.
     fn waits_for(&self, first: Launch, second: Launch) -> Option<Where> {
         // Of each communicator, the latest launch that comes before.
         let mut before = BTreeMap::from([first]);

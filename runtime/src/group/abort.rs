@@ -28,17 +28,17 @@ pub(crate) struct Names {
     pub waits: Vec<Awaited>,
 }
 
-/// What a role can wait for.
+/// Cells that a role can wait for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Awaited {
     pub name: String,
-    /// What a record's index counts from.
+    /// Index of a record's first cell.
     pub first: u32,
-    /// Where the schedule waits for it.
+    /// Place in the schedule that waits for it.
     pub at: Option<String>,
 }
 
-/// Whether a communicator has ended, and why.
+/// End of a communicator, and its reason.
 #[derive(Debug)]
 pub(crate) struct End {
     verdict: Mutex<Option<Verdict>>,
@@ -89,15 +89,15 @@ impl Drop for Replayed {
     }
 }
 
-/// What is known of a rank.
+/// State of a rank.
 #[derive(Debug)]
 struct Rank {
     record: Record,
     /// One more than the place of the latest launch that its GPU has compared, replays counted.
     far: Pinned<u64>,
-    /// What it loaded, by the kernels' numbers in the communicator.
+    /// Kernels that the communicator loaded, by their numbers in it.
     kernels: Mutex<BTreeMap<u32, Names>>,
-    /// What it lets the GPUs compare.
+    /// Launches that the GPUs compare.
     compared: Mutex<Compared>,
 }
 
@@ -179,7 +179,7 @@ impl End {
         self.ranks[rank as usize].record.set(told);
     }
 
-    /// Where a rank's kernels write their record, and where all look whether the host ended the communicator.
+    /// Addresses of the record of a rank's kernels, and of the word by which the host ends the communicator.
     pub(crate) fn addresses(&self, rank: u32) -> [Address; 2] {
         [
             self.ranks[rank as usize].record.address(),
@@ -197,7 +197,7 @@ impl End {
         }
     }
 
-    /// Where a rank's GPU says how far it is.
+    /// Address at which a rank's GPU says how far it is.
     pub(crate) fn far(&self, rank: u32) -> Address {
         self.ranks[rank as usize].far.address()
     }
@@ -219,12 +219,12 @@ impl End {
         }
     }
 
-    /// That rank's host lets its GPU compare a launch.
+    /// Notes that a rank's host lets its GPU compare a launch.
     pub(crate) fn compares(&self, rank: u32, entry: &Entry) {
         lock(&self.ranks[rank as usize].compared).launches(entry);
     }
 
-    /// That rank's GPU compares a launch whenever a graph is replayed, for as long as the result is there.
+    /// Notes that a rank's GPU compares a launch whenever a graph is replayed, for as long as the result is there.
     pub(crate) fn replays(end: &Arc<End>, rank: u32, entry: &Entry) -> Replayed {
         lock(&end.ranks[rank as usize].compared).replays(entry);
         Replayed {
@@ -289,7 +289,7 @@ impl End {
         first
     }
 
-    /// Why the communicator ended, if it has.
+    /// Reason that the communicator ended, if it has.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let mut verdict = lock(&self.verdict);
         if verdict.is_none() {
@@ -303,17 +303,17 @@ impl End {
         verdict.clone()
     }
 
-    /// What another process said, if one did.
+    /// Verdict of another process, if one has one.
     fn said(&self) -> Option<Verdict> {
         self.shared.as_ref().and_then(|(board, _)| board.verdict())
     }
 
-    /// It is of a group with these ranks.
+    /// Notes that it is of a group with these ranks.
     pub(super) fn within(&self, group: Within) {
         let _ = self.group.set(group);
     }
 
-    /// Which ranks it has, if it is of a group.
+    /// Ranks of its group, if it is of one.
     pub(super) fn group(&self) -> Option<&Within> {
         self.group.get()
     }
@@ -363,7 +363,7 @@ impl End {
         self.roll.comes_back(rank);
     }
 
-    /// How a rank is gone that left, and what it was refused before.
+    /// Manner in which a rank left, and what it was refused before.
     pub(crate) fn how_left(&self, rank: u32) -> String {
         let refused = self.refused.of(rank);
         let refused = refused.map_or(String::new(), |what| format!(" (it was refused {what})"));
@@ -390,7 +390,7 @@ impl End {
         self.refused.goes_on(rank);
     }
 
-    /// With what ranks were refused that somebody may have waited for.
+    /// Adds the refusals of ranks that somebody may have waited for.
     fn with_refusals(&self, cause: Verdict) -> Verdict {
         match cause {
             Verdict::Stalled(mut stall) => {
@@ -406,22 +406,22 @@ impl End {
         self.roll.gone()
     }
 
-    /// Whether that rank's communicator was dropped.
+    /// True if that rank's communicator was dropped.
     pub(crate) fn has_left(&self, rank: u32) -> bool {
         self.roll.has_left(rank)
     }
 
-    /// What a rank that left had enqueued is done.
+    /// Completes what a rank that left had enqueued.
     pub(crate) fn leaves_nothing(&self, rank: u32) {
         self.roll.ends(rank);
     }
 
-    /// Whether a rank left, with nothing enqueued any more.
+    /// True if a rank left, with nothing enqueued any more.
     pub(crate) fn is_over(&self, rank: u32) -> bool {
         self.roll.is_over(rank)
     }
 
-    /// Whether nothing of a rank uses what another one had, which left. Ranks of one process have all in common.
+    /// True if nothing of a rank uses what another one had, which left. Ranks of one process have all in common.
     pub(crate) fn is_through(&self, rank: u32, with: u32) -> bool {
         let shared = self.shared.as_ref();
         shared.is_none_or(|(board, _)| board.is_through(rank, with))
@@ -434,12 +434,12 @@ impl End {
         }
     }
 
-    /// How many launches a rank has enqueued for which ranks wait for each other.
+    /// Number of launches that a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
         self.roll.launched(rank)
     }
 
-    /// The same of each.
+    /// Number of such launches of each rank.
     pub(crate) fn all_launched(&self) -> Vec<u64> {
         self.roll.all_launched()
     }

@@ -11,8 +11,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a rank lends, or why it cannot, until it is taken. It travels with the request, so that the memory that is mapped
-/// for a request is what came with it, whatever other threads of the rank ask for.
+/// Memory that a rank lends, or why it cannot, until it is taken. It travels with the request, so that the memory
+/// that is mapped for a request is what came with it, whatever other threads of the rank ask for.
 #[derive(Clone)]
 pub(crate) struct Loan(Arc<Mutex<Option<Result<Lent, Error>>>>);
 
@@ -37,7 +37,7 @@ impl PartialEq for Loan {
 
 impl Eq for Loan {}
 
-/// The same on every rank: processes compare it.
+/// Text that is the same on every rank: processes compare it.
 impl fmt::Debug for Loan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Loan(..)")

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// What a rank tells the others first: what it has, or why it cannot go on and what helps.
+/// First message of a rank to the others: what it has, or why it cannot go on and what helps.
 #[derive(Serialize, Deserialize)]
 struct Introduction {
     has: Result<Has, (String, String)>,
@@ -32,9 +32,9 @@ struct Introduction {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Has {
     gpu: About,
-    /// What no other process has: their numbers may be those of several containers.
+    /// Number that no other process has: process numbers of several containers may be alike.
     process: u64,
-    /// Whether it may share the GPU with other processes.
+    /// True if it may share the GPU with other processes.
     sharing: bool,
     /// A number that no other memory has. Rank 0's is that of what it hands out.
     number: u64,
@@ -56,7 +56,8 @@ impl Group {
         Group::apart_by(Handles::wanted(), open, sharing, links, deadline)
     }
 
-    /// The same, whose memory is handed over in that way. What the environment says that is no way is told to all ranks.
+    /// Makes a group of processes whose memory is handed over in that way. An unusable way from the environment is
+    /// told to all ranks.
     pub(super) fn apart_by(
         handles: Result<Handles, Error>,
         open: impl FnOnce() -> Result<Gpu, Error>,
@@ -119,11 +120,11 @@ impl Group {
     }
 }
 
-/// What a rank has by itself once it knows the others.
+/// Objects that a rank has by itself once it knows the others.
 struct Prepared {
     slots: Slots,
     stream: Stream,
-    /// How many hardware queues its context has.
+    /// Number of hardware queues of its context.
     queues: u32,
     at: Reached,
 }
@@ -164,7 +165,7 @@ fn process() -> Result<u64, Error> {
     Ok(*OWN.get_or_init(|| drawn))
 }
 
-/// What this rank has, if no rank was refused what it needs. All ranks hear of that at once.
+/// Gives this rank's part, if no rank was refused what it needs. All ranks hear of that at once.
 fn all_can<T>(links: &mut Links, mine: Result<T, Error>, deadline: Deadline) -> Result<T, Error> {
     let said = mine.as_ref().map(|_| ()).map_err(told);
     let text = serde_json::to_vec(&said).unwrap_or_default();
@@ -184,7 +185,7 @@ fn told(error: &Error) -> (String, String) {
     (error.to_string(), help)
 }
 
-/// What another rank could not do.
+/// Error that names what another rank could not do.
 fn refused(rank: u32, (what, help): (String, String)) -> Error {
     Error::Aborted {
         what: format!("rank {rank} ended early: {what}"),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FIRST: u64 = 0;
 /// The word that tells kernels to give up.
 pub(super) const WORD: u64 = 128;
-/// What is of each rank.
+/// Offset of the words of each rank.
 const RANKS: u64 = 4 << 10;
 const RANK: u64 = 1 << 10;
 const LAUNCHED: u64 = 0;
@@ -24,18 +24,18 @@ const _: () = assert!(MAX_WORLD <= 128 && THROUGH + 16 <= WROTE);
 const WROTE: u64 = 256;
 const COMPARED: u64 = 384;
 const RECORD: u64 = 512;
-/// How far the rank is in what GPUs compare.
+/// Offset of a rank's progress in what GPUs compare.
 const FAR: u64 = 896;
 const _: () = assert!(RECORD + Told::BYTES as u64 <= FAR && FAR < RANK);
 /// Each rank's verdict, behind all of these: its length, and its text.
 const VERDICT: u64 = 8 << 10;
 const TEXT: u64 = 64;
-/// What a rank was refused stands behind its verdict: its length, and its text.
+/// Offset of a rank's refusal, which stands behind its verdict: its length, and its text.
 const REFUSED: u64 = VERDICT - (1 << 10);
 const MOST_TEXT: usize = (REFUSED - TEXT) as usize;
 const MOST_REFUSED: usize = (VERDICT - REFUSED - TEXT) as usize;
 
-/// That memory.
+/// Memory that processes share, by its words.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     segment: Arc<Segment>,
@@ -48,12 +48,12 @@ impl Board {
         Board { segment, world }
     }
 
-    /// Where the ledger begins: how many bytes all the rest has.
+    /// Offset of the ledger: bytes of everything before it.
     pub fn ledger(world: u32) -> u64 {
         verdict_of(world, world)
     }
 
-    /// How many bytes at the start kernels read and write: those before the verdicts.
+    /// Bytes at the start that kernels read and write: those before the verdicts.
     pub fn for_kernels(world: u32) -> u64 {
         verdict_of(0, world)
     }
@@ -71,28 +71,28 @@ impl Board {
         RANKS + u64::from(rank) * RANK + RECORD
     }
 
-    /// Where a rank's kernels write how far it is.
+    /// Offset at which a rank's kernels write how far it is.
     pub fn far(rank: u32) -> u64 {
         RANKS + u64::from(rank) * RANK + FAR
     }
 
-    /// How many launches a rank has written into the ledger.
+    /// Number of launches that a rank has written into the ledger.
     pub fn wrote(&self, rank: u32) -> &AtomicU64 {
         self.of(rank, WROTE)
     }
 
-    /// How many of them it has compared with its peers'.
+    /// Number of launches that a rank has compared with its peers'.
     pub fn compared(&self, rank: u32) -> &AtomicU64 {
         self.of(rank, COMPARED)
     }
 
-    /// Where a rank says that it is through with another, and by which bit.
+    /// Word and bit by which a rank says that it is through with another.
     fn through(&self, rank: u32, with: u32) -> (&AtomicU64, u64) {
         let word = self.of(rank, THROUGH + u64::from(with) / 64 * 8);
         (word, 1 << (with % 64))
     }
 
-    /// Whether nothing of a rank uses what another one had, which left.
+    /// True if nothing of a rank uses what another one had, which left.
     pub fn is_through(&self, rank: u32, with: u32) -> bool {
         let (word, bit) = self.through(rank, with);
         word.load(Ordering::Acquire) & bit != 0
@@ -114,7 +114,7 @@ impl Board {
         }))
     }
 
-    /// What a rank wrote.
+    /// Verdict that a rank wrote.
     fn said(&self, rank: u32) -> Option<Verdict> {
         let at = verdict_of(rank, self.world);
         let length = self.segment.word(at).load(Ordering::Acquire) as usize;
@@ -165,7 +165,7 @@ impl Board {
     }
 }
 
-/// Where a rank's verdict is.
+/// Offset of a rank's verdict.
 fn verdict_of(rank: u32, world: u32) -> u64 {
     let start = (RANKS + u64::from(world) * RANK).next_multiple_of(4096);
     start + u64::from(rank) * VERDICT

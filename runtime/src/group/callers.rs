@@ -16,7 +16,7 @@ pub(super) struct Callers(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     standing: Vec<Standing>,
-    /// How many passages there were.
+    /// Number of passages so far.
     passages: u64,
     /// With more than so many, those that are done are looked for: to ask the GPU at every launch would cost as much as to
     /// launch.
@@ -29,7 +29,7 @@ const FEW: usize = 32;
 /// Until when a launch stands in a stream.
 #[derive(Clone, Debug)]
 enum Until {
-    /// It is being enqueued, in that passage.
+    /// The launch is being enqueued, in that passage.
     Enqueued(u64),
     Event(Arc<Event>),
     /// Until the stream is empty: nobody asked where the launch ends, and nobody but its rank has had the stream.
@@ -82,7 +82,7 @@ impl All {
         self.standing.push(new);
     }
 
-    /// What was enqueued in that passage stands until then, or was not enqueued.
+    /// Ends that passage: what was enqueued stands until then, or was not enqueued.
     fn ends(&mut self, passage: u64, until: Option<&Until>) {
         let entering = |standing: &mut Standing| matches!(standing.until, Until::Enqueued(of) if of == passage);
         let entering: Vec<Standing> = self.standing.extract_if(.., entering).collect();
@@ -103,12 +103,13 @@ pub(crate) struct Passage<'a> {
     number: u64,
     /// The rank's latest launch by then that waits for peers.
     pub launch: Option<u64>,
-    /// Whether peers look for it.
+    /// True if peers look for it.
     entered: bool,
 }
 
 impl Passage<'_> {
-    /// It stands in the streams until `done`. None: nobody has asked for that, and the one stream is the rank's own.
+    /// Ends the passage: the launch stands in the streams until `done`. None: nobody has asked for that, and the one
+    /// stream is the rank's own.
     pub fn ends(self, done: Option<Arc<Event>>) {
         if self.entered {
             let until = done.map_or(Until::Empty, Until::Event);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) struct Compared {
     /// The latest ones of the host. A rank's host is at most so far ahead of the slowest peer.
     launched: VecDeque<Entry>,
-    /// Those of graphs that may be replayed, and in how many.
+    /// Launches of graphs that may be replayed, and the number of graphs that have each.
     replayed: BTreeMap<u64, (Entry, u32)>,
 }
 

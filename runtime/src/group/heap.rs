@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Which part of every slot.
+/// Part of every slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
-    /// What `reserve` maps.
+    /// Bytes that `reserve` maps.
     Heap,
     /// A small part at the start, for counter cells that are to be near each other.
     Cells,
@@ -40,15 +40,15 @@ pub(crate) struct Heap {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// It lets go of the slots' memory before that is gone: fields are dropped in this order.
+    /// Multicast view of the slots. It lets go of their memory before that is gone: fields are dropped in this order.
     pub multicast: Multicasting,
     pub slots: Slots,
     free: RangeAllocator<u64>,
     cells: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
-    /// What is given out, and to whom.
+    /// Ranges that are given out, and to whom.
     holders: Holders,
-    /// What this rank has dropped and its stream has come past, and others have not, if they are processes.
+    /// Ranges that this rank has dropped and its stream has come past, and others have not, if they are processes.
     passed: Vec<Range<u64>>,
 }
 
@@ -205,13 +205,13 @@ impl Heap {
         }
     }
 
-    /// What is given out.
+    /// Bytes that are given out, by owner.
     pub fn used(&self) -> HeapUse {
         let state = self.state();
         state.holders.report(state.slots.backed())
     }
 
-    /// Which of these hold on every rank. All ranks of one process know the same.
+    /// Entries of `here` that hold on every rank. All ranks of one process know the same.
     pub fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         match &self.peers {
             None => Ok(here.to_vec()),
@@ -313,8 +313,8 @@ impl Heap {
         ranks.map(|of| of.1.0.aside(|| clear(of))).collect()
     }
 
-    /// The same of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it before all
-    /// are here. Who could not clear it is here too, and says why.
+    /// Clears a range of ranks that are processes. All have agreed that nobody uses the range, and nobody gets it
+    /// before all are here. Who could not clear it is here too, and says why.
     fn clear_together(
         &self,
         peers: &Peers,
@@ -355,8 +355,7 @@ impl Drop for Heap {
     }
 }
 
-/// What is left of a heap until its streams are done. Ranks that are processes then keep their memory until their peers
-/// are done, too.
+/// Heap until its streams are done. Ranks that are processes then keep their memory until their peers are done, too.
 struct Last {
     state: Option<Arc<Mutex<State>>>,
     peers: Option<Arc<Peers>>,
@@ -378,7 +377,7 @@ pub(crate) struct Allocation {
     heap: Arc<Heap>,
     /// In each rank's stream, after its memory was cleared.
     cleared: Vec<Event>,
-    /// Whether what comes later in a rank's stream comes after all of these.
+    /// True of a rank whose stream has come past all of these.
     ready: Vec<AtomicBool>,
 }
 
@@ -399,7 +398,7 @@ impl Allocation {
         self.heap.world
     }
 
-    /// Whether it is in that heap.
+    /// True if it is in that heap.
     pub(super) fn is_in(&self, heap: &Arc<Heap>) -> bool {
         Arc::ptr_eq(&self.heap, heap)
     }
@@ -418,7 +417,7 @@ impl Allocation {
         self.heap.everywhere(self.range.start, self.bytes())
     }
 
-    /// Whether one mapping is behind that part of each rank's slot.
+    /// True if one mapping is behind that part of each rank's slot.
     pub(crate) fn is_one_piece(&self, range: Range<u64>) -> bool {
         self.heap.state().slots.is_one_piece(&range)
     }
@@ -433,7 +432,7 @@ impl Allocation {
         self.range.end - self.range.start
     }
 
-    /// Whether what comes later in a rank's stream finds the memory cleared on every rank.
+    /// True if what comes later in a rank's stream finds the memory cleared on every rank.
     pub fn is_ready(&self, rank: u32) -> bool {
         self.ready[rank as usize].load(Ordering::Acquire)
     }

@@ -15,11 +15,11 @@
 use crate::undo::{Fix, undone};
 use std::fmt;
 
-/// How many launches a rank may be ahead of the slowest one. A stream holds about a thousand.
+/// Launches that a rank may be ahead of the slowest one. A stream holds about a thousand.
 pub(super) const AHEAD: u64 = 4096;
 /// An entry in words of 64 bits.
 pub(super) const WORDS: usize = 8 + 4 * LISTED;
-/// How many heap tensors an entry lists one by one. Those beyond are compared by one number.
+/// Heap tensors that an entry lists one by one. Those beyond are compared by one number.
 const LISTED: usize = 6;
 
 /// The start of a name, in a fixed number of bytes.
@@ -195,12 +195,12 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Why an entry is not in the ledger.
+/// Reason that an entry is not in the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
     /// A peer's entry for the same launch differs.
     Differs(Box<Difference>),
-    /// That rank is too many launches behind.
+    /// The rank is too many launches behind.
     Behind(Behind),
 }
 
@@ -208,7 +208,7 @@ pub(crate) enum Refused {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Behind {
     pub rank: u32,
-    /// How many it has made.
+    /// Number of launches that it has made.
     pub made: u64,
     /// The other's next one, and how many this rank must have made before it.
     pub next: u64,
@@ -218,7 +218,7 @@ pub(crate) struct Behind {
 /// Two entries for one launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Difference {
-    /// Which launch of the communicator, counted from 0.
+    /// Number of the launch in the communicator, counted from 0.
     pub(super) launch: u64,
     pub(super) first: (u32, Entry),
     pub(super) second: (u32, Entry),
@@ -241,7 +241,7 @@ impl fmt::Display for Difference {
 /// The launches of all ranks of a communicator.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// How many launches each rank has written.
+    /// Number of launches that each rank has written.
     written: Vec<u64>,
     /// The entry of a launch and who wrote it, at the launch's number modulo the length.
     ring: Vec<Option<(u32, Entry)>>,

@@ -10,10 +10,10 @@ use crate::undo::{Fix, undone};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long a rank that waits for others looks at nothing else: kernels wake nobody.
+/// Time after which a rank that waits for others looks around: kernels wake nobody.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Where ranks meet.
+/// Meeting of the ranks of a process.
 #[derive(Debug)]
 pub(super) struct Meeting<R, A> {
     world: usize,

@@ -78,7 +78,7 @@ const CONTROL: u64 = 4096;
 pub(crate) const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
-/// What a kernel may need for everything but waits for counters.
+/// Time that a kernel may need for everything but waits for counters.
 const WORK: Duration = Duration::from_secs(10);
 
 /// A rank waited too long for one that is too many launches behind.
@@ -97,12 +97,12 @@ fn too_far_ahead(rank: u32, entry: &Entry, behind: Behind) -> Stall {
     }
 }
 
-/// Where in every slot launches are compared on the GPUs.
+/// Offset in every slot at which launches are compared on the GPUs.
 fn boards(world: u32) -> u64 {
     CONTROL + credit_bytes(world).next_multiple_of(1024)
 }
 
-/// Where in every slot the cells are.
+/// Cells in every slot, in bytes.
 fn cells(world: u32) -> std::ops::Range<u64> {
     let boards = boards(world);
     boards + Compare::bytes(world).next_multiple_of(1024)..boards + CELLS
@@ -120,7 +120,7 @@ fn differing(asked: impl Iterator<Item = String>) -> Refusal {
     ))
 }
 
-/// What the ranks of a process share.
+/// State that the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
     end: Arc<End>,
@@ -138,12 +138,12 @@ pub(crate) struct Group {
     parts: Mutex<BTreeMap<(u64, u32), Part>>,
     /// Held in a collective call of a rank that is a process.
     calling: Mutex<()>,
-    /// What processes share beside the heap, where this one's GPU has it.
+    /// Memory that processes share beside the heap, at its address on this process's GPU.
     #[expect(dead_code, reason = "kernels use it until the group is gone")]
     reached: Option<Reached>,
 }
 
-/// Where launches are compared.
+/// Book in which launches are compared.
 #[derive(Debug)]
 enum Book {
     /// Among ranks of one process.
@@ -212,7 +212,7 @@ impl Group {
         })
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub(crate) fn world(&self) -> u32 {
         self.heap.world()
     }
@@ -251,17 +251,17 @@ impl Group {
         &self.queues
     }
 
-    /// What of the heap is given out.
+    /// Bytes of the heap that are given out, by owner.
     pub(crate) fn heap_use(&self) -> HeapUse {
         self.heap.used()
     }
 
-    /// Where a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
+    /// Address at which a store reaches every rank's slot of the heap at that offset, and so many bytes behind it.
     pub(crate) fn everywhere(&self, offset: u64, bytes: u64) -> Result<Address, Error> {
         self.heap.everywhere(offset, bytes)
     }
 
-    /// What multicast reaches of the heap.
+    /// State of multicast for the heap.
     pub(crate) fn multicast(&self) -> MulticastState {
         self.heap.multicast()
     }
@@ -271,8 +271,8 @@ impl Group {
         self.heap.stride()
     }
 
-    /// What a kernel of that rank, with this number, needs to give up after it waited longer than `limit` for a counter.
-    /// It waits for so many cells, each of which can be late once.
+    /// Watch of a kernel of that rank, with this number, by which it gives up after it waited longer than `limit` for
+    /// a counter. It waits for so many cells, each of which can be late once.
     pub(crate) fn watch(&self, rank: u32, kernel: u32, limit: Duration, cells: u32) -> Watch {
         let [record, host] = self.end.addresses(rank);
         let barrier = limit.saturating_mul(cells.saturating_add(2));
@@ -294,7 +294,7 @@ impl Group {
         }
     }
 
-    /// Whether that is in this group's heap.
+    /// True if that is in this group's heap.
     pub(crate) fn owns(&self, range: &Allocation) -> bool {
         range.is_in(&self.heap)
     }
@@ -308,7 +308,7 @@ impl Group {
         self.timeout
     }
 
-    /// How the group ends, and who has launched how often.
+    /// End of the group, with the number of each rank's launches.
     pub(crate) fn ends(&self) -> &Arc<End> {
         &self.end
     }
@@ -348,7 +348,7 @@ impl Group {
         first.into()
     }
 
-    /// Whether each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
+    /// True if each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
     /// copies'. The margin of [`Queues::taken`] is for streams that have work while others wait; this one has none until a
     /// wait has lasted too long.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
@@ -390,17 +390,17 @@ impl Group {
             .open_lane(self.index(rank), current, self.timeout)
     }
 
-    /// Where rank 0's launches are compared on the GPUs.
+    /// Address at which rank 0's launches are compared on the GPUs.
     pub(crate) fn boards(&self) -> Address {
         self.address(0, boards(self.world()))
     }
 
-    /// How many launches a rank's host has made that peers wait for.
+    /// Number of launches of a rank's host that peers wait for.
     pub(crate) fn made(&self, rank: u32) -> u64 {
         self.ledger.next(rank)
     }
 
-    /// Whether several ranks are on that rank's GPU.
+    /// True if several ranks are on that rank's GPU.
     pub(crate) fn shares(&self, rank: u32) -> bool {
         let on = self.queues.gpus[rank as usize];
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1

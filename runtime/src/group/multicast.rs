@@ -18,13 +18,13 @@ use tracing::{info, warn};
 
 const WHAT: &str = "opens multicast";
 
-/// What a process says of its ranks' GPUs.
+/// Facts that a process tells about its ranks' GPUs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Fit {
     /// As in [`Granularity`].
     least: u64,
     recommended: u64,
-    /// Which GPUs: none has a name where they are emulated.
+    /// Names of the GPUs: none where they are emulated.
     gpus: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ fn must_be_aligned(heap: &Heap, granularity: Granularity) -> Result<(), Error> {
     }
 }
 
-/// What the object is made for.
+/// GPUs and bytes that the object is made for.
 fn team(heap: &Heap, granularity: Granularity) -> Result<Team, Error> {
     let state = heap.state();
     let stride = state.slots.stride();
@@ -206,7 +206,7 @@ fn team(heap: &Heap, granularity: Granularity) -> Result<Team, Error> {
     })
 }
 
-/// Of an object as large as a slot.
+/// Granularity of an object as large as a slot.
 fn granularity(heap: &Heap, calls: &Arc<dyn Calls>) -> Result<Granularity, Error> {
     let one = Granularity {
         least: 1,

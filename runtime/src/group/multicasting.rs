@@ -8,12 +8,12 @@ use crate::multicast::{MulticastState, View};
 #[derive(Debug, Default)]
 pub(super) struct Multicasting {
     pub view: Option<View>,
-    /// Why there is none, or why it does not reach what was added later.
+    /// Reason that there is none, or that it does not reach what was added later.
     pub why: Option<Refusal>,
 }
 
 impl Multicasting {
-    /// What it reaches.
+    /// State of the view: what it reaches, or why there is none.
     pub fn state(&self) -> MulticastState {
         match (&self.view, &self.why) {
             (Some(view), _) => MulticastState::On {

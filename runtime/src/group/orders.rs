@@ -44,8 +44,8 @@ impl Orders {
     }
 }
 
-/// Why ranks that build one schedule cannot: the first order that is not the same on all. None if they build different
-/// schedules, or nothing differs.
+/// Reason that ranks which build one schedule cannot: the first order that is not the same on all. None if they build
+/// different schedules, or nothing differs.
 pub(super) fn differing(all: &[&Orders]) -> Option<Refusal> {
     let first = all.first()?;
     let others = || all.iter().zip(0..).skip(1);

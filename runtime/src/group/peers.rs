@@ -27,27 +27,27 @@ pub(crate) struct Peers {
     links: Mutex<Links>,
     end: Arc<End>,
     limit: Duration,
-    /// What the thread knows that sees who is gone.
+    /// Signs of life, which a thread of their own reads.
     signs: Arc<Signs>,
 }
 
 /// Ranges of the heap that a rank has dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Dropped {
-    /// Its stream has come past all use of these.
+    /// Ranges of the heap that this rank's stream has come past.
     pub passed: Vec<Range<u64>>,
     /// Not yet of these.
     pub used: Vec<Range<u64>>,
-    /// Whether it has waited for room as long as it may.
+    /// True if it has waited for room as long as it may.
     pub late: bool,
 }
 
-/// What all ranks do about what they dropped.
+/// Common action of all ranks on what they dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreed {
-    /// These are free now.
+    /// Ranges of the heap that are free now.
     pub free: Vec<Range<u64>>,
-    /// Whether others will be once streams have come past them, and there is time.
+    /// True if others will be once streams have come past them, and there is time.
     pub more: bool,
 }
 
@@ -145,7 +145,7 @@ impl Peers {
         self.rank
     }
 
-    /// How long a rank waits for the others.
+    /// Time that a rank waits for the others.
     pub fn limit(&self) -> Duration {
         self.limit
     }
@@ -164,7 +164,7 @@ impl Peers {
         Ok(all.into_iter().map(|parcel| parcel.text).collect())
     }
 
-    /// The same with file descriptors, without this rank's own.
+    /// Exchanges file descriptors, without this rank's own.
     pub fn exchange(
         &self,
         what: &str,
@@ -238,7 +238,7 @@ impl Peers {
         self.end.end(Verdict::Differs(what)).into()
     }
 
-    /// Which of these hold on every rank. All give as many.
+    /// Conditions of `here` that hold on every rank. All give as many.
     pub(super) fn on_all(&self, here: &[bool]) -> Result<Vec<bool>, Error> {
         let mine: Vec<u8> = here.iter().map(|holds| u8::from(*holds)).collect();
         let all = self.gather("looks for memory that kernels share", &mine)?;
@@ -250,7 +250,7 @@ impl Peers {
         Ok((0..here.len()).map(holds).collect())
     }
 
-    /// What of the heap is free now, by what all ranks have dropped.
+    /// Ranges of the heap that are free now, by what all ranks have dropped.
     pub(super) fn agree(&self, mine: &Dropped) -> Result<Agreed, Error> {
         let all = self.gather("looks for room", &mine.bytes())?;
         let each = all.iter().zip(0..);

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 /// Bytes of a cell.
 const LINE: u64 = 128;
-/// How many scratch tensors of a kernel share, of either kind. More of one kernel have memory and credits of their own.
+/// Scratch tensors that a kernel shares, of either kind. More of one kernel have memory and credits of their own.
 const SHARED: usize = 4;
 /// Shared places of a communicator.
 pub(crate) const PLACES: usize = 2 * SHARED;
 
-/// Whose credits a writer of scratch waits for.
+/// Readers whose credits a writer of scratch waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Readers {
     /// Only its owner reads it.
@@ -38,7 +38,7 @@ pub(crate) struct Scratch {
     pub readers: Option<Readers>,
 }
 
-/// What a kernel needs of the heap. All ranks need the same.
+/// Memory of the heap that a kernel needs. All ranks need the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Needs {
     pub kernel: Arc<str>,
@@ -50,12 +50,12 @@ pub(crate) struct Needs {
     pub scratch: Vec<Scratch>,
 }
 
-/// What it got.
+/// Places that a kernel got.
 #[derive(Debug)]
 pub(crate) struct Placed {
     /// The kernel's number in the communicator.
     pub number: u32,
-    /// Where cell 0 lies in a slot.
+    /// Offset of cell 0 in a slot.
     pub base: u64,
     /// The kernel's own cells, and which is the first. None of a kernel that counts nothing.
     pub cells: Option<Allocation>,
@@ -65,7 +65,8 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// What a kernel has that needs nothing of the heap. No rank tells the others of it, so its number is none of theirs.
+    /// Places of a kernel that needs nothing of the heap. No rank tells the others of it, so its number is none of
+    /// theirs.
     pub fn alone() -> Placed {
         static NEXT: AtomicU32 = AtomicU32::new(1 << 31);
         Placed {
@@ -78,11 +79,11 @@ impl Placed {
     }
 }
 
-/// What the kernels of a communicator share.
+/// Memory that the kernels of a communicator share.
 #[derive(Debug)]
 pub(super) struct Pool {
     kernels: u32,
-    /// Where the shared credits start in a slot.
+    /// Offset of the shared credits in a slot.
     credits: u64,
     world: u32,
     /// The memory of each shared place.

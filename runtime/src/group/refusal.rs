@@ -18,7 +18,7 @@ pub(crate) struct Refusal {
     help: String,
 }
 
-/// Of what kind it is, with what only that kind has.
+/// Kind of a refusal, with what only that kind has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     Usage,
@@ -56,7 +56,7 @@ fn cut(text: &str) -> String {
 }
 
 impl Refusal {
-    /// Of an error that only this rank has.
+    /// Makes a refusal of an error that only this rank has.
     pub fn own(error: &Error) -> Refusal {
         let (kind, what) = match error {
             // The schedule and the environment are that rank's: the others have a text of it.
@@ -107,12 +107,12 @@ impl Refusal {
         }
     }
 
-    /// What was refused.
+    /// Request that was refused.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What to do.
+    /// Advice on how to go on.
     pub fn helps(&self) -> &str {
         &self.help
     }
@@ -162,7 +162,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What all ranks said, each with a file descriptor or none; or what the first was refused that could not.
+/// Messages of all ranks, each with a file descriptor or none; or the refusal of the first that could not.
 pub(super) type Said<T> = Result<Vec<(T, Option<OwnedFd>)>, Refusal>;
 
 /// Says something to all ranks, or why this one cannot, and gives what all said; or what the first was refused that could not,
@@ -212,7 +212,7 @@ pub(super) fn handed(
     }))
 }
 
-/// The same, where what one rank is refused is an error of all.
+/// Agrees where a refusal of one rank is an error of all.
 ///
 /// # Errors
 /// On every rank: what the first rank was refused that could not.
@@ -243,7 +243,7 @@ mod tests {
         }))
     }
 
-    /// What one rank may be refused, each of another kind.
+    /// Refusals that a rank may have, each of another kind.
     fn each() -> Vec<Error> {
         let (what, help) = (|| "what".to_owned(), || "help".to_owned());
         vec![

@@ -6,10 +6,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What each rank was refused and has not launched since.
+/// Refusals of each rank since its last launch.
 pub(super) struct Refused {
     said: Said,
-    /// Whether a rank of this process was refused something since its last launch: most never are.
+    /// True if a rank of this process was refused something since its last launch: most never are.
     any: Vec<AtomicBool>,
 }
 
@@ -65,7 +65,7 @@ impl Refused {
         self.any[rank as usize].store(true, Ordering::Release);
     }
 
-    /// It launches again.
+    /// Forgets a rank's refusals: it launches again.
     pub fn goes_on(&self, rank: u32) {
         if self.any[rank as usize].load(Ordering::Relaxed) {
             self.any[rank as usize].store(false, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Refused {
         }
     }
 
-    /// The same of all, with their ranks.
+    /// Refusals of all ranks, each with its rank.
     pub fn all(&self) -> Vec<String> {
         let world = match &self.said {
             Said::Own(all) => all.len() as u32,

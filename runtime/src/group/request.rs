@@ -9,10 +9,10 @@ use crate::multicast::Multicast;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a rank says first that refuses: other requests say something else.
+/// First word of a rank that refuses: other requests say something else.
 const REFUSED: &str = "refused ";
 
-/// What the first rank refuses that does, if those said this.
+/// Refusal of the first rank that has one, if those said this.
 pub(super) fn refused<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal> {
     let mut each = said.zip(0..).filter_map(|(said, rank)| {
         let (why, _) = said.strip_prefix(REFUSED)?.split_once('\0')?;
@@ -22,10 +22,10 @@ pub(super) fn refused<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal
     each.next()
 }
 
-/// What a rank says first that builds a schedule with orders by closure.
+/// First word of a rank that builds a schedule with orders by closure.
 const ORDERS: &str = "orders ";
 
-/// Why the orders by closure of ranks that said this are not the same, if that is how they differ.
+/// Reason that the orders by closure of ranks that said this are not the same, if that is how they differ.
 pub(super) fn differing_orders<'a>(said: impl Iterator<Item = &'a str>) -> Option<Refusal> {
     let orders = said.map(|said| {
         let (orders, _) = said.strip_prefix(ORDERS)?.split_once('\0')?;
@@ -35,10 +35,10 @@ pub(super) fn differing_orders<'a>(said: impl Iterator<Item = &'a str>) -> Optio
     orders::differing(&all.iter().collect::<Vec<_>>())
 }
 
-/// What a rank says first that tells the others something.
+/// First word of a rank that tells the others something.
 const SHARED: &str = "shares ";
 
-/// What ranks tell each other, if all of these are that.
+/// Messages of ranks to each other, if all of these are such.
 pub(super) fn shared<'a>(said: impl Iterator<Item = &'a str>) -> Option<Arc<[String]>> {
     let each = said.map(|said| {
         let (told, _) = said.strip_prefix(SHARED)?.split_once('\0')?;
@@ -47,7 +47,7 @@ pub(super) fn shared<'a>(said: impl Iterator<Item = &'a str>) -> Option<Arc<[Str
     each.collect()
 }
 
-/// What a rank asks for. All must ask the same, but for what they [share](Request::Share).
+/// Request of a rank. All must ask the same, but for what they [share](Request::Share).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Meet,
@@ -55,15 +55,15 @@ pub(crate) enum Request {
     Allocate(Wanted),
     /// Memory of another library for it, which this rank lends.
     Adopt(Wanted, Loan),
-    /// That of the heap.
+    /// Multicast of the heap.
     Multicast(Multicast),
     /// To build a schedule with orders by closure.
     Orders(Orders),
-    /// What this rank tells the others, without a zero in it.
+    /// Text that this rank tells the others, without a zero in it.
     Share(Arc<str>),
     /// A number and memory for a kernel that every rank loads.
     Load(Needs),
-    /// What others do, this rank cannot: why.
+    /// Reason that this rank cannot do what the others do.
     Refuse(Refusal),
     /// A group of all ranks that ask for the same color, in the order of their keys.
     Split {
@@ -89,7 +89,7 @@ impl Request {
         }
     }
 
-    /// What this rank tells the others.
+    /// Text that this rank tells the others.
     pub fn told(&self) -> Option<&str> {
         match self {
             Request::Share(told) => Some(told),
@@ -121,7 +121,7 @@ impl Request {
         }
     }
 
-    /// What this rank lends for it.
+    /// Memory that this rank lends for the request.
     pub(super) fn loan(&self) -> Option<&Loan> {
         match self {
             Request::Adopt(_, loan) => Some(loan),
@@ -181,7 +181,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// What all ranks get.
+/// Answer that all ranks get.
 #[derive(Clone, Debug)]
 pub(crate) enum Granted {
     Done,
@@ -189,7 +189,7 @@ pub(crate) enum Granted {
     Memory(Arc<Allocation>),
     /// A split, by its number.
     Split(u64),
-    /// What each rank tells the others.
+    /// Text of each rank.
     Told(Arc<[String]>),
 }
 

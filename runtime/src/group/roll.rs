@@ -5,19 +5,19 @@ use std::fmt;
 
 /// A rank has its communicator.
 const IN: u64 = 0;
-/// It was dropped.
+/// The rank's communicator was dropped.
 const LEFT: u64 = 1;
-/// What the rank had enqueued by then is done, too: nobody waits for anything of it.
+/// The rank's last launches are done, too: nobody waits for anything of it.
 const OVER: u64 = 2;
-/// It has its communicator, and its part of [`each`](crate::Communicator::each) ended while others' go on.
+/// The rank has its communicator, and its part of [`each`](crate::Communicator::each) ended while others' go on.
 const DONE: u64 = 3;
 
-/// How a rank is gone.
+/// Manner in which a rank is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
-    /// Its communicator was dropped.
+    /// The rank's communicator was dropped.
     Dropped,
-    /// Its part of `each` ended.
+    /// The rank's part of `each` ended.
     Done,
 }
 
@@ -30,13 +30,13 @@ impl fmt::Display for Gone {
     }
 }
 
-/// What is known of each rank, in memory that all of them have.
+/// Words of each rank, in memory that all of them have.
 pub(super) trait Counts: fmt::Debug + Send + Sync {
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world(&self) -> usize;
-    /// How many launches a rank has enqueued for which ranks wait for each other.
+    /// Number of launches that a rank has enqueued for which ranks wait for each other.
     fn launched(&self, rank: usize) -> &AtomicU64;
-    /// Whether it is gone: [`IN`], [`LEFT`], [`OVER`] or [`DONE`].
+    /// Presence of a rank: [`IN`], [`LEFT`], [`OVER`] or [`DONE`].
     fn left(&self, rank: usize) -> &AtomicU64;
 }
 
@@ -55,7 +55,7 @@ impl Counts for Vec<(AtomicU64, AtomicU64)> {
     }
 }
 
-/// What is known of each rank.
+/// State of each rank.
 #[derive(Debug)]
 pub(super) struct Roll(Box<dyn Counts>);
 
@@ -103,7 +103,7 @@ impl Roll {
         let _ = left.compare_exchange(DONE, IN, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// How a rank is gone that left.
+    /// Manner in which a rank left.
     pub fn how(&self, rank: u32) -> Gone {
         match self.0.left(rank as usize).load(Ordering::Relaxed) {
             DONE => Gone::Done,
@@ -116,7 +116,7 @@ impl Roll {
         self.find(|rank| self.has_left(rank))
     }
 
-    /// Whether that rank left.
+    /// True if that rank left.
     pub fn has_left(&self, rank: u32) -> bool {
         self.0.left(rank as usize).load(Ordering::Relaxed) != IN
     }
@@ -126,17 +126,17 @@ impl Roll {
         self.0.left(rank as usize).store(OVER, Ordering::Release);
     }
 
-    /// Whether that rank left, with nothing enqueued any more.
+    /// True if that rank left, with nothing enqueued any more.
     pub fn is_over(&self, rank: u32) -> bool {
         self.0.left(rank as usize).load(Ordering::Acquire) == OVER
     }
 
-    /// How many launches a rank has enqueued for which ranks wait for each other.
+    /// Number of launches that a rank has enqueued for which ranks wait for each other.
     pub fn launched(&self, rank: u32) -> u64 {
         self.0.launched(rank as usize).load(Ordering::Relaxed)
     }
 
-    /// The same of each.
+    /// Number of such launches of each rank.
     pub fn all_launched(&self) -> Vec<u64> {
         let ranks = 0..self.0.world() as u32;
         ranks.map(|rank| self.launched(rank)).collect()

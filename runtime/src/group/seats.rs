@@ -33,7 +33,7 @@ impl<R: Clone, A: Clone> Seats<R, A> {
         free
     }
 
-    /// What all ask, once every rank has come.
+    /// Requests of all ranks, once each has come.
     pub fn complete(&self) -> Option<Vec<R>> {
         let asked = self.0.iter().map(|seat| match seat {
             Seat::Asked(request) => Some(request.clone()),
@@ -42,7 +42,7 @@ impl<R: Clone, A: Clone> Seats<R, A> {
         asked.collect()
     }
 
-    /// How many ask.
+    /// Number of ranks that ask.
     pub fn asking(&self) -> usize {
         let asked = self.0.iter().filter(|seat| matches!(seat, Seat::Asked(_)));
         asked.count()

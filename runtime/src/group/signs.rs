@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two looks.
 const TICK: Duration = Duration::from_millis(50);
-/// The same while memory is kept for peers, who say soon that they are through.
+/// Time between looks while memory is kept for peers, who say soon that they are through.
 const SOON: Duration = Duration::from_millis(2);
 
 /// A peer's connection, to see whether it is closed.
 type Socket = (u32, UnixStream);
 
-/// What a thread looks after for one rank.
+/// State that a thread looks after for one rank.
 pub(super) struct Signs {
     own: u32,
     world: u32,
@@ -39,7 +39,7 @@ pub(super) struct Signs {
     wake: OwnedFd,
     /// The rank's stream, and who launches there.
     work: Mutex<Option<Arc<Own>>>,
-    /// What peers may still use.
+    /// Memory that peers may still use.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who is in which group: the ranks of each, in the order that they have there.
+/// Members of each group: its ranks, in the order that they have there.
 fn members(asked: &[(u32, u32)]) -> BTreeMap<u32, Vec<u32>> {
     let mut ordered: Vec<(u32, u32, u32)> = (0..)
         .zip(asked)
@@ -70,7 +70,7 @@ impl Group {
         Ok(Granted::Split(number))
     }
 
-    /// The same of ranks that are processes.
+    /// Splits a group of ranks that are processes.
     fn split_apart(
         &self,
         peers: &Peers,
@@ -104,7 +104,7 @@ impl Group {
     }
 }
 
-/// What a rank that splits says first: other calls say something else.
+/// First word of a rank that splits: other calls say something else.
 const SPLIT: &str = "split ";
 
 fn asked_for(said: &str) -> Option<(u32, u32)> {

@@ -30,7 +30,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a message")
 }
 
-/// What all ranks did, or the error of one that was not only told of another's.
+/// Results of all ranks, or the error of one that was not only told of another's.
 pub(crate) fn all<T>(results: Vec<Result<T, Error>>) -> Result<Vec<T>, Error> {
     let (mut done, mut told) = (Vec::new(), None);
     for result in results {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Stall};
 use serde::{Deserialize, Serialize};
 
-/// Why a communicator ended.
+/// Reason that a communicator ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// Somebody waited too long.
@@ -15,7 +15,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// The same with names and sentences of at most so many bytes.
+    /// Verdict with names and sentences of at most so many bytes.
     pub(super) fn cut(&self, most: usize) -> Verdict {
         let cut = |text: &String| {
             let mut end = most.min(text.len());

@@ -66,7 +66,7 @@ impl Within {
         }
     }
 
-    /// The same of an error that names ranks.
+    /// Renames the ranks that an error names.
     pub fn error(&self, error: Error) -> Error {
         match error {
             Error::Mismatch { what, help } => Error::Mismatch {

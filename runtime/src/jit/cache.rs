@@ -121,7 +121,7 @@ impl Cache {
         Cache { dir: None }
     }
 
-    /// Its folder.
+    /// Folder of the cache. None if it is off.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
@@ -144,7 +144,7 @@ impl Cache {
             .map_err(|error| unsealed(format!("{}: {error}", path.display())))
     }
 
-    /// Which compiler filled it, if somebody sealed it.
+    /// Compiler that filled the cache, if somebody sealed it.
     pub(super) fn sealed_by(&self) -> Result<String, Error> {
         let path = self.seal_path()?;
         let read = trust::read(&path, LONGEST_SEAL);

@@ -66,13 +66,13 @@ fn error_line(line: &str) -> Option<(&str, u32, &str)> {
 
 /// A line of the text or of what it includes.
 struct Line<'a> {
-    /// Which text: 0, or an included one.
+    /// Index of the text: 0, or that of an included one.
     of: usize,
-    /// What the compiler calls its file.
+    /// Name that the compiler gives the file.
     file: String,
-    /// Its line in that file, as the compiler counts.
+    /// Line in that file, as the compiler counts.
     line: u32,
-    /// Its line in the text without `#line` directives.
+    /// Line in the text without `#line` directives.
     number: usize,
     text: &'a str,
 }

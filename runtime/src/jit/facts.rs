@@ -16,7 +16,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
-    /// Its name.
+    /// Name of the kernel.
     pub name: String,
     /// Registers a thread has at entry. With `setmaxnreg` that is the ceiling of the launch bounds.
     pub registers: u32,
@@ -26,7 +26,7 @@ pub struct Facts {
     pub shared: u32,
     /// Bytes of parameters.
     pub parameters: u32,
-    /// How many parameters.
+    /// Number of parameters.
     pub parameter_count: u32,
     /// The most threads of a CTA, if the text bounds them.
     pub threads: Option<u32>,
@@ -53,7 +53,7 @@ pub(super) fn read(cubin: &[u8]) -> Result<Vec<Facts>, Error> {
     })
 }
 
-/// Whether the machine code has a variable or a kernel of that name. The driver can be asked too, but sanitizers report
+/// True if the machine code has a variable or a kernel of that name. The driver can be asked too, but sanitizers report
 /// a question whose answer is no as an error.
 pub(crate) fn defines(cubin: &[u8], name: &str) -> bool {
     let file: Result<ElfFile64<'_>, _> = ElfFile64::parse(cubin);

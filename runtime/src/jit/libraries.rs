@@ -6,8 +6,11 @@
 
 use crate::error::Error;
 use crate::trust;
+use object::Object;
+use object::read::ReadCache;
+use object::read::elf::ElfFile64;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub(super) const NVRTC: &str = "COUNTERFLOW_NVRTC";
 /// The major version our kernels and bindings are written for.
 const MAJOR: &str = "13";
-/// Where NVIDIA's Python packages put a toolkit.
+/// Folder into which NVIDIA's Python packages put a toolkit.
 const PACKAGES: &str = "nvidia/cu13";
 
 /// The compiler's two files. Both must be loaded: the first looks for the second by its bare name only.
@@ -39,6 +42,28 @@ pub(super) fn program() -> PathBuf {
     program
         .and_then(|program| Some(program.parent()?.to_path_buf()))
         .unwrap_or_default()
+}
+
+/// Names the contents of a library: its build ID, which a linker computes from them, else a hash of every byte. The ID is read in a
+/// millisecond; NVIDIA's libraries have one.
+///
+/// # Errors
+/// [`Error::File`] if it cannot be read.
+pub(super) fn contents(path: &Path) -> Result<String, Error> {
+    let named = || {
+        let file = ReadCache::new(File::open(path)?);
+        let elf = ElfFile64::<object::Endianness, _>::parse(&file);
+        if let Some(id) = elf.ok().and_then(|elf| elf.build_id().ok().flatten()) {
+            return Ok(id.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(path)?)?;
+        Ok(hasher.finalize().to_hex().to_string())
+    };
+    named().map_err(|source| Error::File {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 /// The first folder in the search order that has both libraries.
@@ -371,6 +396,60 @@ mod tests {
         let package = |name: &str| (name == "CARGO_MANIFEST_DIR").then(|| "/checkout/crate".into());
         let all = places(&package, Path::new("/opt/program/bin"));
         assert!(all.contains(&"/checkout/.cuda/nvidia/cu13/lib".into()));
+    }
+
+    /// An ELF file of one note, which is a build ID of these bytes, and of other bytes behind it.
+    fn linked(id: [u8; 4], code: u8) -> Vec<u8> {
+        let (head, entry, note) = (64u64, 56u64, 20u64);
+        let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+        elf.resize(16, 0);
+        elf.extend(3u16.to_le_bytes().iter().chain(&62u16.to_le_bytes()));
+        elf.extend(1u32.to_le_bytes());
+        // No entry point; program headers begin behind this one; no sections.
+        for at in [0, head, 0] {
+            elf.extend(at.to_le_bytes());
+        }
+        elf.extend(0u32.to_le_bytes());
+        for size in [64u16, 56, 1, 64, 0, 0] {
+            elf.extend(size.to_le_bytes());
+        }
+        // A note, that may be read.
+        for word in [4u32, 4] {
+            elf.extend(word.to_le_bytes());
+        }
+        let at = head + entry;
+        for word in [at, at, at, note, note, 4] {
+            elf.extend(word.to_le_bytes());
+        }
+        // A name of four bytes, an ID of four, of sort 3.
+        for word in [4u32, 4, 3] {
+            elf.extend(word.to_le_bytes());
+        }
+        elf.extend(b"GNU\0");
+        elf.extend(id);
+        elf.push(code);
+        elf
+    }
+
+    #[test]
+    fn libraries_of_one_length_are_told_apart() {
+        let dir = fresh("contents");
+        let path = dir.join("library");
+        let named = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("written");
+            contents(&path).expect("readable")
+        };
+        assert_eq!(named(&linked([1, 2, 3, 0xff], 0)), "010203ff");
+        assert_eq!(named(&linked([1, 2, 3, 0xfe], 0)), "010203fe");
+        // Without an ID every byte counts; so it does in what is no library.
+        let without = |code| linked([0; 4], code).split_off(64);
+        assert_ne!(named(&without(1)), named(&without(2)));
+        assert_eq!(named(&without(1)), named(&without(1)));
+        assert_eq!(named(b"").len(), 64);
+        fs::remove_file(&path).expect("removed");
+        let error = contents(&path).expect_err("gone");
+        assert_eq!(error.kind(), "file");
+        let _ = fs::remove_dir_all(dir);
     }
 
     #[test]

@@ -51,9 +51,9 @@ pub struct Compiled {
     pub(crate) cubin: Arc<[u8]>,
     /// The compiler's log, also without errors: register counts, warnings.
     pub log: String,
-    /// What each kernel needs, by name.
+    /// Resources of each kernel, by name.
     pub facts: Vec<Facts>,
-    /// Where it came from.
+    /// Origin of the machine code: the cache, or the compiler.
     pub cached: Cached,
     /// The time from text to machine code.
     pub took: Duration,

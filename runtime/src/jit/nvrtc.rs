@@ -74,14 +74,8 @@ impl Nvrtc {
         // SAFETY: both pointers are to integers on this stack.
         unsafe { version_of(&raw mut version.0, &raw mut version.1) };
         // Releases of one minor version differ only in their files.
-        let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
-        let identity = format!(
-            "nvrtc {}.{} {} {}",
-            version.0,
-            version.1,
-            length(&from.nvrtc),
-            length(&from.builtins)
-        );
+        let [nvrtc, builtins] = [&from.nvrtc, &from.builtins].map(|path| libraries::contents(path));
+        let identity = format!("nvrtc {}.{} {} {}", version.0, version.1, nvrtc?, builtins?);
         Ok(Nvrtc {
             version,
             identity,

@@ -17,7 +17,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Its name, as the compiler spells it.
+    /// Name of the target, as the compiler spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Target::Sm90a => "sm_90a",

@@ -144,7 +144,7 @@ fn code(cubin: &[u8]) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// What the disassembler prints of a file of these bytes.
+/// Text that the disassembler prints of a file of these bytes.
 fn disassemble(options: &[&str], bytes: &[u8]) -> Result<String, Error> {
     let tool = tool()?;
     let told = unnamed(bytes)

@@ -11,7 +11,7 @@
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source<'a> {
-    /// Its name in messages: an identifier, without an extension.
+    /// Name in messages: an identifier, without an extension.
     pub name: &'a str,
     /// The whole text except [`Source::headers`]. Nothing is read from files.
     pub text: &'a str,

@@ -7,7 +7,7 @@ use counterflow_codegen::host::Queues;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::Pipeline;
 
-/// Whether launches of that plan get through the available hardware queues, with launches that do not block.
+/// Rejects a plan whose launches do not get through the available hardware queues, with launches that do not block.
 pub(super) fn admit(rank: &Communicator, pipeline: &Pipeline, plan: &Plan) -> Result<(), Error> {
     judge(rank.queues(), blocking(), pipeline, plan)
 }

@@ -4,7 +4,7 @@
 /// The cells of a kernel's counters, by their numbers from the base that a launch is given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Cells {
-    /// How many cells each counter has.
+    /// Number of cells of each counter.
     counts: Vec<u32>,
     /// The first cell of each counter as the compiler counts them: counter by counter.
     first: Vec<u32>,
@@ -28,7 +28,7 @@ impl Cells {
         }
     }
 
-    /// The same with the kernel's own cells from `own` on, and some counters' elsewhere.
+    /// Places the kernel's own cells from `own` on, and those of some counters elsewhere.
     #[must_use]
     pub fn placed(mut self, own: u32, shared: impl IntoIterator<Item = (usize, u32)>) -> Cells {
         for (at, first) in self.at.iter_mut().zip(&self.first) {

@@ -10,7 +10,7 @@ use counterflow_codegen::target;
 use counterflow_codegen::verify::Checked;
 use counterflow_codegen::warp::Pipeline;
 
-/// What a rank's GPU runs.
+/// Code that a rank's GPU runs.
 #[derive(Debug)]
 pub(super) enum Code {
     Cuda {

@@ -69,7 +69,7 @@ impl Loaded {
         rank.copies()?.waits.catch_up()
     }
 
-    /// Where lines are, and bytes from one to the next.
+    /// Address of the lines, and bytes from one to the next.
     fn lines(
         &self,
         rank: &Communicator,

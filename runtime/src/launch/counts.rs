@@ -13,7 +13,7 @@ pub(super) struct Copies {
     /// The operations of one launch of the latest plan.
     pub(super) program: Option<(Known, Vec<Submission>)>,
     pub(super) names: Vec<Arc<str>>,
-    /// Whether a launch was enqueued only in part. Peers may then have signals that are not in the counts.
+    /// True if a launch was enqueued only in part. Peers may then have signals that are not in the counts.
     pub(super) broken: bool,
 }
 

@@ -10,7 +10,8 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::MapId;
 
 impl Loaded {
-    /// Where a store reaches the start of every rank's slot of the heap, and all up to the kernel's counters.
+    /// Address at which a store reaches the start of every rank's slot of the heap, and all up to the kernel's
+    /// counters.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why no multicast reaches them.

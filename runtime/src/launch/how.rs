@@ -4,21 +4,21 @@ use crate::attempt::Attempt;
 use crate::driver::{Current, Stream};
 use crate::recording::Keeps;
 
-/// How a launch is enqueued.
+/// Manner in which a launch is enqueued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How<'a> {
-    /// Whether peers know of it yet.
+    /// Attempt that the launch is part of, which tells whether peers know of it yet.
     pub attempt: &'a Attempt<'a>,
     /// The rank's GPU.
     pub current: Current<'a>,
-    /// Where: the rank's stream, or one that records a graph which is launched there.
+    /// Stream of the launch: the rank's, or one that records a graph which is launched there.
     pub stream: &'a Stream,
-    /// Whether it may be a programmatic dependent launch: all that is in the stream are kernels of ours.
+    /// True if it may be a programmatic dependent launch: all that is in the stream are kernels of ours.
     pub early: bool,
     /// The priority of the caller's stream.
     pub priority: i32,
     /// For the graph that it becomes part of. What it needs beside the kernel is enqueued in the rank's stream now.
     pub keeps: Option<&'a dyn Keeps>,
-    /// Whether the stream records.
+    /// True if the stream records.
     pub records: bool,
 }

@@ -126,7 +126,7 @@ mod tests {
     use counterflow_codegen::variant::Variant;
     use counterflow_codegen::verify;
 
-    /// What a GPU would be told, without one. The operands' own addresses are read by nobody.
+    /// Makes the maps of a GPU without one. The operands' own addresses are read by nobody.
     #[test]
     fn operands_of_no_depth_are_zeros_that_tma_takes() -> Result<(), Error> {
         let rank = &Communicator::emulated(1)?[0];

@@ -35,6 +35,7 @@ use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
 use crate::group::{Awaited, Entry, Named, Names, Placed};
 use crate::jit::Compiler;
+use crate::machines;
 use crate::retire;
 use cells::Cells;
 use code::Code;
@@ -70,32 +71,32 @@ pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
     code: Code,
-    /// What its stall records mean, for as long as it can write one.
+    /// Names for its stall records, for as long as it can write one.
     named: Option<Named>,
-    /// Where its launches are, which need the code.
+    /// GPU and stream of its launches, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
-    /// Its counter cells: the same in every launch.
+    /// Counter cells, the same in every launch.
     cells: Cells,
     placed: Arc<Placed>,
-    /// Where its scratch is.
+    /// Scratch tensors, by address.
     scratch: Tensors,
     finished: Local<u32>,
-    /// What a launch reads of tensors without elements.
+    /// Element that a launch reads of tensors without elements.
     zeros: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
     watch: Watch,
-    /// The same as a kernel takes it.
+    /// Bytes of the watch, as a kernel takes it.
     watch_bytes: [u8; WATCH_BYTES],
-    /// How many CTAs a launch may have.
+    /// Most CTAs of a launch.
     sms: u32,
-    /// Whether launches may start before the previous one has ended (programmatic dependent launch).
+    /// True if launches may start before the previous one has ended (programmatic dependent launch).
     dependent_launch: bool,
-    /// Whether the caller vouches for what else is in the rank's stream.
+    /// True if the caller vouches for what else is in the rank's stream.
     early: bool,
-    /// Whether the host moves data.
+    /// True if the host moves data.
     copies: bool,
     state: Mutex<State>,
 }
@@ -173,9 +174,10 @@ impl Loaded {
             let _turn = rank.own().settled()?;
             let zeros = |words| Local::zeros(rank.own_stream(), words);
             let tables = Tables::new(rank, cells.end() as usize)?;
-            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables))
+            let machine = machines::machine(rank.gpu().name())?;
+            Ok((zeros(FINISHED)?, zeros(ZEROS)?, tables, machine))
         };
-        let (finished, zeros, tables) = made().inspect_err(|error: &Error| {
+        let (finished, zeros, tables, machine) = made().inspect_err(|error: &Error| {
             // The others have it by now, and will launch it.
             let name = &pipeline.kernel.name;
             if !alone {
@@ -183,7 +185,7 @@ impl Loaded {
             }
         })?;
         Ok(Loaded {
-            machine: Machine::of(rank.gpu().name()),
+            machine,
             finished,
             zeros,
             heap: rank.heap(),
@@ -237,12 +239,12 @@ impl Loaded {
         admit::admit(rank, &self.pipeline, plan)
     }
 
-    /// Whether a launch waits for other ranks.
+    /// True if a launch waits for other ranks.
     pub(crate) fn waits(&self, rank: &Communicator) -> bool {
         rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
     }
 
-    /// What the ledger says of a launch: all that must be the same on every rank. None for a launch that no peer waits
+    /// Entry of a launch in the ledger: all that must be the same on every rank. None for a launch that no peer waits
     /// for.
     pub(crate) fn entry(
         &self,
@@ -265,7 +267,7 @@ impl Loaded {
         })
     }
 
-    /// The same for a launch of no rows, which has no plan and whose tensors nobody reads.
+    /// Entry of a launch of no rows, which has no plan and whose tensors nobody reads.
     pub(crate) fn entry_of_no_rows(&self, rank: &Communicator) -> Option<Entry> {
         let name = &self.pipeline.kernel.name;
         let entry = || Entry::new(name, self.placed.number, 0, 0);
@@ -332,8 +334,8 @@ impl Loaded {
         self
     }
 
-    /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
-    /// driver and every library that reads the graph knows.
+    /// Launch parameters of a plan. A captured launch stays a kernel with an ordinary edge to its predecessor, which
+    /// every driver and every library that reads the graph knows.
     fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, how: &How<'_>) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
@@ -464,7 +466,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What stall records of this kernel mean.
+/// Names for stall records of this kernel.
 fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
     let kernel = &pipeline.kernel;
     let barriers = waits.len() - kernel.counters.len();

@@ -17,7 +17,7 @@ pub(super) fn scratch_of(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
     buffers.filter_map(|(buffer, index)| buffer.is_scratch().then_some(TensorId(index)))
 }
 
-/// Its counters' cells, one after another.
+/// Cells of the series' counters, one after another.
 pub(super) fn cells_of(series: &Series) -> Cells {
     let counters = (0..series.kernel().counters.len()).map(|index| CounterId(index as u16));
     let cells = counters.map(|counter| series.largest().counter_cells(counter));
@@ -30,12 +30,12 @@ fn credit(kernel: &Kernel, tensor: TensorId) -> Option<usize> {
     counters.position(|purpose| purpose == Purpose::Free(tensor))
 }
 
-/// Whether the host moves data of a kernel.
+/// True if the host moves data of a kernel.
 pub(super) fn copies(kernel: &Kernel) -> bool {
     kernel.roles.iter().any(|role| role.kind.sequential())
 }
 
-/// Whether a kernel has nothing that ranks must agree on: each loads and launches it by itself.
+/// True if a kernel has nothing that ranks must agree on: each loads and launches it by itself.
 pub(crate) fn is_alone(kernel: &Kernel) -> bool {
     kernel.counters.is_empty() && scratch_of(kernel).next().is_none() && !copies(kernel)
 }

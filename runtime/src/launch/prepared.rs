@@ -7,8 +7,8 @@ use crate::driver::Address;
 use crate::error::Error;
 use crate::group::Entry;
 
-/// How many are kept, at most. A model launches one kernel for each of its layers, with other weights each time, and a
-/// serving engine does so for each of its batch sizes. Each takes about a kilobyte.
+/// Most launches that are kept. A model launches one kernel for each of its layers, with other weights each time, and
+/// a serving engine does so for each of its batch sizes. Each takes about a kilobyte.
 const KEPT: usize = 1024;
 
 /// The parameters of a launch that may run here, and what the ledger says of it.
@@ -25,7 +25,7 @@ pub(super) struct Prepared {
     pub entry: Option<Entry>,
 }
 
-/// Those of the latest launches.
+/// Prepared launches, the latest ones.
 #[derive(Debug, Default)]
 pub(super) struct AllPrepared {
     all: Vec<Prepared>,
@@ -112,7 +112,7 @@ mod tests {
         [None, Some(place)]
     }
 
-    /// Whether a launch was prepared anew. Its one parameter tells it from others.
+    /// Tests that a launch was prepared anew. Its one parameter distinguishes it from others.
     fn anew(
         all: &mut AllPrepared,
         plan: u64,

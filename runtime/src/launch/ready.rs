@@ -23,7 +23,7 @@ pub(crate) struct Ready<'a> {
     how: How<'a>,
     plan: &'a Plan,
     tensors: &'a Tensors,
-    /// Its parameters, its table and its copies are the latest there.
+    /// State whose latest parameters, table and copies are this launch's.
     state: MutexGuard<'a, State>,
     /// For the ledger, if a peer waits for it.
     entry: Option<Entry>,

@@ -12,7 +12,7 @@ use counterflow_codegen::program::CounterId;
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
-/// How many classes are kept, unless graphs read more: a serving engine has a handful of batch sizes.
+/// Most classes that are kept, unless graphs read more: a serving engine has a handful of batch sizes.
 pub(super) const MOST: usize = 32;
 
 /// The tables.
@@ -38,7 +38,7 @@ struct Table {
     everyone: Vec<u32>,
     /// Graphs hold it whose launches read the table: then it stays.
     read: Arc<()>,
-    /// Whether a stream that somebody else records reads it: then it stays for ever.
+    /// True if a stream that somebody else records reads it: then it stays for ever.
     captured: bool,
 }
 

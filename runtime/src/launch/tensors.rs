@@ -38,7 +38,7 @@ impl fmt::Debug for Own {
 pub(crate) struct Placement {
     /// In this rank's memory.
     pub own: Address,
-    /// Its address in slot 0, if it is in the heap.
+    /// Address in slot 0, if the tensor is in the heap.
     pub shared: Option<Address>,
     pub bytes: u64,
 }
@@ -77,7 +77,7 @@ impl Tensors {
             .try_for_each(|(_, range)| range.ready(rank))
     }
 
-    /// Where the tensors are, those that were given.
+    /// Places of the tensors, those that were given.
     pub(super) fn places(&self) -> &[Option<Placement>] {
         &self.places
     }
@@ -150,7 +150,7 @@ impl Tensors {
 }
 
 impl Placement {
-    /// Its address on a rank.
+    /// Address of the tensor on a rank.
     pub fn on(&self, home: u32, rank: &Communicator, name: &str) -> Result<Address, Error> {
         match self.shared {
             _ if home == rank.rank() => Ok(self.own),
@@ -160,7 +160,7 @@ impl Placement {
     }
 }
 
-/// What peers address is in the heap.
+/// Error of memory that peers address and that is not in the heap.
 pub(super) fn alone(name: &str) -> Error {
     Error::Usage {
         what: format!("{name} is not in the symmetric heap"),

@@ -3,8 +3,8 @@
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 
-/// What tells a plan from all others of its series. The ranks' ledgers compare a hash; but what is kept from launch to
-/// launch is a kernel's parameters, and a collision would give it another's.
+/// Sizes that distinguish a plan from all others of its series. The ranks' ledgers compare a hash; but what is kept
+/// from launch to launch is a kernel's parameters, and a collision would give it another's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Which<'a> {
     pub hash: u64,
@@ -23,7 +23,7 @@ impl<'a> Which<'a> {
         }
     }
 
-    /// The same, to keep.
+    /// Copies what is borrowed, to keep it.
     pub fn kept(self) -> Known {
         Known {
             hash: self.hash,
@@ -42,7 +42,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Whether it is that one. Most others differ in the hash already.
+    /// True if it is that one. Most others differ in the hash already.
     pub fn is(&self, which: Which<'_>) -> bool {
         self.hash == which.hash && self.ctas == which.ctas && self.shape == *which.shape
     }

@@ -9,9 +9,9 @@ use counterflow_codegen::verify::Series;
 
 /// Bytes of the heap that a kernel takes, for every launch of a series whose largest launch has that plan.
 pub(crate) struct HeapBytes {
-    /// Its own: counter cells, and scratch that no other kernel has.
+    /// Bytes of the kernel alone: counter cells, and scratch that no other kernel has.
     pub own: u64,
-    /// What it takes of each place that kernels share, if nobody has it yet.
+    /// Bytes that it takes of each place that kernels share, if nobody has it yet.
     pub shared: [u64; PLACES],
 }
 
@@ -23,7 +23,7 @@ impl Loaded {
         own + shared.iter().sum::<u64>()
     }
 
-    /// The same, by what is shared.
+    /// Bytes of the heap, by what is shared.
     pub(crate) fn heap_bytes(series: &Series, largest: &Plan) -> HeapBytes {
         let scratch = scratch_needs(series.kernel(), largest);
         let cells = u64::from(cells_of(series).count()) * COUNTER_LINE;

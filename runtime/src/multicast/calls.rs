@@ -9,14 +9,14 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Object(pub u64);
 
-/// What a multicast object is made for.
+/// GPUs and bytes that a multicast object is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Team {
     /// GPUs whose memory is bound to it: one a rank.
     pub gpus: u32,
     /// Bytes of its addresses.
     pub bytes: u64,
-    /// How it goes to other processes.
+    /// Form in which its memory goes to other processes.
     pub handles: Handles,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Part {
     pub gpu: u32,
     /// Bytes from the start of the object, and from that of the rank's slot.
     pub offset: u64,
-    /// Where the rank has it.
+    /// Address on the rank.
     pub address: u64,
     /// Bytes of it.
     pub bytes: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Part {
 
 /// The driver. Each call may be refused, for whatever reason the driver has.
 pub(crate) trait Calls: fmt::Debug + Send + Sync {
-    /// What sizes and places are multiples of.
+    /// Granularity of sizes and places.
     fn granularity(&self, team: &Team) -> Result<Granularity, Error>;
 
     /// A new object, which has no GPU.

@@ -24,11 +24,11 @@ pub(crate) const CALLS: [&str; 10] = [
     "release",
 ];
 
-/// Of which sizes and places are multiples: less than an emulated GPU's pages, and more.
+/// Number that sizes and places are multiples of: less than an emulated GPU's pages, and more.
 pub(crate) const LEAST: u64 = 1 << 13;
 pub(crate) const RECOMMENDED: u64 = 1 << 21;
 
-/// What the drivers of all ranks know.
+/// State of the drivers of all ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Switch(Mutex<Known>);
 
@@ -36,9 +36,9 @@ pub(crate) struct Switch(Mutex<Known>);
 struct Known {
     objects: BTreeMap<u64, Made>,
     log: Vec<(u32, String)>,
-    /// What no driver does as it should.
+    /// Deeds that no driver does as it should.
     wrong: Vec<String>,
-    /// Which call to refuse: the rank, its name, and how many of it come before.
+    /// Call to refuse: the rank, the call's name, and how many of it come before.
     refuse: Option<(u32, &'static str, usize)>,
     least: Option<u64>,
 }
@@ -80,7 +80,7 @@ impl Switch {
         self.known().least = Some(least);
     }
 
-    /// What a rank called so far, in order.
+    /// Calls of a rank so far, in order.
     pub fn calls(&self, rank: u32) -> Vec<String> {
         let known = self.known();
         let own = known.log.iter().filter(|(of, _)| *of == rank);
@@ -92,12 +92,12 @@ impl Switch {
         self.known().log.clone()
     }
 
-    /// What was done that no driver does as it should.
+    /// Deeds that no driver does as it should.
     pub fn wrong(&self) -> Vec<String> {
         self.known().wrong.clone()
     }
 
-    /// Whether nothing is left of any object.
+    /// True if nothing is left of any object.
     pub fn is_empty(&self) -> bool {
         self.known().objects.is_empty()
     }

@@ -33,7 +33,7 @@ impl View {
         Ok(View::of(calls, object, place, gpus))
     }
 
-    /// The same object in another process.
+    /// Opens the object in another process.
     pub fn import(
         calls: &Arc<dyn Calls>,
         handed: &Handed,

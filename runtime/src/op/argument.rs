@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where memory is, seen from the rank that launches.
+/// Kind of memory, seen from the rank that launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     /// In the symmetric heap of this rank's communicator.
@@ -24,7 +24,7 @@ pub(super) enum Home {
     Elsewhere(&'static str),
 }
 
-/// How many elements a tensor has.
+/// Number of elements of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extent {
     /// Rows and columns, one row after another.
@@ -58,19 +58,19 @@ pub(super) struct Given {
 pub struct Needs {
     /// Use of the tensor.
     pub usage: Usage,
-    /// Its element type.
+    /// Element type.
     pub dtype: Dtype,
     /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
     pub shape: [usize; 2],
     /// True if peers address it, so that it must be in the symmetric heap.
     pub in_heap: bool,
-    /// Its scales, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
+    /// Scales of the tensor, if it has some in this op: a launch takes both as a [`QuantTensor`](super::QuantTensor).
     pub scale: Option<Box<Needs>>,
-    /// Whether a launch measures its amax: one number.
+    /// True if a launch measures its amax: one number.
     pub amax: bool,
 }
 
-/// What the numbers of a tensor's scales are.
+/// Meaning of the numbers of a tensor's scales.
 ///
 /// ```
 /// use counterflow::op::{Granularity, ScaleUse};
@@ -87,7 +87,7 @@ pub enum ScaleUse {
 }
 
 impl ScaleUse {
-    /// What those of a kernel's scale tensor are.
+    /// Meaning of the numbers of a kernel's scale tensor.
     pub(super) fn of(kernel: &Kernel, scale: TensorId) -> Option<ScaleUse> {
         let usage = kernel.buffers[scale.index()].usage;
         let of = kernel.buffers[usage.scales_of()?.index()].usage;
@@ -122,7 +122,7 @@ impl fmt::Display for ScaleUse {
 }
 
 impl Needs {
-    /// What a plan needs of that tensor on each rank.
+    /// Needs of a plan for that tensor on each rank.
     pub(crate) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
         let buffer = &kernel.buffers[tensor.index()];
         let line = plan.pitch(kernel, tensor) / u64::from(buffer.dtype.bytes());
@@ -149,7 +149,7 @@ impl Needs {
         ]
     }
 
-    /// What the numbers of its scales are.
+    /// Meaning of the numbers of the tensor's scales. None if it has none.
     ///
     /// ```
     /// use counterflow::op::{Granularity, ScaleUse};
@@ -214,12 +214,12 @@ impl Planned {
     }
 }
 
-/// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
+/// True if a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
     buffer.usage.is_left_behind() || buffer.is_scratch()
 }
 
-/// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
+/// True if only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
 fn takes_mut(buffer: &Buffer) -> bool {
     written(buffer) && !buffer.usage.is_gathered()
 }
@@ -358,7 +358,7 @@ pub(super) fn called(kernel: &Kernel, tensor: TensorId) -> Cow<'_, str> {
     }
 }
 
-/// Whether launches are given it by its name: scratch is the op's own, and scales and amaxes come with their tensors.
+/// True if launches are given it by its name: scratch is the op's own, and scales and amaxes come with their tensors.
 fn is_named(buffer: &&Buffer) -> bool {
     !buffer.is_scratch() && buffer.usage.plane.is_none()
 }

@@ -124,7 +124,7 @@ fn a_thread_waits_for_another_ones_turn_on_the_gpu_as_long_as_the_communicator_s
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// What entered before the first capture is enqueued before it, or after it: not beside it.
+/// A launch that entered before the first capture is enqueued before it, or after it: not beside it.
 #[test]
 fn the_order_of_a_gpu_opens_when_nobody_is_enqueueing() {
     let (pair, alone) = three(LONG);

@@ -60,7 +60,7 @@ pub struct OpBuilder<'a, S = ByName> {
     batch_invariant: bool,
     /// None: what the environment says.
     tuning: Option<Tuning>,
-    /// What is built instead of `program`, the first of its schedules.
+    /// Family that is built instead of `program`, the first of its schedules.
     family: Option<Family>,
     /// The candidate that the caller names.
     only: Option<String>,

@@ -22,9 +22,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many plans an op keeps. A serving engine has a handful of batch sizes; a plan is made again in microseconds.
+/// Plans that an op keeps. A serving engine has a handful of batch sizes; a plan is made again in microseconds.
 const PLANS: usize = 256;
-/// How many counts of arrivals they have together: 16 MiB.
+/// Counts of arrivals that they have together: 16 MiB.
 const MOST_ARRIVALS: usize = 1 << 22;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
@@ -76,14 +76,14 @@ pub(super) struct Inner {
     pub between: Option<Arc<Local<u8>>>,
 }
 
-/// What is launched for some numbers of rows.
+/// Kernels that are launched for some numbers of rows.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Its kernel has the tensors that launches are given, and is the only stage's where there is one stage.
+    /// Proof of the kernel whose tensors launches are given: the only stage's, where there is one stage.
     pub proof: Arc<Proof>,
     /// Kernels that are launched one behind the other. There is one at least, and at most one waits for peers.
     pub stages: Vec<Stage>,
-    /// Its schedules' names, and why they were chosen, of an op of a family.
+    /// Names of the schedules of an op of a family, and why they were chosen.
     pub chosen: Option<(String, Reason)>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Its part of a launch.
+    /// Plan of a stage's part of a launch.
     fn plan(&self, [m, n, k]: [u32; 3]) -> Result<Checked<Plan>, Error> {
         let k = if self.of_result { n } else { k };
         let shape = Shape {
@@ -114,7 +114,7 @@ impl Stage {
         Ok(self.proof.series.plan(&shape)?)
     }
 
-    /// Its tensors in a launch that was given those, with `between` as the op's own memory.
+    /// Tensors of a stage in a launch that was given those, with `between` as the op's own memory.
     pub fn tensors(
         &self,
         opened: &[(TensorId, Open<'_>)],
@@ -239,7 +239,8 @@ impl<S> Op<S> {
         self.0.buckets[self.0.bucket(rows)].name()
     }
 
-    /// Why launches of so many rows have their schedule, of an op of a family. A schedule's own op has no other.
+    /// Reason that launches of so many rows have their schedule, of an op of a family. A schedule's own op has no
+    /// other.
     ///
     /// ```
     /// # use counterflow::{Communicator, families::AllGatherGemm, family::Reason};

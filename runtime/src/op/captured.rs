@@ -77,7 +77,7 @@ impl Ready<'_> {
         launched.map(|()| graph)
     }
 
-    /// What that gives in the first rows, which held something else before.
+    /// Result in the first rows, which held something else before.
     fn given(
         &mut self,
         rows: usize,
@@ -189,7 +189,7 @@ fn what_a_captured_launch_uses_lives_as_long_as_the_graph_and_no_longer() {
     assert!(left.upgrade().is_none(), "somebody still has the machine");
 }
 
-/// What both ranks are told of that, each within a second after both began.
+/// Errors of both ranks, each within a second after both began.
 fn told(act: impl Fn(&mut Ready<'_>, [&Graph; 2]) -> Result<(), Error> + Sync) -> Vec<String> {
     let met = Barrier::new(2);
     let told = Communicator::each(&ranks(2, LONG), |rank| {
@@ -312,7 +312,7 @@ fn a_rank_that_is_done_and_replays_less_often_is_told_within_a_second() {
     );
 }
 
-/// What ranks that are processes are told, each a thread here.
+/// Errors of ranks that are processes, each a thread here.
 fn apart(act: fn(&mut Ready<'_>, &[Graph; 2]) -> Result<(), Error>) -> Vec<String> {
     let one = |seat: &dyn Rendezvous| {
         let rank = Communicator::join_emulated(seat)?;

@@ -209,7 +209,8 @@ fn an_end_that_could_not_be_marked_is_told_to_who_asks() {
         .expect("the next one");
 }
 
-/// Who asks second gets the stream when the end of the latest launch is marked, too, and not while another thread launches.
+/// The second to ask gets the stream when the end of the latest launch is marked, too, and not while another thread
+/// launches.
 #[test]
 fn nobody_gets_the_stream_before_the_latest_launch_is_marked() {
     let ranks = Communicator::emulated(1).expect("a rank");

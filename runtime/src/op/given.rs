@@ -129,7 +129,7 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// The same with scales, and the amax if there is one.
+    /// Takes the memory with its scales, and the amax if there is one.
     pub(super) fn with_planes(
         self,
         scale: (ScaleUse, Argument<'a>),
@@ -141,7 +141,7 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Its scales and its amax, which it has no more.
+    /// Takes the scales and the amax away.
     pub(super) fn take_planes(
         &mut self,
     ) -> (Option<(ScaleUse, Argument<'a>)>, Option<Argument<'a>>) {
@@ -149,7 +149,7 @@ impl<'a> Argument<'a> {
         planes.map_or((None, None), |planes| (Some(planes.scale), planes.amax))
     }
 
-    /// Its scales, which it has no more, if it is a [`QuantTensor`](super::QuantTensor): what they are, and their memory.
+    /// Takes the scales of a [`QuantTensor`](super::QuantTensor) away: their meaning, and their memory.
     ///
     /// ```
     /// use counterflow::op::{Argument, Granularity, QuantTensor, ScaleUse};
@@ -165,12 +165,12 @@ impl<'a> Argument<'a> {
         self.take_planes().0
     }
 
-    /// Whether it is codes together with their scales.
+    /// True if it is codes together with their scales.
     pub(super) fn has_scales(&self) -> bool {
         self.planes.is_some()
     }
 
-    /// Its rows and columns; none of another library's slice, which has only a length.
+    /// Rows and columns; none of another library's slice, which has only a length.
     ///
     /// ```
     /// use counterflow::op::Argument;
@@ -186,7 +186,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// What it is for a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues nothing.
+    /// Checks the argument of a launch of that rank, which is recorded or not, and waits for peers or not. Enqueues
+    /// nothing.
     pub(super) fn given(
         &self,
         name: &str,
@@ -248,7 +249,7 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Whether it is another library's.
+    /// True if it is another library's.
     pub(super) fn is_foreign(&self) -> bool {
         matches!(self.owner, Owner::Foreign(_))
     }
@@ -320,18 +321,18 @@ impl Open<'_> {
         self.heap.map_or(Ok(()), |range| range.ready(rank))
     }
 
-    /// Its first byte.
+    /// First byte of the memory.
     pub fn start(&self) -> u64 {
         self.place.own.get()
     }
 
-    /// What keeps its memory.
+    /// Owner that keeps the memory alive.
     pub fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.kept.clone()
     }
 }
 
-/// What an input may be given: `&` a tensor on the rank's GPU or in its heap.
+/// Memory that an input takes: `&` a tensor on the rank's GPU or in its heap.
 ///
 /// ```
 /// use counterflow::{UserBuffer, op::{Input, Output}, prelude::bf16, schedules::AgGemmOp};
@@ -352,7 +353,7 @@ impl Open<'_> {
 )]
 pub trait Input<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
-/// What an output may be given: `&mut` a tensor on the rank's GPU or in its heap.
+/// Memory that an output takes: `&mut` a tensor on the rank's GPU or in its heap.
 ///
 /// [`Input`] has an example with both. An output that is given by `&` does not compile:
 ///
@@ -372,7 +373,7 @@ pub trait Output<'a>: Into<Argument<'a>> + sealed::Sealed {}
     message = "{Self} cannot be given for an input that peers address",
     note = "it must be in the symmetric heap: give `&` a `UserBuffer`, or a `QuantTensor` of one: `Communicator::allocate`, `QuantTensor::allocate`"
 )]
-/// What an input that peers address may be given: `&` memory of the symmetric heap.
+/// Memory that an input takes which peers address: `&` memory of the symmetric heap.
 ///
 /// ```
 /// use counterflow::{UserBuffer, op::{HeapInput, HeapOutput}, prelude::bf16, schedules::GemmRsOp};
@@ -392,7 +393,7 @@ pub trait HeapInput<'a>: Input<'a> {}
     message = "{Self} cannot be given for an output that peers address",
     note = "it must be in the symmetric heap, and a launch writes it: give `&mut` a `UserBuffer`, or a `QuantTensor` of one: `Communicator::allocate`, `QuantTensor::allocate`"
 )]
-/// What an output that peers address may be given: `&mut` memory of the symmetric heap.
+/// Memory that an output takes which peers address: `&mut` memory of the symmetric heap.
 ///
 /// [`HeapInput`] has an example with both.
 pub trait HeapOutput<'a>: Output<'a> {}

@@ -80,7 +80,7 @@ pub trait Memory: Sealed {
     /// The type of its elements.
     type Element: Element;
 
-    /// Its rows and columns; none of another library's slice, which has only a length.
+    /// Rows and columns; none of another library's slice, which has only a length.
     fn held(&self) -> Option<[usize; 2]>;
 
     /// As an input of a launch.
@@ -191,7 +191,7 @@ impl<C: Memory<Element: Code>, S: Memory<Element = f32>> QuantTensor<C, S> {
 }
 
 impl<C, S> QuantTensor<C, S> {
-    /// The same with a number for the amax that launches measure ([`OpBuilder::amax`](crate::OpBuilder::amax)).
+    /// Adds a number for the amax that launches measure ([`OpBuilder::amax`](crate::OpBuilder::amax)).
     ///
     /// # Errors
     /// [`Error::Usage`] for another number of numbers than one.
@@ -298,8 +298,8 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
         Ok(self.with(codes, self.scales.some_rows(first..first + count)?))
     }
 
-    /// The same memory for a launch of fewer rows, whose scales of 1×128 have shorter lines
-    /// ([`Op::needs_at`](crate::Op::needs_at)). What is written to one is not what the other reads.
+    /// Gives the memory to a launch of fewer rows, whose scales of 1×128 have shorter lines
+    /// ([`Op::needs_at`](crate::Op::needs_at)). A write to one is not what the other reads.
     ///
     /// ```
     /// # use counterflow::op::QuantTensor;
@@ -340,7 +340,8 @@ impl<C: Handle, S: Handle> QuantTensor<C, S> {
 }
 
 impl QuantTensor {
-    /// What a launch needs of a tensor that no peer addresses, of zeros: codes, scales, and the amax if it measures one.
+    /// Allocates the zeros that a launch needs of a tensor which no peer addresses: codes, scales, and the amax if it
+    /// measures one.
     ///
     /// # Errors
     /// [`Error::Usage`] for a tensor without scales, of another type, or that peers address; when the GPU's memory is full.
@@ -364,8 +365,8 @@ impl QuantTensor {
         made.measured_as(rank, needs)
     }
 
-    /// What a launch needs of a tensor, of zeros in the symmetric heap: codes, scales, and the amax if it measures one. All ranks
-    /// allocate it, with the same name.
+    /// Allocates the zeros that a launch needs of a tensor, in the symmetric heap: codes, scales, and the amax if it
+    /// measures one. All ranks allocate it, with the same name.
     ///
     /// # Errors
     /// [`Error::Usage`] for a tensor without scales, or of another type; as [`Communicator::allocate`].
@@ -419,7 +420,7 @@ fn scale_of(needs: &Needs) -> Result<&Needs, Error> {
     })
 }
 
-/// What the scales are that a launch needs with codes of that type.
+/// Meaning of the scales that a launch needs with codes of that type.
 fn use_of<T: Code>(needs: &Needs) -> Result<ScaleUse, Error> {
     scale_of(needs)?;
     match needs.scale_use() {

@@ -70,7 +70,7 @@ fn a_graph_has_no_stage_of_a_launch_that_may_not_be_recorded() {
     done.map(drop).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What an op keeps is limited by all that it keeps.
+/// Limits apply to all that an op keeps.
 #[test]
 fn plans_count_the_arrivals_of_all_stages() {
     let done = Communicator::each(&ranks(2, LONG), |rank| {
@@ -113,7 +113,7 @@ impl Gate<'_> {
         self.op(stream, MemoryOp::AtLeast { cell, value: 1 });
     }
 
-    /// Whether what is enqueued in that stream now waits until the gate is open. It is open then.
+    /// True if what is enqueued in that stream now waits until the gate is open. It is open then.
     fn holds(&self, stream: &Stream) -> bool {
         let behind = Event::record(stream).expect("an event");
         std::thread::sleep(Duration::from_millis(50));

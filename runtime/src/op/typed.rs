@@ -58,7 +58,7 @@ pub trait Launcher {
 /// assert_eq!(AgGemmOp::program().name, "ag_gemm");
 /// ```
 pub trait Schedule: Launcher {
-    /// That schedule.
+    /// Program of the schedule.
     fn program() -> Program;
 }
 
@@ -70,7 +70,7 @@ pub trait Schedule: Launcher {
 /// assert_eq!(AllGatherGemm::family().name(), "all_gather_gemm");
 /// ```
 pub trait Computes: Launcher {
-    /// That family.
+    /// Family of the op.
     fn family() -> Family;
 }
 

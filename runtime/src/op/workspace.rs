@@ -20,8 +20,8 @@ pub struct Workspace {
     pub heap: u64,
     /// Bytes of the GPU's memory elsewhere: tables of arrivals.
     pub own: u64,
-    /// What [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and frees before it
-    /// returns. Where it is not there, nothing is measured.
+    /// Memory that [`OpBuilder::build`](crate::OpBuilder::build) takes beside it while it measures candidates, and
+    /// frees before it returns. Where it is not there, nothing is measured.
     pub tuning: TuningMemory,
     /// Bytes of the heap in each place that ops share.
     shared: [u64; PLACES],
@@ -111,7 +111,7 @@ impl Workspace {
         }
     }
 
-    /// What it takes beyond another.
+    /// Memory beyond that of another.
     pub(super) fn beyond(&self, least: Workspace) -> TuningMemory {
         TuningMemory {
             heap: self.heap.saturating_sub(least.heap),
@@ -119,8 +119,8 @@ impl Workspace {
         }
     }
 
-    /// That of one op, whose kernels are loaded in that order: one that needs more scratch than those before it takes memory
-    /// of its own. `between` is what its stages hand over.
+    /// Memory of one op, whose kernels are loaded in that order: one that needs more scratch than those before it
+    /// takes memory of its own. `between` is what its stages hand over.
     pub(super) fn of_kernels(
         kernels: impl Iterator<Item = Workspace> + Clone,
         between: u64,

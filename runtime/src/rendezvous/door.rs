@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of a challenge.
 const GREETING: &[u8; 8] = b"cntrflw2";
-/// They, the connection's random number, and the host's half of the exchange.
+/// Bytes of a challenge: a greeting, the connection's random number, and the host's half of the exchange.
 const CHALLENGE: usize = GREETING.len() + 2 * BYTES;
 /// A rank, its world, the guest's half and a proof.
 const ANSWER: usize = 8 + 2 * BYTES;
 /// A word and a proof.
 const WELCOME: usize = 1 + BYTES;
-/// How long somebody may stand at the door. Who needs longer comes again.
+/// Time that somebody may stand at the door. Who needs longer comes again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many may stand there. One more comes in only once the first has had its time, and that one has to go.
+/// Number that may stand there. One more comes in only once the first has had its time, and that one has to go.
 const STANDING: usize = 256;
 const STAY: Duration = Duration::from_millis(100);
-/// How long a job that cannot begin tells those who come why.
+/// Time for which a job that cannot begin tells those who come why.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where others knock.
+/// Socket at which others knock.
 pub(crate) trait Listen {
     /// A connection.
     type Stream: Read + Write;
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// What who knocks is told.
+/// Answer to who knocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Word {
@@ -84,7 +84,8 @@ struct Standing<S> {
     since: Instant,
 }
 
-/// Why a job cannot begin, until when that is said, and how many ranks there are at most, by what any of them counts.
+/// Reason that a job cannot begin, until when that is said, and how many ranks there are at most, by what any of them
+/// counts.
 struct Cause {
     error: Error,
     until: Instant,
@@ -203,7 +204,7 @@ fn greeted<S: Read + Write>(stream: S, exchange: &Exchange) -> Result<Option<Sta
     Ok(sent.is_ok().then_some(one))
 }
 
-/// What becomes of somebody who answered.
+/// Judgement on somebody who answered.
 enum Judged<S> {
     In(u32, Wire<S>),
     OtherWorld(Place),
@@ -250,7 +251,7 @@ fn judged<S: Read + Write>(
     }
 }
 
-/// Whether that is a side's proof. Hashes are compared in constant time.
+/// True if that is a side's proof. Hashes are compared in constant time.
 fn proves(key: &Key, side: Side, says: &[u8], proof: &[u8]) -> bool {
     blake3::Hash::from_slice(proof).is_ok_and(|proof| proof == key.proof(side, says))
 }
@@ -265,11 +266,11 @@ fn other_world(theirs: Place, ours: Place) -> Error {
     )
 }
 
-/// Why somebody was not let in.
+/// Reason that somebody was not let in.
 enum Refused {
-    /// It may come again, and it is usual that nobody is there so far.
+    /// A newcomer may try again, and it is usual that nobody is there so far.
     NotYet(String),
-    /// It may come again, though something else is wrong.
+    /// A newcomer may try again, though something else is wrong.
     Hindered(String),
     /// The other side does not know the secret, or this one does not. It may come again: it may have met another job.
     Unknown,

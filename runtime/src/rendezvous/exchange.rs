@@ -16,10 +16,10 @@ use curve25519_dalek::ristretto::{CompressedRistretto, RistrettoPoint};
 use curve25519_dalek::scalar::Scalar;
 use curve25519_dalek::traits::IsIdentity;
 
-/// Which side of a connection.
+/// Side of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    /// Who was asked to let somebody in.
+    /// The side that was asked to let somebody in.
     Host,
     Guest,
 }
@@ -28,7 +28,7 @@ pub(super) enum Side {
 pub(super) struct Exchange {
     side: Side,
     own: Scalar,
-    /// What the other side gets.
+    /// Bytes that the other side gets.
     pub public: [u8; BYTES],
 }
 
@@ -80,11 +80,11 @@ fn base(secret: &Secret) -> RistrettoPoint {
     RistrettoPoint::from_uniform_bytes(&secret.point())
 }
 
-/// What both sides have of a connection, and nobody else.
+/// Key that both sides of a connection have, and nobody else.
 pub(super) struct Key([u8; BYTES]);
 
 impl Key {
-    /// What proves to the other side that this one has the key.
+    /// Proof to the other side that this one has the key.
     pub fn proof(&self, side: Side, says: &[u8]) -> blake3::Hash {
         blake3::keyed_hash(&self.of(side, "proof"), says)
     }
@@ -160,7 +160,7 @@ mod tests {
         );
     }
 
-    /// What a rank 0 that is not the job's can do with what it hears: it knows the number behind the point that it sent,
+    /// A rank 0 that is not the job's cannot use what it hears: it knows the number behind the point that it sent,
     /// and made that point by a guess. The proof that it hears fits what it computes only if that guess was right.
     #[test]
     fn a_false_host_can_check_no_guess_but_the_one_it_made() {

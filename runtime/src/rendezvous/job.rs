@@ -37,17 +37,17 @@ pub enum Launcher {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Who says so.
+    /// Launcher that says so.
     pub launcher: Launcher,
     /// This process's rank.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: u32,
-    /// Its number among the ranks of this host.
+    /// Number of this rank among those of this host.
     pub local_rank: u32,
-    /// How many ranks this host has.
+    /// Number of ranks on this host.
     pub local_world: u32,
-    /// What all of its processes call the job, and no other job on this host.
+    /// Name that all of its processes give the job, and no other job on this host.
     pub name: String,
     /// Rank 0's host, if the launcher says which.
     pub address: Option<String>,
@@ -127,7 +127,7 @@ const LAUNCHERS: [Names; 3] = [
     },
 ];
 
-/// Of a step that srun starts, where a node's tasks are in a list.
+/// Variables of a step that srun starts, where a node's tasks are in a list.
 const SLURM: Names = Names {
     launcher: Launcher::Slurm,
     rank: "SLURM_PROCID",

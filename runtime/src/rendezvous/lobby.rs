@@ -32,7 +32,7 @@ pub(super) fn folder() -> Result<PathBuf, Error> {
 }
 
 fn places(run: Option<PathBuf>, temp: &Path, user: u32, cache: Option<&Path>) -> Vec<PathBuf> {
-    /// How many names another user must take to keep us out of the folder for temporary files.
+    /// Names that another user must take to keep us out of the folder for temporary files.
     const NAMES: u32 = 4;
     let run = run.filter(|run| run.is_dir());
     let run = run.map(|run| run.join("counterflow"));
@@ -321,7 +321,7 @@ mod tests {
         std::fs::remove_dir_all(&temp).expect("gone");
     }
 
-    /// What the test below starts and kills.
+    /// Child process that the test below starts and kills.
     #[test]
     #[ignore = "no test: the next one starts it as a child process, and kills it"]
     fn waits_for_ever() {

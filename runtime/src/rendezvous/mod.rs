@@ -52,7 +52,7 @@ pub trait Rendezvous: Send + Sync {
     /// This process's rank.
     fn rank(&self) -> u32;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world(&self) -> u32;
 
     /// Every rank's message, in the order of the ranks. A message has at most [`LONGEST`] bytes.
@@ -74,7 +74,7 @@ pub trait Rendezvous: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub until: Instant,
-    /// How long that was at the start.
+    /// Time from the start to the end.
     pub limit: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Deadline {
         Deadline { until, limit }
     }
 
-    /// What is left of it.
+    /// Time that is left.
     pub fn left(self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }

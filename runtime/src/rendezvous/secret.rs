@@ -134,7 +134,7 @@ impl Secret {
         Ok(secret)
     }
 
-    /// What a point of a group is made of, which only who knows the secret can find.
+    /// Bytes that a point of a group is made of, which only who knows the secret can find.
     pub(super) fn point(&self) -> [u8; 2 * BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"counterflow's point of a secret");

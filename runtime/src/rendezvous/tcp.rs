@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How much longer than the limit a rank waits for what rank 0 has to say of those who did not come.
+/// Time beyond the limit that a rank waits for what rank 0 has to say of those who did not come.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Listen for TcpListener {
@@ -145,7 +145,7 @@ fn lost(rank: u32, why: &io::Error) -> Error {
     )
 }
 
-/// What all ranks gave, in one message.
+/// Packs what all ranks gave into one message.
 fn packed(all: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
     let mut packed = vec![0];
     for message in all.values() {

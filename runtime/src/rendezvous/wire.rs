@@ -13,8 +13,8 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 /// Bytes before a message that say its length.
 const LENGTH: usize = 4;
 
-/// What authenticates the messages of one direction: a key that both ends have, and the number of the next message. A
-/// message that is forged, changed, repeated, left out or sent back does not fit.
+/// Seal of the messages of one direction: a key that both ends have, and the number of the next message. A message
+/// that is forged, changed, repeated, left out or sent back does not fit.
 struct Seal {
     key: [u8; TAG],
     next: u64,

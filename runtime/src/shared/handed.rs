@@ -9,7 +9,7 @@ const VARIABLE: &str = "COUNTERFLOW_HANDLES";
 /// Bytes of a fabric handle.
 pub(crate) const FABRIC: usize = 64;
 
-/// Which of them. All ranks of a communicator use the same.
+/// Form in which memory is handed over. All ranks of a communicator use the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Handles {
     /// Any two processes of a host can use them.
@@ -20,7 +20,7 @@ pub(crate) enum Handles {
 }
 
 impl Handles {
-    /// What the variable says.
+    /// Form that the variable asks for.
     ///
     /// # Errors
     /// [`Error::Usage`] for another word.
@@ -61,7 +61,7 @@ impl From<OwnedFd> for Handed {
 }
 
 impl Handed {
-    /// What travels as text, and what beside it.
+    /// Text and descriptor, as they travel.
     pub fn parts(self) -> (Option<Vec<u8>>, Option<OwnedFd>) {
         match self {
             Handed::File(fd) => (None, Some(fd)),

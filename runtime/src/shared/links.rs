@@ -28,10 +28,10 @@ const LONGEST: usize = 1 << 20;
 const MOST_FDS: usize = 4;
 /// Bytes of a random number.
 const BYTES: usize = 32;
-/// What nobody draws in place of two of them.
+/// Number that nobody draws in place of two of them.
 const NONE: [u8; 2 * BYTES] = [0; 2 * BYTES];
 
-/// What a rank sends to all others: a message, and file descriptors that come with it.
+/// Message of a rank to all others, and file descriptors that come with it.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub text: Vec<u8>,
@@ -46,7 +46,7 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// Whether the peer closed it. Otherwise this process could not use it.
+    /// True if the peer closed it. Otherwise this process could not use it.
     pub fn is_closed(&self) -> bool {
         matches!(
             self.why.kind(),
@@ -55,7 +55,7 @@ impl Lost {
     }
 }
 
-/// What was sent. Too little memory, and too many file descriptors that are on their way, pass.
+/// Outcome of a send. Too little memory, and too many file descriptors that are on their way, pass.
 fn sent(result: Result<usize, Errno>) -> io::Result<usize> {
     result.map_err(|why| match why {
         Errno::NOBUFS | Errno::TOOMANYREFS => ErrorKind::WouldBlock.into(),
@@ -139,7 +139,7 @@ impl Write for Post {
     }
 }
 
-/// Where peers knock. Only processes of this user are asked for more.
+/// Socket at which peers knock. Only processes of this user are asked for more.
 struct Door(UnixListener);
 
 impl Listen for Door {
@@ -161,9 +161,9 @@ pub(crate) struct Links {
     others: BTreeMap<u32, Wire<Post>>,
 }
 
-/// What a rank tells the others before there are connections: its version, where it listens, and what proves to it that
-/// somebody was told this. The rendezvous carries it as it is. Who reads along there learns nothing of use on another
-/// host, or as another user: the socket is this host's, and the system says whose process connects.
+/// Message of a rank to the others before there are connections: its version, where it listens, and what proves to it
+/// that somebody was told this. The rendezvous carries it as it is. Who reads along there learns nothing of use on
+/// another host, or as another user: the socket is this host's, and the system says whose process connects.
 struct Card {
     version: String,
     name: [u8; BYTES],
@@ -210,7 +210,7 @@ impl Card {
     }
 }
 
-/// What a rank says that has no card: no random numbers, and why.
+/// Message of a rank that has no card: no random numbers, and why.
 fn refusal(why: &Error) -> Vec<u8> {
     [&NONE[..], why.to_string().as_bytes()].concat()
 }

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 const SOL_SOCKET: c_int = 1;
 const SO_PEERCRED: c_int = 17;
 
-/// What the system says of a process. Its number is 0 if this one does not see it, as in another container.
+/// Facts that the system tells of a process. Its number is 0 if this one does not see it, as in another container.
 #[derive(Default)]
 #[repr(C)]
 struct Peer {

@@ -79,7 +79,7 @@ impl Segment {
         })
     }
 
-    /// Where it starts, for a driver that lets GPUs access it.
+    /// Address at which it starts, for a driver that lets GPUs access it.
     pub fn start(&self) -> NonNull<c_void> {
         self.start.cast()
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two looks of the thread.
 const TICK: Duration = Duration::from_millis(100);
-/// How many launches the host may be ahead of the stream. A stream holds about a thousand operations. Beyond that a
+/// Launches that the host may be ahead of the stream. A stream holds about a thousand operations. Beyond that a
 /// driver call blocks, and does not see that a peer gave up.
 const AHEAD: usize = 8;
 /// A value that ends any wait: the largest that the comparison, by signed difference, counts as more.
@@ -39,7 +39,7 @@ pub(crate) struct Wait {
     pub wanted: u64,
     /// The counter's name.
     pub counter: Arc<str>,
-    /// Which of its cells.
+    /// Index of the cell in its counter.
     pub index: u32,
     /// The schedule's statement.
     pub at: counterflow_codegen::program::Loc,
@@ -54,7 +54,7 @@ pub(crate) struct Waits {
     queue: Mutex<Queue>,
     /// The heap has the cells.
     group: Arc<Group>,
-    /// Whether nothing more is enqueued.
+    /// True if nothing more is enqueued.
     closed: AtomicBool,
     gpu: Gpu,
     stream: Stream,
@@ -163,7 +163,7 @@ impl Waits {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether they need none. In a dead context nothing passes any more.
+    /// True if they need none. In a dead context nothing passes any more.
     fn over(&self) -> bool {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.closed.load(Ordering::Acquire)
@@ -237,9 +237,9 @@ struct Rescue {
 }
 
 impl Rescue {
-    /// How long the driver may take to read a cell. Others are told after that.
+    /// Time that the driver may take to read a cell. Others are told after that.
     const GLANCE: Duration = Duration::from_millis(500);
-    /// How long it may take for a context and some stores. Usually it takes a fraction of a second.
+    /// Time that it may take for a context and some stores. Usually it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     /// A thread that reads a cell at once, if there is a stream `beside` the kernels, and stores later.
@@ -271,7 +271,7 @@ impl Rescue {
         self.seen.recv_timeout(Rescue::GLANCE).ok().flatten()
     }
 
-    /// Whether everything is stored, or nothing can be.
+    /// True if everything is stored, or nothing can be.
     fn go(self) -> bool {
         let _ = self.go.send(());
         self.done.recv_timeout(Rescue::PATIENCE).is_ok()

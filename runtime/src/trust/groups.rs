@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Whether nobody but `user` is in `group`, by this system's own lists. A group that they do not have, such as one of a
+/// True if nobody but `user` is in `group`, by this system's own lists. A group that they do not have, such as one of a
 /// directory service, may have anybody.
 pub(super) fn private(user: u32, group: u32) -> bool {
     static LISTS: OnceLock<[String; 2]> = OnceLock::new();

@@ -33,7 +33,7 @@ pub(crate) fn distrust(path: &Path, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, text)
 }
 
-/// What may stand in the way of a name.
+/// Obstacle behind a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     /// A folder further up: it may be sticky.
@@ -42,7 +42,7 @@ enum Within {
     Last,
 }
 
-/// Who trusts: a user's number.
+/// User that trusts, by number.
 #[derive(Clone, Copy)]
 struct User(u32);
 
@@ -226,7 +226,7 @@ pub(crate) fn made(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether a folder takes files that count, or would once it is made. Nothing is made to find out.
+/// Checks that a folder takes files that count, or would once it is made. Nothing is made to find out.
 ///
 /// # Errors
 /// As [`file`].
@@ -237,7 +237,7 @@ pub(crate) fn takes(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What stands above a folder that this process makes for itself alone.
+/// Checks what stands above a folder that this process makes for itself alone.
 ///
 /// # Errors
 /// As [`file`].

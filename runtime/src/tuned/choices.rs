@@ -53,7 +53,7 @@ pub fn combinations(
     found
 }
 
-/// Whether ranks communicate.
+/// True if ranks communicate.
 pub(crate) fn moves(program: &Program) -> bool {
     program
         .tensors

@@ -15,8 +15,8 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
 
-/// How much slower than its favourite the model may predict a winner that was measured nearby. Its favourites take
-/// 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
+/// Factor by which the model may predict a winner that was measured nearby to be slower than its favourite. Its
+/// favourites take 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
 const TRUST: f64 = 1.03;
 
 /// A variant, and why it was chosen.
@@ -26,7 +26,7 @@ const TRUST: f64 = 1.03;
 pub struct Choice {
     /// All choices settled.
     pub variant: Variant,
-    /// Whether it won a measurement, there or nearby. Otherwise the model chose it.
+    /// True if it won a measurement, there or nearby. Otherwise the model chose it.
     pub measured: bool,
 }
 
@@ -182,7 +182,7 @@ fn agreed(winner: &Winner, program: &Program, base: &Variant) -> Option<Variant>
     })
 }
 
-/// Whether the kernel has the same work for that shape as when it won: the same columns and depth, and as many items of
+/// True if the kernel has the same work for that shape as when it won: the same columns and depth, and as many items of
 /// every partition in every chunk.
 fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
     let then = Shape {

@@ -81,11 +81,11 @@ fn unordered(kernel: &Kernel) -> Vec<Role> {
 /// [`Ranking`] has an example.
 #[derive(Clone, Debug)]
 pub struct Ranked {
-    /// Which of the given kernels.
+    /// Index among the given kernels.
     pub which: usize,
-    /// Its time by [`predicted`].
+    /// Time by [`predicted`], in seconds.
     pub seconds: f64,
-    /// Its numbers.
+    /// Plan of the kernel.
     pub plan: Checked<Plan>,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Ranking<'a> {
         self.refused.get_or_insert(error);
     }
 
-    /// Why the first rejected kernel is illegal.
+    /// Error of the first kernel that was rejected.
     ///
     /// ```
     /// use counterflow::codegen::{lower::lower, verify};

@@ -22,7 +22,7 @@ const EMBEDDED: [(&str, &str); 2] = [
 const FILE: &str = "tuned.toml";
 /// The most bytes of such a file: some ten thousand winners.
 const LONGEST: u64 = 16 << 20;
-/// How far a shape may be from the measured one in each dimension.
+/// Factor by which a shape may be off the measured one in each dimension.
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
 /// Key of a winner in a table, without the shape.
@@ -97,9 +97,9 @@ pub struct Winner {
     pub k: u32,
     /// Median time of a launch in microseconds.
     pub microseconds: f64,
-    /// Its 10th percentile.
+    /// 10th percentile, in microseconds.
     pub p10: f64,
-    /// Its 90th percentile.
+    /// 90th percentile, in microseconds.
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run. 0 where an op measured its own candidates: cuBLASLt is not there.
     pub cublaslt: f64,
@@ -173,11 +173,11 @@ impl Key {
         }
     }
 
-    /// Those that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose scales come after
-    /// the product, too, or that have none. Measured on an H200: with winners of scales of the whole, scales of rows reached
-    /// 0.97 of cuBLASLt's speed with the same in nine large products.
-    /// Last of those with amaxes, or whose launches make scales or send partial sums in FP8: the same without, which is measured
-    /// more often.
+    /// Keys of ops that move as many bytes and multiply as much: of the other 16-bit type, and of FP8 those whose
+    /// scales come after the product, too, or that have none. Measured on an H200: with winners of scales of the
+    /// whole, scales of rows reached 0.97 of cuBLASLt's speed with the same in nine large products.
+    /// Last of those with amaxes, or whose launches make scales or send partial sums in FP8: the same without, which
+    /// is measured more often.
     pub(super) fn twins(&self) -> Vec<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let after = [Some(Scales::Whole), Some(Scales::Rows), None];
@@ -210,7 +210,8 @@ impl Key {
 }
 
 impl Winner {
-    /// Its choices, if the schedule offers them all, and the first option of those that it does not name.
+    /// Settings of a winner, if the schedule offers them all, and the first option of each choice that it does not
+    /// name.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
         let offered = choices(program);
         let offers = |name: &str, setting: &Setting| {
@@ -228,7 +229,7 @@ impl Winner {
         Some(since.chain(named).collect())
     }
 
-    /// How far a shape is from the measured one: the sum of its dimensions' distances; none if one is too far.
+    /// Distance of a shape from the measured one: the sum of its dimensions' distances; none if one is too far.
     fn distance(&self, size: [u32; 3]) -> Option<f64> {
         let own = [self.m, self.n, self.k];
         let each = own.into_iter().zip(size).map(|(own, other)| {

@@ -11,8 +11,8 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
 
-/// What the model predicts to be slower than this many times its favourite is not measured. The model was wrong by up to 1.5 on
-/// cards that it was not fitted to.
+/// Multiple of its favourite's time beyond which the model's candidates are not measured. The model was wrong by up
+/// to 1.5 on cards that it was not fitted to.
 const SLOWEST: f64 = 1.6;
 /// So many of the model's favourites are looked at.
 const LOOKED_AT: usize = 256;

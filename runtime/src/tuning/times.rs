@@ -4,7 +4,7 @@ use crate::error::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// How much faster another candidate must be than the model's favourite: two runs differ by as much.
+/// Share of the favourite's time that another candidate must beat: two runs differ by as much.
 const CLEARLY: f64 = 0.99;
 
 /// Times of one candidate's launches, in microseconds.
@@ -39,7 +39,8 @@ pub(crate) fn slowest(ranks: &[Vec<Times>]) -> Vec<Times> {
     slowest.collect()
 }
 
-/// Which of the candidates wins. The first one is the model's favourite, and stays unless another is clearly faster.
+/// Index of the candidate that wins. The first one is the model's favourite, and stays unless another is clearly
+/// faster.
 pub(crate) fn fastest(times: &[Times]) -> usize {
     let each = times.iter().enumerate();
     let best = each.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
@@ -47,12 +48,12 @@ pub(crate) fn fastest(times: &[Times]) -> usize {
     clearly.map_or(0, |(at, _)| at)
 }
 
-/// What a rank tells the others.
+/// Message of a rank to the others.
 pub(crate) fn text(of: &impl Serialize) -> String {
     serde_json::to_string(of).unwrap_or_default()
 }
 
-/// What a rank told.
+/// Message of a rank, read.
 ///
 /// # Errors
 /// [`Error::Mismatch`]: it runs another version.

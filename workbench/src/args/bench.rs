@@ -5,7 +5,7 @@ use counterflow_codegen::program::Setting;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// How many variants take part.
+/// Number of variants that take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Many {
     /// Every legal one.

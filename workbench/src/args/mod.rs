@@ -12,7 +12,6 @@ pub(crate) use request::{Numbers, Ranges, Request, Verb};
 use crate::suite;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::rule::{Fp8, Rule};
 use counterflow_codegen::shape::Shape;
@@ -41,6 +40,8 @@ Verbs:
   list     the schedules of this binary, with what each leaves open
   doctor   whether this machine is ready: driver, GPUs, clocks, power, links, compiler, cache, choices; what is not
            good says what to do. No GPU is not good. Nothing is changed
+  profile  measure these GPUs and their links, some seconds, and keep the numbers for this user: choices and predictions
+           take them from then on. Nothing else may use the GPUs meanwhile
 
 Exit codes: 0 good, 1 rejected, wrong, not compared or not ready, 2 usage.
 DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
@@ -50,7 +51,7 @@ DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:
 #[command(disable_help_subcommand = true, allow_negative_numbers = true)]
 struct Args {
     /// A verb, and a schedule if there are several: demo, check, run, predict, trace, emit, compile,
-    /// bench, list, doctor
+    /// bench, list, doctor, profile
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
     /// The schedule, if there are several
@@ -117,9 +118,10 @@ struct Args {
     /// Where to run: cpu, cuda; by default on GPUs, if there are any and the schedule has a kernel for them
     #[arg(long, value_name = "DEVICE", value_parser = values::device)]
     device: Option<Device>,
-    /// The machine that the model takes: h100, h200; by default the GPU it runs on, and an H200 where there is none
+    /// The machine that the model takes: h100, h200, or this, the first GPU here; by default the GPU it runs on, and an H200
+    /// where nothing runs
     #[arg(long, value_name = "MACHINE", value_parser = values::machine)]
-    machine: Option<values::Named<Machine>>,
+    machine: Option<values::Named<values::Chosen>>,
     /// Launches of a run, one after another with different M
     #[arg(long, value_name = "L", default_value = "3", value_parser = values::launches)]
     launches: u32,
@@ -151,6 +153,7 @@ pub(crate) enum Parsed {
     Request(Box<Request>),
     List,
     Doctor,
+    Profile,
     Help(String),
 }
 
@@ -189,10 +192,12 @@ pub(crate) fn parse(
     match (verb, named) {
         (Verb::List, _) => return Ok(Parsed::List),
         (Verb::Doctor, None) => return Ok(Parsed::Doctor),
-        (Verb::Doctor, Some(name)) => {
+        (Verb::Profile, None) => return Ok(Parsed::Profile),
+        (verb @ (Verb::Doctor | Verb::Profile), Some(name)) => {
+            let verb = verb.name();
             return Err(Error::Usage {
-                what: format!("`doctor` looks at the machine, not at a schedule such as `{name}`"),
-                legal: "doctor, or doctor --json".into(),
+                what: format!("`{verb}` looks at the machine, not at a schedule such as `{name}`"),
+                legal: format!("{verb}, or {verb} --json"),
             });
         }
         _ => {}
@@ -286,7 +291,11 @@ pub(crate) fn parse(
         family,
         variant,
         shape,
-        named: args.machine.map(|machine| machine.0),
+        named: args.machine.is_some(),
+        machine: args
+            .machine
+            .map_or(values::Chosen::default(), |named| named.0)
+            .machine()?,
         device: args.device,
         launches: args.launches,
         seed: args.seed,
@@ -360,7 +369,7 @@ fn refusal(error: &clap::Error) -> Error {
     Error::Usage { what, legal }
 }
 
-/// What stands for a family: the first of its schedules.
+/// Program that stands for a family: the first of its schedules.
 fn of_family(verb: Verb, family: &Family) -> Result<Program, Error> {
     if matches!(verb, Verb::Bench | Verb::Predict) {
         return Ok(family.first().clone());

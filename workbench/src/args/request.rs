@@ -5,8 +5,8 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_runtime::Device;
 use counterflow_runtime::family::Family;
+use counterflow_runtime::{Device, Error, machines};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub type Schedule = fn() -> Program;
 /// A family of schedules, as [`Schedule`] is one.
 pub type Families = fn() -> Family;
 
-/// What can be done with a schedule.
+/// Action on a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Demo,
@@ -30,10 +30,11 @@ pub(crate) enum Verb {
     Bench,
     List,
     Doctor,
+    Profile,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 10] = [
+    pub(crate) const ALL: [Verb; 11] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
@@ -44,6 +45,7 @@ impl Verb {
         Verb::Bench,
         Verb::List,
         Verb::Doctor,
+        Verb::Profile,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -58,6 +60,7 @@ impl Verb {
             Verb::Bench => "bench",
             Verb::List => "list",
             Verb::Doctor => "doctor",
+            Verb::Profile => "profile",
         }
     }
 }
@@ -65,7 +68,7 @@ impl Verb {
 /// Numbers from the first to the last.
 pub(crate) type Numbers = RangeInclusive<u32>;
 
-/// What `check` covers besides one world and shape: each of these worlds with each of these numbers of rows.
+/// Worlds and numbers of rows that `check` covers besides one world and shape: each with each.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranges {
     pub worlds: Numbers,
@@ -81,18 +84,20 @@ pub(crate) struct Request {
     pub family: Option<Family>,
     pub variant: Variant,
     pub shape: Shape,
-    /// The machine that the user names.
-    pub named: Option<Machine>,
-    /// Where to run, if the user says so.
+    /// The machine that the user names, otherwise an H200.
+    pub machine: Machine,
+    /// True if the user names it.
+    pub named: bool,
+    /// Device to run on, if the user says so.
     pub device: Option<Device>,
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
-    /// Where `trace` draws its page.
+    /// Path of the page that `trace` draws.
     pub svg: Option<PathBuf>,
-    /// Whether `predict` says what multicast would bring.
+    /// True if `predict` says what multicast would bring.
     pub multicast: bool,
-    /// Whether `check` rejects a schedule without a kernel.
+    /// True if `check` rejects a schedule without a kernel.
     pub emit: bool,
     /// The ranges that `check` covers instead of one shape.
     pub ranges: Option<Ranges>,
@@ -102,13 +107,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The machine to predict for: the one that the user names, otherwise an H200.
+    /// The machine to predict for without a GPU.
     pub(crate) fn machine(&self) -> Machine {
-        self.named.clone().unwrap_or_else(Machine::h200)
+        self.machine.clone()
     }
 
     /// The machine that a GPU is, unless the user names another one.
-    pub(crate) fn machine_of(&self, gpu: &str) -> Machine {
-        self.named.clone().unwrap_or_else(|| Machine::of(gpu))
+    pub(crate) fn machine_of(&self, gpu: &str) -> Result<Machine, Error> {
+        match self.named {
+            true => Ok(self.machine()),
+            false => machines::machine(gpu),
+        }
     }
 }

@@ -7,7 +7,8 @@ use counterflow_codegen::program::Setting;
 use counterflow_codegen::rule::{Convention, Fp8, Rule};
 use counterflow_codegen::shape::MAX_WORLD;
 use counterflow_codegen::variant::{Arch, Layout, Scales};
-use counterflow_runtime::Device;
+use counterflow_runtime::cuda::Gpu;
+use counterflow_runtime::{Device, Error, machines};
 
 /// A value the user chose by name.
 #[derive(Clone, Debug)]
@@ -124,11 +125,36 @@ pub(super) fn device(text: &str) -> Result<Device, String> {
     one_of(Device::from_name(text), &Device::ALL.map(Device::name))
 }
 
-pub(super) fn machine(text: &str) -> Result<Named<Machine>, String> {
-    let machine = match text {
-        "h100" => Some(Machine::h100()),
-        "h200" => Some(Machine::h200()),
-        _ => None,
-    };
-    one_of(machine.map(Named), &["h100", "h200"])
+/// A machine to predict for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Chosen {
+    H100,
+    #[default]
+    H200,
+    /// The first GPU here.
+    This,
+}
+
+pub(super) fn machine(text: &str) -> Result<Named<Chosen>, String> {
+    let all = [
+        ("h100", Chosen::H100),
+        ("h200", Chosen::H200),
+        ("this", Chosen::This),
+    ];
+    let found = all.into_iter().find(|(name, _)| *name == text);
+    one_of(
+        found.map(|(_, machine)| Named(machine)),
+        &all.map(|(name, _)| name),
+    )
+}
+
+impl Chosen {
+    /// By the profile that comes with the package, or by that of the GPU here.
+    pub(super) fn machine(self) -> Result<Machine, Error> {
+        match self {
+            Chosen::H100 => machines::named("NVIDIA H100 80GB HBM3"),
+            Chosen::H200 => machines::named("NVIDIA H200"),
+            Chosen::This => machines::machine(Gpu::open(0)?.name()),
+        }
+    }
 }

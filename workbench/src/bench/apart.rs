@@ -10,7 +10,7 @@ pub(super) struct Apart<'a> {
     /// As a table has it; none if it only stands beside the others.
     pub choices: Option<Choices>,
     pub stages: Vec<Planned<'a>>,
-    /// Where the tensors of each stage are, by the tensors of the family's first candidate.
+    /// Sources of each stage's tensors, by the tensors of the family's first candidate.
     pub sources: Vec<Vec<Option<Source>>>,
 }
 

@@ -67,7 +67,7 @@ struct Gated<'a> {
     numbers: &'a Numbers,
     gate: Memory,
     up: Memory,
-    /// Of each set: the operands of the second product, and where the result is.
+    /// Operands of the second product, and the result's address, set by set.
     sets: Vec<(Operands, Address)>,
     dtype: Dtype,
     count: u64,
@@ -195,7 +195,7 @@ fn place(set: &Set, tensor: Option<TensorId>) -> Option<Address> {
 /// cuBLASLt's f32 product of the first set.
 pub(super) struct Exact<'a> {
     product: Memory,
-    /// That of a gated activation's second weights.
+    /// Result of a gated activation's second weights.
     up: Option<Memory>,
     /// The contents of every result before the launch, if they count.
     before: Option<(Memory, Draw)>,

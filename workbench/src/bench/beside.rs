@@ -9,7 +9,7 @@ use counterflow_runtime::{Communicator, Error};
 /// Each of them, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Beside<T> {
-    /// What results are multiplied by before they are rounded: one f32.
+    /// Factor of results before they are rounded: one f32.
     pub scale: Option<T>,
     /// The largest absolute value of a result, before its scale: one f32.
     pub amax: Option<T>,
@@ -98,7 +98,7 @@ impl Beside<Memory> {
         memory.as_ref()
     }
 
-    /// Those that a kernel reads or writes.
+    /// Tensors of these that a kernel reads or writes.
     pub(super) fn used(&self, of: Beside<TensorId>) -> Beside<&Memory> {
         let all = self.each();
         Beside {

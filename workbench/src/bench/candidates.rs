@@ -14,7 +14,7 @@ use counterflow_runtime::Error;
 use counterflow_runtime::tuned;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many of the model's favourites a sweep measures by default.
+/// Favourites of the model that a sweep measures by default.
 const FAVOURITES: Many = Many::Best(6);
 
 /// The candidate kernels of one schedule.
@@ -179,7 +179,7 @@ impl<'a> Candidates<'a> {
             .collect()
     }
 
-    /// The same kernels without the options whose cost is measured, and what they are; none if there are no such options.
+    /// Kernels without the options whose cost is measured, and a name for them; none if there are no such options.
     pub(super) fn plain(&self) -> Result<Option<(String, Candidates<'a>)>, Error> {
         let Some((unlike, base)) = variants::plain(&self.base) else {
             return Ok(None);
@@ -210,7 +210,7 @@ impl<'a> Candidates<'a> {
         self.built[which].plan(case, machine)
     }
 
-    /// Which of the kernels is that variant's.
+    /// Index of that variant's kernel.
     pub(super) fn built(&mut self, variant: &Variant) -> Result<usize, Error> {
         let same = |built: &Built| built.kernel.variant == *variant;
         if let Some(at) = self.built.iter().position(same) {

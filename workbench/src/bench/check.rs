@@ -12,12 +12,12 @@ use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::{Communicator, Error};
 
-/// What a contender's result must be.
+/// Demand on a contender's result.
 pub(super) struct Check<'a> {
-    /// What has scales in its operands.
+    /// Pieces of the operands that have a scale each.
     pub pieces: [Pieces; 2],
     pub written: Written<'a>,
-    /// How often sums of ranks' products are rounded before the last time.
+    /// Number of times that sums of ranks' products are rounded before the last time.
     pub rounded: u32,
 }
 
@@ -25,17 +25,17 @@ pub(super) struct Check<'a> {
 pub(super) struct Exact {
     value: Memory,
     allowed: Memory,
-    /// What the least codes of each row and 128 columns lose, where products are codes.
+    /// Loss of the least codes of each row and 128 columns, where products are codes.
     least: Memory,
     size: [u32; 2],
     /// The amax of each row and 128 columns, row by row.
     amaxes: Vec<Magnitude>,
-    /// Whose codes those are.
+    /// Rule by which those codes are scaled.
     rule: Option<Rule>,
 }
 
 impl Exact {
-    /// Its memory, with names and bytes.
+    /// Memory of a check, with names and bytes.
     pub(super) fn parts(size: [u32; 3]) -> [(What, &'static str, u64); 3] {
         let [m, n, _] = size.map(u64::from);
         [
@@ -70,7 +70,7 @@ impl Exact {
         }
     }
 
-    /// Of a new product.
+    /// Forgets a product, as a new one begins.
     fn forget(&mut self) {
         (self.amaxes, self.rule) = (Vec::new(), None);
     }
@@ -106,7 +106,7 @@ impl Exact {
     }
 }
 
-/// Where a rank's is.
+/// Address of a rank's part.
 fn place(memory: &Memory, rank: Option<u32>) -> Address {
     match (memory, rank) {
         (Memory::Heap(buffer), Some(rank)) => buffer.on(rank),
@@ -121,7 +121,7 @@ pub(super) struct Checks<'a> {
     numbers: &'a Numbers,
     task: &'a Task<'a>,
     exact: Exact,
-    /// What results hold before that are added to.
+    /// Results before the launch, which adds to them.
     before: Option<Memory>,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// What stands beside a result of this rank's product.
+    /// Difference of what stands beside a result of this rank's product.
     fn beside(&mut self, written: &Written<'_>) -> Result<Difference, Error> {
         let mut all = Difference::default();
         if let Some(amax) = written.beside.amax {

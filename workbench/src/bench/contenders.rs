@@ -15,7 +15,7 @@ use counterflow_runtime::launch::{Loaded, Tensors};
 use counterflow_runtime::{Communicator, Error};
 use std::collections::BTreeSet;
 
-/// How often our sums over so many ranks are rounded to the result's type before the last time.
+/// Number of times that our sums over so many ranks are rounded to the result's type before the last time.
 pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
     match (adds_to_sums(kernel), kernel.partial_sums()) {
         (true, _) => world,
@@ -25,7 +25,7 @@ pub(super) fn rounded(kernel: &Kernel, world: u32) -> u32 {
     }
 }
 
-/// Whether sums of several ranks' products are stored and then added to: each is rounded on its way. Otherwise products
+/// True if sums of several ranks' products are stored and then added to: each is rounded on its way. Otherwise products
 /// are, and their sum once more.
 fn adds_to_sums(kernel: &Kernel) -> bool {
     let mut sums = BTreeSet::new();
@@ -68,11 +68,11 @@ fn adds_to_sums(kernel: &Kernel) -> bool {
 
 /// One of our kernels with all it needs on a rank.
 pub(super) struct Ready<'a> {
-    /// What the result is described by.
+    /// Description of the result.
     planned: &'a Planned<'a>,
-    /// Its kernels, one behind the other.
+    /// Kernels, one behind the other.
     parts: Vec<Part<'a>>,
-    /// What one of them makes for the next.
+    /// Memory that one of them makes for the next.
     _between: Option<Memory>,
     /// The result of a kernel beside the schedule's.
     own: Option<(Memory, Beside<Memory>)>,

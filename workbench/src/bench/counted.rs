@@ -15,7 +15,7 @@ const ROTATED: u64 = 256 << 20;
 const MOST_SETS: u64 = 16;
 
 impl Task<'_> {
-    /// How many sets of operands there are: so many that the cache does not hold them.
+    /// Number of sets of operands: so many that the cache does not hold them.
     pub(super) fn sets(&self) -> u64 {
         let first = &self.ours[0];
         let [m, n, k] = self.case.size.map(u64::from);

@@ -13,15 +13,15 @@ use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use counterflow_runtime::family::{self, Candidate, Family};
 
-/// How many of the model's favourites of each stage take part, where all candidates do and nobody says otherwise.
+/// Favourites of each stage that take part, where all candidates do and nobody says otherwise.
 const FEW: usize = 2;
 
 /// One candidate for a product.
 struct One {
     candidate: usize,
-    /// Which kernel of each stage.
+    /// Index of each stage's kernel.
     stages: Vec<usize>,
-    /// Whether it is a candidate of the measurement, or only says which tensors there are.
+    /// True if it is a candidate of the measurement, or only says which tensors there are.
     asked: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct FamilyCandidates<'a> {
     /// The kernels of each candidate's stages.
     kernels: Vec<Vec<Candidates<'a>>>,
     taken: Vec<Vec<One>>,
-    /// Why an op would be what it would be, product by product.
+    /// Reason of an op's choice, product by product.
     pub whys: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct FusedEpilogue {
     pub up: Option<TensorId>,
 }
 
-/// What fills each accumulator.
+/// Statement that fills each accumulator.
 #[derive(Default)]
 struct Accs {
     dots: BTreeMap<AccId, [TensorId; 2]>,
@@ -68,7 +68,7 @@ impl FusedEpilogue {
         found.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Whether only sums of products are stored, each once. The sum over ranks is then cuBLASLt's product.
+    /// True if only sums of products are stored, each once. The sum over ranks is then cuBLASLt's product.
     pub(super) fn adds_only(kernel: &Kernel) -> bool {
         let mut accs = Accs::default();
         let mut stored = BTreeSet::new();
@@ -157,7 +157,7 @@ impl FusedEpilogue {
         self.sum(kernel, accs, rest)
     }
 
-    /// Whether there is more than the product.
+    /// True if there is more than the product.
     pub(super) fn some(self) -> bool {
         self != FusedEpilogue::default()
     }

@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(super) struct Contender<'a> {
     /// Launches once on that set of operands.
     pub launch: Box<dyn Fn(usize) -> Result<(), Error> + 'a>,
-    /// Whether the ranks start its samples together.
+    /// True if the ranks start its samples together.
     pub together: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Contender<'a> {
 pub(super) struct Sustained {
     /// Seconds a launch.
     pub seconds: f64,
-    /// The same for each whole second of the second half. None if that is shorter than a second.
+    /// Spread of each whole second of the second half. None if that is shorter than a second.
     pub windows: Option<Spread>,
     /// The GPU's state meanwhile.
     pub reading: Option<Reading>,

@@ -215,7 +215,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     }
 }
 
-/// What is taken of some candidates, if there are any.
+/// Applies `f` to some candidates, if there are any.
 fn if_any<'a, T>(
     candidates: Option<&'a Candidates<'_>>,
     take: impl FnOnce(&'a Candidates<'_>) -> Result<Vec<T>, Error>,

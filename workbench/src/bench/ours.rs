@@ -71,7 +71,7 @@ impl<'a> Ours<'a> {
         }
     }
 
-    /// What an op of a family would be, and why, product by product.
+    /// Choice of an op of a family, and its reason, product by product.
     pub(super) fn whys(&self) -> &[String] {
         match self {
             Ours::Schedule(_) => &[],

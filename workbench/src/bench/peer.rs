@@ -18,7 +18,7 @@ pub(super) struct Peer<'a> {
     sets: &'a [Set],
     /// The schedule that does the same.
     like: &'a Planned<'a>,
-    /// What is gathered, set by set.
+    /// Gathered parts, set by set.
     gathered: Vec<Vec<Parts>>,
     dtype: Dtype,
     rank: u32,
@@ -30,7 +30,7 @@ pub(super) struct Peer<'a> {
     rows: u32,
 }
 
-/// Who multiplies.
+/// Library or kernel that multiplies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Product<'a> {
     /// cuBLASLt, into memory of its own where it does so last, in that type.
@@ -39,7 +39,7 @@ pub(super) enum Product<'a> {
     Ours(&'a Planned<'a>),
 }
 
-/// What NCCL does.
+/// Work of NCCL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     Gather,
@@ -139,7 +139,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Its name, with that of who multiplies.
+    /// Name, with that of who multiplies.
     pub(super) fn name(&self, product: &str) -> String {
         name(self.like, product)
     }

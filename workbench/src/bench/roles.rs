@@ -13,12 +13,13 @@ pub(super) struct Roles {
     pub w: TensorId,
     pub y: TensorId,
     pub epilogue: FusedEpilogue,
-    /// What stands beside the result.
+    /// Tensors beside the result.
     pub beside: Beside<TensorId>,
 }
 
 impl Roles {
-    /// Of what only moves data, which has no product: its first tensor, and its last one as the result.
+    /// Roles of a kernel that only moves data, which has no product: its first tensor, and its last one as the
+    /// result.
     pub(super) fn of_moves(kernel: &Kernel) -> Roles {
         let given = kernel.buffers.iter().zip(0..);
         let given = given.filter(|(buffer, _)| !buffer.is_scratch());
@@ -32,7 +33,7 @@ impl Roles {
         }
     }
 
-    /// Those of a kernel.
+    /// Roles of a kernel's tensors.
     ///
     /// # Errors
     /// What is measured beside nothing.

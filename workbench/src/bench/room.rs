@@ -6,13 +6,13 @@ use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::{Communicator, Error, HeapUse};
 use std::cell::RefCell;
 
-/// What the communicator has for itself: a little more than a MiB.
+/// Bytes that the communicator has for itself: a little more than a MiB.
 const OWN: u64 = 2 << 20;
 
 /// The bytes of a number in memory of its own.
 pub(super) const NUMBER: u64 = 16;
 
-/// What memory is for.
+/// Purpose of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
     /// A tensor of the schedule's kernels, of one set.
@@ -21,13 +21,13 @@ pub(super) enum What {
     Product,
     /// A tensor of our kernel for the product alone.
     Alone(TensorId),
-    /// What one kernel makes for the next, of candidates of several kernels: of that one.
+    /// Memory that one kernel makes for the next, of candidates of several kernels: of that one.
     Between(usize),
     /// Exact products.
     Exact,
-    /// What results may be off.
+    /// Deviation that results may have.
     Allowed,
-    /// What the least codes lose.
+    /// Loss of the least codes.
     Least,
 }
 
@@ -62,10 +62,10 @@ impl Part {
     }
 }
 
-/// What a measurement has.
+/// Memory of a measurement.
 pub(super) struct Room<'a> {
     pub rank: &'a Communicator,
-    /// What was not taken yet.
+    /// Parts that were not taken yet.
     left: RefCell<Vec<Part>>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Whether something in the heap was not taken.
+    /// True if something in the heap was not taken.
     #[cfg(test)]
     pub(super) fn has_more(&self) -> bool {
         self.left.borrow().iter().any(|part| part.in_heap)

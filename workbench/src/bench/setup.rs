@@ -35,7 +35,7 @@ pub(super) struct Setup {
 impl Setup {
     pub(super) fn new(
         world: u32,
-        machine: impl Fn(&str) -> Machine,
+        machine: impl Fn(&str) -> Result<Machine, Error>,
         fp8: bool,
     ) -> Result<Setup, Error> {
         let ranks = gpus::ranks(world)?;
@@ -45,7 +45,7 @@ impl Setup {
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
-        let machine = machine(gpu.name());
+        let machine = machine(gpu.name())?;
         let compiler = Compiler::find()?;
         let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler, fp8))?;
         Ok(Setup {
@@ -191,13 +191,13 @@ impl Setup {
 
 /// Our kernels for a product.
 pub(super) struct Kernels<'a> {
-    /// Those of the schedule.
+    /// Plans of the schedule.
     pub ours: &'a [Planned<'a>],
     /// Several kernels each, one behind the other.
     pub apart: &'a [Apart<'a>],
-    /// The same without options, one for each, if there are such options.
+    /// Plans without options, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
-    /// What those are beside ours.
+    /// Difference of those from ours, in words.
     pub unlike: &'a str,
     /// The one for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
@@ -231,7 +231,7 @@ fn names(kernels: &Kernels<'_>, first: Option<&Measured>) -> Vec<Name> {
     names
 }
 
-/// Why NCCL has no column where ranks share a GPU.
+/// Reason that NCCL has no column where ranks share a GPU.
 fn without_nccl(ranks: usize) -> String {
     format!("  NCCL is left out: it needs a GPU for every rank, and these {ranks} share one")
 }

@@ -102,7 +102,7 @@ struct Suite {
     products: usize,
     mean: f64,
     least: (f64, String),
-    /// How many are slower than 0.95, and how many than 1.
+    /// Number of rows below 0.95, and below 1.
     below: [usize; 2],
 }
 
@@ -240,7 +240,7 @@ pub(super) fn text(results: &[Result]) -> Vec<String> {
     pages.chain(ragged_lines(results)).map(Page::text).collect()
 }
 
-/// The same for a file, also for few products.
+/// Table for a file, also for few products.
 pub(super) fn markdown(results: &[Result], head: &str) -> String {
     let pages = [products(results)].into_iter().chain(kinds(results));
     let pages = pages.chain([suite_lines(results)]);

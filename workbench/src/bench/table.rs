@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub seconds: Spread,
     /// Speed over cuBLASLt, each sample beside that of its round: a clock that changes between rounds changes both.
     pub over_cublas: f64,
-    /// The same over the same kernel without options, if that is measured.
+    /// Ratio to the same kernel without options, if that is measured.
     pub over_plain: Option<f64>,
     pub samples: usize,
     /// Launches in a sample.
@@ -30,7 +30,7 @@ pub(super) struct Row {
     pub sustained: Option<Sustained>,
     /// The choices of a kernel of the measured schedule. None for the others.
     pub ours: Option<Choices>,
-    /// Whether it is cuBLASLt with another kind of scales.
+    /// True if it is cuBLASLt with another kind of scales.
     pub beside: bool,
 }
 
@@ -43,17 +43,17 @@ impl Row {
     }
 }
 
-/// What a candidate is called.
+/// Name of a candidate.
 pub(super) struct Name {
     pub text: String,
     /// The choices of a kernel of the measured schedule.
     pub choices: Option<Choices>,
-    /// Which candidate is the same without options, if there is one.
+    /// Index of the same candidate without options, if there is one.
     pub plain: Option<usize>,
 }
 
 impl Name {
-    /// Of what is no kernel of the schedule.
+    /// Name of what is no kernel of the schedule.
     pub(super) fn of(text: &str) -> Name {
         Name {
             text: text.into(),
@@ -156,7 +156,7 @@ impl Result {
         self.ours().min_by(medians)
     }
 
-    /// Its ratio: speed over cuBLASLt, or time over the bound's.
+    /// Ratio of a row: speed over cuBLASLt, or time over the bound's.
     pub(super) fn speed(&self, row: &Row) -> f64 {
         match self.link {
             Some(_) => self.bound() / row.seconds.median,
@@ -212,7 +212,7 @@ impl Result {
     }
 }
 
-/// Whether any element was off by more than rounding allows.
+/// True if any element was off by more than rounding allows.
 pub(super) fn wrong(results: &[Result]) -> bool {
     let mut rows = results.iter().flat_map(|result| &result.rows);
     rows.any(|row| row.difference.wrong > 0)

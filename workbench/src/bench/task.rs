@@ -18,7 +18,7 @@ use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
 
-/// What all ranks measure.
+/// Measurement that all ranks make.
 pub(super) struct Task<'a> {
     pub case: &'a Case,
     pub dtype: Dtype,
@@ -27,7 +27,7 @@ pub(super) struct Task<'a> {
     pub layout: Layout,
     /// Kernels of the schedule.
     pub ours: &'a [Planned<'a>],
-    /// The same without the options whose cost is measured, one for each, if there are such options.
+    /// Plans without the options whose cost is measured, one for each, if there are such options.
     pub plain: &'a [Planned<'a>],
     /// Several kernels each, one behind the other.
     pub apart: &'a [Apart<'a>],
@@ -52,19 +52,19 @@ impl Task<'_> {
         self.ours[0].built.roles.epilogue
     }
 
-    /// Whether the result is more than the product, or of another type than its operands. It is then compared with the
+    /// True if the result is more than the product, or of another type than its operands. It is then compared with the
     /// epilogue of the unrounded product.
     pub(super) fn fused(&self) -> bool {
         self.epilogue().some() || self.result() != self.dtype
     }
 
-    /// Whether results, or products on their way to other ranks, are FP8. They are then compared within the bounds of that.
+    /// True if results, or products on their way to other ranks, are FP8. They are then compared within the bounds of that.
     pub(super) fn narrows(&self) -> bool {
         let kernel = &self.ours[0].built.kernel;
         self.result().is_fp8() || kernel.partial_sums().is_some()
     }
 
-    /// Whether results are compared with exact products.
+    /// True if results are compared with exact products.
     pub(super) fn is_exact(&self) -> bool {
         self.dtype.is_fp8() || self.narrows()
     }
@@ -80,8 +80,8 @@ impl Task<'_> {
             .chain(self.apart.iter().flat_map(|apart| &apart.stages))
     }
 
-    /// What results of FP8 with a given scale are multiplied by: sums of `k` products of numbers of variance 1 are of the size of
-    /// its root, and no one of them is eight times that.
+    /// Factor of FP8 results with a given scale: sums of `k` products of numbers of variance 1 are of the size of its
+    /// root, and no one of them is eight times that.
     pub(super) fn given(&self) -> f32 {
         let size = 8.0 * (self.case.size[2] as f32).sqrt();
         self.result().largest() / size
@@ -97,7 +97,7 @@ impl Task<'_> {
         unlike::types(self.result(), self.dtype, kind)
     }
 
-    /// What its result in that type lacks of ours, or has instead, behind its name.
+    /// Words behind the name of a peer: what its result in that type lacks of ours, or has instead.
     pub(super) fn lacks(&self, dtype: Dtype) -> String {
         let variant = &self.ours[0].built.kernel.variant;
         unlike::lacks(dtype, self.result(), variant)
@@ -125,15 +125,15 @@ pub(super) struct Measured {
     pub sustained: Vec<Sustained>,
     /// Algorithms of cuBLASLt that were tried.
     pub algorithms: usize,
-    /// What cuBLASLt did.
+    /// Description of cuBLASLt's launch.
     pub baseline: String,
     /// Products of the schedule.
     pub products: u32,
-    /// Those that communicate by NCCL.
+    /// Contenders that communicate by NCCL.
     pub peers: Vec<String>,
     /// The other kinds of scales that cuBLASLt was measured with.
     pub beside: Vec<String>,
-    /// Those that it has no algorithm for.
+    /// Kinds of scales that it has no algorithm for.
     pub absent: Vec<String>,
 }
 
@@ -143,11 +143,11 @@ pub(super) struct Set {
     pub operands: [Operand; 2],
     /// The schedule's result.
     pub y: Memory,
-    /// What stands beside it.
+    /// Memory beside the result.
     pub beside: Beside<Memory>,
     /// The product of this rank alone, padded to equal chunks.
     pub product: Memory,
-    /// What stands beside that one, if it is FP8.
+    /// Memory beside the first product, if that is FP8.
     pub of_product: Beside<Memory>,
     /// Other tensors that the kernels read.
     pub more: Vec<(TensorId, Memory)>,
@@ -155,7 +155,7 @@ pub(super) struct Set {
 
 /// An operand of a product.
 pub(super) struct Operand {
-    /// What the schedule is given.
+    /// Memory that the schedule is given.
     pub given: Held,
     /// All of one that is gathered, not fetched from peers.
     pub whole: Option<Held>,
@@ -175,7 +175,7 @@ impl Operand {
 }
 
 impl Held {
-    /// What the schedule's kernels have of an operand.
+    /// Memory of an operand that the schedule's kernels are given.
     pub(super) fn given(room: &Room<'_>, built: &Built, side: usize) -> Result<Held, Error> {
         let place = |tensor| room.take(What::Tensor(tensor));
         Ok(Held {
@@ -184,7 +184,7 @@ impl Held {
         })
     }
 
-    /// Its elements, or their scales.
+    /// Elements of the operand, or their scales.
     pub(super) fn plane(&self, plane: Plane) -> Option<&Memory> {
         match plane {
             Plane::Elements => Some(&self.elements),

@@ -23,7 +23,7 @@ pub(super) fn types(result: Dtype, operands: Dtype, kind: Scaled) -> Vec<Dtype> 
     narrow.into_iter().chain([wide(result, operands)]).collect()
 }
 
-/// What its result in a type lacks of a kernel's, or has instead, behind its name.
+/// Words behind a name: what its result in a type lacks of a kernel's, or has instead.
 pub(super) fn lacks(dtype: Dtype, result: Dtype, variant: &Variant) -> String {
     if !result.is_fp8() {
         return String::new();
@@ -45,7 +45,7 @@ pub(super) fn lacks(dtype: Dtype, result: Dtype, variant: &Variant) -> String {
     }
 }
 
-/// What NCCL adds instead of a kernel's partial sums, where it adds results of that type, behind its name.
+/// Words behind a name: what NCCL adds instead of a kernel's partial sums, where it adds results of that type.
 pub(super) fn adds(dtype: Dtype, variant: &Variant) -> String {
     let sums = variant.partial_sums.map(|rule| rule.to.dtype());
     let instead = |sums| format!(", adding {dtype} instead of {sums}");

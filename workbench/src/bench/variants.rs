@@ -29,7 +29,7 @@ pub(super) type Choices = BTreeMap<String, String>;
 /// A candidate kernel, before a shape is known.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// Its choices, in the form of `--set`.
+    /// Choices, in the form of `--set`.
     pub name: String,
     pub choices: BTreeMap<String, Setting>,
     pub kernel: Checked<Kernel>,
@@ -45,7 +45,7 @@ pub(super) struct Planned<'a> {
     pub pipeline: &'a Checked<Pipeline>,
     pub series: Series,
     pub plan: Checked<Plan>,
-    /// Its choices as a table has them; none if it only stands beside the others.
+    /// Choices as a table has them; none if it only stands beside the others.
     pub recorded: Option<Choices>,
 }
 
@@ -66,7 +66,7 @@ impl Planned<'_> {
     }
 }
 
-/// How a schedule divides its product over ranks, in the terms of a suite.
+/// Division of a schedule's product over ranks, in the terms of a suite.
 pub(super) fn side(program: &Program) -> Option<Side> {
     let has = |what: fn(Usage) -> bool| program.tensors.iter().any(|tensor| what(tensor.usage));
     if has(|usage| usage == Usage::GATHERED) {
@@ -86,7 +86,7 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
     built(program, variant, Roles::of)
 }
 
-/// The same of a stage of a family's candidate, which may only move data.
+/// Builds a stage of a family's candidate, which may only move data.
 pub(super) fn build_stage(program: &Program, variant: &Variant) -> Result<Built, Error> {
     built(program, variant, |kernel| match kernel.gemm() {
         Some(_) => Roles::of(kernel),
@@ -121,7 +121,7 @@ fn built(
     })
 }
 
-/// What an operand has in memory.
+/// Plane of an operand in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plane {
     Elements,
@@ -129,7 +129,7 @@ pub(super) enum Plane {
 }
 
 impl Built {
-    /// Its choices as a table has them.
+    /// Choices as a table has them.
     fn words(&self) -> Choices {
         let choices = self.choices.iter();
         let words = choices.map(|(name, setting)| (name.clone(), setting.to_string()));
@@ -141,7 +141,7 @@ impl Built {
         [self.roles.x, self.roles.w]
     }
 
-    /// Which operand a tensor is, or has the scales of: 0 for the left one.
+    /// Operand that a tensor is, or has the scales of: 0 for the left one.
     pub(super) fn operand(&self, tensor: TensorId) -> Option<(usize, Plane)> {
         let (of, plane) = match self.kernel.buffers[tensor.index()].usage.given_scale_of() {
             Some(of) => (of, Plane::Scales),
@@ -157,12 +157,12 @@ impl Built {
         tensors.find(|tensor| self.operand(*tensor) == Some((side, Plane::Scales)))
     }
 
-    /// Whether peers send a tensor's rows to each other before they are multiplied.
+    /// True if peers send a tensor's rows to each other before they are multiplied.
     pub(super) fn is_gathered(&self, tensor: TensorId) -> bool {
         self.kernel.buffers[tensor.index()].usage.is_gathered()
     }
 
-    /// Its plan for that product on that machine.
+    /// Plan for that product on that machine.
     fn numbers(&self, case: &Case, machine: &Machine) -> Result<(Series, Checked<Plan>), Error> {
         let [m, n, k] = case.size;
         let shape = Shape::new(m, n, k);
@@ -186,7 +186,7 @@ impl Built {
         })
     }
 
-    /// Its warp level.
+    /// Pipeline of the kernel.
     pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
         let make = || verify::warps(&self.kernel);
         let pipeline = self.pipeline.get_or_init(make).as_ref();

@@ -21,12 +21,12 @@ use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::{Communicator, Error};
 use std::time::Instant;
 
-/// What a rank keeps from product to product.
+/// State that a rank keeps from product to product.
 pub(super) struct Worker {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
     pub(super) numbers: Numbers,
-    /// Where anything is FP8.
+    /// FP8 operands, where anything is FP8.
     fp8: Option<Fp8>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Task<'a> {
         alone.chain(ours).chain(apart).collect()
     }
 
-    /// Where the numbers of a tensor of a set begin: those of a rank, or, of what is gathered, those that all ranks have.
+    /// Seed of a tensor's numbers in a set: those of a rank, or, of what is gathered, those that all ranks have.
     fn seed_of(&self, (set, which): (u64, u64), whose: Option<&Communicator>) -> u64 {
         let rank = whose.map_or(0, |rank| u64::from(rank.rank()) + 1);
         let seed = self.seed.wrapping_mul(1 << 20);

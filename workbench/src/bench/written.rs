@@ -10,18 +10,18 @@ use counterflow_codegen::shape::Extent;
 use counterflow_runtime::Communicator;
 use counterflow_runtime::gpus::Memory;
 
-/// What a candidate writes on a rank, and where.
+/// Output of a candidate on a rank, and its address.
 pub(super) struct Written<'a> {
     pub memory: &'a Memory,
     pub dtype: Dtype,
     /// Rows of the whole result.
     pub rows: Extent,
-    /// Whether those rows are at the start of the memory, whichever they are.
+    /// True if those rows are at the start of the memory, whichever they are.
     pub at_front: bool,
     pub holds: Holds,
-    /// What stands beside it.
+    /// Memory beside it.
     pub beside: Beside<&'a Memory>,
-    /// Where products are codes with scales of their own: those of the result, or those that are added.
+    /// Codes with scales of their own, where products are such: those of the result, or those that are added.
     pub codes: Option<Codes>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Codes {
     pub chunk: Option<u32>,
 }
 
-/// What a result is made of.
+/// Origin of a result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     /// This rank's product.
@@ -108,7 +108,7 @@ impl<'a> Written<'a> {
 }
 
 impl Codes {
-    /// Those of a schedule's kernel.
+    /// Codes of a schedule's kernel.
     pub(super) fn of(planned: &Planned<'_>) -> Option<Codes> {
         let (built, plan) = (planned.built, &planned.plan);
         let kernel = &built.kernel;
@@ -130,7 +130,7 @@ impl Codes {
     }
 }
 
-/// Whether what a rank adds of memory is what others stored there.
+/// True if what a rank adds of memory is what others stored there.
 fn adds_others(kernel: &Kernel) -> bool {
     let mut others = true;
     for role in &kernel.roles {

@@ -15,7 +15,7 @@ const fn row(dtype: Dtype) -> (u32, c_int, cudaDataType) {
     }
 }
 
-/// Its number in the text of `numbers.cu`.
+/// Number in the text of `numbers.cu`.
 pub(super) const fn ours(dtype: Dtype) -> u32 {
     row(dtype).0
 }

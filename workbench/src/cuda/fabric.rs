@@ -16,7 +16,7 @@ pub(crate) struct Fabric {
     pub unhealthy: bool,
 }
 
-/// How far the GPU's registration with the fabric manager is.
+/// State of the GPU's registration with the fabric manager.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum FabricState {
     /// This machine has no such fabric.

@@ -19,7 +19,7 @@ type Status = c_int;
 /// Arguments: sent, received, elements, type, communicator, stream.
 type Gather =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, *mut c_void) -> Status;
-/// The same, with an operation after the type.
+/// Call with an operation after the type.
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -35,10 +35,10 @@ const SUM: c_int = 0;
 /// `ncclUint8`: what is only moved has no other type.
 const BYTES: c_int = 1;
 
-/// What every rank has a part of, in memory for all parts.
+/// Parts of every rank, in memory for all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
-    /// Where the first rank's is.
+    /// Address of the first rank's part.
     pub at: Address,
     /// Bytes of each.
     pub bytes: u64,
@@ -146,7 +146,7 @@ impl Nccl {
         Ok(all.collect())
     }
 
-    /// Its version number.
+    /// Version number of the library.
     pub fn version(&self) -> i32 {
         let mut version = 0;
         // SAFETY: the place is ours.

@@ -34,13 +34,13 @@ pub(crate) struct Draw {
 /// Matrices to compare: one, and the parts whose sum it should be.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Compare {
-    /// What is looked at.
+    /// Results that are looked at.
     pub got: Address,
     /// The first part of what it should be.
     pub want: Address,
     /// Bytes from a part to the next.
     pub stride: u64,
-    /// How many parts.
+    /// Number of parts.
     pub parts: u32,
     /// Elements of each.
     pub count: u64,
@@ -51,9 +51,9 @@ pub(crate) struct Compare {
 /// A result, and the unrounded product that it is made from.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct CompareFused {
-    /// What is looked at.
+    /// Results that are looked at.
     pub got: Address,
-    /// Its type.
+    /// Element type of the results.
     pub dtype: Dtype,
     /// The product, in f32.
     pub product: Address,
@@ -87,7 +87,7 @@ pub(crate) enum Activation {
     GeluTanh,
 }
 
-/// How two results differ.
+/// Difference of two results.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Difference {
     /// Elements that are off by more than rounding allows, with NaNs.
@@ -97,7 +97,7 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Those of two results together.
+    /// Difference of two results together.
     pub(crate) fn and(self, other: Difference) -> Difference {
         Difference {
             wrong: self.wrong.saturating_add(other.wrong),
@@ -165,7 +165,8 @@ impl Numbers {
         })
     }
 
-    /// The same test for epilogues: one without a function, one with a function, one with another function.
+    /// Checks that mistakes in epilogues are seen: one without a function, one with a function, one with another
+    /// function.
     fn see_fused_mistakes(&self, same: &Local<u16>, other: &Local<u16>) -> Result<(), Error> {
         let count = same.len() as u64;
         let product: Local<f32> = Local::zeros(&self.stream, same.len())?;
@@ -343,7 +344,7 @@ impl Difference {
     }
 }
 
-/// How far off an f32 sum of so many products of normal numbers may be, in any order.
+/// Deviation of an f32 sum of so many products of normal numbers, in any order.
 pub(crate) fn off_of_sums(depth: u32) -> f32 {
     1e-4 * (depth as f32).sqrt()
 }

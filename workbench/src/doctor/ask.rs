@@ -4,6 +4,7 @@ use super::boards;
 use super::facts::{Asked, CacheFacts, Facts, Problem, Tables, Toolkit};
 use counterflow_runtime::cuda::Survey;
 use counterflow_runtime::jit::{Cache, Compiler, Source, Target};
+use counterflow_runtime::machines::{self, Known};
 use counterflow_runtime::tuned::Tuned;
 use counterflow_runtime::{Error, multicast};
 use std::collections::BTreeMap;
@@ -13,13 +14,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds each.
+/// Time that a library may take to answer. The driver starts each GPU anew where persistence is off, some seconds
+/// each.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// True once a call of a library did not come back in time.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of this process is still in a call that does not come back.
+/// True if a thread of this process is still in a call that does not come back.
 pub(crate) fn hangs() -> bool {
     HANGS.load(Ordering::Relaxed)
 }
@@ -32,6 +34,7 @@ pub(super) fn facts() -> Facts {
     let variable = |name: &str| std::env::var(name).ok();
     let set = |(name, value): (&str, &str)| format!("{name}={value}");
     let forbidding = multicast::forbidding(variable).into_iter();
+    let driver = driver.by(end);
     Facts {
         compiler: compiler(),
         cache: cache(&Cache::of_user()),
@@ -46,7 +49,8 @@ pub(super) fn facts() -> Facts {
             .map(|(name, value)| set((name, &value)))
             .collect(),
         multicast_built: multicast::BUILT,
-        driver: driver.by(end),
+        profiles: profiles(&driver),
+        driver,
         management: management.by(end),
     }
 }
@@ -78,7 +82,7 @@ fn aside<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Waiting
 }
 
 impl<T, E: Into<Problem>> Waiting<Result<T, E>> {
-    /// What it told until then.
+    /// Answer until then.
     fn by(self, end: Instant) -> Asked<T> {
         let left = end.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
@@ -126,6 +130,17 @@ fn rows(tuned: Result<Tuned, Error>) -> Result<BTreeMap<String, usize>, Problem>
     let tuned = tuned.map_err(Problem::from)?;
     let rows = tuned.gpus().into_iter();
     Ok(rows.map(|(gpu, rows)| (gpu.to_owned(), rows)).collect())
+}
+
+/// The profile of each kind of GPU that the driver told of.
+fn profiles(driver: &Asked<Survey>) -> BTreeMap<String, Result<Known, Problem>> {
+    let gpus = driver.told().map_or(&[][..], |survey| &survey.gpus);
+    let names = gpus.iter().map(|gpu| gpu.name.clone());
+    let known = |name: String| {
+        let known = machines::of(&name).map_err(Problem::from);
+        (name, known)
+    };
+    names.map(known).collect()
 }
 
 fn has_entries(folder: &Path) -> bool {

@@ -4,6 +4,7 @@
 use crate::cuda::Fabric;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Pci, Survey};
+use counterflow_runtime::machines::Known;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use std::time::Duration;
 /// All that `doctor` knows of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// What the CUDA driver says.
+    /// Answers of the CUDA driver.
     pub driver: Asked<Survey>,
-    /// What NVML, the management library, says.
+    /// Answers of NVML, the management library.
     pub management: Asked<Management>,
     /// The value of `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
@@ -28,6 +29,8 @@ pub(super) struct Facts {
     pub compiler: Result<Toolkit, Problem>,
     pub cache: CacheFacts,
     pub tuned: Tables,
+    /// The profile of each kind of GPU, by the GPU's name.
+    pub profiles: BTreeMap<String, Result<Known, Problem>>,
 }
 
 /// The answer of a library that may be missing, or may never answer.
@@ -48,7 +51,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// What is wrong, and what to do.
+/// Problem, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Problem {
     pub what: String,
@@ -70,7 +73,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// What NVML says of this machine.
+/// Facts that NVML tells of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Management {
     /// Version of the driver, such as 580.95.05.
@@ -78,7 +81,7 @@ pub(super) struct Management {
     pub boards: Vec<Board>,
 }
 
-/// What NVML says of one GPU. None where it does not say.
+/// Facts that NVML tells of one GPU. None where it does not say.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
     pub pci: Pci,
@@ -101,14 +104,14 @@ pub(super) struct Board {
     pub fabric: Option<Fabric>,
 }
 
-/// What is in force, and what the GPU has by default.
+/// Limits that are in force, and the GPU's defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     pub now: u32,
     pub default: u32,
 }
 
-/// Why a clock is lower than it could be.
+/// Reason that a clock is lower than it could be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Slowed {
     /// The power limit.
@@ -144,7 +147,7 @@ pub(super) struct Toolkit {
     pub name: String,
     /// None for a cache that stands in for a compiler.
     pub version: Option<(u32, u32)>,
-    /// Whether it compiles an empty kernel.
+    /// Outcome of compiling an empty kernel.
     pub works: Result<(), Problem>,
 }
 

@@ -1,6 +1,6 @@
 //! Findings of a check.
 
-/// How good something is.
+/// Grade of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Grade {
     Good,
@@ -25,7 +25,7 @@ impl Grade {
 pub(super) struct Finding {
     pub(super) grade: Grade,
     pub(super) says: String,
-    /// What to do. Whatever is bad says so.
+    /// Advice. Whatever is bad has some.
     pub(super) help: Option<String>,
 }
 

@@ -11,7 +11,7 @@ pub(super) const GROUPS: [(&str, &str, &[Phase]); 5] = [
     ("load, store", "#8d99ae", &[Phase::Load, Phase::Store]),
 ];
 
-/// Of each rank and column, the share of CTAs in each of [`GROUPS`]. `total` is as wide as all columns.
+/// Share of CTAs in each of [`GROUPS`], by rank and column. `total` is as wide as all columns.
 pub(super) fn shares(trace: &Trace, total: f64, columns: usize) -> Vec<Vec<[f64; GROUPS.len()]>> {
     let mut shares = vec![vec![[0.0; GROUPS.len()]; columns]; trace.world as usize];
     let mut ctas = vec![0u32; trace.world as usize];

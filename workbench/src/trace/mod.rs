@@ -30,7 +30,7 @@ pub(super) fn trace(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let machine = match ranks.first() {
         Some(rank) => Machine {
             sms: rank.sms(&ready.kernel),
-            ..request.machine_of(rank.gpu().name())
+            ..request.machine_of(rank.gpu().name())?
         },
         None => request.machine(),
     };

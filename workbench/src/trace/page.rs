@@ -30,7 +30,8 @@ pub(super) struct Page<'a> {
     pub band: &'a Option<Band>,
 }
 
-/// What a CTA does for a tile. The model has no wait for operands and no epilogue of its own: they are in a tile's cost.
+/// Phases of a CTA in a tile. The model has no wait for operands and no epilogue of its own: they are in a tile's
+/// cost.
 pub(super) const COMPUTE: [Phase; 5] = [
     Phase::Load,
     Phase::Multiply,

@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a role of a kernel waits for and signals, in order.
+/// Waits and signals of a role of a kernel, in order.
 fn counter_ops(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
     let kernel = &pipeline.kernel;
     let tell = |step: &unroll::Step| {

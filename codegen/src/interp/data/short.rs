@@ -103,7 +103,7 @@ fn largest_of_whole<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> Option<f3
     numbers.into_iter().try_fold(0.0, size)
 }
 
-/// Whether all sums on the way are whole numbers of as many bits as are kept, so that nothing is cut off.
+/// True if all sums on the way are whole numbers of as many bits as are kept, so that nothing is cut off.
 fn is_exact(sums: &[f32], a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>) -> bool {
     let (Some(sum), Some(left), Some(right)) = (
         largest_of_whole(sums),

@@ -42,7 +42,7 @@ impl Tile {
         }
     }
 
-    /// Its numbers.
+    /// Numbers of the tile.
     pub fn view(&self) -> ArrayView2<'_, f32> {
         ArrayView2::from_shape((self.rows, self.columns), &self.values)
             .expect("a tile has its rows and columns")
@@ -88,8 +88,8 @@ impl Tile {
         }
     }
 
-    /// The same of promoted sums: what is summed of 128 of K is multiplied by the product of its scales, which is rounded to
-    /// f32, and added to what came before, rounded once.
+    /// Product with promoted sums: each sum over 128 of K is multiplied by the product of its scales, which is
+    /// rounded to f32, and added to what came before, rounded once.
     pub fn promoted_dot(
         &mut self,
         (a, of_a): (&ArrayView2<'_, f32>, Dtype),

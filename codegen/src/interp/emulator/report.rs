@@ -8,7 +8,7 @@ use crate::region::Access;
 use crate::unroll::StepKind;
 
 impl Emulator<'_> {
-    /// Whether a step of that launch has been taken.
+    /// True if a step of that launch has been taken.
     fn taken(&self, agent: usize, launch: u32, item: u32, step: u32) -> bool {
         let rank = agent / self.setup.roles;
         match self.memory.windows[rank] {
@@ -81,7 +81,7 @@ impl Emulator<'_> {
         }
     }
 
-    /// Why no worker can continue.
+    /// Reason that no worker can continue.
     pub fn deadlock(&self) -> Box<FailureKind> {
         let mut waits = Vec::new();
         for worker in &self.workers {

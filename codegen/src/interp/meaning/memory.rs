@@ -24,7 +24,7 @@ struct Sums {
     off: Array2<f64>,
     /// The sum of their magnitudes, which bounds every partial sum.
     size: Array2<f64>,
-    /// How many were added.
+    /// Number of terms that were added.
     count: Array2<f64>,
 }
 

@@ -100,7 +100,7 @@ pub(super) struct Walk<'a, 'p> {
     pub acts: Vec<Act<'p>>,
 }
 
-/// Why a statement has no meaning in its place.
+/// Reason that a statement has no meaning in its place.
 type Why = String;
 
 impl<'a, 'p> Walk<'a, 'p> {

@@ -11,7 +11,7 @@ use crate::region::Access;
 pub(super) struct Cell {
     /// The launch whose data it holds, or [`NEVER`].
     pub launch: u32,
-    /// Whether a statement wrote it in that launch, or the caller filled it for that launch.
+    /// True if a statement wrote it in that launch, or the caller filled it for that launch.
     pub written: bool,
     pub write: Option<Epoch>,
     /// Adds since the write. They commute.

@@ -5,7 +5,7 @@ use crate::interp::clocks::{Clock, Epoch};
 /// The launch number of unwritten memory.
 pub(super) const NEVER: u32 = u32::MAX;
 
-/// Who accesses memory, and its clock.
+/// Agent that accesses memory, and its clock.
 pub(in crate::interp) struct Who<'c> {
     pub at: Epoch,
     pub clock: &'c Clock,

@@ -8,7 +8,7 @@ use crate::region::Span;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why an access failed: what the caller's memory says of it.
+/// Reason that an access failed, as the caller's memory says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault(pub String);
 
@@ -22,7 +22,7 @@ impl std::error::Error for Fault {}
 
 /// Memory that every GPU of a machine addresses. Other machines may have a part of it too, and change it meanwhile.
 pub trait Memory {
-    /// Those bytes: a copy, where others may change them.
+    /// Bytes at an address: a copy, where others may change them.
     ///
     /// # Errors
     /// If they are not all in one allocation.
@@ -82,13 +82,13 @@ pub(super) struct Lines {
     start: u64,
     lines: Bytes,
     dtype: Dtype,
-    /// Whether a line is a column.
+    /// True if a line is a column.
     columns: bool,
     rows: (usize, usize),
 }
 
 impl Lines {
-    /// Of a rectangle in a tensor that begins at `start`.
+    /// Lines of a rectangle in a tensor that begins at `start`.
     pub fn of(kernel: &Kernel, plan: &Plan, span: &Span, start: u64) -> Lines {
         let buffer = &kernel.buffers[span.buffer.index()];
         let lines = plan.lines(kernel, span);

@@ -3,7 +3,8 @@
 use super::bytes::{Fault, Memory, put, word};
 use super::watch::{Cause, GaveUp, Watch};
 
-/// How many launches a rank may be ahead of a peer before they are compared only together with those that follow.
+/// Number of launches that a rank may be ahead of a peer before they are compared only together with those that
+/// follow.
 pub const AHEAD: u64 = 64;
 /// One number of three.
 fn mixed(digest: u64, tag: u64, count: u64) -> u64 {
@@ -26,19 +27,19 @@ const SLOT: u64 = 16;
 pub struct Compare {
     /// The rank.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: u32,
-    /// Where rank 0 has what was compared.
+    /// Address of rank 0's board.
     pub boards: u64,
     /// Bytes to the next rank's.
     pub stride: u64,
-    /// Where the host sees how far this rank is.
+    /// Address at which the host sees how far this rank is.
     pub far: u64,
-    /// What is launched.
+    /// Tag of the launch.
     pub tag: u64,
-    /// Which launch of this rank's host it is. None: a replay of which no host knows.
+    /// Number of the launch at this rank's host. None: a replay of which no host knows.
     pub launched: Option<u64>,
-    /// What it needs to tell all to give up.
+    /// Place and limit for giving up.
     pub watch: Watch,
 }
 
@@ -48,7 +49,7 @@ impl Compare {
         COUNTS + world as u64 * AHEAD * SLOT
     }
 
-    /// Where a rank has what a peer wrote of a launch in that place.
+    /// Address of what a peer wrote of a launch in that place.
     fn slot(&self, home: u32, by: u32, place: u64) -> u64 {
         let at = u64::from(by) * AHEAD + place % AHEAD;
         self.boards + u64::from(home) * self.stride + COUNTS + at * SLOT

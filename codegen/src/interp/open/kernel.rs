@@ -31,7 +31,7 @@ struct Role {
     next: u32,
     phase: u32,
     running: u32,
-    /// Whether the host runs it instead.
+    /// True if the host runs it instead.
     host: bool,
 }
 
@@ -41,18 +41,18 @@ pub(super) struct Running {
     pub launch: Launch,
     roles: Vec<Role>,
     workers: Vec<Worker>,
-    /// Whether waits return at once.
+    /// True if waits return at once.
     drained: bool,
-    /// In which order the switch adds.
+    /// Order in which the switch adds.
     switch: Numbers,
 }
 
-/// What came of trying a worker's next step.
+/// Outcome of trying a worker's next step.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Took {
-    /// It took one.
+    /// A step was taken.
     Step,
-    /// It waits.
+    /// Nothing: all wait.
     Nothing,
 }
 
@@ -61,9 +61,9 @@ pub(super) enum Took {
 pub struct Blocked {
     /// The rank that waits.
     pub rank: u32,
-    /// In which role.
+    /// Role that waits.
     pub role: String,
-    /// For which counter cell.
+    /// Counter cell that it waits for.
     pub on: String,
     /// The count that is there.
     pub seen: u64,
@@ -110,7 +110,7 @@ impl Running {
         self.workers[worker].role
     }
 
-    /// Whether every item is done.
+    /// True if every item is done.
     pub fn done(&self) -> bool {
         let mut roles = self.roles.iter().enumerate().filter(|(_, role)| !role.host);
         roles
@@ -188,7 +188,7 @@ impl Running {
         u64::from(self.launch.scales[counter.index()])
     }
 
-    /// What a cell has, and what a wait wants of it.
+    /// Number that a cell has, and the one that a wait wants of it.
     fn counts(
         &self,
         (counter, cell, at_least): (CounterId, u32, Option<u32>),
@@ -256,7 +256,7 @@ impl Running {
         Ok(true)
     }
 
-    /// When the first of its waits gives up.
+    /// Earliest time at which one of its waits gives up.
     pub fn deadline(&self) -> Option<u64> {
         let since = self
             .workers
@@ -266,7 +266,7 @@ impl Running {
         Some(since.saturating_add(self.launch.watch.limit))
     }
 
-    /// Its waits that cannot end yet.
+    /// Waits that cannot end yet.
     pub fn blocked(&self, memory: &impl Memory) -> Vec<Blocked> {
         let mut found = Vec::new();
         let kernel = self.launch.plan.kernel();
@@ -328,7 +328,7 @@ impl Running {
         Ok(Lines::of(plan.kernel(), plan, &of.on(home), start))
     }
 
-    /// Its lines in the memory of the one rank that has it: only a sum reads from every rank at once.
+    /// Lines of a rectangle in the memory of the one rank that has it: only a sum reads from every rank at once.
     fn lines_of(&self, of: &Rectangle) -> Result<Lines, Fault> {
         match of.owner {
             Owner::Rank(home) => self.lines(of, home),

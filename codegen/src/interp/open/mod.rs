@@ -35,7 +35,7 @@ struct Lane {
     queue: VecDeque<Work>,
     running: Option<Box<Running>>,
     done: u64,
-    /// Whether nothing more is put there.
+    /// True if nothing more is put there.
     closed: bool,
 }
 
@@ -48,18 +48,18 @@ impl Lane {
 /// GPUs, their streams and their memory.
 #[derive(Debug)]
 pub struct Machine<M> {
-    /// What the streams' work accesses.
+    /// Memory that the streams' work accesses.
     pub memory: M,
     lanes: Vec<Lane>,
     /// SMs of each GPU, and how many are free.
     sms: Vec<(u32, u32)>,
     numbers: Numbers,
-    /// In which orders the switch adds.
+    /// Orders in which the switch adds.
     switch: Numbers,
     policy: Policy,
     told: Vec<GaveUp>,
     fault: Option<Fault>,
-    /// Who stepped last.
+    /// Index of the stream that stepped last.
     last: usize,
 }
 
@@ -103,7 +103,7 @@ impl<M: Memory> Machine<M> {
         self.lanes[stream.0].closed = true;
     }
 
-    /// How many streams there are, with those that ended and were not used again.
+    /// Number of streams, with those that ended and were not used again.
     pub fn streams(&self) -> usize {
         self.lanes.len()
     }
@@ -127,12 +127,12 @@ impl<M: Memory> Machine<M> {
         }
     }
 
-    /// Whether a stream has come to that point.
+    /// True if a stream has come to that point.
     pub fn is_past(&self, point: Point) -> bool {
         self.lanes[point.stream.0].done >= point.done
     }
 
-    /// Why the machine is dead.
+    /// Reason that the machine is dead.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
     }
@@ -158,7 +158,7 @@ impl<M: Memory> Machine<M> {
         self.numbers.below(end)
     }
 
-    /// When the first of the waits gives up that cannot end now.
+    /// Earliest time at which a wait gives up that cannot end now.
     pub fn deadline(&self) -> Option<u64> {
         let running = self.lanes.iter().filter_map(|lane| lane.running.as_ref());
         running.filter_map(|kernel| kernel.deadline()).min()

@@ -1,9 +1,9 @@
 //! Time limits of a kernel's waits, and its report when it gives up.
 
-/// What a kernel needs to give up.
+/// Place and limit for a kernel's waits to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch {
-    /// Where the report goes: for the caller.
+    /// Number that the caller knows the report by.
     pub id: u64,
     /// The kernel's number, for the report.
     pub kernel: u32,
@@ -11,14 +11,14 @@ pub struct Watch {
     pub abort: u64,
     /// A 32-bit word that the host sets to end all kernels.
     pub host: Option<u64>,
-    /// How many nanoseconds a wait may last.
+    /// Longest wait in nanoseconds.
     pub limit: u64,
 }
 
-/// Why a wait gave up.
+/// Reason that a wait gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// It lasted too long.
+    /// The wait lasted too long.
     Limit,
     /// A rank gave up before.
     Peer,
@@ -34,7 +34,7 @@ pub enum Cause {
 pub struct GaveUp {
     /// [`Watch::id`].
     pub id: u64,
-    /// Why.
+    /// Reason that it gave up.
     pub cause: Cause,
     /// [`Watch::kernel`].
     pub kernel: u32,
@@ -50,6 +50,6 @@ pub struct GaveUp {
     pub seen: u64,
     /// The count that it waited for.
     pub wanted: u64,
-    /// When.
+    /// Time in nanoseconds.
     pub time: u64,
 }

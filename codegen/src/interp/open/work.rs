@@ -15,7 +15,7 @@ pub struct StreamId(pub(super) usize);
 pub struct Point {
     /// The stream.
     pub stream: StreamId,
-    /// How many pieces of work come before it.
+    /// Number of pieces of work that come before it.
     pub done: u64,
 }
 
@@ -26,41 +26,41 @@ pub enum Work {
     Write {
         /// To where.
         to: u64,
-        /// What.
+        /// Bytes to write.
         bytes: Vec<u8>,
     },
     /// Sets bytes.
     Fill {
-        /// From where on.
+        /// Address of the first byte.
         to: u64,
         /// To this.
         byte: u8,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Copies lines.
     Copy {
-        /// Where the first goes, and bytes from one to the next.
+        /// Destination of the first line, and bytes from one line to the next.
         to: (u64, u64),
-        /// Where the first is, and bytes from one to the next.
+        /// Source of the first line, and bytes from one line to the next.
         from: (u64, u64),
         /// Bytes of a line.
         bytes: u64,
-        /// How many.
+        /// Number of lines.
         lines: u64,
     },
     /// Waits until the 64 bits there are at least `value`.
     AtLeast {
-        /// Where.
+        /// Address of the cell.
         cell: u64,
-        /// How much.
+        /// Least number that ends the wait.
         value: u64,
     },
     /// Stores 64 bits.
     Store {
-        /// Where.
+        /// Address of the cell.
         cell: u64,
-        /// What.
+        /// Number to write.
         value: u64,
     },
     /// Waits for a point of another stream.
@@ -89,7 +89,7 @@ pub struct Launch {
     pub plan: Checked<Plan>,
     /// The rank.
     pub rank: u32,
-    /// Where the tensors are, by their number.
+    /// Places of the tensors, by their number.
     pub places: Vec<Option<Place>>,
     /// Bytes from a rank's slot of the heap to the next.
     pub stride: u64,
@@ -97,11 +97,11 @@ pub struct Launch {
     pub cells: u64,
     /// The first cell of each counter among a rank's.
     pub first: Vec<u32>,
-    /// How many arrivals a cell of each counter gets for each that the kernel counts.
+    /// Arrivals that a cell of each counter gets for each that the kernel counts.
     pub scales: Vec<u32>,
     /// CTAs, which all run at once.
     pub ctas: u32,
-    /// What it needs to give up.
+    /// Place and limit for giving up.
     pub watch: Watch,
 }
 

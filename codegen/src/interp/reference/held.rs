@@ -26,7 +26,7 @@ struct Filled {
     ids: Array2<SumId>,
     rows: Range<u32>,
     columns: Range<u32>,
-    /// Whether it is the same in all rows.
+    /// True if it is the same in all rows.
     vector: bool,
     /// And in all columns.
     scale: bool,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// The two tensors of a product.
 pub(super) type Operands = (usize, usize);
 
-/// What may be added.
+/// Term of a sum.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Term {
     /// A rank's product of two tensors, over all of K.
@@ -81,7 +81,7 @@ impl Sums {
         self.functions[index].clone()
     }
 
-    /// That term, once.
+    /// Sum of that term, once.
     pub fn one(&mut self, term: Term) -> SumId {
         self.sum(BTreeMap::from([(term, 1)]))
     }

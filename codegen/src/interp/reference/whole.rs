@@ -31,7 +31,7 @@ pub(super) struct Wholes<'a> {
     known: HashMap<(Option<u32>, Operands), Array2<f64>>,
 }
 
-/// How often a term counts.
+/// Number of times that a term counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
     /// In a sum over ranks: what one rank contributes, every rank contributes once.
@@ -275,7 +275,7 @@ impl<'a> Wholes<'a> {
         seen
     }
 
-    /// The same without scales of rows or of the whole: of inputs, or of values that its statements computed.
+    /// Product without scales of rows or of the whole: of inputs, or of values that its statements computed.
     fn unscaled(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let is_input = |tensor: usize| self.held.program.tensors[tensor].usage.is_input();
         if is_input(a) && is_input(b) {

@@ -67,7 +67,7 @@ pub(crate) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
     (alike && !whole && !chunked && counted && tiles.sound && progress).then_some(first)
 }
 
-/// Whether a counter has a cell for every column.
+/// True if a counter has a cell for every column.
 pub(crate) fn is_columned_counter(kernel: &Kernel, counter: CounterId) -> bool {
     kernel.counters[counter.index()]
         .dims
@@ -89,7 +89,7 @@ fn divided(kernel: &Kernel, id: PartitionId) -> Option<(DimId, u32)> {
         .map(|block| (partition.columns, block))
 }
 
-/// Whether loops over tiles wait only for tiles of earlier loops of their role, and for nothing else that their role
+/// True if loops over tiles wait only for tiles of earlier loops of their role, and for nothing else that their role
 /// signals after its start. Nobody waits in this launch for what is granted for the next.
 fn staged(kernel: &Kernel) -> bool {
     let counters = (0..kernel.counters.len()).map(|index| CounterId(index as u16));
@@ -135,7 +135,7 @@ fn staged(kernel: &Kernel) -> bool {
         })
 }
 
-/// Whether a role has loops over tiles that divide columns.
+/// True if a role has loops over tiles that divide columns.
 fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
     body.iter().any(|block| match block {
         Block::ForRanks { body, .. } => has_tiles(kernel, body),
@@ -147,13 +147,13 @@ fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
     })
 }
 
-/// What loops over tiles do.
+/// Accesses of loops over tiles.
 struct Tiles<'a> {
     kernel: &'a Kernel,
     columns: DimId,
     signals: bool,
     row_major: bool,
-    /// They signal only their own columned cells, after all waits, and sum only over other dimensions.
+    /// True if the items signal only their own columned cells, after all waits, and sum only over other dimensions.
     sound: bool,
 }
 
@@ -209,7 +209,7 @@ impl Tiles<'_> {
     }
 }
 
-/// Whether a role makes every signal of a counter before anything can block it.
+/// True if a role makes every signal of a counter before anything can block it.
 fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
     let of_counter =
         |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == counter);
@@ -233,7 +233,7 @@ fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
     })
 }
 
-/// Whether no wait comes after a signal, except for what is `given`.
+/// True if no wait comes after a signal, except for what is `given`.
 fn waits_first(body: &[Op], given: &impl Fn(&Cells) -> bool, signalled: &mut bool) -> bool {
     body.iter().all(|op| match &op.kind {
         OpKind::ForRanks { body, .. } => {

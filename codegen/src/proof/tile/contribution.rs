@@ -23,7 +23,7 @@ use crate::program::TensorId;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What may be added.
+/// Term of a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Term {
     /// A rank's product of two tensors as they are in its memory, over all of K.
@@ -51,7 +51,7 @@ pub(super) enum Term {
     Uneven,
 }
 
-/// What a function is applied to.
+/// Argument of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Of {
     /// Complete sums, perhaps with inputs.
@@ -74,7 +74,7 @@ impl Term {
         }
     }
 
-    /// The same term without its rank.
+    /// Term without its rank.
     fn alike(self) -> Term {
         match self {
             Term::Product { operands, .. } => Term::Product { rank: 0, operands },
@@ -105,7 +105,7 @@ pub(super) struct SumId(u32);
 /// The sum of nothing.
 pub(super) const NOTHING: SumId = SumId(0);
 
-/// What an expression may do with a sum.
+/// State of a sum: what an expression may do with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Nothing,
@@ -182,7 +182,7 @@ impl<'a> Sums<'a> {
         &self.sums[sum.0 as usize].parts
     }
 
-    /// That term, once.
+    /// Sum of that term, once.
     pub fn one(&mut self, term: Term) -> SumId {
         let id = self.id(term);
         self.sum(&[(id, 1)])
@@ -230,7 +230,7 @@ impl<'a> Sums<'a> {
         self.sum(&parts)
     }
 
-    /// Whether a term may be added to contributions: it is made of inputs alone.
+    /// True if a term may be added to contributions: it is made of inputs alone.
     fn is_beside(&self, term: Term) -> bool {
         match term {
             Term::Input { .. } | Term::Constant { .. } => true,

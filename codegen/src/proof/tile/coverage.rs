@@ -35,11 +35,11 @@ use std::collections::HashMap;
 /// An accumulator of an agent's current item.
 #[derive(Clone, Default)]
 struct Acc {
-    /// Its item's number, plus one.
+    /// Number of the item, plus one.
     item: u32,
     sum: SumId,
     content: ContentId,
-    /// Its rows and columns. A vector has all rows.
+    /// Rows and columns of the item. A vector has all rows.
     rows: Option<Extent>,
     columns: Option<Extent>,
 }
@@ -50,14 +50,14 @@ pub(super) struct Coverage<'a, 'b> {
     sums: Sums<'a>,
     blocks: Vec<SumId>,
     contents: Contents,
-    /// What each block holds.
+    /// Content of each block.
     held: Vec<ContentId>,
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
-    /// How many elements each rank's amaxes are of.
+    /// Number of elements that each rank's amaxes are of.
     measured: HashMap<(TensorId, u16), u64>,
-    /// Where a term was first stored that no sum over ranks may have.
+    /// Place at which a term was first stored that no sum over ranks may have.
     blame: HashMap<TermId, At>,
 }
 
@@ -198,7 +198,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         acc
     }
 
-    /// What an accumulator holds after those contents are multiplied, or added, into it.
+    /// Multiplies, or adds, contents into an accumulator.
     fn add_content(&mut self, at: At, acc: AccId, of: Vec<ContentId>) {
         let before = self.acc(at, acc).content;
         let content = self.contents.id(Content::Filled { acc, before, of });
@@ -289,7 +289,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    /// What each block of a rectangle holds.
+    /// Contents of each block of a rectangle.
     fn held_in(&mut self, of: &Rectangle) -> Vec<ContentId> {
         let mut found = Vec::new();
         self.facts
@@ -308,7 +308,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         found
     }
 
-    /// What a rectangle holds.
+    /// Content of a rectangle.
     fn content(&mut self, of: &Rectangle) -> ContentId {
         let held = self.held_in(of);
         self.contents.one_of(&held)
@@ -412,7 +412,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             })
     }
 
-    /// What is wrong with a block that is written.
+    /// Finding in a block that is written.
     fn written(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -468,7 +468,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    /// What is wrong with a block that the launch adds to.
+    /// Finding in a block that the launch adds to.
     fn accumulates(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -527,7 +527,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         })
     }
 
-    /// What is wrong with a block of a gathered tensor.
+    /// Finding in a block of a gathered tensor.
     fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let facts = self.facts;
         let tensor = TensorId(area.buffer);

@@ -57,7 +57,7 @@ pub fn pulled(kernel: &Kernel) -> BTreeSet<TensorId> {
     pulled
 }
 
-/// Whether a role grants the credit to every other rank, unconditionally.
+/// True if a role grants the credit to every other rank, unconditionally.
 fn grants(body: &[Block], credit: CounterId) -> bool {
     const ALL_OTHERS: RankOrder = RankOrder::FromMe {
         start: 1,

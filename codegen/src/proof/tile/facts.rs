@@ -20,7 +20,7 @@ pub(super) struct At {
 pub(super) struct Signal {
     pub at: At,
     pub amount: u32,
-    /// What its agent adds to the cell behind it, in program order. Counted where a wait is for less than all.
+    /// Number that its agent adds to the cell behind it, in program order. Counted where a wait is for less than all.
     follows: u32,
 }
 
@@ -50,14 +50,14 @@ pub(super) struct Facts<'a> {
     touches: Vec<Touch>,
 }
 
-/// Where accesses divide a buffer, and the division before each row or column.
+/// Rows and columns at which accesses divide a buffer, and the division before each.
 #[derive(Default)]
 struct Cuts {
     rows: Vec<u32>,
     columns: Vec<u32>,
     row_index: Vec<u32>,
     column_index: Vec<u32>,
-    /// Whether anybody writes it, or reads it although it starts empty. An input that nobody writes has no races.
+    /// True if anybody writes it, or reads it although it starts empty. An input that nobody writes has no races.
     written: bool,
     first_area: u32,
 }
@@ -156,7 +156,7 @@ impl<'a> Facts<'a> {
             .map(|signal| signal.at)
     }
 
-    /// Whether a step is a signal to `rank` that must precede the end of some wait there.
+    /// True if a step is a signal to `rank` that must precede the end of some wait there.
     pub fn is_waited_for(&self, at: At, rank: u32) -> bool {
         if let StepKind::Signal {
             counter,
@@ -414,7 +414,7 @@ impl<'a> Facts<'a> {
         (self.touch_start, self.touches) = (start, touches);
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn blocks(&self) -> u32 {
         self.areas
             .last()
@@ -455,7 +455,7 @@ impl<'a> Facts<'a> {
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
-    /// Where the blocks of a box are. Of a buffer that somebody writes.
+    /// Blocks of a box. Of a buffer that somebody writes.
     pub fn area_of(&self, span: &Span) -> &Area {
         let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
         let slot = u32::from(span.home) * slots + u32::from(span.slot);
@@ -494,7 +494,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether program order alone puts `a` before `b`, or they are the same step.
+/// True if program order alone puts `a` before `b`, or they are the same step.
 pub(super) fn in_program_order(facts: &Facts<'_>, a: At, b: At) -> bool {
     a.agent == b.agent
         && if a.item == b.item {

@@ -20,7 +20,7 @@ pub(super) struct Happens<'a, 'b> {
     whole: Vec<(u32, u32)>,
     walk: u32,
     open: Vec<At>,
-    /// What precedes the end of the launch of the rank last asked about.
+    /// Steps that precede the end of the launch of the rank last asked about.
     ended: Option<(u32, Vec<Vec<u32>>)>,
 }
 
@@ -42,7 +42,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         }
     }
 
-    /// Whether `a` is before `b` in one launch.
+    /// True if `a` is before `b` in one launch.
     pub fn before(&mut self, a: At, b: At) -> bool {
         if self.directly(a, b) {
             return true;
@@ -64,7 +64,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         self.walk_back(b, |at| in_program_order(facts, a, at))
     }
 
-    /// Whether `a` of one launch is before `b` of the next. It is if both are of one rank; if `b` waited for something
+    /// True if `a` of one launch is before `b` of the next. It is if both are of one rank; if `b` waited for something
     /// that `a`'s rank did in the next launch, or for something of the same launch (a lagging credit) that `a`
     /// precedes; or, if `a` precedes the end of the launch of `quiet_at`, for something that rank did in the next.
     pub fn before_next(&mut self, a: At, b: At, quiet_at: Option<u32>) -> bool {
@@ -106,7 +106,7 @@ impl<'a, 'b> Happens<'a, 'b> {
             })
     }
 
-    /// Whether `a` is before the end of that rank's launch.
+    /// True if `a` is before the end of that rank's launch.
     pub fn before_end(&mut self, a: At, rank: u32) -> bool {
         let facts = self.facts;
         if facts.rank(a.agent) == rank {

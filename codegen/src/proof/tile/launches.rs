@@ -33,7 +33,7 @@ pub(super) fn check(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<
     })
 }
 
-/// Whether some loop visits an item in launches of one size, but not in all that have it.
+/// True if some loop visits an item in launches of one size, but not in all that have it.
 pub(in crate::proof) fn selects_by_size(kernel: &Kernel) -> bool {
     fn some(kernel: &Kernel, body: &[Block]) -> bool {
         body.iter().any(|block| match block {

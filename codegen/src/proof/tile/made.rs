@@ -66,7 +66,7 @@ fn misused(kernel: &Kernel, op: &Op) -> Option<Diagnostic> {
     Some(Diagnostic::new(Rule::Race, kernel.loc(op.id), message).hint(hint))
 }
 
-/// Whether a sum is of tiles that have scales, in one rank's memory at a time.
+/// True if a sum is of tiles that have scales, in one rank's memory at a time.
 fn is_partial(kernel: &Kernel, from: &Region) -> bool {
     kernel.sends_scales_of(from.buffer) && from.home != Home::Everywhere
 }

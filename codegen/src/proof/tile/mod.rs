@@ -25,7 +25,7 @@ pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use launches::selects_by_size;
 pub(super) use order::{Accessor, Announced, Order, Part, Wait};
 
-/// What is wrong with a kernel in every shape.
+/// Findings in a kernel that hold in every shape.
 ///
 /// ```
 /// use counterflow_codegen::verify::{kernel_findings, plan_findings, pulled};
@@ -42,7 +42,7 @@ pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table of [`crate::verify`].
+/// Findings in a plan: one of the first guarantee that does not hold, in the order of the table of [`crate::verify`].
 /// Each guarantee needs the ones before it (coverage needs a finished run, and racing data has no content), so later
 /// ones are not checked. `without` leaves a rule out, to test that it is needed.
 pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
@@ -94,7 +94,7 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
     found.into_iter().collect()
 }
 
-/// What is wrong with the signals of a plan: two launches may mistake each other's.
+/// Findings in the signals of a plan: two launches may mistake each other's.
 pub(super) fn attribution_findings(kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
     let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, plan));
     found.into_iter().collect()

@@ -18,31 +18,32 @@ use crate::shape::Extent;
 use crate::unroll::StepKind;
 use std::collections::{BTreeMap, HashMap};
 
-/// Who accesses which memory, and how.
+/// Accessor of memory, and its access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Accessor {
     /// The rank that does it.
     pub rank: u32,
     /// The index of its role.
     pub role: usize,
-    /// Whether it writes, or adds.
+    /// True if it writes, or adds.
     pub write: bool,
     /// The tensor.
     pub tensor: TensorId,
-    /// Whose memory.
+    /// Rank that holds the memory.
     pub home: u32,
-    /// Which slot.
+    /// Slot of the tensor.
     pub slot: u32,
 }
 
 /// A rectangle of elements that every access covers whole or not at all.
 #[derive(Clone, Debug)]
 pub(crate) struct Before {
-    /// Its rows among all rows.
+    /// Rows among all rows.
     pub rows: Extent,
-    /// Its columns.
+    /// Columns of the rectangle.
     pub columns: Extent,
-    /// How many conflicting accesses precede the accessor's. If it makes several: before its first and before its last.
+    /// Number of conflicting accesses that precede the accessor's. If it makes several: before its first and before
+    /// its last.
     pub accesses: (u32, u32),
     /// Waits that stand before the access in its item. If the accessor makes several: those before all of them.
     pub waits: Vec<Wait>,
@@ -55,11 +56,12 @@ pub(crate) struct Wait {
     pub counter: CounterId,
     /// The cell.
     pub cell: u32,
-    /// What it waits for; `None`: all that arrives in a launch.
+    /// Number that it waits for; `None`: all that arrives in a launch.
     pub at_least: Option<u32>,
 }
 
-/// What stands before signals of one cell in the items that signal: whoever waits for all signals builds on it.
+/// Accesses that stand before signals of one cell in the items that signal: whoever waits for all signals builds on
+/// them.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Announced {
     /// Accesses, each of these rows and columns.
@@ -68,13 +70,13 @@ pub(crate) struct Announced {
     pub waits: Vec<(u32, Wait)>,
 }
 
-/// What the warps of one launch must keep to.
+/// Order that the warps of one launch must keep to.
 pub(crate) struct Order {
-    /// What precedes each access.
+    /// Accesses that precede each access.
     pub before: HashMap<Accessor, Vec<Before>>,
-    /// What stands before the signals of each cell of each rank.
+    /// Accesses that precede the signals of each cell of each rank.
     pub announced: HashMap<(u32, CounterId, u32), Announced>,
-    /// Of each rank's wait for a part of what arrives: the signals that must precede its end.
+    /// Signals that must precede the end of a rank's wait for a part of what arrives.
     pub parts: HashMap<(u32, Wait), Vec<Part>>,
 }
 
@@ -85,7 +87,7 @@ pub(crate) struct Part {
     pub rank: u32,
     /// The index of its role.
     pub role: usize,
-    /// How many.
+    /// Number of signals.
     pub signals: usize,
 }
 

@@ -57,7 +57,7 @@ fn check_block(
     None
 }
 
-/// Whether a block holds data when the launch starts.
+/// True if a block holds data when the launch starts.
 pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> bool {
     let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
     match buffer.usage.at_start() {
@@ -130,7 +130,7 @@ fn unordered(facts: &Facts<'_>, area: &Area, block: u32, a: Touch, b: Touch) -> 
     with_signals(facts, found, a.at, b.at)
 }
 
-/// What the earlier step's item signals afterwards, and what the later one waits for before.
+/// Adds the later signals of the earlier step's item, and the waits before the later step.
 fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At) -> Diagnostic {
     let item = |at: At| facts.plan.agents[at.agent as usize].items[at.item as usize];
     let signals: Vec<At> = (earlier.step + 1..item(earlier).end)

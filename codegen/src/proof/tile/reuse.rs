@@ -88,7 +88,7 @@ pub(super) fn check_attribution(facts: &Facts<'_>) -> Option<Diagnostic> {
     })
 }
 
-/// Whether a signal cannot be made in the next launch before this launch's wait is over, whatever the shapes of the
+/// True if a signal cannot be made in the next launch before this launch's wait is over, whatever the shapes of the
 /// two: its own item first waits for a credit that the waiter's rank grants after that wait. (Any other order may be
 /// lost when another launch has fewer rows.)
 fn is_held_back(facts: &Facts<'_>, wait: At, signal: At) -> bool {

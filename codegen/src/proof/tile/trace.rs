@@ -16,7 +16,7 @@ impl Facts<'_> {
         )
     }
 
-    /// Where a step's statement is.
+    /// Place of a step's statement.
     pub fn loc(&self, at: At) -> Loc {
         self.kernel
             .loc(self.plan.agents[at.agent as usize].steps[at.step as usize].op)

@@ -19,11 +19,11 @@ pub(super) const EVERY_COPY: u32 = u32::MAX;
 /// The numbers of launches of one shape.
 pub(super) struct Sizes {
     pub plan: Plan,
-    /// What the tile level puts before each access, and before the signals of each cell.
+    /// Accesses that the tile level puts before each access, and before the signals of each cell.
     order: Order,
-    /// How many arrivals the pipeline sends for each that the kernel counts, by counter.
+    /// Arrivals that the pipeline sends for each that the kernel counts, by counter.
     scale: Vec<u64>,
-    /// How much arrives at each cell of each rank, by what the pipeline sends for each signal of the kernel.
+    /// Arrivals at each cell of each rank, by what the pipeline sends for each signal of the kernel.
     arrivals: Vec<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Case<'a> {
     pub pipeline: &'a Pipeline,
     /// The shapes of its launches.
     sizes: Vec<Sizes>,
-    /// Which of them each launch has.
+    /// Index of the plan of each launch.
     order: Vec<usize>,
     /// The orders of ranks that are tables.
     orders: Vec<RankTable>,
@@ -55,7 +55,7 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Of these launches.
+    /// Case of these launches.
     pub fn new(pipeline: &'a Pipeline, launches: Launches) -> Case<'a> {
         let Launches {
             kernel,
@@ -128,12 +128,12 @@ impl<'a> Case<'a> {
         self.sizes[plan].scale = scale;
     }
 
-    /// How many shapes its launches have.
+    /// Number of shapes of its launches.
     pub fn plans(&self) -> usize {
         self.sizes.len()
     }
 
-    /// Which plan a launch has; launches are counted from 1.
+    /// Plan of a launch; launches are counted from 1.
     pub fn plan_of(&self, launch: u32) -> usize {
         self.order[launch as usize - 1]
     }
@@ -143,17 +143,17 @@ impl<'a> Case<'a> {
         &self.sizes[plan].plan
     }
 
-    /// The same, of what is in it.
+    /// Geometry of a plan.
     pub fn geometry(&self, plan: usize) -> &Geometry {
         &self.plan(plan).geometry
     }
 
-    /// How many launches there are.
+    /// Number of launches.
     pub fn last(&self) -> u32 {
         self.order.len() as u32
     }
 
-    /// Whether stores add to a tensor.
+    /// True if stores add to a tensor.
     pub fn adds(&self, tensor: TensorId) -> bool {
         let mut adds = false;
         for role in &self.pipeline.kernel.roles {
@@ -218,24 +218,24 @@ impl<'a> Case<'a> {
         (CounterId(counter as u16), cell - self.first[counter])
     }
 
-    /// How many arrivals the pipeline sends for each that the kernel counts.
+    /// Arrivals that the pipeline sends for each that the kernel counts.
     pub fn scale(&self, plan: usize, counter: CounterId) -> u64 {
         self.sizes[plan].scale[counter.index()]
     }
 
-    /// How much arrives at a rank's cell in one launch.
+    /// Arrivals at a rank's cell in one launch.
     pub fn arrivals(&self, launch: u32, rank: u32, cell: u32) -> u64 {
         self.sizes[self.plan_of(launch)].arrivals[(rank * self.cells + cell) as usize]
     }
 
-    /// How much has arrived there after so many launches.
+    /// Arrivals at a rank's cell after so many launches.
     pub fn arrived(&self, launches: u32, rank: u32, cell: u32) -> u64 {
         (1..=launches)
             .map(|launch| self.arrivals(launch, rank, cell))
             .sum()
     }
 
-    /// Whether the tile level has that accessor access all of a box.
+    /// True if the tile level has that accessor access all of a box.
     pub fn accesses(&self, accessor: &Accessor, at: &Box4) -> bool {
         let blocks = self.sizes[at.plan].order.before.get(accessor);
         let blocks = blocks.map_or(&[][..], Vec::as_slice).iter();
@@ -246,7 +246,7 @@ impl<'a> Case<'a> {
         accessed >= common(at.all, at.all) * common(at.columns, at.columns)
     }
 
-    /// Whether it has another of the kernel's roles do that, on any rank.
+    /// True if it has another of the kernel's roles do that, on any rank.
     pub fn others_access(&self, accessor: &Accessor, at: &Box4) -> bool {
         let ranks = (0..self.world).flat_map(|rank| {
             let roles = 0..self.pipeline.kernel.roles.len();
@@ -292,7 +292,7 @@ impl<'a> Case<'a> {
         waits
     }
 
-    /// What the tile level puts before the signals of a rank's cell in launches of a plan.
+    /// Accesses that the tile level puts before the signals of a rank's cell in launches of a plan.
     pub fn announced(&self, plan: usize, rank: u32, cell: u32) -> Option<&Announced> {
         let (counter, within) = self.counter_of(cell);
         self.sizes[plan]
@@ -329,7 +329,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Which slot of its tensor a box is in.
+    /// Slot of the tensor that a box is in.
     pub fn slot(&self, at: &Box4) -> u32 {
         match at.view {
             View::SharedSlots => at.chunk,
@@ -440,7 +440,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What a plane of a tensor's map has.
+/// Place and size of a plane in a tensor's map.
 pub(super) struct Plane {
     pub rows: u32,
     pub columns: u32,
@@ -448,7 +448,7 @@ pub(super) struct Plane {
     pub allowed: u32,
 }
 
-/// How much two ranges have in common.
+/// Size of the intersection of two ranges.
 pub(super) fn common(a: (u32, u32), b: (u32, u32)) -> u64 {
     u64::from(a.1.min(b.1).saturating_sub(a.0.max(b.0)))
 }
@@ -457,7 +457,7 @@ pub(super) fn span(extent: Extent) -> (u32, u32) {
     (extent.start, extent.end)
 }
 
-/// What variables stand for in one role of one CTA.
+/// Values of the variables in one role of one CTA.
 pub(super) struct Env<'a> {
     case: &'a Case<'a>,
     pub plan: usize,
@@ -501,7 +501,7 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// What went wrong in working out its numbers.
+    /// Error in working out the numbers of a step.
     pub fn fault(&self, who: &str, at: Loc) -> Option<Diagnostic> {
         let name = self.unknown.borrow_mut().take()?;
         Some(unknown(who, &name, at))

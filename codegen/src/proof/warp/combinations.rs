@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Ranks of a further case at most.
 const MOST: u32 = 16;
 
-/// What one item does.
+/// Ops of one item.
 type Done = BTreeSet<OpId>;
 
 /// The cases that run, beside `first`, every combination of branches that the kernel's own world has.
@@ -69,7 +69,7 @@ fn not_tried(at: Loc) -> Diagnostic {
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
 }
 
-/// Why nothing is known of the items of the kernel's own world.
+/// Reason that nothing is known of the items of the kernel's own world.
 fn not_listed(found: &Diagnostics, own: u32) -> Diagnostic {
     let why = found.first();
     let message = format!(
@@ -99,7 +99,7 @@ fn branches(kernel: &Kernel) -> BTreeMap<OpId, Loc> {
     found
 }
 
-/// What items of the kernel's own world do.
+/// Ops of the items of the kernel's own world.
 fn of_own(kernel: &Kernel, shape: &Shape) -> Result<BTreeSet<Done>, Diagnostics> {
     let geometry = Geometry::new(kernel, shape)?;
     Ok(done(&unroll(kernel, &geometry)?))

@@ -19,9 +19,9 @@ use crate::warp::{BLOCK_ROWS, Elements, Source};
 struct Operand {
     /// The tile's first row among all rows.
     row: u32,
-    /// Which part of K it has.
+    /// Part of K that it has.
     columns: (u32, u32),
-    /// How many of the part's rows were loaded: its first ones.
+    /// Number of the part's rows that were loaded: its first ones.
     loaded: u32,
 }
 
@@ -246,7 +246,7 @@ impl Simulator<'_> {
         )
     }
 
-    /// What a stored subtile was loaded from, as its first box says; `None` where there is no subtile, or not all of it.
+    /// Source of a stored subtile, as its first box says; `None` where there is no subtile, or not all of it.
     pub(super) fn stored_subtile(&self, cta: usize, subtile: Area) -> Option<Box4> {
         let mut held: Vec<_> = (self.ctas[cta].held.iter())
             .filter(|(at, _)| at.overlaps(subtile))
@@ -273,7 +273,7 @@ impl Simulator<'_> {
         (covered == subtile.end).then_some(first)
     }
 
-    /// Which term of a sum a stored subtile is: its slot's, or that of every rank's copy.
+    /// Rank whose term of a sum a stored subtile is: its slot's, or that of every rank's copy.
     pub(super) fn term(&self, cta: usize, subtile: Area, from: &Box4) -> u32 {
         let everywhere = |content: &Content| matches!(content, Content::Everywhere(_));
         match self.held(cta, subtile).any(everywhere) {
@@ -282,7 +282,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
+    /// True if a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
     fn garbage(&self, product: &TileProduct, (part, before): (u32, u32), to: &Box4) -> bool {
         let (row, column) = self.case.pipeline.subtile_at(part);
         let column = column + before;
@@ -314,7 +314,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// What became of products is there for a subtile.
+    /// Checks that the results of products are there for a subtile.
     pub(super) fn is_there(&self, index: usize, elements: Elements, part: u32) -> Verdict {
         let fragment = &self.agents[index].fragment;
         let there = match elements {
@@ -396,7 +396,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Why a subtile, from a column of it on, is not what a box gets whose first row is known.
+    /// Reason that a subtile, from a column of it on, is not what a box gets whose first row is known.
     pub(super) fn elsewhere(
         &self,
         index: usize,
@@ -419,7 +419,7 @@ impl Simulator<'_> {
         products.find_map(|product| self.incomplete(product, (part, before), (row, to), &slots))
     }
 
-    /// Where the tile is whose elements are of stored tiles and vectors alone.
+    /// Place of the tile whose elements are of stored tiles and vectors alone.
     pub(super) fn read_at(
         &self,
         fragment: &Fragment,
@@ -457,8 +457,8 @@ impl Simulator<'_> {
         }
     }
 
-    /// What a product lacks where a subtile of it is stored, from a column of it on, to a box whose first row is known; it
-    /// should have those ranks' parts.
+    /// Reason that a product is incomplete where a subtile of it is stored, from a column of it on, to a box whose
+    /// first row is known; it should have those ranks' parts.
     fn incomplete(
         &self,
         product: &TileProduct,
@@ -485,7 +485,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether the schedule copies from one tensor to another.
+    /// True if the schedule copies from one tensor to another.
     fn moves(&self, from: TensorId, to: TensorId) -> bool {
         let mut moves = false;
         for role in &self.case.pipeline.kernel.roles {

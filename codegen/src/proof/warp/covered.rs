@@ -67,7 +67,7 @@ impl Simulator<'_> {
         u64::from(self.case.exists(at) - at.rows.0) * u64::from(at.columns.1 - at.columns.0)
     }
 
-    /// Whether a step is a store that adds.
+    /// True if a step is a store that adds.
     pub(super) fn adds(&self, step: (usize, usize)) -> bool {
         let adds = StoreMode::Add;
         step != CALLER

@@ -20,19 +20,19 @@ impl Simulator<'_> {
         format!("{role} of block {} on rank {}{again}", who.block, who.rank)
     }
 
-    /// Where the schedule asks for a step: its statement, or its role.
+    /// Place at which the schedule asks for a step: its statement, or its role.
     pub(super) fn place(&self, step: &Step<'_>) -> Loc {
         let role = &self.case.pipeline.kernel.roles[step.role];
         step.at.unwrap_or(role.at)
     }
 
-    /// Where the schedule asks for what an agent does now.
+    /// Place at which the schedule asks for what an agent does now.
     pub(super) fn here(&self, agent: usize) -> Loc {
         let agent = &self.agents[agent];
         self.place(&agent.steps[agent.at.min(agent.steps.len() - 1)])
     }
 
-    /// Where the schedule first writes a tensor.
+    /// Place at which the schedule first writes a tensor.
     pub(super) fn writes(&self, tensor: usize) -> Loc {
         let steps = self.agents.iter().flat_map(|agent| agent.steps);
         let mut writes = steps.filter(|step| {

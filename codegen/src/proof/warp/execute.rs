@@ -15,7 +15,7 @@ use super::trace;
 use crate::diag::Diagnostic;
 use crate::warp::Scope;
 
-/// What became of a step.
+/// Outcome of a step.
 pub(super) enum Did {
     Step,
     Blocked,

@@ -11,7 +11,7 @@ use crate::warp::{
     BLOCK_ROWS, Expr, Lanes, Node, Phase, RingId, RunBy, Scheduler, Slot, Values, Whose,
 };
 
-/// Where a role stands in a ring.
+/// Place of a role in a ring.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     slot: u32,
@@ -26,12 +26,12 @@ pub(super) struct Flattener<'a> {
     pub(super) case: &'a Case<'a>,
     env: Env<'a>,
     cursors: Vec<Cursor>,
-    /// Which of the role's runners, and who they are.
+    /// Index among the role's runners.
     runner: u32,
     run_by: RunBy,
-    /// Whether all lanes of its warp make its accesses of every rank's memory.
+    /// True if all lanes of its warp make its accesses of every rank's memory.
     all_lanes: bool,
-    /// What gives it its items.
+    /// Scheduler that gives it its items.
     scheduler: Option<&'a Scheduler>,
     /// Arrivals at its order barrier that its next wait needs.
     order: u32,

@@ -278,7 +278,7 @@ impl<'a> Flattener<'a> {
         self.case.pipeline.tiling_of(self.tiling).subtile()
     }
 
-    /// What there is of this group's rows of a tile.
+    /// Rows of this group that exist in a tile.
     fn extent_of_group(&mut self, rows: &[Expr; 2]) -> (u32, u32) {
         let all = self.of_subtile().rows;
         let (before, own) = match self.case.pipeline.cta.staggered() {
@@ -289,7 +289,7 @@ impl<'a> Flattener<'a> {
         ((first + before).min(end), (first + before + own).min(end))
     }
 
-    /// What there is of a side of a subtile.
+    /// Elements that exist along a side of a subtile.
     fn extent(&mut self, [first, end]: &[Expr; 2], most: u32) -> (u32, u32) {
         let [first, end] = [first, end].map(|at| self.value(at));
         (first, (first + most).min(end))

@@ -6,7 +6,7 @@ use crate::tiling::Piece;
 use crate::value::AccId;
 use crate::warp::Elements;
 
-/// What a thread that multiplies has of a tile.
+/// Registers of a thread that multiplies a tile.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Fragment {
     /// The products of its item.
@@ -21,7 +21,7 @@ pub(super) struct Fragment {
     pub made: Vec<Made>,
     /// Scales read of a tile of partial sums: the slot, this group's first row among all, and the tile's first block.
     pub of_tile: Option<(TensorId, u32, u32, u32)>,
-    /// What tensor cores summed of a product's piece and threads have not yet added to the promoted sums.
+    /// Sum of tensor cores over a product's piece that threads have not yet added to the promoted sums.
     pub short: Option<Short>,
     /// Scales of blocks that were read.
     pub blocks: Vec<BlocksRead>,
@@ -32,15 +32,15 @@ pub(super) struct Fragment {
 /// A sum of stored tiles so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Summed {
-    /// What the schedule's sum fills.
+    /// Accumulator that the schedule's sum fills.
     pub acc: AccId,
-    /// Whose terms it has, in the order in which they were added.
+    /// Ranks whose terms it has, in the order in which they were added.
     pub ranks: Vec<u32>,
     /// The own term among them, and of which subtile.
     pub own: Option<(Elements, u32)>,
 }
 
-/// What tensor cores summed of a piece of a step.
+/// Sum of tensor cores over a piece of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Short {
     pub product: usize,
@@ -53,15 +53,15 @@ pub(super) struct Short {
 /// Scales of blocks that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BlocksRead {
-    /// Which of the tiling's scales.
+    /// Index among the tiling's scales.
     pub scale: usize,
-    /// Of which rows.
+    /// Rows of the scales.
     pub rows: u32,
     /// From which of their rows on, if blocks cross tiles' edges.
     pub begin: u32,
-    /// Of which block of K.
+    /// Block of K.
     pub block: u32,
-    /// Of which share.
+    /// Share of the block.
     pub share: u32,
 }
 
@@ -69,9 +69,9 @@ pub(super) struct BlocksRead {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Applied {
     pub epilogue: usize,
-    /// To which subtile.
+    /// Index of the subtile.
     pub part: u32,
-    /// Where what it reads is from, if it reads no product.
+    /// Place of what it reads, if it reads no product.
     pub at: Option<Place>,
 }
 
@@ -80,14 +80,14 @@ pub(super) struct Applied {
 pub(super) struct Made {
     pub elements: Elements,
     pub part: u32,
-    /// Which columns of the output count.
+    /// Columns of the output that count.
     pub columns: (u32, u32),
     /// The item's products when they were made.
     pub products: Vec<TileProduct>,
 }
 
 impl Fragment {
-    /// What is known of an epilogue of a subtile, if it was applied.
+    /// Epilogue of a subtile, if it was applied.
     pub fn applied(&self, epilogue: usize, part: u32) -> Option<&Applied> {
         let mut applied = self.applied.iter();
         applied.find(|known| (known.epilogue, known.part) == (epilogue, part))
@@ -100,19 +100,19 @@ pub(super) type Place = (Option<u32>, Option<u32>);
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct TileProduct {
-    /// What it is of.
+    /// Operands of the product.
     pub tensors: Option<[TensorId; 2]>,
-    /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
-    /// exists.
+    /// First row of the tile among all rows, and its first column; `None` where nothing of them was loaded, since
+    /// none exists.
     pub at: Place,
     /// Of its rows and its columns, counted from the tile's first, those that are products of garbage: from one to
     /// below another.
     pub lacks: [(u32, u32); 2],
-    /// Which part of K it has.
+    /// Part of K that it has.
     pub depth: (u32, u32),
     /// The parts of K that other CTAs of the cluster summed, by the subtile they were added to.
     pub sums: Vec<(u32, (u32, u32))>,
-    /// Whose partial tiles it has.
+    /// Ranks whose partial tiles it has.
     pub added: Vec<u32>,
 }
 
@@ -123,14 +123,14 @@ impl TileProduct {
         self.lacks_also(other.lacks);
     }
 
-    /// What it lacks of its rows and columns, it lacks since an operand does.
+    /// Adds lacks of rows and columns, which an operand has.
     pub fn lacks_also(&mut self, lacks: [(u32, u32); 2]) {
         for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
             known.0 = known.0.min(lacks.0);
         }
     }
 
-    /// What is common to the pieces of a product: it lacks what one of them does, and has no more of K than any.
+    /// Product that all pieces have in common: it lacks what one of them does, and has no more of K than any.
     pub fn of_pieces<'p>(pieces: impl Iterator<Item = &'p TileProduct>) -> TileProduct {
         let mut whole: Option<TileProduct> = None;
         for piece in pieces {
@@ -150,7 +150,7 @@ impl TileProduct {
         whole.unwrap_or_default()
     }
 
-    /// Whether a subtile has each part of K once, up to `k`.
+    /// True if a subtile has each part of K once, up to `k`.
     pub fn has_all(&self, part: u32, k: u32) -> bool {
         let sums = self.sums.iter().filter(|(of, _)| *of == part);
         let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
@@ -162,7 +162,7 @@ impl TileProduct {
     }
 }
 
-/// What a piece of shared memory holds.
+/// Content of a piece of shared memory.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
@@ -171,7 +171,7 @@ pub(super) enum Content {
     Everywhere(Box4),
     /// A subtile of a product, or of what became of several, and whether it is multiplied by the scales that were made of it.
     Subtile(Box<Fragment>, u32, Elements, bool),
-    /// What another CTA has of a product, and which subtile of it.
+    /// Product of another CTA, and the index of its subtile.
     Partial(TileProduct, u32),
 }
 
@@ -180,6 +180,6 @@ pub(super) enum Content {
 pub(super) struct Phase {
     /// The barrier's number.
     pub barrier: usize,
-    /// How many were over when it began.
+    /// Number that were over when it began.
     pub before: u32,
 }

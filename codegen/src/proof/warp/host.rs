@@ -10,7 +10,7 @@ use crate::warp::{Node, View};
 /// A stream's operation stands for no node of a warp's.
 static NONE: Node = Node::SyncWarp;
 
-/// What a rank's stream does in a launch of a shape; nothing without a copy engine.
+/// Steps of a rank's stream in a launch of a shape; none without a copy engine.
 ///
 /// # Errors
 /// A rank or cell that is out of bounds.

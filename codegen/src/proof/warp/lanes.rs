@@ -11,7 +11,7 @@ pub(super) struct Lanes {
     global: Vec<(u32, bool)>,
     /// Of shared memory, by ordinary loads and stores, and whether they have fenced it from TMA since.
     shared: Vec<(u32, bool)>,
-    /// Whether the first lane has waited for a counter since.
+    /// True if the first lane has waited for a counter since.
     waited: bool,
 }
 
@@ -29,12 +29,12 @@ impl Lanes {
         self.waited = true;
     }
 
-    /// Whether each lane has seen what the first one has waited for.
+    /// True if each lane has seen what the first one has waited for.
     pub const fn together(&self) -> bool {
         !self.waited
     }
 
-    /// Whether something of them is under way that nobody else knows of.
+    /// True if something of them is under way that nobody else knows of.
     pub const fn at_work(&self) -> bool {
         !self.global.is_empty()
     }

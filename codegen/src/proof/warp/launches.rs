@@ -22,11 +22,11 @@ const EVEN: u32 = 4;
 /// Up to so many items there is one more than the largest number in a selection, so that a later one is selected, too.
 const MOST_BEHIND: u32 = 8;
 
-/// Why a pipeline is refused.
+/// Reason that a pipeline is refused.
 pub(crate) enum Refused {
-    /// It is legal in none of the worlds that the case may have: nothing was tried.
+    /// The kernel is legal in none of the worlds that the case may have: nothing was tried.
     NoCase(Diagnostics),
-    /// What goes wrong first.
+    /// The first finding.
     Wrong(Diagnostics),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Launches {
     pub kernel: Kernel,
     /// The plan of each shape.
     pub plans: Vec<Plan>,
-    /// Which of the plans each launch is of.
+    /// Index of the plan of each launch.
     pub order: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
     }))
 }
 
-/// Why the launches of so many ranks are no case.
+/// Reason that the launches of so many ranks are no case.
 enum NoCase {
     /// An order by closure says nothing of so many ranks.
     Unordered(Diagnostics),
@@ -85,7 +85,7 @@ enum NoCase {
 }
 
 impl NoCase {
-    /// How much it tells.
+    /// Weight of the reason: the one that tells most is reported.
     fn tells(&self) -> u32 {
         match self {
             NoCase::Unordered(_) => 0,
@@ -102,7 +102,7 @@ fn in_world(pipeline: &Pipeline, world: u32) -> Result<Launches, NoCase> {
     complete(pipeline, launches).map_err(NoCase::LeftOut)
 }
 
-/// Why there is no case, if the schedule is legal for no small world.
+/// Finding that there is no case, if the schedule is legal for no small world.
 fn no_world(found: &Diagnostics, schedule: Loc) -> Diagnostic {
     let why = found.first();
     let message = format!(
@@ -165,7 +165,7 @@ pub(super) fn of_ranks(
     };
     let plans = shapes
         .iter()
-        .map(|shape| Plan::within(&kernel, shape, &most, &Machine::h200()));
+        .map(|shape| Plan::within(&kernel, shape, &most, &Machine::of_places()));
     let plans = plans.collect::<Result<_, _>>()?;
     Ok(Launches {
         kernel,
@@ -202,7 +202,8 @@ fn fewer(kernel: &Kernel, largest: &Shape, chosen: &BTreeMap<DimId, Chosen>) -> 
     (shape != *largest).then_some(shape)
 }
 
-/// What rows are a multiple of, where they are columns of a tensor, too: there a row of memory is whole 16 bytes.
+/// Number that rows are multiples of, where they are columns of a tensor, too: there a row of memory is whole 16
+/// bytes.
 fn line_of_rows(kernel: &Kernel) -> u32 {
     // Lines of scales have a padding of their own.
     let mut buffers =
@@ -229,7 +230,7 @@ struct Chosen {
     item: u32,
 }
 
-/// Of each dimension that chunks divide, or whose blocks are items.
+/// Sizes of each dimension that chunks divide, or whose blocks are items.
 fn chosen(pipeline: &Pipeline, world: u32) -> BTreeMap<DimId, Chosen> {
     let kernel = &pipeline.kernel;
     let mut found: BTreeMap<DimId, Chosen> = BTreeMap::new();
@@ -249,7 +250,7 @@ fn chosen(pipeline: &Pipeline, world: u32) -> BTreeMap<DimId, Chosen> {
     found
 }
 
-/// How many items a chunk must have to show which of them a selection leaves: on some rank one is left and one is not, if
+/// Items that a chunk must have to show which of them a selection leaves: on some rank one is left and one is not, if
 /// there are numbers for which this is so.
 fn items(selection: &Selection, world: u32) -> u32 {
     let numbers = selection.cuts().iter().filter_map(Cut::number);
@@ -295,9 +296,9 @@ fn selections(body: &[Block], f: &mut impl FnMut(PartitionId, &Selection)) {
     }
 }
 
-/// What warps copy or count the columns of, by name, and how many columns there must be to show how: of whole rows two batches of
-/// boxes; of slabs two, of which the last one has a whole box, a part of one, and none of the others; of cells for the slabs of
-/// some rows two.
+/// Dimensions whose columns warps copy or count, by name, and the columns that there must be to show how: of whole
+/// rows two batches of boxes; of slabs two, of which the last one has a whole box, a part of one, and none of the
+/// others; of cells for the slabs of some rows two.
 fn copied_columns(kernel: &Kernel) -> BTreeMap<&str, u32> {
     fn copies<'k>(kernel: &'k Kernel, body: &[Block], found: &mut BTreeMap<&'k str, u32>) {
         for block in body {

@@ -49,7 +49,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Why a tensor does not get a subtile that is multiplied by scales, or one that is not.
+    /// Reason that a tensor does not get a subtile that is multiplied by scales, or one that is not.
     pub(super) fn unlike_scales(&self, tensor: TensorId, scaled: bool) -> Option<&'static str> {
         let made = self.case.pipeline.kernel.made_of(tensor);
         match (made.is_some(), scaled) {
@@ -101,7 +101,7 @@ impl Simulator<'_> {
         self.touch_ordinarily(index, *to, true)
     }
 
-    /// How many of a subtile's rows come before those of this group.
+    /// Rows of a subtile that come before those of this group.
     fn rows_before(&self, index: usize) -> u32 {
         let agent = &self.agents[index];
         let tiling = (self.case.pipeline).tiling_of(agent.steps[agent.at].tiling);
@@ -119,7 +119,7 @@ impl Simulator<'_> {
         self.touch_ordinarily(index, *from, false)
     }
 
-    /// What is added is multiplied by its own scales, if it has some.
+    /// Checks that what is added is multiplied by its own scales, if it has some.
     pub(super) fn has_its_scales(
         &self,
         index: usize,

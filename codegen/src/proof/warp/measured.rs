@@ -73,7 +73,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// How many warpgroups share each subtile: each measures its part of it.
+    /// Number of warpgroups that share each subtile: each measures its part of it.
     pub(super) fn sharing(&self) -> u32 {
         let cta = &self.case.pipeline.cta;
         match cta.mode() {

@@ -145,8 +145,9 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether the tile level makes this access, and what came before it in its launch is what the tile level puts there. All of it is ordered with the
-    /// access, so its amount says whether something is missing, or on the wrong side.
+    /// Checks that the tile level makes this access, and that what came before it in its launch is what the tile
+    /// level puts there. All of it is ordered with the access, so its amount says whether something is missing, or on
+    /// the wrong side.
     fn as_the_tile_level(&self, index: usize, at: &Box4, write: bool, came: u64) -> Verdict {
         let accessor = self.accessor(index, at, write);
         // Where nobody reads what is written, no order says that it is in the wrong place.

@@ -10,7 +10,7 @@ use super::simulator::{Agent, Simulator, Verdict};
 use super::trace;
 use crate::diag::Diagnostic;
 
-/// Which steps are taken first.
+/// Steps that are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pace {
     /// Waits on counters as late as possible: only when no agent can do anything else, and one at a time. So whatever must

@@ -7,11 +7,11 @@ use super::step::Step;
 use crate::diag::Diagnostic;
 use crate::warp::Pipeline;
 
-/// What an agent does in a launch.
+/// Steps of an agent in a launch.
 pub(super) struct Program<'a> {
     pub block: u32,
     pub warp: usize,
-    /// Which of the role's runners does it.
+    /// Index among the role's runners.
     pub runner: u32,
     pub steps: Vec<Step<'a>>,
 }

@@ -71,7 +71,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
+    /// True if a box that begins with those scales ends before the tile does, or before what exists of the tile: its chunk, or the
     /// tensor.
     fn lacks_scales(&self, from: &Box4, staged: StagedScale, (first, begin): (u32, u32)) -> bool {
         let geometry = self.case.geometry(from.plan);
@@ -90,7 +90,7 @@ impl Simulator<'_> {
         first < all && from.all.1 < tile.min(end).min(all)
     }
 
-    /// What keeps the scales that were read from being those of a share of a product's part of K.
+    /// Reason that the scales which were read are not those of a share of a product's part of K.
     fn other_blocks(&self, index: usize, short: &Short, share: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let tiling = self.case.pipeline.tiling_of(agent.steps[agent.at].tiling);
@@ -124,7 +124,7 @@ impl Simulator<'_> {
         None
     }
 
-    /// What tensor cores summed of a share of a piece is added to its promoted sums: it must be what comes next along K.
+    /// Adds the sum of tensor cores over a share of a piece to its promoted sums: it must be what comes next along K.
     pub(super) fn promote(
         &mut self,
         index: usize,

@@ -112,7 +112,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether all agents are at their end.
+    /// True if all agents are at their end.
     pub(super) fn done(&self) -> bool {
         self.agents
             .iter()

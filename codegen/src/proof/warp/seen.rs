@@ -54,13 +54,14 @@ impl Bits {
 pub(super) struct Seen {
     pub plain: Bits,
     pub proxy: Bits,
-    /// Those that accesses by a multicast address may build on: a fence between the addresses came after them.
+    /// Accesses that those by a multicast address may build on: a fence between the addresses came after them.
     pub alias: Bits,
-    /// Those that are over, by a relaxed barrier: what comes next may overwrite what they touched, in either proxy.
+    /// Accesses that are over, by a relaxed barrier: what comes next may overwrite what they touched, in either
+    /// proxy.
     pub over: Bits,
 }
 
-/// How global memory is accessed.
+/// Way in which global memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// Ordinary loads and stores, at a rank's own address.
@@ -72,7 +73,7 @@ pub(super) enum By {
 }
 
 impl By {
-    /// Of what an agent has seen, what such an access may build on.
+    /// Accesses that such an access may build on, of those that an agent has seen.
     pub const fn known(self, seen: &Seen) -> &Bits {
         match self {
             By::Threads => &seen.plain,
@@ -145,8 +146,8 @@ pub(super) struct Knows {
     pub shared: Seen,
     /// Global memory of all ranks.
     pub global: Seen,
-    /// Of what CTAs of the cluster do to each other's shared memory, stores and arrivals: what is no longer under way.
-    /// It needs no acquire, only that the barrier on which it completes was waited for.
+    /// Stores and arrivals of CTAs of the cluster in each other's shared memory that are no longer under way. It
+    /// needs no acquire, only that the barrier on which they complete was waited for.
     pub landed: Bits,
     /// Of the waits of the cluster's agents: those that all warps of the agent are past. It needs no acquire, either.
     pub past: Bits,
@@ -202,7 +203,7 @@ impl Knows {
         self.phases[barrier] = self.phases[barrier].max(phases);
     }
 
-    /// How many phases of a barrier are over as far as it knows.
+    /// Number of phases of a barrier that are over as far as it knows.
     pub fn phases(&self, barrier: usize) -> u32 {
         self.phases.get(barrier).copied().unwrap_or(0)
     }

@@ -19,7 +19,7 @@ pub(super) type Verdict = Result<(), Box<Diagnostic>>;
 /// The step of an access by the caller.
 pub(super) const CALLER: (usize, usize) = (0, usize::MAX);
 
-/// Who runs: a role of a CTA of a rank in a launch.
+/// Agent: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Who {
     pub rank: u32,
@@ -30,7 +30,7 @@ pub(super) struct Who {
 
 pub(super) struct Agent<'a> {
     pub who: Who,
-    /// Which of its role's runners it is.
+    /// Index among its role's runners.
     pub runner: u32,
     pub steps: &'a [Step<'a>],
     pub at: usize,
@@ -38,7 +38,7 @@ pub(super) struct Agent<'a> {
     /// Stores not yet in a group; then groups in flight, oldest first.
     pub open: Vec<(u32, Option<u32>)>,
     pub groups: Vec<Vec<(u32, Option<u32>)>>,
-    /// How many of the groups have been waited for as read.
+    /// Number of the groups that have been waited for as read.
     pub read: usize,
     /// Multiplies: what each reads of shared memory, and whose accumulators it has.
     pub open_mma: Vec<(u32, usize)>,
@@ -48,14 +48,14 @@ pub(super) struct Agent<'a> {
     pub cta: usize,
     /// Waits that its warps are past, each of them for itself.
     pub past: Bits,
-    /// Its own ordinary accesses of shared memory.
+    /// Ordinary accesses of shared memory of its own.
     pub own: Bits,
-    /// What the lanes of its warp do each for themselves.
+    /// Accesses that the lanes of its warp make each for themselves.
     pub lanes: Lanes,
-    /// What is in its registers.
+    /// Contents of its registers.
     pub fragment: Fragment,
     pub synced: bool,
-    /// Whether the launches before are complete as far as it knows.
+    /// True if the launches before are complete as far as it knows.
     pub awaited: bool,
 }
 
@@ -69,9 +69,9 @@ pub(super) struct Barrier {
     pub waits: Vec<(u32, usize, usize)>,
     /// The scope of its waits and arrivals. An order barrier has its CTA's.
     pub scope: Scope,
-    /// Whether bytes complete on it.
+    /// True if bytes complete on it.
     pub tx: bool,
-    /// What the arrivals of the current phase saw, and of the last complete one.
+    /// Accesses that the arrivals of the current phase saw, and those of the last complete one.
     pub gathers: Knows,
     pub gave: Knows,
 }
@@ -79,7 +79,7 @@ pub(super) struct Barrier {
 pub(super) struct Cta {
     pub barriers: Vec<Barrier>,
     pub shared: Vec<Touch<Area>>,
-    /// What lies where.
+    /// Contents of shared memory, area by area.
     pub held: Vec<(Area, Content)>,
     pub ids: u32,
     /// By the first CTA of a cluster: how many waits its agents are past.
@@ -109,7 +109,7 @@ pub(super) struct Signal {
     pub launch: u32,
     pub rank: u32,
     pub role: usize,
-    /// What its sender saw.
+    /// Accesses that its sender saw.
     pub saw: Bits,
 }
 
@@ -140,7 +140,8 @@ pub(super) struct Simulator<'a> {
     /// By launch and rank: what a launch had seen when it ended.
     pub ends: Vec<Vec<Bits>>,
     pub finishing: Vec<Knows>,
-    /// What each amax has been made of: by its tensor, rank and launch, and by the warpgroup if several share subtiles.
+    /// Boxes that each amax has been made of: by its tensor, rank and launch, and by the warpgroup if several share
+    /// subtiles.
     pub measured: HashMap<(TensorId, u32, u32, u32), Vec<Box4>>,
     /// Tensors whose accesses are looked at.
     pub watched: Vec<bool>,
@@ -150,7 +151,7 @@ pub(super) struct Simulator<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Of a CTA whose items have so many products.
+    /// State of a CTA whose items have so many products.
     pub fn new(
         who: Who,
         steps: &'a [Step<'a>],
@@ -197,7 +198,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// It made an ordinary access of shared memory.
+    /// Notes an ordinary access of shared memory.
     pub fn accessed(&mut self, id: u32) {
         self.knows.shared.plain.add(id);
         self.own.add(id);
@@ -274,7 +275,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Whether an agent is what the host enqueued.
+    /// True if an agent is what the host enqueued.
     pub fn is_host(&self, index: usize) -> bool {
         self.agents[index].who.warp == self.case.pipeline.warps.len()
     }

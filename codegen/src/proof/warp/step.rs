@@ -21,7 +21,7 @@ pub(super) struct Step<'a> {
     pub tiling: usize,
 }
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// Until so many phases are over: what it looks at is the parity of that number.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
         barrier: usize,
         phases: u32,
     },
-    /// Whether so many phases are over.
+    /// Tests that so many phases are over.
     TestWait {
         barrier: usize,
         phases: u32,
@@ -74,14 +74,14 @@ pub(super) enum Kind {
         pending: usize,
     },
     Mma {
-        /// Whose accumulators.
+        /// Product whose accumulators they are.
         product: usize,
-        /// Where sums are promoted, which piece of them.
+        /// Piece of the sums, where they are promoted.
         piece: Option<Piece>,
         areas: [Area; 2],
-        /// How many rows of each one's tile lie before.
+        /// Number of rows of each operand's tile that lie before.
         before: [u32; 2],
-        /// On which their loads complete.
+        /// Barrier on which their loads complete.
         barrier: usize,
         fresh: bool,
     },
@@ -126,7 +126,7 @@ pub(super) enum Kind {
     },
     Flush,
     AwaitLaunches,
-    /// Of one CTA, or of its cluster.
+    /// Barrier of one CTA, or of its cluster.
     Sync {
         everywhere: bool,
     },
@@ -137,7 +137,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Whether it touches global memory: a tensor or a counter.
+    /// True if it touches global memory: a tensor or a counter.
     pub fn is_global(&self) -> bool {
         match self {
             Kind::Fragment(step) => step.is_global(),
@@ -179,11 +179,11 @@ pub(super) enum FragmentStep {
     /// Ordinary stores to shared memory.
     WriteSubtile {
         area: Area,
-        /// Which subtile of the tile.
+        /// Index of the subtile in the tile.
         part: u32,
-        /// What is written.
+        /// Elements that are written.
         elements: Elements,
-        /// Whether it is multiplied by its scales.
+        /// True if it is multiplied by its scales.
         scaled: bool,
     },
     /// Ordinary loads from shared memory, added to accumulators.
@@ -191,9 +191,9 @@ pub(super) enum FragmentStep {
         area: Area,
         /// All of the subtile: the other group reads the rest.
         subtile: Area,
-        /// Which subtile of the tile.
+        /// Index of the subtile in the tile.
         part: u32,
-        /// Whether its codes have scales.
+        /// True if its codes have scales.
         scaled: bool,
     },
     /// A subtile's accumulators, into the shared memory of a CTA of the cluster.
@@ -230,7 +230,7 @@ pub(super) enum FragmentStep {
         acc: AccId,
         elements: Elements,
         part: u32,
-        /// What it is rounded to.
+        /// Type that it is rounded to.
         dtype: Dtype,
     },
     /// Ordinary loads of a vector.
@@ -238,7 +238,7 @@ pub(super) enum FragmentStep {
         acc: AccId,
         tensor: TensorId,
         column: u32,
-        /// Where its numbers are, if others write them in a launch.
+        /// Box of its numbers, if others write them in a launch.
         shared: Option<Box4>,
     },
     /// Ordinary loads of a scale of rows.
@@ -246,14 +246,14 @@ pub(super) enum FragmentStep {
         acc: AccId,
         tensor: TensorId,
         row: u32,
-        /// Where its numbers are, if others write them in a launch.
+        /// Box of its numbers, if others write them in a launch.
         shared: Option<Box4>,
     },
     /// A tile's numbers of a vector are read ahead.
     ReadAhead {
         tensor: TensorId,
         first: u32,
-        /// Where they are, if others write them in a launch.
+        /// Box of its numbers, if others write them in a launch.
         shared: Option<Box4>,
     },
     /// An ordinary load of a scale.
@@ -269,9 +269,9 @@ pub(super) enum FragmentStep {
     TakeAmax {
         tensor: TensorId,
         elements: Elements,
-        /// Which subtile of the tile.
+        /// Index of the subtile in the tile.
         part: u32,
-        /// Those of its rows that are measured, among all.
+        /// Rows that are measured, among all.
         rows: (u32, u32),
         columns: (u32, u32),
     },
@@ -281,7 +281,7 @@ pub(super) enum FragmentStep {
         part: u32,
         columns: (u32, u32),
     },
-    /// They are written to their plane.
+    /// Writes scales to their plane.
     WriteScales {
         tensor: TensorId,
         elements: Elements,
@@ -310,14 +310,14 @@ pub(super) enum FragmentStep {
     ReadBlocks {
         area: Area,
         scale: usize,
-        /// Which number of each line.
+        /// Index of the number in each line.
         number: u32,
-        /// Where in a block the tile begins, if blocks cross its edges.
+        /// Offset of the tile in a block, if blocks cross its edges.
         begin: u32,
-        /// Which share of them.
+        /// Share of the block.
         share: u32,
     },
-    /// What tensor cores summed is added to promoted sums.
+    /// Adds the sums of tensor cores to promoted sums.
     Promote {
         product: usize,
         piece: Piece,
@@ -326,7 +326,7 @@ pub(super) enum FragmentStep {
 }
 
 impl FragmentStep {
-    /// Whether it touches global memory.
+    /// True if it touches global memory.
     pub fn is_global(&self) -> bool {
         match self {
             FragmentStep::ReadVector { .. }
@@ -377,15 +377,15 @@ pub(super) struct Box4 {
     pub chunk: u32,
     pub rows: (u32, u32),
     pub columns: (u32, u32),
-    /// Its first row and column before it was clipped.
+    /// First row and column before it was clipped.
     pub origin: (u32, u32),
-    /// Where a short chunk ends that it goes beyond.
+    /// End of a short chunk that it goes beyond.
     pub spills: Option<u32>,
-    /// How the tensor's rows lie in the map.
+    /// Arrangement of the tensor's rows in the map.
     pub view: View,
-    /// Its rows in the tensor's memory, counted from its start.
+    /// Rows in the tensor's memory, counted from its start.
     pub lines: (u32, u32),
-    /// Those of its rows that exist, among all of the tensor's.
+    /// Rows that exist, among all of the tensor's.
     pub all: (u32, u32),
 }
 

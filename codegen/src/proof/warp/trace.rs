@@ -75,7 +75,7 @@ pub(super) fn lanes_apart(simulator: &Simulator<'_>, index: usize) -> Diagnostic
         .hint("`__syncwarp` between the wait and what all lanes do")
 }
 
-/// What was done before, and by whom.
+/// Description of an earlier access, and of its agent.
 fn earlier(simulator: &Simulator<'_>, before: Touch<Box4>) -> String {
     if before.step == CALLER {
         let what = simulator.box_name(&before.whereabouts);

@@ -154,8 +154,8 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Why a sum of a subtile is not what the schedule says: each of its slots once, in ascending order, and this rank's own term in
-    /// its turn if the schedule adds it there.
+    /// Reason that a sum of a subtile is not what the schedule says: each of its slots once, in ascending order, and
+    /// this rank's own term in its turn if the schedule adds it there.
     fn incomplete_sum(&self, index: usize, acc: AccId, part: u32) -> Option<&'static str> {
         let agent = &self.agents[index];
         let mut sums = agent.fragment.summed.iter();
@@ -182,7 +182,7 @@ impl Simulator<'_> {
         })
     }
 
-    /// Where the tile is of which an epilogue without a product reads subtile `part`.
+    /// Place of the tile of which an epilogue without a product reads subtile `part`.
     fn place_of_reads(&self, index: usize, epilogue: usize, part: u32) -> Place {
         let params = &self.case.pipeline.epilogues[epilogue].params;
         let (row, column) = self.case.pipeline.subtile_at(part);
@@ -297,7 +297,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether what became of products is what the schedule stores in a tensor.
+    /// True if what became of products is what the schedule stores in a tensor.
     pub(super) fn is_what_is_stored(
         &self,
         tensor: TensorId,
@@ -318,7 +318,7 @@ impl Simulator<'_> {
         (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
     }
 
-    /// Whether it is what the schedule makes an amax of.
+    /// True if it is what the schedule makes an amax of.
     pub(super) fn is_what_is_measured(
         &self,
         tensor: TensorId,
@@ -339,7 +339,7 @@ impl Simulator<'_> {
         (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
     }
 
-    /// Whether it is a value of some op, of some number for each product, sum and load.
+    /// True if it is a value of some op, of some number for each product, sum and load.
     fn is_value_at(
         &self,
         point: u32,
@@ -402,7 +402,7 @@ impl Simulator<'_> {
     }
 }
 
-/// What fills the accumulators of a kernel: some number for each product, sum and load.
+/// Numbers that fill the accumulators of a kernel: one for each product, sum and load.
 struct Filled(HashMap<AccId, [f64; 3]>);
 
 impl Filled {

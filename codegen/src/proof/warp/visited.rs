@@ -57,7 +57,8 @@ pub(super) fn left_out(
     })
 }
 
-/// What ranks do if every loop visits all items: what any sizes would select. None where selections keep ranks in bounds.
+/// Ops of ranks if every loop visits all items: what any sizes would select. None where selections keep ranks in
+/// bounds.
 fn with_all_items(kernel: &Kernel, shape: &Shape) -> Option<BTreeSet<OpId>> {
     let mut whole = kernel.clone();
     for role in &mut whole.roles {
@@ -72,10 +73,10 @@ fn ops<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> BTreeSet<OpId> {
     steps.map(|step| step.op).collect()
 }
 
-/// What one item does.
+/// Ops of one item.
 struct Body {
     ops: Vec<OpId>,
-    /// Where its loop is, if that selects some of the items.
+    /// Place of its loop, if that selects some of the items.
     selected_at: Option<Loc>,
 }
 

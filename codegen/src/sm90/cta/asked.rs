@@ -21,15 +21,15 @@ pub(super) struct Dot {
     pub at: Loc,
 }
 
-/// What the rules are asked about: one loop of a kernel's GEMM, before anything is decided.
+/// Subject of the rules: one loop of a kernel's GEMM, before anything is decided.
 pub(super) struct Asked<'a> {
     pub kernel: &'a Kernel,
     pub kind: GemmKind,
-    /// Its first product, or its first store if it multiplies nothing.
+    /// Place of its first product, or of its first store if it multiplies nothing.
     pub at: Loc,
     pub items: Var,
     pub partition: PartitionId,
-    /// Whether it visits some of its items only.
+    /// True if it visits some of its items only.
     pub selects: bool,
     pub wgmma: Wgmma,
     pub dtype: Dtype,
@@ -37,15 +37,15 @@ pub(super) struct Asked<'a> {
     pub ways: Vec<Vec<Dot>>,
     /// The most that one of them has, each once.
     pub products: Vec<[TensorId; 2]>,
-    /// What its items store, and read beside their products.
+    /// Stores of its items, and reads beside their products.
     pub item: Item,
-    /// What the items of all loops do.
+    /// Results of the items of all loops.
     pub results: Results,
-    /// Where nothing is multiplied: subtiles of a stage, one of each stored tile that an item reads.
+    /// Places of a stage where nothing is multiplied: subtiles, one of each stored tile that an item reads.
     pub places: u32,
 }
 
-/// Where the items of a loop store, and read beside their products.
+/// Stores of a loop's items, and reads beside their products.
 #[derive(Default)]
 pub(super) struct Item {
     /// Tensors of which tiles are stored or read, and where first.
@@ -138,12 +138,12 @@ impl Asked<'_> {
         format!("tiles of {}x{}", tile.rows, tile.columns)
     }
 
-    /// Whether CTAs load for themselves alone, and signal nobody.
+    /// True if CTAs load for themselves alone, and signal nobody.
     pub fn alone(&self) -> bool {
         self.kind.ctas() == 1 && self.kernel.counters.is_empty()
     }
 
-    /// What threads need registers for.
+    /// Purposes for which threads need registers.
     pub fn company(&self) -> Company {
         let GemmKind { cluster, split, .. } = self.kind;
         if self.alone() && !self.results.computed && self.results.widest == 2 {
@@ -177,7 +177,7 @@ impl Asked<'_> {
         (staged, products)
     }
 
-    /// Whether the same instructions compute all products: they share the operand on the M side, and those on the N side lie
+    /// True if the same instructions compute all products: they share the operand on the M side, and those on the N side lie
     /// one behind the other without a gap.
     fn joined(&self, products: &[Product]) -> bool {
         let (m, n) = if self.wgmma.swapped() { (1, 0) } else { (0, 1) };
@@ -245,7 +245,7 @@ impl Asked<'_> {
         one.mode == two.mode && (one.tile == two.tile || rows_on_m)
     }
 
-    /// What the loop needs together with those of `all` that pass through the same stages and subtiles.
+    /// Needs of the loop together with those of `all` that pass through the same stages and subtiles.
     pub fn needs_with(&self, all: &[Asked<'_>]) -> Needs {
         let together = all.iter().filter(|other| self.passes_with(other));
         let together: Vec<&Asked<'_>> = together.collect();
@@ -307,7 +307,7 @@ impl Asked<'_> {
         Needs { stage, ..needs }
     }
 
-    /// How its tiles are computed, with subtiles of that many columns, and of that many rows if it has as many.
+    /// Tiling with subtiles of that many columns, and of that many rows if it has as many.
     pub fn tiling(&self, of_all: Subtile) -> Tiling {
         let (staged, products) = self.stages();
         let subtile = Subtile {
@@ -337,7 +337,7 @@ impl Asked<'_> {
     }
 }
 
-/// What two numbers are multiples of.
+/// Greatest common divisor.
 const fn common(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { common(b, a % b) }
 }
@@ -373,7 +373,8 @@ pub(crate) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
     each.flatten().collect()
 }
 
-/// Where items that multiply nothing first store, and the type of the first tile of 16-bit elements that they read or write.
+/// Place of the first store of items that multiply nothing, and the type of the first tile of 16-bit elements that
+/// they read or write.
 pub(super) fn first_store(kernel: &Kernel, body: &[Op]) -> Option<(Loc, Option<Dtype>)> {
     let (mut at, mut element) = (None, None);
     visit_ops(body, &mut |op| {
@@ -398,12 +399,12 @@ pub(super) fn first_store(kernel: &Kernel, body: &[Op]) -> Option<(Loc, Option<D
     at.map(|at| (at, element))
 }
 
-/// Whether CTAs of a role that moves data compute what they store.
+/// True if CTAs of a role that moves data compute what they store.
 pub(crate) fn computes(role: &Role) -> bool {
     matches!(role.kind, RoleKind::Comm { .. }) && multiplies_or_stores(&role.body)
 }
 
-/// What a role that moves data does before it computes, and what from there on.
+/// Blocks of a role that moves data before it computes, and those from there on.
 pub(crate) fn moves_and_sums(body: &[Block]) -> (&[Block], &[Block]) {
     let stores = |block: &Block| multiplies_or_stores(std::slice::from_ref(block));
     let first = body.iter().position(stores).unwrap_or(body.len());
@@ -434,7 +435,7 @@ fn multiplies_or_stores(body: &[Block]) -> bool {
     found
 }
 
-/// Whether some item that multiplies then waits for a tile that it reads beside the product, or for what peers send when they
+/// True if some item that multiplies then waits for a tile that it reads beside the product, or for what peers send when they
 /// were told of it.
 pub(super) fn takes_tiles_between_products(kernel: &Kernel) -> bool {
     let mut found = false;
@@ -512,7 +513,7 @@ pub(super) fn ways(kernel: &Kernel, body: &[Op]) -> Vec<Vec<Dot>> {
     go(kernel, body, vec![Vec::new()])
 }
 
-/// What a way multiplies, each product once.
+/// Products of a way, each once.
 pub(super) fn distinct(way: &[Dot]) -> Vec<[TensorId; 2]> {
     let mut products = Vec::new();
     for dot in way {

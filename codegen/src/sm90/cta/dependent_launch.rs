@@ -13,7 +13,7 @@ use crate::kernel::{Kernel, RoleKind};
 /// that the launch before left idle, beside its own in the same pairs of SMs, instead of those it leaves.
 const PAYS_FROM: (u32, u32) = (4, 5);
 
-/// Whether a kernel may be a dependent launch: it has no counters, and no role that moves data between ranks.
+/// True if a kernel may be a dependent launch: it has no counters, and no role that moves data between ranks.
 pub fn possible(kernel: &Kernel) -> bool {
     let alone = |kind| match kind {
         RoleKind::Gemm(_) => true,
@@ -22,7 +22,7 @@ pub fn possible(kernel: &Kernel) -> bool {
     kernel.counters.is_empty() && kernel.roles.iter().all(|role| alone(role.kind))
 }
 
-/// Whether a launch of so many CTAs on a GPU of so many SMs is faster for it.
+/// True if a launch of so many CTAs on a GPU of so many SMs is faster for it.
 pub const fn pays(ctas: u32, sms: u32) -> bool {
     ctas * PAYS_FROM.1 >= sms * PAYS_FROM.0
 }

@@ -8,7 +8,7 @@ use crate::encoding::BLOCK;
 use crate::program::TensorId;
 use crate::tiling::Tiling;
 
-/// What to do about tiles whose rows are divided among lanes.
+/// Advice on tiles whose rows are divided among lanes.
 const NOT_SWAPPED: &str = "a multiple of 64 rows: other tiles are multiplied with their sides swapped, and the scales of a row are in no warp";
 
 /// The lanes of a quad have a row of a block: where a tile is swapped, its columns are on the side that warps divide.
@@ -72,7 +72,7 @@ pub(super) fn bytes_beside_scales(asked: &Asked<'_>, tiling: &Tiling) -> Option<
     Some(refuse(*at, message, hint))
 }
 
-/// What a subtile becomes is in registers beside the accumulators, where it is more than a product.
+/// Refuses subtiles whose result in registers beside the accumulators is more than a product.
 pub(super) fn registers_beside_scales(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.made.filter(|_| asked.results.computed)?;
     let wgmma = asked.wgmma;

@@ -44,7 +44,7 @@ pub const STAGING_COLUMNS: u32 = 64;
 /// Rows of a box of TMA, at most.
 pub(super) const MOST_BOX_ROWS: u32 = 256;
 
-/// What a warp does.
+/// Work of a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Loads operands and stored tiles; on CTAs that move data it fetches first.
@@ -57,12 +57,12 @@ pub enum Role {
     Multiply,
 }
 
-/// Who runs a role.
+/// Warps that run a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunBy {
     /// One elected thread of a warp of the first warpgroup.
     Thread {
-        /// Which warp.
+        /// Index of the warp.
         warp: u32,
     },
     /// One elected thread in each of two warps of the first warpgroup: one for each warpgroup that multiplies.
@@ -77,15 +77,15 @@ pub enum RunBy {
 /// A role of a CTA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Warp {
-    /// What it does.
+    /// Work of the warps.
     pub role: Role,
-    /// Who runs it.
+    /// Warps that run the role.
     pub run_by: RunBy,
     /// Registers that each of its threads has.
     pub registers: u32,
 }
 
-/// How a CTA computes a kernel's tiles.
+/// Computation of a kernel's tiles by a CTA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cta {
     cluster: (u32, u32),
@@ -97,23 +97,23 @@ pub struct Cta {
     bytes: u32,
 }
 
-/// What is decided about a kernel's tiles, and what is in the way. It is decided once and kept with the kernel.
+/// Decision about a kernel's tiles, and what is in the way. It is made once and kept with the kernel.
 #[derive(Clone, Debug)]
 pub struct Decision {
     cta: Option<Cta>,
-    /// Why its tiles do not fit the architecture.
+    /// Reasons that its tiles do not fit the architecture.
     misfits: Vec<Diagnostic>,
-    /// Why this version has no pipeline for it.
+    /// Reasons that this version has no pipeline for it.
     missing: Vec<Diagnostic>,
 }
 
-/// What the plans and the pipeline of a kernel read: how its tiles are computed.
+/// Decision that the plans and the pipeline of a kernel read: how its tiles are computed.
 impl Subject for Kernel {
     type Decided = Decision;
 }
 
 impl Decision {
-    /// How a CTA computes the tiles, or moves what there is to move; `None` where no CTA does either.
+    /// CTA that computes the tiles, or moves what there is to move; `None` where no CTA does either.
     ///
     /// # Errors
     /// What does not fit the architecture, each with its statement: such a kernel has no plan.
@@ -121,7 +121,7 @@ impl Decision {
         Diagnostics::check(self.misfits.clone(), self.cta.as_ref())
     }
 
-    /// The same of a kernel that this version has a pipeline for.
+    /// CTA of a kernel that this version has a pipeline for.
     ///
     /// # Errors
     /// What there is no pipeline for, or what does not fit.
@@ -225,12 +225,12 @@ pub fn decide(kernel: &Kernel) -> Decision {
     }
 }
 
-/// Whether items have a product, whichever way they go.
+/// True if items have a product, whichever way they go.
 fn multiplies(kernel: &Kernel, body: &[Op]) -> bool {
     ways(kernel, body).iter().any(|way| !way.is_empty())
 }
 
-/// Whether warpgroups have tiles of their own, by turns.
+/// True if warpgroups have tiles of their own, by turns.
 fn alternates(asked: &[Asked<'_>]) -> bool {
     asked.iter().any(|one| one.wgmma.mode == Mode::PingPong)
 }
@@ -244,7 +244,7 @@ fn in_sequence(body: &[Block]) -> Vec<Loop<'_>> {
     each.flat_map(loops).collect()
 }
 
-/// What each loop that multiplies asks for.
+/// Subjects of the rules: each loop that multiplies.
 fn all_asked<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
@@ -290,7 +290,7 @@ fn all_asked<'a>(
     all
 }
 
-/// What each loop asks for that stores and multiplies nothing.
+/// Subjects of the rules: each loop that stores and multiplies nothing.
 fn of_stores<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
@@ -480,7 +480,7 @@ impl Cta {
         }
     }
 
-    /// Who multiplies a tile.
+    /// Warpgroups that multiply a tile.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
@@ -512,34 +512,34 @@ impl Cta {
         self.region("stage").map_or(0, |stages| stages.slots)
     }
 
-    /// When the places of subtiles of results are their own, if there are any.
+    /// Lifetime of the places of subtiles of results, if there are any.
     fn subtiles(&self) -> Option<Lifetime> {
         self.region("subtile").map(|subtiles| subtiles.lifetime)
     }
 
-    /// Whether the warpgroups that share a tile stagger its epilogues.
+    /// True if the warpgroups that share a tile stagger its epilogues.
     pub fn staggered(&self) -> bool {
         self.subtiles() == Some(Lifetime::Staggered)
     }
 
-    /// Whether partials and subtiles lie where the stages are (aliased shared memory).
+    /// True if partials and subtiles lie where the stages are (aliased shared memory).
     pub fn aliased(&self) -> bool {
         self.subtiles() == Some(Lifetime::Epilogue)
     }
 
-    /// Whether warpgroups that multiply have an order barrier, and subtiles of their own: of tiles of their own (ping-pong), or
+    /// True if warpgroups that multiply have an order barrier, and subtiles of their own: of tiles of their own (ping-pong), or
     /// of their halves (staggered epilogues).
     pub fn ordered(&self) -> bool {
         self.region("subtile")
             .is_some_and(|subtiles| subtiles.sets > 1)
     }
 
-    /// Whether it computes tiles: otherwise it only moves data, and has no warps but those that do.
+    /// True if it computes tiles: otherwise it only moves data, and has no warps but those that do.
     pub const fn computes(&self) -> bool {
         !self.tilings.is_empty()
     }
 
-    /// Whether launches may come before the one before them on the stream has ended (programmatic dependent launch).
+    /// True if launches may come before the one before them on the stream has ended (programmatic dependent launch).
     pub const fn dependent_launch(&self) -> bool {
         self.dependent_launch
     }
@@ -559,8 +559,8 @@ impl Cta {
         &self.tilings
     }
 
-    /// Which of them is that of a loop over items of a partition, by the loop's variable. Where nothing is multiplied, the first
-    /// whose tiles have the shape of those items.
+    /// Index of the tiling of a loop over items of a partition, by the loop's variable. Where nothing is multiplied,
+    /// the first whose tiles have the shape of those items.
     pub fn tiling_of(&self, kernel: &Kernel, items: Var, partition: PartitionId) -> usize {
         let of_loop = |tiling: &Tiling| tiling.items() == items;
         let alike = |tiling: &Tiling| kernel.partitions[partition.index()].is_tile(tiling.tile());

@@ -10,7 +10,7 @@ use crate::program::Side;
 use crate::tiling::{Promotion, Room, StagedScale};
 
 impl Asked<'_> {
-    /// Whether what tensor cores sum of a step is added to promoted sums.
+    /// True if what tensor cores sum of a step is added to promoted sums.
     pub fn promotes(&self) -> bool {
         self.dtype.is_fp8() && !self.products.is_empty() && self.kernel.variant.promotes()
     }
@@ -54,7 +54,8 @@ impl Asked<'_> {
         }
     }
 
-    /// In which pieces a step is multiplied, if its sums are promoted and registers are left for what tensor cores sum of it.
+    /// Pieces in which a step is multiplied, if its sums are promoted and registers are left for what tensor cores
+    /// sum of it.
     pub fn promotion(&self) -> Option<Promotion> {
         let left = |all: u32| all.checked_sub(self.wgmma.accumulators());
         let [any, whole] = self.registers_to_promote().map(left);

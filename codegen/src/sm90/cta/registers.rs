@@ -5,7 +5,7 @@ use super::wgmma::{MOST_ACCUMULATORS, Mode, PARTIAL_BOX_ROWS, Wgmma};
 /// Accumulators of a thread from which the others have few registers: the loading thread 24.
 const MANY_ACCUMULATORS: u32 = 160;
 
-/// What a thread needs registers for beside a tile's accumulators.
+/// Purposes for which a thread needs registers beside a tile's accumulators.
 #[derive(Clone, Copy)]
 pub(super) enum Company {
     /// A product that is stored as it is, by a CTA alone.
@@ -20,7 +20,7 @@ pub(super) enum Company {
     Much,
 }
 
-/// Whether accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
+/// True if accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
 pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
     let most = match (wgmma.blocks(), wgmma.mode, company) {
         (0 | 1, ..) => 128,
@@ -39,17 +39,17 @@ pub(super) const fn registers_to_promote(sums: bool) -> u32 {
     if sums { 160 } else { 192 }
 }
 
-/// The same of a CTA alone, for pieces that have all of the N side, where a subtile takes few registers to store: a product
-/// as it is, or what is computed in 16 bits. In FP8 it spills.
+/// Registers of a CTA alone, for pieces that have all of the N side, where a subtile takes few registers to store: a
+/// product as it is, or what is computed in 16 bits. In FP8 it spills.
 pub(super) const REGISTERS_TO_PROMOTE_WHOLE: u32 = 208;
 
-/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
+/// True if the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
 /// beside more accumulators it would spill (256x176 in partial boxes, 200x256 in blocks).
 pub(super) const fn leaves_out(accumulators: u32) -> bool {
     accumulators <= MANY_ACCUMULATORS
 }
 
-/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`PARTIAL_BOX_ROWS`]: what each of
+/// True if a box of so many rows of an operand that is K-major may be loaded in parts of [`PARTIAL_BOX_ROWS`]: what each of
 /// several CTAs loads of a tile is whole ones.
 pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
     let whole = ctas == 1 || rows.is_multiple_of(PARTIAL_BOX_ROWS);

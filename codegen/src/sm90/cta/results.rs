@@ -6,8 +6,8 @@ use crate::kernel::{Kernel, Op, OpKind, Purpose, RoleKind, visit, visit_ops};
 use crate::program::{Side, StoreMode};
 use crate::value::Value;
 
-/// What the items of all roles that compute store, and read beside the operands of their products. All loops use the same
-/// subtiles.
+/// Stores of the items of all roles that compute, and reads beside the operands of their products. All loops use the
+/// same subtiles.
 pub(super) fn results(kernel: &Kernel) -> Results {
     let mut results = Results {
         widest: 1,
@@ -111,9 +111,9 @@ fn vectors(kernel: &Kernel, body: &[Op]) -> Read {
     read
 }
 
-/// Where a sum over ranks is, if an item has one beside a product. It is apart where it has an own term in its order, the item has
-/// several products, stores something else than functions of all of the sum, or announces the product before it waits for what
-/// it adds.
+/// Place of a sum over ranks, if an item has one beside a product. It is apart where it has an own term in its order,
+/// the item has several products, stores something else than functions of all of the sum, or announces the product
+/// before it waits for what it adds.
 fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     let (mut products, mut terms, mut stored) = (0, Vec::new(), Vec::new());
     let (mut added, mut owns) = (false, false);
@@ -158,7 +158,7 @@ fn sums(kernel: &Kernel, body: &[Op]) -> Sums {
     }
 }
 
-/// Whether an item announces its product before it waits for what it adds.
+/// True if an item announces its product before it waits for what it adds.
 fn announces(kernel: &Kernel, body: &[Op]) -> bool {
     let (mut signalled, mut waited) = (false, false);
     visit_ops(body, &mut |op| match &op.kind {

@@ -19,10 +19,10 @@ use crate::shape::Geometry;
 use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
 
-/// How far a kernel is to get.
+/// Level that a kernel is to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Level {
-    /// Its tiles fit the architecture.
+    /// The tiles fit the architecture.
     Fits,
     /// This version has a pipeline for what each of its loops multiplies.
     Multiplies,
@@ -34,9 +34,9 @@ pub(super) enum Level {
 struct Rule {
     /// From which level on it is looked at.
     level: Level,
-    /// Whether nothing after it means anything where it finds something.
+    /// True if nothing after it means anything where it finds something.
     last: bool,
-    /// What is wrong.
+    /// Findings of the rule.
     finds: fn(&Asked<'_>) -> Vec<Diagnostic>,
 }
 
@@ -81,7 +81,7 @@ const RULES: [Rule; 19] = [
     runs(false, splits),
 ];
 
-/// What comes after the division of shared memory: of what an item stores, and reads beside its product.
+/// Rules after the division of shared memory: about what an item stores, and reads beside its product.
 const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
     shared_with_inputs,
     alone_with_inputs,
@@ -95,13 +95,14 @@ const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 10] = [
     partial_sums,
 ];
 
-/// What the rules for items find.
+/// Findings of the rules for items.
 pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     let found = ITEMS.iter().filter_map(|rule| rule(asked, tiling));
     found.chain(split_with_sums(asked)).collect()
 }
 
-/// What the rules find for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through the same stages.
+/// Findings of the rules for items that multiply nothing, of a GEMM's loop beside others: their tiles pass through
+/// the same stages.
 pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     let found = [
         stored_by_rows(asked),
@@ -115,7 +116,7 @@ pub(super) fn of_stores(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     }
 }
 
-/// What the rules of a level find, and whether what comes after them means anything.
+/// Adds the findings of a level's rules. True if what comes after them means anything.
 pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
     for rule in RULES.iter().filter(|rule| rule.level == level) {
         let new = (rule.finds)(asked);
@@ -128,7 +129,7 @@ pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>)
     true
 }
 
-/// What this version has no pipeline for, whatever its tiles.
+/// Findings that this version has no pipeline for, whatever its tiles.
 pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if kernel.variant.arch != Arch::Sm90 {
@@ -283,7 +284,7 @@ fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
     refused.into_iter().collect()
 }
 
-/// Why two types are not multiplied by each other.
+/// Reason that two types are not multiplied by each other.
 const fn unlike(a: Dtype, b: Dtype) -> Option<&'static str> {
     match (a, b) {
         (Dtype::Bf16, Dtype::Bf16)
@@ -371,7 +372,8 @@ fn stored_tile(asked: &Asked<'_>) -> &'static str {
     }
 }
 
-/// That warpgroups take tiles by turns, in words: as the author asked, or because a tile has work for one of them only.
+/// Description of warpgroups that take tiles by turns: as the author asked, or because a tile has work for one of
+/// them only.
 fn by_turns(asked: &Asked<'_>) -> String {
     match asked.kind.ping_pong {
         true => "with tiles in ping-pong".into(),
@@ -379,7 +381,7 @@ fn by_turns(asked: &Asked<'_>) -> String {
     }
 }
 
-/// Which tiles may have stored ones beside them.
+/// Description of the tiles that may have stored ones beside them.
 fn cooperative(asked: &Asked<'_>) -> &'static str {
     match asked.kind.ping_pong {
         true => "no `ping_pong`: warpgroups that take tiles by turns cannot read a stored tile",
@@ -442,7 +444,7 @@ fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
     })
 }
 
-/// What CTAs that move data cannot compute.
+/// Findings in what CTAs that move data compute.
 pub(super) fn of_role(kernel: &Kernel, role: &Role) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     visit(moves_and_sums(&role.body).1, &mut |op| {
@@ -456,7 +458,7 @@ pub(super) fn of_role(kernel: &Kernel, role: &Role) -> Vec<Diagnostic> {
     found
 }
 
-/// What a loop of such CTAs must have in common with one of the GEMM, through whose stages and subtiles its tiles pass.
+/// Findings in a loop of such CTAs, whose tiles pass through the stages and subtiles of one of the GEMM.
 pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> {
     let Some(first) = tilings.first() else {
         return Vec::new();
@@ -485,8 +487,8 @@ pub(super) fn of_sums(asked: &Asked<'_>, tilings: &[Tiling]) -> Vec<Diagnostic> 
     found
 }
 
-/// What keeps the launches of a shape from the GPU: clusters that it cannot place, and fewer K steps than CTAs that share them
-/// (each has one).
+/// Findings that keep the launches of a shape from the GPU: clusters that it cannot place, and fewer K steps than
+/// CTAs that share them (each has one).
 pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for role in &kernel.roles {
@@ -533,7 +535,7 @@ fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
     fits.next().map(|other| other.tile)
 }
 
-/// What keeps a tile from having a pipeline: a hint at those that have.
+/// Hint at tiles that have a pipeline, where this one has no room.
 fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
     if wgmma.swapped() {
         let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \

@@ -66,7 +66,7 @@ pub(super) fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
     found
 }
 
-/// What a cluster computes together is not selected tile by tile.
+/// Refuses a selection of tiles that a cluster computes together.
 pub(super) fn some_in_cluster(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (down, across) = asked.kind.cluster;
     if !asked.selects || down.saturating_mul(across) <= 1 {

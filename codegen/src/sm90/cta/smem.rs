@@ -9,21 +9,21 @@ use crate::tiling::{Subtile, Tile};
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// What a slot is called: `stage`, `subtile`, `split_partial`, `staging`, `spare_staging`.
+    /// Name of a slot: `stage`, `subtile`, `split_partial`, `staging`, `spare_staging`.
     pub name: &'static str,
     /// Bytes of a slot.
     pub bytes: u32,
-    /// How many slots a set has.
+    /// Slots of a set.
     pub slots: u32,
-    /// How many sets: one, or one a consumer.
+    /// Number of sets: one, or one a consumer.
     pub sets: u32,
-    /// Where it starts.
+    /// Offset of the region, in bytes.
     pub at: u32,
-    /// When its places are its own.
+    /// Time in which its places are its own.
     pub lifetime: Lifetime,
 }
 
-/// When a region's places are its own.
+/// Time in which a region's places are its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
     /// All the time.
@@ -50,7 +50,7 @@ impl Region {
         }
     }
 
-    /// Where it ends.
+    /// End of the region, in bytes.
     pub const fn end(&self) -> u32 {
         self.at + self.places() * self.bytes
     }
@@ -65,7 +65,7 @@ pub(super) struct Division {
     pub subtiles: u32,
     /// A subtile.
     pub subtile: Subtile,
-    /// When their places are theirs.
+    /// Time in which their places are theirs.
     pub lifetime: Lifetime,
     /// Bytes in all, barriers included.
     pub bytes: u32,
@@ -97,11 +97,11 @@ pub(super) fn staging_alone(bytes: u32, room: u32) -> Region {
     }
 }
 
-/// What does not fit, and what would.
+/// Misfit, and what would fit.
 pub(super) type Refusal = (String, String);
 
 impl Needs {
-    /// Whether partials and subtiles lie where the stages are: those are idle then, since a CTA whose steps are shared waits
+    /// True if partials and subtiles lie where the stages are: those are idle then, since a CTA whose steps are shared waits
     /// for the others at the end of each tile. In ping-pong, stages have steps of the other warpgroup's tile meanwhile; and
     /// a stored tile comes through them. Small stages are enough without: the wait costs more than they bring.
     const fn aliased(&self) -> bool {

@@ -5,12 +5,12 @@ use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
 use crate::encoding::BLOCK;
 use crate::tiling::{Subtile, Tile};
 
-/// What a kernel's tiles need shared memory for, over all of its loops: they pass through the same stages.
+/// Needs of a kernel's tiles for shared memory, over all of its loops: they pass through the same stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Needs {
     /// The largest tile, and who multiplies it.
     pub wgmma: Wgmma,
-    /// What the columns of every loop's tiles are multiples of, and those of a subtile divide.
+    /// Number that the columns of every loop's tiles are multiples of, and those of a subtile divide.
     pub columns: u32,
     /// Bytes of a stage: of a step's operands, or of the stored tiles that are read where nothing is multiplied.
     pub stage: u32,
@@ -18,19 +18,20 @@ pub(super) struct Needs {
     pub element: u32,
     /// CTAs that split the K of a tile, and send each other their partials of its subtiles.
     pub split: u32,
-    /// What leaves a tile, and what is read beside its product.
+    /// Tiles that are stored, and those that are read beside the product.
     pub results: Results,
-    /// Whether CTAs load for themselves alone, and signal nobody.
+    /// True if CTAs load for themselves alone, and signal nobody.
     pub alone: bool,
-    /// Whether sums are promoted.
+    /// True if sums are promoted.
     pub promoted: bool,
     /// Bytes of a stage for scales of its operands' blocks.
     pub scales: u32,
-    /// How much of the N side a subtile may have beside a sum that is apart: [`Needs::most_apart`] of every loop.
+    /// Elements of the N side that a subtile may have beside a sum that is apart: [`Needs::most_apart`] of every
+    /// loop.
     pub apart: u32,
 }
 
-/// What the items of a kernel store, and read beside the operands of their products.
+/// Stores of the items of a kernel, and reads beside the operands of their products.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Results {
     /// Bytes of the widest element that is stored, or read in subtiles.
@@ -46,27 +47,27 @@ pub(super) struct Results {
     pub vectors: [u32; 2],
     /// Scales that are one number, likewise.
     pub numbers: u32,
-    /// Whether an item whose sum is apart announces its product before it waits: what it sends is in registers, too.
+    /// True if an item whose sum is apart announces its product before it waits: what it sends is in registers, too.
     pub announced: bool,
-    /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
+    /// True if there is more than products that are stored as they are: then what a subtile becomes is in registers beside
     /// accumulators.
     pub computed: bool,
-    /// Whether FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
+    /// True if FP8 is stored: lanes exchange their codes while what is read beside a product is in registers.
     pub bytes: bool,
-    /// Whether amaxes are made of what is stored: then it is in registers before its scale, too.
+    /// True if amaxes are made of what is stored: then it is in registers before its scale, too.
     pub measured: bool,
-    /// Whether scales of 1×128 are made of what is stored: then a subtile has whole blocks.
+    /// True if scales of 1×128 are made of what is stored: then a subtile has whole blocks.
     pub made: bool,
 }
 
-/// Where a sum over ranks is, in items that have a product.
+/// Place of a sum over ranks, in items that have a product.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Sums {
     /// There is none.
     None,
-    /// It is added to the accumulators, to a stored tile in a register, or where it is stored.
+    /// Added to the accumulators, to a stored tile in a register, or where it is stored.
     Added,
-    /// It has registers of its own.
+    /// In registers of its own.
     Apart,
 }
 
@@ -82,7 +83,7 @@ const MOST_N: u32 = 256;
 /// Registers of a thread for accumulators and for what a subtile of them becomes.
 pub(super) const VALUES: u32 = 192;
 
-/// Whether a subtile of so many columns has whole lines of FP8, and a thread registers for them and the stored tiles that they are
+/// True if a subtile of so many columns has whole lines of FP8, and a thread registers for them and the stored tiles that they are
 /// made of. Measured: of two, 128x256 by 64 columns takes 224 and spills, as 256x96 by 32 does with an amax; of one, 256x128 by
 /// 64 does not.
 pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32, measured: bool) -> bool {
@@ -91,7 +92,7 @@ pub(super) fn fits_codes(wgmma: Wgmma, columns: u32, inputs: u32, measured: bool
 }
 
 impl Needs {
-    /// Whether each warpgroup has tiles of its own.
+    /// True if each warpgroup has tiles of its own.
     pub const fn ping_pong(&self) -> bool {
         matches!(self.wgmma.mode, Mode::PingPong)
     }
@@ -101,13 +102,13 @@ impl Needs {
         CONSUMERS / self.wgmma.mode.warpgroups()
     }
 
-    /// How many of a subtile a tile has.
+    /// Number of subtiles of a tile.
     pub const fn whole(&self, subtile: Subtile) -> u32 {
         let Tile { rows, columns, .. } = self.wgmma.tile;
         rows / subtile.rows * (columns / subtile.columns)
     }
 
-    /// What leaves together: a part of the tile's N side.
+    /// Part of a tile's N side that is stored together.
     pub fn subtile(&self) -> Subtile {
         let Tile { rows, columns, .. } = self.wgmma.tile;
         if self.wgmma.swapped() {
@@ -193,13 +194,14 @@ impl Needs {
         }
     }
 
-    /// How much of the N side a subtile of this loop may have: a thread has registers for its part of a sum that is apart, for what
-    /// becomes of it, for two or more stored tiles beside it, and for its numbers of each vector, two of a block's M side or a
-    /// quarter of the N side. A scale that is one number counts as a vector along the N side: the compiler holds some of what it
-    /// multiplied. Measured: with scales of rows, 256x128 by 32 columns takes 204 and spills, and 144x256 by 24 rows 200; without,
-    /// 208x128 by 104 rows 208. With one scale for all, 128x256 by 64 columns spills 296 bytes. With scales of rows or one, swapped
-    /// tiles spill 12 to 168 bytes where two sets fit, and none where three do. Where an item sends what it scaled before it adds,
-    /// 128x256 by 32 columns of f32 spills 8 bytes, and 256x128 by 16 none. With two stored tiles, 256x128 by 32 columns spills 12
+    /// Most elements of the N side of a subtile of this loop: a thread has registers for its part of a sum that is
+    /// apart, for what becomes of it, for two or more stored tiles beside it, and for its numbers of each vector, two
+    /// of a block's M side or a quarter of the N side. A scale that is one number counts as a vector along the N
+    /// side: the compiler holds some of what it multiplied. Measured: with scales of rows, 256x128 by 32 columns
+    /// takes 204 and spills, and 144x256 by 24 rows 200; without, 208x128 by 104 rows 208. With one scale for all,
+    /// 128x256 by 64 columns spills 296 bytes. With scales of rows or one, swapped tiles spill 12 to 168 bytes where
+    /// two sets fit, and none where three do. Where an item sends what it scaled before it adds, 128x256 by 32
+    /// columns of f32 spills 8 bytes, and 256x128 by 16 none. With two stored tiles, 256x128 by 32 columns spills 12
     /// bytes.
     pub fn most_apart(&self) -> u32 {
         if self.results.sums != Sums::Apart {
@@ -233,7 +235,7 @@ impl Needs {
         operands.map(each).iter().sum()
     }
 
-    /// What part of a tile a subtile is, in words.
+    /// Description of a subtile as a part of a tile.
     pub fn part(&self, subtile: Subtile) -> String {
         if self.wgmma.swapped() {
             format!("{} rows", subtile.rows)

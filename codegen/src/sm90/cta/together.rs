@@ -6,7 +6,7 @@ use super::wgmma::Mode;
 use crate::diag::Diagnostic;
 use crate::kernel::Op;
 
-/// What the loops of a pipeline must have in common with its first.
+/// Refuses loops that do not have in common with the first what a pipeline needs.
 pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
     let Some((first, others)) = loops.split_first() else {
         return Vec::new();
@@ -17,7 +17,7 @@ pub(super) fn of_loops(loops: &[Asked<'_>]) -> Vec<Diagnostic> {
     found.flatten().collect()
 }
 
-/// Whether tiles of a loop cannot pass through what those of the first do.
+/// Refuses tiles of a loop that cannot pass through what those of the first do.
 fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
     if other.passes_with(first) {
         return None;
@@ -39,7 +39,7 @@ fn unlike_tiles(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
     Some(refuse(other.at, message, hint))
 }
 
-/// How a loop differs from the first in what their warps and their stages share.
+/// Refuses a loop that differs from the first in what their warps and their stages share.
 fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
     let depth = |asked: &Asked<'_>| {
         let [x, _] = *asked.products.first()?;
@@ -74,7 +74,7 @@ fn unlike(first: &Asked<'_>, other: &Asked<'_>) -> Option<Diagnostic> {
     None
 }
 
-/// Whether the operands of one of two loops have room where those of the other are: they have as many of the tile's rows.
+/// True if the operands of one of two loops have room where those of the other are: they have as many of the tile's rows.
 fn within(one: &Asked<'_>, other: &Asked<'_>) -> bool {
     let of_rows = |asked: &Asked<'_>| {
         let (staged, _) = asked.stages();

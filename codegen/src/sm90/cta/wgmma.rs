@@ -9,8 +9,8 @@ use crate::dtype::Dtype;
 use crate::kernel::GemmKind;
 use crate::tiling::Tile;
 
-/// What one multiply of a warpgroup has on its M side, and a block of an operand that is MN-major: one 128-byte swizzle atom
-/// of 16-bit elements.
+/// Rows of one multiply of a warpgroup on its M side, and of a block of an operand that is MN-major: one 128-byte
+/// swizzle atom of 16-bit elements.
 pub const BLOCK_ROWS: u32 = 64;
 /// Depth of one multiply: 32 bytes of either operand.
 pub const fn instruction_k(element: Dtype) -> u32 {
@@ -18,7 +18,7 @@ pub const fn instruction_k(element: Dtype) -> u32 {
 }
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
-/// What the N side is a multiple of: rows of an atom of every swizzle.
+/// Number that the N side is a multiple of: rows of an atom of every swizzle.
 pub(super) const ATOM_ROWS: u32 = 8;
 /// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
 /// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in partial boxes of 8, nine in its last tiles, was
@@ -29,12 +29,12 @@ pub(super) const MOST_ACCUMULATORS: u32 = 200;
 /// Either side, at most: a box of TMA has no more rows, and the instruction's N side no more.
 pub(super) const MOST: u32 = 256;
 
-/// Who multiplies a tile.
+/// Warpgroups that multiply a tile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// All warpgroups that multiply share it: half of its M side each.
     Cooperative,
-    /// They work in ping-pong: one rounds and hands over its tile while the other one multiplies.
+    /// The warpgroups work in ping-pong: one rounds and hands over its tile while the other one multiplies.
     PingPong,
 }
 
@@ -55,7 +55,7 @@ pub struct Wgmma {
     pub tile: Tile,
     /// Products of it that are accumulated at once.
     pub products: u32,
-    /// Whether warpgroups share it.
+    /// Mode in which warpgroups share it.
     pub mode: Mode,
 }
 
@@ -83,12 +83,12 @@ impl Wgmma {
         }
     }
 
-    /// Whether the tile's columns are on the instruction's M side, and its rows on the N side.
+    /// True if the tile's columns are on the instruction's M side, and its rows on the N side.
     pub const fn swapped(&self) -> bool {
         !self.tile.rows.is_multiple_of(BLOCK_ROWS)
     }
 
-    /// What is on the instruction's M side, and what on its N side.
+    /// Elements on the instruction's M side, and on its N side.
     pub const fn sides(&self) -> (u32, u32) {
         if self.swapped() {
             (self.tile.columns, self.tile.rows)
@@ -107,13 +107,13 @@ impl Wgmma {
         self.products * self.blocks() * self.sides().1 / 2
     }
 
-    /// Whether one instruction has room on its N side for all products: each then multiplies more of what it reads on the
+    /// True if one instruction has room on its N side for all products: each then multiplies more of what it reads on the
     /// M side.
     pub const fn has_room_for_all(&self) -> bool {
         self.products * self.sides().1 <= MOST
     }
 
-    /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.
+    /// Hint about a tile that cannot be multiplied at all, whatever room there is for it.
     pub fn refused(&self) -> Option<&'static str> {
         const HINT: &str = "sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple \
             of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each";

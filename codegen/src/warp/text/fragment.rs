@@ -4,7 +4,7 @@ use super::Printer;
 use crate::warp::spelling::number;
 use crate::warp::{Elements, Expr, FragmentOp, Source};
 
-/// Which of several shares.
+/// Words for one of several shares.
 fn in_share(share: u32, shares: u32) -> String {
     match shares {
         1 => String::new(),
@@ -13,7 +13,7 @@ fn in_share(share: u32, shares: u32) -> String {
 }
 
 impl Printer<'_> {
-    /// What a subtile's elements are.
+    /// Words for a subtile's elements.
     fn elements(&self, elements: Elements, part: &Expr) -> String {
         match elements {
             Elements::Applied(index) => self.pipeline.epilogues[index].name.clone(),

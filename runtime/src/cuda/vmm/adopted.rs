@@ -15,12 +15,12 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Lent(Handle);
 
-/// What is asked about some memory before it is taken.
+/// Facts about some memory before it is taken.
 #[derive(Clone, Debug)]
 struct Found {
     /// The mapping that the address is in.
     range: Range<u64>,
-    /// Whether one allocation is behind all of it.
+    /// True if one allocation is behind all of it.
     whole: bool,
     on_gpu: Option<i32>,
     exportable: bool,
@@ -68,8 +68,8 @@ fn judged(found: &Found, wanted: &Range<u64>, gpu: i32, page: u64) -> Result<u64
     Ok(held)
 }
 
-/// How much each rank of this process has lent, by what each has: all have as much, and enough. All processes find the
-/// same.
+/// Bytes that each rank of this process has lent, by what each has: all have as much, and enough. All processes find
+/// the same.
 fn as_much(held: &[u64], ranks: usize, wanted: u64, page: u64) -> Result<u64, Error> {
     let needed = wanted.checked_next_multiple_of(page).filter(|_| wanted > 0);
     let fits = |held: &u64| Some(*held) == needed;
@@ -89,7 +89,7 @@ fn twice<T>(each: &[T], same: impl Fn(&T, &T) -> bool) -> Option<(usize, usize)>
 }
 
 impl Lent {
-    /// What is at that address of a rank's GPU.
+    /// Memory at that address of a rank's GPU.
     ///
     /// # Errors
     /// [`Error::Usage`] with the reason why peers cannot have it.
@@ -135,12 +135,12 @@ impl Lent {
 }
 
 impl Slots {
-    /// Where the part of every slot ends that is not memory of other libraries.
+    /// End of the part of every slot that is not memory of other libraries, in bytes.
     pub(crate) fn own_end(&self) -> u64 {
         self.stride - self.lent
     }
 
-    /// Whether one mapping is behind that part of every slot. All slots have the same pieces.
+    /// True if one mapping is behind that part of every slot. All slots have the same pieces.
     pub(crate) fn is_one_piece(&self, range: &Range<u64>) -> bool {
         let (start, end) = (self.base + range.start, self.base + range.end);
         let mut pieces = self.pieces.iter();

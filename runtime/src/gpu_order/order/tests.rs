@@ -62,7 +62,7 @@ impl Machine {
         self.replay((ours.0, ours.1..=ours.1), gpu, index, ctas)
     }
 
-    /// The same for launches in a row.
+    /// Replays launches in a row.
     fn replay(
         &mut self,
         ours: (u64, RangeInclusive<u64>),
@@ -79,7 +79,7 @@ impl Machine {
         (waits, event)
     }
 
-    /// How many turns a communicator's ranks on a GPU have yet to take.
+    /// Number of turns that a communicator's ranks on a GPU have yet to take.
     fn turns(&mut self, member: u64, gpu: u32) -> usize {
         let place = self.order.place(member, at(gpu));
         place.map_or(0, |place| place.turns.len())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What rank 0 gets that waits for rank 1, which does something else.
+/// Error of rank 0, which waits for rank 1, which does something else.
 fn waits(other: impl FnOnce(&End)) -> String {
     let (end, meeting) = (End::plain(2), Meeting::new(2));
     let error = std::thread::scope(|scope| {

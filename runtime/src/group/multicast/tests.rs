@@ -17,7 +17,7 @@ const WORLD: u32 = 4;
 /// A slot's bytes: no multiple of what the driver recommends.
 const SLOT: u64 = (8 << 20) + emulated::PAGE;
 const OBJECT: u64 = 10 << 20;
-/// What a heap has from the start, and what `reserve` makes of it.
+/// Bytes of the heap from the start, and after `reserve`.
 const MORE: u64 = 3 << 20;
 
 /// Ranks of one process, with a GPU each.
@@ -27,12 +27,12 @@ fn together() -> Group {
     Group::new(gpus.collect(), Some(SLOT), LIMIT).expect("a group")
 }
 
-/// The same as processes, each in a thread.
+/// Runs the ranks as processes, each in a thread.
 fn apart<T: Send>(act: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
     apart_by(Handles::Files, act)
 }
 
-/// The same, which hand memory over in that way.
+/// Runs the ranks as processes that hand memory over in that way.
 fn apart_by<T: Send>(handles: Handles, act: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let act = &act;
@@ -123,7 +123,7 @@ fn ranks_that_are_processes_make_the_calls_in_this_order_and_bind_once_all_are_a
     }
 }
 
-/// How memory goes to other processes, and what an import of it is called.
+/// Ways in which memory goes to other processes, and the name of an import of each.
 const WAYS: [(Handles, &str); 2] = [
     (Handles::Files, "import file descriptors"),
     (Handles::Fabric, "import fabric handles"),

@@ -15,7 +15,7 @@ fn gather() -> (Checked<Kernel>, Checked<Plan>) {
     (kernel, plan.expect("a plan"))
 }
 
-/// What fits, at addresses that are far apart: name, what is given, where it starts.
+/// Arguments that fit, at addresses that are far apart: name, what is given, where it starts.
 fn good() -> [(&'static str, Given, u64); 3] {
     let given = |home, rows, columns, writable| Given {
         home,

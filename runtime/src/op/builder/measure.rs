@@ -6,6 +6,7 @@ use super::proofs::{Bucket, Proven, needs};
 use crate::error::Error;
 use crate::family::Family;
 use crate::held::HeapUse;
+use crate::machines;
 use crate::op::workspace::{TuningMemory, Workspace};
 use crate::proof::Bits;
 use crate::tuned::{Key, Tuned, Winner};
@@ -23,7 +24,7 @@ use tracing::{info, warn};
 type Row = (BTreeMap<String, String>, f64);
 
 impl<S: Launcher> OpBuilder<'_, S> {
-    /// How much is measured.
+    /// Extent of the measurement.
     ///
     /// # Errors
     /// What the environment says that is no word of [`Tuning`].
@@ -131,7 +132,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         blake3::hash(format!("{of} {asked:?}").as_bytes()).to_string()
     }
 
-    /// Whether a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
+    /// True if a winner is one for every op of its key. A table's row says nothing of what a caller settled or left to others.
     fn is_for_all(&self) -> bool {
         let gpu = self.rank.gpu();
         let free = self.variant.choices.is_empty() && self.only.is_none();
@@ -159,7 +160,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What building takes.
+    /// Memory that building takes.
     pub(super) fn memory_to_build(&self) -> Result<Workspace, Error> {
         let tuning = self.measures()?;
         let most = Cell::new(TuningMemory::default());
@@ -186,7 +187,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         Ok(memory)
     }
 
-    /// What measuring takes: the candidates are loaded together.
+    /// Memory that measuring takes: the candidates are loaded together.
     fn memory_to_measure(&self, candidates: &[Proven]) -> TuningMemory {
         let loaded = self.memory(candidates);
         let tensors = needs(candidates).into_iter();
@@ -206,13 +207,13 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What rank 0 knows, by what each rank knows.
+    /// Winner of rank 0, by what each rank knows.
     fn of_first(&self, own: &Option<Winner>) -> Result<Option<Winner>, Error> {
         let said = self.rank.shares(&text(own))?;
         read(&said[0], 0)
     }
 
-    /// Whether that is so on any rank.
+    /// True if that is so on any rank.
     pub(super) fn any(&self, alone: bool, own: bool) -> Result<bool, Error> {
         if alone {
             return Ok(own);
@@ -238,7 +239,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         }
     }
 
-    /// The same with choices that were not measured.
+    /// Winner with choices that were not measured.
     fn row(&self, shape: &Shape, choices: BTreeMap<String, String>) -> Winner {
         let gpu = self.rank.gpu().name();
         Winner {
@@ -295,7 +296,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     ) -> Result<Vec<Contender>, Error> {
         let machine = Machine {
             sms: self.sms(program)?,
-            ..Machine::of(self.rank.gpu().name())
+            ..machines::machine(self.rank.gpu().name())?
         };
         let bits = (bucket.bits)(stage);
         Ok(contenders(

@@ -21,11 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
-/// What a bucket is to be.
+/// Request for a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct Bucket<'a> {
     pub shape: &'a Shape,
-    /// Which bits results may have, by the stage.
+    /// Bits that results may have, by the stage.
     pub bits: &'a dyn Fn(usize) -> Bits,
     /// The only candidate of a family that it may be.
     pub only: Option<&'a str>,
@@ -34,13 +34,13 @@ pub(super) struct Bucket<'a> {
 /// A bucket, proven.
 #[derive(Clone)]
 pub(super) struct Proven {
-    /// Its kernel has the tensors that launches are given.
+    /// Proof of the kernel whose tensors launches are given.
     pub front: Arc<Proof>,
     /// One after another.
     pub stages: Vec<Arc<Proof>>,
-    /// Of an op of a family: which candidate, its name, and why.
+    /// Candidate of an op of a family: its index, its name, and why it was chosen.
     chosen: Option<(usize, String, Reason)>,
-    /// Of each stage, where its tensors come from, and whether it moves rows of the result.
+    /// Origins of each stage's tensors, and true if the stage moves rows of the result.
     pub wires: Vec<(Vec<Option<Source>>, bool)>,
 }
 
@@ -61,12 +61,12 @@ impl Proven {
         }
     }
 
-    /// Which of the family's candidates it is.
+    /// Index of the candidate in its family. None of a schedule's own op.
     pub fn candidate(&self) -> Option<usize> {
         self.chosen.as_ref().map(|(candidate, ..)| *candidate)
     }
 
-    /// Whether the model chose it, or a part of it.
+    /// True if the model chose it, or a part of it.
     pub fn is_predicted(&self) -> bool {
         match &self.chosen {
             Some((_, _, Reason::Measured { .. })) => false,
@@ -77,7 +77,7 @@ impl Proven {
         }
     }
 
-    /// Whether each rank builds it by itself.
+    /// True if each rank builds it by itself.
     pub fn is_alone(&self) -> bool {
         let mut kernels = self.stages.iter().map(|proof| proof.series.kernel());
         self.chosen.is_none() && kernels.all(|kernel| is_alone(kernel))
@@ -101,7 +101,7 @@ impl Proven {
         each.sum()
     }
 
-    /// Whether both are launched alike.
+    /// True if both are launched alike.
     pub fn like(&self, other: &Proven) -> bool {
         let named = |one: &Proven| one.chosen.as_ref().map(|(candidate, ..)| *candidate);
         let variants = self.stages.iter().zip(&other.stages);
@@ -136,7 +136,8 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// Of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other choices.
+    /// Proofs of each bucket whose choices are not those of the next, the most rows first. `measure` may tell other
+    /// choices.
     pub(super) fn proofs(&self, measure: &Measure<'_>) -> Result<Vec<Proven>, Error> {
         let largest = self.shape.clone().ok_or_else(|| Error::Usage {
             what: format!("{} built for no shape", self.program.name),
@@ -243,7 +244,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         })
     }
 
-    /// What these take.
+    /// Memory that these take.
     pub(super) fn memory(&self, all: &[Proven]) -> Workspace {
         let kernels = all.iter().flat_map(|bucket| &bucket.stages);
         let between = all.iter().map(Proven::between).max();
@@ -258,7 +259,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         made.map_err(|error| self.rank.refuses(error))
     }
 
-    /// The same, of which peers hear nothing.
+    /// Memory between stages of which peers hear nothing.
     pub(super) fn between_alone(&self, all: &[Proven]) -> Result<Option<Arc<Local<u8>>>, Error> {
         let bytes = all.iter().map(Proven::between).max().unwrap_or(0);
         if bytes == 0 {

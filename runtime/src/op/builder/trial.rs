@@ -5,9 +5,11 @@ use super::super::typed::Launcher;
 use super::OpBuilder;
 use super::proofs::{Proven, needs};
 use crate::communicator::Communicator;
-use crate::driver::{Event, Local, write};
+use crate::driver::{Event, Local};
 use crate::error::Error;
 use crate::launch::{Loaded, Tensors};
+use crate::machines;
+use crate::noise;
 use crate::tuning::{Times, Tuning, read, slowest, text};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::model::Machine;
@@ -16,7 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::info;
 
-/// How often each candidate is timed. Rounds go through all candidates, so that a change of clocks meets all of them.
+/// Number of times that each candidate is timed. Rounds go through all candidates, so that a change of clocks meets
+/// all of them.
 const SAMPLES: usize = 7;
 /// The most launches of a sample.
 const LAUNCHES: f64 = 50.0;
@@ -54,7 +57,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
         let machine = |program: &Program| {
             Ok::<_, Error>(Machine {
                 sms: self.sms(program)?,
-                ..Machine::of(self.rank.gpu().name())
+                ..machines::machine(self.rank.gpu().name())?
             })
         };
         let all: f64 = loaded
@@ -182,28 +185,12 @@ impl Memory {
 }
 
 impl Given {
-    /// Fills it with numbers of every sign whose products neither vanish nor overflow, in every type: what switches in the
-    /// multipliers costs power, and so time.
+    /// Fills it with numbers that cost the power that others would.
     fn fill(&self, rank: &Communicator) -> Result<(), Error> {
-        const BLOCK: usize = 1 << 20;
         let (at, bytes) = match self {
             Given::Heap(buffer) => (buffer.address(), buffer.len()),
             Given::Own(local) => (local.address(), local.len()),
         };
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(rank.rank());
-        let words = (0..BLOCK / 2).flat_map(|_| {
-            // Xorshift: any bits serve that do not repeat in a tile.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            // No element of e4m3 is NaN, and all of 16 bits are below one.
-            (((state as u16) & 0x83bf) | 0x3800).to_le_bytes()
-        });
-        let block: Vec<u8> = words.take(BLOCK.min(bytes)).collect();
-        for begin in (0..bytes).step_by(BLOCK) {
-            let part = &block[..BLOCK.min(bytes - begin)];
-            write(rank.own_stream(), at.plus(begin as u64), part)?;
-        }
-        Ok(())
+        noise::fill(rank.own_stream(), at, bytes, rank.rank().into())
     }
 }

@@ -297,7 +297,7 @@ fn a_wrong_secret_gets_nobody_in_and_neither_side_says_more() {
     }
 }
 
-/// What a stranger at the door does.
+/// Attack of a stranger at the door.
 fn attack(address: SocketAddr, kind: usize, over: &AtomicBool) {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else {
         return;

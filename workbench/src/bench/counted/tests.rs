@@ -33,12 +33,12 @@ fn built(schedule: Schedule, variant: &Variant) -> Built {
     variants::build(&schedule(&sizes), variant).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a rank has of one product, and what of the heap is given out meanwhile.
+/// Memory of a rank for one product, and what of the heap is given out meanwhile.
 struct Measuring<'a> {
     room: Room<'a>,
     sets: Vec<Set>,
     kernels: Vec<Ready<'a>>,
-    /// What has memory meanwhile.
+    /// Owners of memory meanwhile.
     _others: (Ready<'a>, Option<Exact>),
 }
 

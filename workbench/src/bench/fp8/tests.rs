@@ -17,7 +17,7 @@ const SIZE: [u32; 3] = [1000, 528, 1104];
 
 type Schedule = fn(&Sizes) -> Program;
 
-/// What is gathered, as the side of the operand.
+/// Schedules that gather, each with the side of the operand.
 const GATHERS: [(Schedule, usize); 4] = [
     (library::ag_gemm, 0),
     (library::ag_gemm_pull, 0),

@@ -20,13 +20,13 @@ pub(super) struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
-    /// With what it lacks of ours.
+    /// Name with what it lacks of ours.
     pub(super) fn name(&self, task: &Task<'_>) -> String {
         format!("cuBLASLt {}{}", self.kind.name(), task.lacks(self.result))
     }
 }
 
-/// Whether that means that the library has nothing for the problem.
+/// True if that means that the library has nothing for the problem.
 fn lacks(error: &Error) -> bool {
     match error {
         Error::Toolkit { .. } => true,
@@ -56,7 +56,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// The same with results in that type.
+    /// Contender with results in that type.
     fn theirs_in<'a>(
         &'a self,
         task: &Task<'_>,

@@ -50,7 +50,7 @@ pub(super) fn scales(
     difference(scales.chain(padding))
 }
 
-/// What the least code of each block loses, rounded up.
+/// Loss of the least code of each block, rounded up.
 pub(super) fn least(rule: &Rule, blocks: &[Magnitude]) -> Vec<f32> {
     let least = |block| Made::of(rule, block).least_code(rule) as f32;
     blocks.iter().map(|block| least(block).next_up()).collect()

@@ -34,7 +34,7 @@ fn program(schedule: Schedule) -> Program {
 /// A product that is known to within what sums may be off: numbers with their bounds, row by row.
 type Product = Vec<(f64, f64)>;
 
-/// That of each rank.
+/// Product of each rank.
 fn products(schedule: Schedule, world: u32) -> Vec<Product> {
     let variant = Variant::new(world).output(Dtype::F32);
     let [m, n, k] = SIZE;
@@ -61,7 +61,7 @@ fn amaxes(product: &Product) -> Vec<Magnitude> {
         .collect()
 }
 
-/// What emulated ranks leave.
+/// Outcome of emulated ranks.
 fn left(planned: &Planned<'_>) -> Outcome {
     let options = Options::seed(SEED);
     let inputs = interp::uniform(SEED);
@@ -178,7 +178,7 @@ fn terms(rule: &Rule, parts: u32) -> Terms {
     }
 }
 
-/// Where an element's block is among all.
+/// Index of an element's block among all.
 fn block(at: usize) -> usize {
     let columns = SIZE[1] as usize;
     at / columns * LINES + at % columns / 128

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::time::Duration;
 
-/// How many algorithms we ask the heuristic for.
+/// Number of algorithms that we ask the heuristic for.
 const ANSWERS: usize = 16;
 
 /// One multiplication by cuBLASLt.
@@ -210,7 +210,7 @@ impl<'a> Matmul<'a> {
         Ok(answers[..count].iter().map(|answer| answer.algo).collect())
     }
 
-    /// How many algorithms were tried.
+    /// Number of algorithms that were tried.
     pub fn tried(&self) -> usize {
         self.tried
     }

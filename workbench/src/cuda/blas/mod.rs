@@ -57,7 +57,7 @@ impl Blas {
         })
     }
 
-    /// Its version number.
+    /// Version number of the library.
     pub fn version(&self) -> usize {
         // SAFETY: the library is loaded.
         unsafe { sys::cublasLtGetVersion() }

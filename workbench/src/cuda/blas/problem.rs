@@ -13,7 +13,7 @@ pub struct Problem {
     pub size: [u32; 3],
     /// Type of the operands, the left one first. Sums are in f32.
     pub dtypes: [Dtype; 2],
-    /// How FP8 operands are scaled, and their products added.
+    /// Scales of FP8 operands, and the way that their products are added.
     pub scaled: Option<Scaled>,
     /// Type of the result, and of what is added to it: nothing is to results of FP8.
     pub result: Dtype,
@@ -35,7 +35,7 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// Its number in cuBLASLt's enumeration.
+    /// Number in cuBLASLt's enumeration.
     pub(super) fn epilogue(self) -> sys::cublasLtEpilogue_t {
         use sys::cublasLtEpilogue_t::{
             CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_GELU,
@@ -53,9 +53,9 @@ impl Fused {
 /// The scales of FP8 operands, and how their products are added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Scaled {
-    /// What has a scale in the left operand, and in the right one.
+    /// Pieces that have a scale each, in the left operand and in the right one.
     pub pieces: [Pieces; 2],
-    /// Whether the tensor cores' own sums, of 13 bits, go on over all of K.
+    /// True if the tensor cores' own sums, of 13 bits, go on over all of K.
     pub fast: bool,
 }
 
@@ -78,7 +78,7 @@ impl Scaled {
         ]
     };
 
-    /// Its name beside the library's.
+    /// Name beside the library's.
     pub fn name(self) -> String {
         let [x, w] = self.pieces.map(Pieces::name);
         let blocks = |of| matches!(of, Pieces::OneBy128 | Pieces::Square);
@@ -99,12 +99,12 @@ pub struct Operands {
     pub x: Address,
     /// The right one.
     pub w: Address,
-    /// What is added to the product, if [`Fused::added`].
+    /// Matrix that is added to the product, if [`Fused::added`].
     pub c: Option<Address>,
     /// The result.
     pub y: Address,
     /// The scales of the left operand and of the right one, where they have some.
     pub scales: [Option<Address>; 2],
-    /// What an FP8 result is multiplied by before it is rounded, and where its amax before that is written, if it is.
+    /// Factor of an FP8 result before it is rounded, and the place of its amax before that, if it is FP8.
     pub of_result: [Option<Address>; 2],
 }

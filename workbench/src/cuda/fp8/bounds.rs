@@ -3,18 +3,18 @@
 use super::{Scale, Terms};
 use counterflow_codegen::dtype::Dtype;
 
-/// What roundings may change of a sum of products.
+/// Deviation of a sum of products by roundings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Bounds {
-    /// What products lose relatively that are codes before they are added, beside what the least code of a block loses.
+    /// Relative loss of products that are codes before they are added, beside the loss of the least code of a block.
     pub loses: f64,
     /// Of the sizes of all terms together: roundings of their sums before the last one.
     pub between: f32,
     /// Of the size of the result: its own rounding.
     pub last: f32,
-    /// What is allowed at least.
+    /// Least deviation that is allowed.
     pub floor: f64,
-    /// What results are at most: those of FP8 saturate.
+    /// Largest result: those of FP8 saturate.
     pub limit: f64,
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct Bounds {
 pub(crate) struct Term {
     pub value: f64,
     pub off: f32,
-    /// What the least code of its block loses, if it was a code before it was added.
+    /// Loss of the least code of its block, if it was a code before it was added.
     pub least: Option<f32>,
 }
 
 impl Terms {
-    /// What roundings may change of a result in that type.
+    /// Deviation of a result in that type by roundings.
     pub(crate) fn bounds(&self, dtype: Dtype, scale: Scale) -> Bounds {
         // Sums in f32 are rounded, too. What is rounded again is larger by what it was rounded before.
         let of_f32 = self.parts.saturating_sub(1) as f32 * Dtype::F32.unit_roundoff() as f32;
@@ -60,13 +60,13 @@ impl Terms {
 
 #[cfg(test)]
 impl Bounds {
-    /// Whether a number may be the sum of them. NaN is none.
+    /// True if a number may be the sum of them. NaN is none.
     pub(crate) fn allow(&self, got: f64, terms: &[Term]) -> bool {
         let (want, most) = self.of(terms);
         (got - want).abs() <= most
     }
 
-    /// What a sum of them must be, and how far off it may be.
+    /// Sum of the terms, and how far off it a result may be.
     fn of(&self, terms: &[Term]) -> (f64, f64) {
         let (mut want, mut size, mut most) = (0.0, 0.0, 0.0);
         for Term { value, off, least } in terms {
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The same where all but a rank's own are codes before they are added, if they are of one size.
+    /// Bounds hide no term where all but a rank's own are codes before they are added, if they are of one size.
     #[test]
     fn what_codes_are_allowed_hides_no_term() {
         for to in [Fp8::E4M3, Fp8::E5M2] {

@@ -20,16 +20,16 @@ pub(crate) struct Exactly {
     pub allowed: Address,
 }
 
-/// What a result is the sum of: exact products, and how they were added.
+/// Terms of a result: exact products, and how they were added.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Terms {
     /// The first.
     pub exact: Exactly,
     /// Bytes from one to the next.
     pub stride: u64,
-    /// How many.
+    /// Number of parts.
     pub parts: u32,
-    /// How often sums of them were rounded to the result's type before the last time, at most.
+    /// Most times that sums of them were rounded to the result's type before the last time.
     pub rounded: u32,
     /// If they were codes before they were added, or are the result's.
     pub narrowed: Option<Narrowed>,
@@ -38,10 +38,10 @@ pub(crate) struct Terms {
 /// Products as codes with scales of 1×128.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Narrowed {
-    /// What the least code loses in each row and 128 columns of the first product, in f32. The others are as far from it as the
-    /// products.
+    /// Loss of the least code in each row and 128 columns of the first product, in f32. The others are as far from it
+    /// as the products.
     pub least: Address,
-    /// What they lose relatively besides.
+    /// Relative loss besides.
     pub loses: f64,
     /// Rows of a chunk, if a rank adds its own products of its chunk as they are.
     pub chunk: Option<u32>,
@@ -60,7 +60,7 @@ pub(crate) struct Got {
 /// The scale of a result.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Scale {
-    /// It was multiplied by this.
+    /// Multiplied by this.
     Given(f32),
     /// Each row and 128 columns of it are to be multiplied by their number in a plane: lines of so many.
     Plane { at: Address, pitch: u32 },
@@ -111,7 +111,7 @@ impl Fp8 {
         unsafe { self.exact.launch(self.stream.cuda()?, grid, &arguments) }
     }
 
-    /// The same of operands of another type, given their product in f32, whose elements may be so far off.
+    /// Compares operands of another type, given their product in f32, whose elements may be so far off.
     ///
     /// # Errors
     /// What the driver refuses.

@@ -78,7 +78,7 @@ impl Fp8 {
         })
     }
 
-    /// The same of sums: one that has all terms, and one that lacks the last.
+    /// Checks that sums are told apart: one that has all terms, and one that lacks the last.
     pub(super) fn see_missing_terms(&self) -> Result<(), Error> {
         const PARTS: usize = 3;
         const COUNT: usize = 1024;

@@ -18,7 +18,7 @@ use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 
 const TEXT: &str = concat!(include_str!("../numbers.cu"), include_str!("fp8.cu"));
 
-/// What makes operands and checks results on one GPU.
+/// Kernels that make operands and check results on one GPU.
 #[derive(Debug)]
 pub(crate) struct Fp8 {
     share_codes: Function,

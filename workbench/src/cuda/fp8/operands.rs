@@ -11,7 +11,7 @@ use counterflow_runtime::{Communicator, Error};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
 
-/// What has a scale of its own.
+/// Pieces of an operand that have a scale each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pieces {
     /// Nothing: elements are what they say.
@@ -35,7 +35,7 @@ pub(crate) struct Matrix {
     pub pieces: Pieces,
 }
 
-/// Where an operand is, and the plane of its scales.
+/// Address of an operand, and the plane of its scales.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Coded {
     pub codes: Address,
@@ -96,7 +96,7 @@ impl Matrix {
     }
 }
 
-/// What makes operands of one kind on a rank.
+/// Source of operands of one kind on a rank.
 pub(crate) struct OperandSource<'r> {
     rank: &'r Communicator,
     of: Matrix,
@@ -183,7 +183,8 @@ impl Fp8 {
         }
     }
 
-    /// The same of a plane, into `count` numbers. Each chunk has those of 1×128 to itself there, as schedules gather them.
+    /// Shares the numbers of a plane out into `count` numbers. Each chunk has those of 1×128 to itself there, as
+    /// schedules gather them.
     ///
     /// # Errors
     /// What the driver refuses.

@@ -8,7 +8,7 @@ const DRIVER: &str = "580";
 /// The CUDA version that such a driver supports at least.
 pub(super) const CUDA: (u32, u32) = (13, 0);
 
-/// What to do where a library never answers.
+/// Advice where a library never answers.
 const SILENT: &str = "the kernel's log (`dmesg`) names what hangs (Xid errors, NVSwitch, fabric manager); a reboot ends it. UB_TIMEOUT=SECONDS waits less";
 
 pub(super) fn driver(facts: &Facts) -> Vec<Finding> {

@@ -20,7 +20,7 @@ pub(super) fn of_boards(facts: &Facts, judge: impl Fn(&Board) -> Option<Finding>
     together(boards.filter_map(|(name, board)| Some((name, judge(board)?))))
 }
 
-/// How `nvidia-smi` names a GPU: its own numbers are not CUDA's.
+/// Name that `nvidia-smi` gives a GPU: its own numbers are not CUDA's.
 fn smi(board: &Board) -> String {
     format!("nvidia-smi -i {}", board.pci)
 }

@@ -15,7 +15,7 @@ use super::finding::Finding;
 /// One check.
 pub(super) struct Check {
     pub(super) name: &'static str,
-    /// What it finds. Nothing where the facts that it needs are missing.
+    /// Findings. None where the facts that it needs are missing.
     pub(super) judge: fn(&Facts) -> Vec<Finding>,
 }
 
@@ -24,7 +24,7 @@ const fn check(name: &'static str, judge: fn(&Facts) -> Vec<Finding>) -> Check {
 }
 
 /// All of them, in the order of the page.
-pub(super) const ALL: [Check; 20] = [
+pub(super) const ALL: [Check; 21] = [
     check("driver", driver::driver),
     check("NVML", driver::management),
     check("GPUs", gpus::gpus),
@@ -45,4 +45,5 @@ pub(super) const ALL: [Check; 20] = [
     check("NVRTC", software::compiler),
     check("kernel cache", software::cache),
     check("choices", software::choices),
+    check("profile", software::profile),
 ];

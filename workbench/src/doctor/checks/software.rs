@@ -5,7 +5,7 @@ use super::gpus::of_gpus;
 use crate::doctor::facts::Facts;
 use crate::doctor::finding::Finding;
 use crate::render;
-use counterflow_codegen::model::Machine;
+use counterflow_codegen::model::Source;
 use std::collections::BTreeMap;
 
 /// Hardware queues of a context, at most and where nobody says another number.
@@ -95,7 +95,7 @@ pub(super) fn cache(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// What chooses variants: tables of measured winners, and the profile that predicts where they have none.
+/// Sources of choices: tables of measured winners, and the profile that predicts where they have none.
 pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for tables in [&facts.tuned.shipped, &facts.tuned.user] {
@@ -113,20 +113,47 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
             rows(&facts.tuned.user, &gpu.name),
         );
         let rows = format!("{shipped} shipped and {own} own winners of this GPU");
-        let profile = Machine::of(&gpu.name).name;
-        let says = format!("{rows}; elsewhere the profile of {profile} predicts");
-        let measured = profile.split_whitespace().next().unwrap_or_default();
-        match (shipped + own, gpu.name.contains(measured)) {
-            (0, _) => Finding::note(
-                format!("no winner was measured on this GPU; the profile of {profile} predicts"),
+        match shipped + own {
+            0 => Finding::note(
+                "no winner was measured on this GPU: the model chooses",
                 "`bench --sweep` measures winners and keeps them",
             ),
-            (_, false) => Finding::note(
-                says,
-                "that is another GPU: `bench --sweep` measures what you use",
-            ),
-            (_, true) => Finding::good(says),
+            _ => Finding::good(format!("{rows}; elsewhere the model chooses")),
         }
     }));
     found
+}
+
+/// What the model takes for these GPUs, and where its numbers come from.
+pub(super) fn profile(facts: &Facts) -> Vec<Finding> {
+    const MEASURE: &str = "`profile` measures these GPUs in some seconds, and keeps the numbers";
+    of_gpus(facts, |gpu| {
+        let known = match facts.profiles.get(&gpu.name) {
+            Some(Ok(known)) => known,
+            Some(Err(why)) => return Finding::bad(&why.what, &why.help),
+            None => return Finding::note("not looked for", MEASURE),
+        };
+        let profile = &known.profile;
+        let each = [
+            Source::Measured,
+            Source::Fitted,
+            Source::Published,
+            Source::Assumed,
+        ];
+        let counts = each.map(|from| (from.name(), profile.count(from)));
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+        let counts: Vec<String> = counts
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let from = match &known.file {
+            Some(file) => file.display().to_string(),
+            None => "the package".to_owned(),
+        };
+        let says = format!("{} by {from}: {} numbers", profile.gpu, counts.join(", "));
+        match known.is_of_another(&gpu.name) {
+            true => Finding::note(format!("{says}; that is another GPU"), MEASURE),
+            false if profile.count(Source::Assumed) > 0 => Finding::note(says, MEASURE),
+            false => Finding::good(says),
+        }
+    })
 }

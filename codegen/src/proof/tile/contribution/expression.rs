@@ -59,7 +59,7 @@ struct Expression<'s, 'a, F> {
     acc: &'s F,
     id: ValueId,
     rank: u16,
-    /// Whether inputs are added to a product and are to be ignored.
+    /// True if inputs are added to a product and are to be ignored.
     multiplies: bool,
     functions: u16,
 }
@@ -108,7 +108,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         }
     }
 
-    /// Whether it is an operand's scale as it was loaded.
+    /// True if it is an operand's scale as it was loaded.
     fn is_scale(&self, value: &Value) -> bool {
         let Value::Acc(acc) = value else {
             return false;

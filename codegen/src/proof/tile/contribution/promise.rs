@@ -4,23 +4,23 @@ use super::{Of, SumId, Sums, Term, TermId};
 use crate::program::Usage;
 use crate::undo::{Fix, undone};
 
-/// How a sum breaks the promise of its tensor's type.
+/// Breach of the promise of a tensor's type by a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
-    /// It holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.
+    /// The sum holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.
     NoTerm(TermId),
-    /// It holds a bias, residual or constant that was added to a part of the sum, or by several ranks.
+    /// The sum holds a bias, residual or constant that was added to a part of the sum, or by several ranks.
     Added(TermId),
-    /// It holds a term this many times.
+    /// The sum holds a term this many times.
     Times(TermId, i32),
-    /// It holds a term of another rank than the one that sends it.
+    /// The sum holds a term of another rank than the one that sends it.
     Another(TermId),
-    /// It lacks contributions of these ranks: this product or input, or all.
+    /// The sum lacks contributions of these ranks: this product or input, or all.
     Lacks(u128, Option<Term>),
 }
 
 impl Sums<'_> {
-    /// Whether a sum is complete over all ranks: every contribution once, and everything else once.
+    /// Rejects a sum that is not complete over all ranks: every contribution once, and everything else once.
     pub fn complete(&self, sum: SumId) -> Result<(), Wrong> {
         let multiplies = self.multiplies(sum);
         // Equal terms and the ranks that have them, and whether there is a function of a complete sum.
@@ -103,14 +103,15 @@ impl Sums<'_> {
         enough.then_some(()).ok_or(Wrong::Lacks(lacking, None))
     }
 
-    /// Whether all terms of a sum belong to its own rows and columns, and all products are over all of K.
+    /// Rejects a sum with terms of other rows and columns than its own, or with products over less than all of K.
     pub fn in_place(&self, sum: SumId) -> Result<(), Wrong> {
         let astray = |id: TermId| matches!(self.term(id), Term::Elsewhere | Term::Uneven);
         let found = self.parts(sum).iter().find(|(id, _)| astray(*id));
         found.map_or(Ok(()), |(id, _)| Err(Wrong::NoTerm(*id)))
     }
 
-    /// Whether a sum is what that rank sends: in place, and all of it its own. What is gathered is everybody's.
+    /// Rejects a sum that is not what that rank sends: in place, and all of it its own. What is gathered is
+    /// everybody's.
     pub fn sent_by(&self, sum: SumId, sender: u16) -> Result<(), Wrong> {
         self.in_place(sum)?;
         let another = |id: TermId| {
@@ -128,7 +129,7 @@ impl Sums<'_> {
             .map_or(Ok(()), |(id, _)| Err(Wrong::Another(*id)))
     }
 
-    /// Whether one launch adds this sum to what its rank held before: every product once, and nothing else.
+    /// Rejects a sum that one launch may not add to what its rank held before: every product once, and nothing else.
     pub fn accumulates(&self, sum: SumId) -> Result<(), Wrong> {
         let multiplies = self.multiplies(sum);
         for (id, times) in self.parts(sum) {

@@ -15,10 +15,10 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct ContentId(u32);
 
-/// How a content comes about.
+/// Origin of a content.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Content {
-    /// What a rank's memory holds at the start.
+    /// Memory of a rank at the start.
     Input {
         rank: u16,
         slot: u16,
@@ -76,7 +76,7 @@ impl Contents {
         id
     }
 
-    /// That of a span whose blocks hold these. Several are like no other.
+    /// Content of a span whose blocks hold these. Several are like no other.
     pub fn one_of(&mut self, held: &[ContentId]) -> ContentId {
         match held {
             [first, rest @ ..] if rest.iter().all(|next| next == first) => *first,
@@ -84,7 +84,7 @@ impl Contents {
         }
     }
 
-    /// That of an expression that is stored as `dtype`.
+    /// Content of an expression that is stored as `dtype`.
     pub fn stored(
         &mut self,
         value: ValueId,

@@ -6,11 +6,11 @@ use crate::kernel::{Amax, Kernel, OpKind, visit};
 use crate::program::{Loc, TensorId};
 use crate::value::{Binary, Value};
 
-/// What there is to do.
+/// Rule about amaxes, as reports say it.
 const MEASURED: &str = "every store of an output that has an amax measures it";
 
 impl Coverage<'_, '_> {
-    /// What is wrong with an amax. Every element of an output is written once, and the store that writes it measures it:
+    /// Finding in an amax. Every element of an output is written once, and the store that writes it measures it:
     /// where as many are measured as there are, all are.
     pub(super) fn unmeasured(&self) -> Option<Diagnostic> {
         let (kernel, geometry) = (self.facts.kernel, &self.facts.plan.geometry);
@@ -77,7 +77,7 @@ fn misused(kernel: &Kernel, (amax, of): (TensorId, TensorId)) -> Option<Diagnost
     Some(Diagnostic::new(rule, at, format!("{name} {what}")).hint(hint))
 }
 
-/// Whether a value is the scale of an output.
+/// True if a value is the scale of an output.
 fn is_scale(kernel: &Kernel, value: &Value, output: TensorId) -> bool {
     let Value::Acc(acc) = value else {
         return false;

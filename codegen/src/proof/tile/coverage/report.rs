@@ -23,7 +23,7 @@ impl Coverage<'_, '_> {
         self.report(block, None, message, hint)
     }
 
-    /// The same, with the statement that made an illegal term first.
+    /// Reports a sum, with the statement that made an illegal term first.
     pub(super) fn report(
         &self,
         block: u32,

@@ -13,7 +13,7 @@ use super::super::trace;
 use crate::warp::{RunBy, Scope};
 
 impl Simulator<'_> {
-    /// Whether an agent is the four warps of a group.
+    /// True if an agent is the four warps of a group.
     pub(super) fn is_group(&self, index: usize) -> bool {
         let role = &self.case.pipeline.warps[self.agents[index].who.warp];
         matches!(role.run_by, RunBy::Groups)
@@ -71,7 +71,7 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// What all warps of an agent do there comes after the waits that they are past.
+    /// Orders what all warps of an agent do there behind the waits that they are past.
     pub(super) fn tells_past(&mut self, index: usize, cta: usize, barrier: usize) {
         let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];

@@ -50,7 +50,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether all warps of the CTA, or of the cluster, are here. Those of a cluster order no accesses by it, and
+    /// True if all warps of the CTA, or of the cluster, are here. Those of a cluster order no accesses by it, and
     /// complete none: each learns what the others know to have landed.
     pub(super) fn meet(&mut self, index: usize, everywhere: bool) -> bool {
         let all = self.ctas_of(index, everywhere);

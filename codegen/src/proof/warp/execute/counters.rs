@@ -8,7 +8,7 @@ use crate::shape::{Extent, covers};
 use crate::undo::{Fix, undone};
 
 impl Simulator<'_> {
-    /// Whether a wait is over.
+    /// True if a wait is over.
     pub(super) fn counter_wait(
         &mut self,
         index: usize,
@@ -47,7 +47,8 @@ impl Simulator<'_> {
         true
     }
 
-    /// What the tile level puts before a signal of a cell in its item, and who waited for all signals does not know of.
+    /// Finding in a signal: an access that the tile level puts before it in its item, and that who waited for all
+    /// signals does not know of.
     fn announced_early(&self, index: usize, cell: u32, launch: u32) -> Option<Box<Diagnostic>> {
         let off = undone(Fix::WarpOrder) || undone(Fix::WarpPlaces);
         if launch == 0 || off {
@@ -74,7 +75,7 @@ impl Simulator<'_> {
         Some(Box::new(trace::announced_early(self, index, &what)))
     }
 
-    /// Whether accesses that `known` says are complete have all of a rectangle.
+    /// True if accesses that `known` says are complete have all of a rectangle.
     fn has_accessed(
         &self,
         accessor: &Accessor,
@@ -98,7 +99,7 @@ impl Simulator<'_> {
         covers(pieces, [*rows, *columns])
     }
 
-    /// Whether a rank waited in a launch for at least that much, by a wait that `known` says is over.
+    /// True if a rank waited in a launch for at least that much, by a wait that `known` says is over.
     pub(in crate::proof::warp) fn has_waited(
         &self,
         rank: u32,
@@ -130,7 +131,8 @@ impl Simulator<'_> {
             .cell_name(kernel, wait.counter, wait.cell)
     }
 
-    /// What a waiter sees and wants. The host knows what arrives in every launch; on the GPU the base of a cell is moved on.
+    /// Number that a waiter sees, and the one that it wants. The host knows what arrives in every launch; on the GPU
+    /// the base of a cell is moved on.
     pub fn counter(&self, index: usize, cell: u32, lag: u32, at_least: Option<u64>) -> (u64, u64) {
         let who = self.agents[index].who;
         let at = &self.cells[(who.rank * self.case.cells + cell) as usize];

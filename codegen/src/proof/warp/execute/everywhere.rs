@@ -7,7 +7,7 @@ use super::super::step::{Area, Box4};
 use super::super::trace;
 
 impl Simulator<'_> {
-    /// What lies in a slot goes to a place on every rank.
+    /// Stores a slot to a place on every rank.
     pub(super) fn store_everywhere(&mut self, index: usize, area: Area, to: &[Box4]) -> Verdict {
         self.are_together(index)?;
         let cta = self.agents[index].cta;
@@ -55,7 +55,7 @@ impl Simulator<'_> {
         }
     }
 
-    /// Whether a box is stored onto itself: a multicast of a rank's rows reaches that rank too, the same bytes to the same place.
+    /// True if a box is stored onto itself: a multicast of a rank's rows reaches that rank too, the same bytes to the same place.
     /// The tile level has no such write.
     fn is_where_it_came_from(&self, index: usize, area: Area, to: &Box4) -> bool {
         let mut held = self.held(self.agents[index].cta, area);

@@ -31,7 +31,7 @@ impl Simulator<'_> {
         self.complete(index, to, barrier)
     }
 
-    /// What another CTA has of the product is added to a subtile of it.
+    /// Adds another CTA's part of the product to a subtile.
     pub(in crate::proof::warp) fn added_partial(
         &mut self,
         index: usize,

@@ -126,19 +126,19 @@ impl Flattener<'_> {
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
-    /// What a box that is loaded covers, so many rows below a place, clipped as the map clips it.
+    /// Box that is loaded, so many rows below a place, clipped as the map clips it.
     pub(in crate::proof::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
         let map = self.case.pipeline.map(id);
         self.clipped(map, at, below, false)
     }
 
-    /// What a box that is stored covers: of the partial chunk it is clipped by that one's map.
+    /// Box that is stored: of the partial chunk it is clipped by that one's map.
     pub(super) fn stored_to(&self, id: MapId, at: &At) -> Box4 {
         let map = self.case.pipeline.map(id);
         self.clipped(map, at, 0, true)
     }
 
-    /// The same on every rank.
+    /// Boxes on every rank.
     pub(super) fn everywhere(&self, id: MapId, at: &At, stored: bool) -> Vec<Box4> {
         let map = self.case.pipeline.map(id);
         let on = |rank: u32| {

@@ -9,7 +9,7 @@ impl Flattener<'_> {
         (self.case.pipeline.barrier_number(id) + slot) as usize
     }
 
-    /// What says that a ring's current slot is full, and how many of its phases are over then.
+    /// Barrier by which a ring's current slot is full, and the number of its phases that are over then.
     pub(super) fn full(&self, ring: RingId) -> (usize, u32) {
         let cursor = self.cursors[usize::from(ring.0)];
         (self.barrier(ring.full(), cursor.slot), cursor.phase + 1)

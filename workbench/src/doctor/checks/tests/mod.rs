@@ -8,7 +8,9 @@ use crate::doctor::facts::{
     Asked, Board, CacheFacts, Limits, Link, Management, Problem, Rows, Slowed, Tables, Toolkit,
 };
 use crate::doctor::finding::Grade;
+use counterflow_codegen::model::{Source, shipped};
 use counterflow_runtime::cuda::{ComputeMode, Pci, Reach, Survey, Surveyed};
+use counterflow_runtime::machines::Known;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -116,6 +118,18 @@ fn healthy(gpus: usize) -> Facts {
             shipped: Ok(BTreeMap::from([("NVIDIA H200".into(), 214)])),
             user: Ok(BTreeMap::new()),
         },
+        profiles: BTreeMap::from([("NVIDIA H200".into(), Ok(measured()))]),
+    }
+}
+
+/// An H200's profile without a number of another card's.
+fn measured() -> Known {
+    let mut profile = shipped("NVIDIA H200").clone();
+    let numbers = profile.numbers.values_mut();
+    numbers.for_each(|number| number.from = Source::Measured);
+    Known {
+        profile,
+        file: Some("h200.toml".into()),
     }
 }
 
@@ -126,7 +140,7 @@ fn problem(what: &str) -> Problem {
     }
 }
 
-/// What a check finds on four H200s of which something is otherwise: its grades, and all it says in one text.
+/// Findings of a check on four H200s of which something is otherwise: its grades, and all it says in one text.
 fn found(name: &str, change: impl FnOnce(&mut Facts)) -> (Vec<Grade>, String) {
     let mut facts = healthy(4);
     change(&mut facts);
@@ -492,26 +506,42 @@ fn caches() {
 fn winners_and_profile() {
     note(
         "choices",
-        &[
-            "GPU 0 to 3: no winner was measured",
-            "profile of H200 NV18",
-            "--sweep",
-        ],
+        &["GPU 0 to 3: no winner was measured", "--sweep"],
         |facts| {
             facts.tuned.shipped = Ok(BTreeMap::new());
         },
     );
+    let (grades, says) = found("profile", |_| {});
+    assert_eq!(grades, [Grade::Good]);
+    assert!(
+        says.contains("NVIDIA H200 by h200.toml: 22 measured numbers"),
+        "{says}"
+    );
     note(
-        "choices",
-        &["0 shipped and 3 own winners", "that is another GPU"],
+        "profile",
+        &["that is another GPU", "`profile` measures"],
         |facts| {
-            survey(facts)
-                .gpus
-                .iter_mut()
-                .for_each(|gpu| gpu.name = "NVIDIA H800".into());
-            facts.tuned.user = Ok(BTreeMap::from([("NVIDIA H800".into(), 3)]));
+            let gpus = survey(facts).gpus.iter_mut();
+            gpus.for_each(|gpu| gpu.name = "NVIDIA H800".into());
+            facts.profiles = BTreeMap::from([("NVIDIA H800".into(), Ok(measured()))]);
         },
     );
+    note(
+        "profile",
+        &["by the package", "assumed", "`profile` measures"],
+        |facts| {
+            let known = facts.profiles.get_mut("NVIDIA H200");
+            if let Some(Ok(known)) = known {
+                known.profile = shipped("NVIDIA H100").clone();
+                known.profile.gpu = "NVIDIA H200".into();
+                known.file = None;
+            }
+        },
+    );
+    bad("profile", &["h200.toml: damaged", "do this"], |facts| {
+        let damaged = Err(problem("h200.toml: damaged"));
+        facts.profiles = BTreeMap::from([("NVIDIA H200".into(), damaged)]);
+    });
     bad("choices", &["tuned.toml: damaged", "do this"], |facts| {
         facts.tuned.user = Err(problem("tuned.toml: damaged"));
     });

@@ -1,0 +1,36 @@
+//! Probes: on GPUs they measure every number that the GPUs here have, and leave the GPUs as they were.
+
+use crate::fine;
+use crate::gpus::{here, turn};
+use counterflow::codegen::model::{Link, Profile, Source};
+use counterflow::{Communicator, probes};
+
+/// Numbers of links, which one GPU alone does not have.
+fn is_of_links(name: &str) -> bool {
+    let of = ["link_", "loaded_", "copy_engine", "signal_latency"];
+    of.iter().any(|begin| name.starts_with(begin))
+}
+
+#[test]
+fn probes_measure_every_number_of_the_gpus_here() {
+    let Some(gpus) = here() else { return };
+    let _turn = turn();
+    for world in 1..=gpus.min(2) {
+        let ranks = fine(Communicator::local(world));
+        let profile = fine(probes::measure(&ranks));
+        assert_eq!(profile.link == Link::Alone, world == 1);
+        println!("{}", profile.text());
+        for (name, number) in &profile.numbers {
+            let measured = number.from == Source::Measured;
+            // Where all that is read stays in the cache's reach, no size ends it.
+            let may_lack = name == "l2_bytes" || (world == 1 && is_of_links(name));
+            assert!(measured || may_lack, "{name} is {}", number.from.name());
+        }
+        assert_eq!(Profile::parse(&profile.text()), Ok(profile));
+        // What ranks did before, they can do after.
+        fine(Communicator::each(&ranks, |rank| {
+            rank.synchronize()?;
+            rank.barrier()
+        }));
+    }
+}
