@@ -34,13 +34,9 @@ pub struct LayerNormMlpConfig {
     pub keep_gathered: bool,
     /// True if the backward pass makes the activation's output again, instead of keeping it.
     pub recompute_activation: bool,
-<<<<<<< HEAD
-    /// How both products become FP8. `None`: they are of bf16.
+    /// Recipe by which both products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
-    /// What is overlapped, in both products.
-=======
     /// Overlap in both products.
->>>>>>> main
     pub flags: Flags,
     /// The names by which the configuration has the products.
     pub ub_names: [String; 2],

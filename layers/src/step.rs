@@ -37,7 +37,7 @@ pub(crate) struct CodedStep {
     /// Types of the first and second operand's codes.
     pub codes: [Fp8; 2],
     pub scales: Scales,
-    /// Whether sums are promoted to f32 every 128 of their depth.
+    /// True if sums are promoted to f32 every 128 of their depth.
     pub promote: bool,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Whether it is one kernel. The stages of a family's candidate are joined by `+`.
+    /// True if it is one kernel. The stages of a family's candidate are joined by `+`.
     pub fn is_fused(&self) -> bool {
         !self.schedule.contains('+')
     }

@@ -23,12 +23,8 @@ use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
 use std::sync::Arc;
 
-<<<<<<< HEAD
-/// What a [`TransformerLayer`] is. Flags and recipes of attention and MLP are set by the layer.
-=======
-/// Sizes and settings of a [`TransformerLayer`]. The flags of attention and MLP, and their norms, are set by the
+/// Sizes and settings of a [`TransformerLayer`]. Flags and recipes of attention and MLP, and their norms, are set by the
 /// layer.
->>>>>>> main
 #[derive(Clone, PartialEq, Debug)]
 pub struct TransformerLayerConfig {
     /// The attention, whose input is normalised.
@@ -38,13 +34,9 @@ pub struct TransformerLayerConfig {
     /// The part of what attention and MLP give that is dropped before it is added. Its masks come from [`RngTracker::DEFAULT`], and are
     /// the same whatever the number of ranks.
     pub hidden_dropout: f32,
-<<<<<<< HEAD
-    /// How all products become FP8. `None`: they are of bf16.
+    /// Recipe by which all products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
-    /// What is overlapped.
-=======
     /// Overlap in all products.
->>>>>>> main
     pub flags: ModuleFlags,
 }
 

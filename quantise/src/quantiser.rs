@@ -131,11 +131,7 @@ impl<'r> Quantiser<'r> {
         Quantiser::of_rank(Rank::Lent(rank), recipe, most)
     }
 
-    fn of_rank(
-        rank: Rank<'r>,
-        recipe: Recipe,
-        most: [usize; 2],
-    ) -> Result<Quantiser<'r>, Error> {
+    fn of_rank(rank: Rank<'r>, recipe: Recipe, most: [usize; 2]) -> Result<Quantiser<'r>, Error> {
         if recipe.from.is_fp8() || !(0.0..f32::INFINITY).contains(&recipe.rule.eps) {
             return Err(Error::Usage {
                 what: format!("{recipe} with an eps of {}", recipe.rule.eps),

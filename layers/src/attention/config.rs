@@ -45,13 +45,9 @@ pub struct MultiheadAttentionConfig {
     pub frozen: [bool; 2],
     /// True if the gathered input of qkv is kept for the backward pass, instead of gathered again.
     pub keep_gathered: bool,
-<<<<<<< HEAD
-    /// How both products become FP8. `None`: they are of bf16.
+    /// Recipe by which both products become FP8. `None`: they are of bf16.
     pub fp8: Option<Recipe>,
-    /// What is overlapped, in both products.
-=======
     /// Overlap in both products.
->>>>>>> main
     pub flags: Flags,
     /// The names by which the configuration has the products.
     pub ub_names: [String; 2],

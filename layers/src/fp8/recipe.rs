@@ -44,7 +44,7 @@ pub struct DelayedScaling {
     pub amax_history_len: usize,
     /// The one that counts.
     pub amax_compute_algo: AmaxComputeAlgo,
-    /// Whether amaxes are reduced over the tensor-parallel group. Rows that ranks gather need one scale: it must be set where a group
+    /// True if amaxes are reduced over the tensor-parallel group. Rows that ranks gather need one scale: it must be set where a group
     /// has more than one rank.
     pub reduce_amax: bool,
 }
@@ -73,7 +73,7 @@ impl Default for DelayedScaling {
 pub struct Float8CurrentScaling {
     /// The types of codes.
     pub fp8_format: Format,
-    /// Whether scales are powers of two.
+    /// True if scales are powers of two.
     pub power_2_scale: bool,
     /// What an amax is at least: finite, and not negative.
     pub amax_epsilon: f32,
@@ -89,7 +89,7 @@ pub struct Float8CurrentScaling {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Float8BlockScaling {
-    /// Whether scales are powers of two.
+    /// True if scales are powers of two.
     pub power_2_scale: bool,
     /// What an amax is at least: finite, and not negative.
     pub amax_epsilon: f32,
@@ -206,7 +206,7 @@ impl Recipe {
         }
     }
 
-    /// Whether scales are of blocks.
+    /// True if scales are of blocks.
     pub(crate) fn is_of_blocks(&self) -> bool {
         matches!(self, Recipe::Float8BlockScaling(_))
     }

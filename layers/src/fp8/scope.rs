@@ -73,7 +73,7 @@ impl Shared {
         Ok(history)
     }
 
-    /// Whether the step that is open is the first microbatch, if that was said.
+    /// True if the step that is open is the first microbatch, if that was said.
     ///
     /// # Errors
     /// [`Error::Usage`] if none is open.

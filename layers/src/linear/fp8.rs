@@ -29,7 +29,7 @@ struct Weight {
     rows: Coded,
     /// The transposed copy.
     turned: Coded,
-    /// Whether there are any yet.
+    /// True if there are any yet.
     is_there: bool,
 }
 

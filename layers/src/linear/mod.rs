@@ -78,7 +78,7 @@ impl Saved {
         self.input.as_ref()
     }
 
-    /// Whether codes are kept, so that nothing reads the input any more.
+    /// True if codes are kept, so that nothing reads the input any more.
     pub(crate) fn has_codes(&self) -> bool {
         self.kept.is_some()
     }
@@ -102,7 +102,7 @@ pub struct Product {
     pub variant: String,
     /// What chose the schedule: settings, or of the method `auto` a table of winners or the model.
     pub why: String,
-    /// Whether communication of the layer runs in the same kernel.
+    /// True if communication of the layer runs in the same kernel.
     pub overlaps: bool,
 }
 

@@ -75,7 +75,7 @@ impl Linear {
         self.rank().world() == 1
     }
 
-    /// Whether scales are of blocks: they travel with the rows of the product that they are for, in its kernel alone.
+    /// True if scales are of blocks: they travel with the rows of the product that they are for, in its kernel alone.
     pub(super) fn is_in_blocks(&self) -> bool {
         self.fp8.as_ref().is_some_and(Fp8::is_in_blocks)
     }

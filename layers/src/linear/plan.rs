@@ -204,7 +204,7 @@ impl Of<'_> {
         })
     }
 
-    /// Whether rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each chunk's scales are
+    /// True if rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each chunk's scales are
     /// a plane of their own.
     fn gathers_blocks(&self) -> bool {
         self.in_blocks() && !self.alone()
