@@ -355,8 +355,8 @@ fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error>
             }
         };
         let each = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
-        let part = each.map(|(row, column)| at(&wanted.values, row, column));
-        for (at, (found, wanted)) in found.iter().zip(part).enumerate() {
+        let exact = each.map(|(row, column)| at(&wanted.values, row, column));
+        for (at, (found, wanted)) in found.iter().zip(exact).enumerate() {
             let near = (found - wanted).abs() <= least + part * wanted.abs();
             assert!(near, "{what}[{at}] is {found}, not {wanted}");
         }

@@ -508,7 +508,7 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
     let mut largest = rank.zeros::<f32>([1, 290])?;
     codes.largest_of_ranks(290, &of_ranks, &mut largest)?;
     let wanted = |at: usize| {
-        let of = |rank| Some(amax(at + 300 * rank)).filter(|amax| !amax.is_nan());
+        let of = |rank: usize| Some(amax(at + 300 * rank)).filter(|amax| !amax.is_nan());
         (0..3).filter_map(of).fold(0.0, f32::max)
     };
     let wanted = Vec::from_iter((0..290).map(wanted));
