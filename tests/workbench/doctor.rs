@@ -1,7 +1,7 @@
 //! `doctor` on this machine, and on machines of a fake driver: two H100s, of which something may be wrong.
 
 use super::*;
-use counterflow_workbench::USAGE;
+use counterflow_workbench::{REJECTED, USAGE};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
