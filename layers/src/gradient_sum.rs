@@ -77,12 +77,11 @@ impl GradientSum {
         let rows = elements / width;
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let built: Arc<Built> = self.ops.of(&width, || {
-            let step = Step {
-                work: sum_gradients().into(),
-                layout: Layout::Nt,
-                shape: shape(self.most / width, width, width),
-                choices: Vec::new(),
-            };
+            let step = Step::new(
+                sum_gradients(),
+                Layout::Nt,
+                shape(self.most / width, width, width),
+            );
             step.build(&self.rank)
         })?;
         // Ranks own whole chunks of rows.

@@ -205,5 +205,5 @@ fn line(points: &[[f64; 2]]) -> Option<(f64, f64)> {
     let (x, y) = (mean(|[x, _]| *x), mean(|[_, y]| *y));
     let (xx, xy) = (mean(|[x, _]| x * x), mean(|[x, y]| x * y));
     let slope = (xy - x * y) / (xx - x * x);
-    (points.len() >= 2 && slope > 0.0).then(|| (y - slope * x, slope))
+    (points.len() >= 2 && slope > 0.0).then_some((y - slope * x, slope))
 }

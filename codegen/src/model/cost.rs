@@ -186,7 +186,7 @@ impl<'a> Costs<'a> {
         let from_memory = match by_rows.contains(&true) {
             // In the rate of such reads.
             true => 0.0,
-            false => self.from_memory(item, alike, depth),
+            false => self.memory_share(item, alike, depth),
         };
         let feeds = [feeds[0], feeds[1] + from_memory];
         let latency = if split > 2 {
@@ -311,7 +311,7 @@ impl<'a> Costs<'a> {
     /// Seconds in which device memory delivers a byte of each line of all tiles that CTAs multiply at the same time: the lines that
     /// several of them read come once. It adds to the time that reads through L2 take: CTAs that are apart wait for memory in
     /// turn. A line has `depth` bytes; operands that L2 holds come once a launch.
-    fn from_memory(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
+    fn memory_share(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
         let Some(order) = item.order else {
             return 0.0;
         };

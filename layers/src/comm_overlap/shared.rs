@@ -155,6 +155,7 @@ impl Shared {
                 layout,
                 shape: sizes,
                 choices,
+                coded: None,
             };
             step.build(self.rank())
         })

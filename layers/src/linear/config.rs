@@ -1,9 +1,11 @@
 //! What a linear layer is.
 
+use crate::fp8::Recipe;
 use crate::overlap::{Flags, Parallel};
+use crate::userbuffers::QuantizationMode;
 
 /// Sizes and settings of a [`Linear`](crate::Linear).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct LinearConfig {
     /// Division of the weight between ranks.
     pub parallel: Parallel,
@@ -17,6 +19,9 @@ pub struct LinearConfig {
     pub frozen: bool,
     /// True if a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
     pub keep_gathered: bool,
+    /// Recipe of the layer's FP8 products. `None`: products of bf16. Then the features of a rank are multiples of 16, and the layer runs
+    /// in steps: [`Userbuffers::autocast`](crate::Userbuffers::autocast).
+    pub fp8: Option<Recipe>,
     /// Overlap of the products.
     pub flags: Flags,
     /// The name by which the configuration has the layer's products: needed where anything is overlapped.
@@ -32,8 +37,17 @@ impl LinearConfig {
             bias: false,
             frozen: false,
             keep_gathered: false,
+            fp8: None,
             flags: Flags::default(),
             ub_name: None,
+        }
+    }
+
+    /// The mode whose settings its products have.
+    pub(crate) fn mode(&self) -> QuantizationMode {
+        match self.fp8 {
+            Some(_) => QuantizationMode::Fp8,
+            None => QuantizationMode::None,
         }
     }
 
