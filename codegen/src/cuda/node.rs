@@ -6,7 +6,7 @@ use super::words::ONCE;
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::Mode;
 use crate::warp::{
-    At, Expr, Field, Lanes, MapId, Node, Phase, RunBy, Slot, Test, Unroll, Warp, Whose,
+    At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp, Whose,
 };
 use crate::warp::{Spelling, counter_name, factor};
 
@@ -77,6 +77,7 @@ impl Text<'_> {
                 None
             }
         });
+        let arrival = arrival.or(self.ahead.map(RingId::full));
         if let Some(barrier) = arrival.filter(|_| self.run_by != RunBy::Groups) {
             let barrier = self.barrier(barrier, Slot::Current);
             self.line(format!("const auto full = {barrier};"));
@@ -243,6 +244,14 @@ impl Text<'_> {
                     self.line(format!("previous = {name}.index;"));
                 }
                 self.line(format!("{name}.advance();"));
+            }
+            Node::Ahead { ring, body } => {
+                let name = self.pipeline.ring(*ring).name;
+                self.line(format!("const auto {name}_before = {name};"));
+                let outer = self.ahead.replace(*ring);
+                self.list(body);
+                self.ahead = outer;
+                self.line(format!("{name} = {name}_before;"));
             }
             Node::Skip { ring, by } => {
                 let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
