@@ -77,7 +77,11 @@ impl Text<'_> {
                 None
             }
         });
-        let arrival = arrival.or(self.ahead.map(RingId::full));
+        let goes_on = nodes
+            .iter()
+            .any(|node| matches!(node, Node::Advance { .. }));
+        let later = self.ahead.filter(|_| goes_on).map(RingId::full);
+        let arrival = arrival.or(later);
         if let Some(barrier) = arrival.filter(|_| self.run_by != RunBy::Groups) {
             let barrier = self.barrier(barrier, Slot::Current);
             self.line(format!("const auto full = {barrier};"));
@@ -245,14 +249,7 @@ impl Text<'_> {
                 }
                 self.line(format!("{name}.advance();"));
             }
-            Node::Ahead { ring, body } => {
-                let name = self.pipeline.ring(*ring).name;
-                self.line(format!("const auto {name}_before = {name};"));
-                let outer = self.ahead.replace(*ring);
-                self.list(body);
-                self.ahead = outer;
-                self.line(format!("{name} = {name}_before;"));
-            }
+            Node::Ahead { ring, body } => self.run_ahead(*ring, body),
             Node::Skip { ring, by } => {
                 let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
                 self.line(format!(
