@@ -229,7 +229,7 @@ const SHARD: &str = "shard";
 /// Counts the pieces, of a shard or of all rows, that an item is in.
 const PIECE: &str = "piece";
 
-/// What is done for each piece of each shard that a range of all rows is in. Pieces divide each shard by itself.
+/// Loops over the pieces of each shard that a range of all rows is in. Pieces divide each shard by itself.
 fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {
     let each = || Expr::Field(Field::ChunkRows(dim));
     let (name, least) = (format!("{SHARD}_start"), |a: Expr, b: Expr| {

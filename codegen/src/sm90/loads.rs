@@ -12,7 +12,7 @@ use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
-use super::stages::{expected, summed};
+use super::stages::{Staged, expected, least, loads, summed};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
@@ -23,16 +23,6 @@ use crate::warp::{
     At, BLOCK_ROWS, Expr, FragmentOp, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
     Unroll, Whose, identifier,
 };
-
-/// Load of a tile of an operand into a stage.
-pub(super) struct Staged {
-    /// Once a tile: how much of it exists.
-    pub sizes: Vec<Node>,
-    /// Number of bytes that come.
-    pub bytes: Expr,
-    /// The loads of a step.
-    pub loads: Vec<Node>,
-}
 
 /// Place of a tile along its rows (of `w`: along columns of the product), and the CTAs that load it.
 struct TileSide {
@@ -50,7 +40,7 @@ struct TileSide {
 impl Walk<'_, '_> {
     /// Waits for a stage that may be written. Scales of blocks are read from it by ordinary loads: one fence here is one for all
     /// warps that read them, and none of those waits for it before it multiplies again.
-    fn empty_stage(&self) -> Vec<Node> {
+    pub(super) fn empty_stage(&self) -> Vec<Node> {
         let mut tilings = self.b.cta.tilings().iter();
         let scales = tilings.any(|tiling| !tiling.scales().is_empty());
         let mut nodes = vec![Node::Await {
@@ -92,13 +82,21 @@ impl Walk<'_, '_> {
                 false => early.extend(staged),
             }
         }
+        let mut ahead = Vec::new();
+        let filled = match !early.is_empty() && self.in_several_shards(pass) {
+            true => self.filled_ahead(&early, &mut ahead),
+            false => 0.into(),
+        };
         self.declared.truncate(names);
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());
         let mut body = self.empty_stage();
         let waits = self.waits(&pass.load_waits);
-        let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
-        body.extend::<Vec<_>>(loads(&early));
+        body.extend(loads(&early));
+        if filled != 0.into() {
+            let test = Test::AtLeast(Expr::var("step"), filled);
+            body = vec![Node::If { test, body }];
+        }
         if !waits.is_empty() {
             body.push(Node::If {
                 test: Test::Equal(Expr::var("step"), 0.into()),
@@ -112,7 +110,7 @@ impl Walk<'_, '_> {
             barrier: STAGES.full(),
             bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
         });
-        body.extend::<Vec<_>>(loads(&late));
+        body.extend(loads(&late));
         body.push(Node::Advance {
             ring: STAGES,
             keep: false,
@@ -127,6 +125,7 @@ impl Walk<'_, '_> {
             }
         }
         nodes.extend(sizes);
+        nodes.extend(ahead);
         nodes.push(self.each_step(Unroll::Once, body));
         for (waits, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             nodes.push(self.note(sum.op));
@@ -137,7 +136,7 @@ impl Walk<'_, '_> {
     }
 
     /// The operands of an item's products, by their parts of a stage.
-    fn operands_of<'a>(&mut self, pass: &Pass<'a>) -> Vec<(usize, &'a Region)> {
+    pub(super) fn operands_of<'a>(&mut self, pass: &Pass<'a>) -> Vec<(usize, &'a Region)> {
         let mut found: Vec<(usize, &Region)> = Vec::new();
         for leaf in &pass.dots {
             let OpKind::Dot { a, b, .. } = &leaf.op.kind else {
@@ -573,8 +572,4 @@ impl TileSide {
             self.tile.clone()
         }
     }
-}
-
-fn least(a: Expr, b: Expr) -> Expr {
-    Expr::Min(a.into(), b.into())
 }

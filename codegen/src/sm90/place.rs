@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
         buffer.chunk_only() && self.item(item).is_some_and(across)
     }
 
-    /// The same rows, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
+    /// Rows of an item, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
     /// leaves out the rows of a box that are outside on either side.
     fn in_shard_of(&mut self, whose: &Whose, buffer: &Buffer, rows: Begin) -> Begin {
         let Whose::Rank(rank) = whose else {
@@ -157,7 +157,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What is done if a tile has rows of a rank's shard.
+    /// Nodes that run only if a tile has rows of a rank's shard.
     pub(super) fn if_it_has_a_part(
         &mut self,
         region: &Region,

@@ -139,6 +139,17 @@ pub enum Node {
         /// True if the slot left behind is still needed, as [`Slot::Previous`].
         keep: bool,
     },
+    /// Runs nodes ahead of the role's place in a ring, which is afterwards where it was. Loads that start so are announced later,
+    /// by an [`Node::Expect`] of their slot.
+    ///
+    /// CUDA: the place is saved and restored. Meaning: only that. A barrier counts bytes that land before they are announced below
+    /// zero, and its phase cannot end without that arrival.
+    Ahead {
+        /// The ring.
+        ring: RingId,
+        /// Nodes in order.
+        body: Vec<Node>,
+    },
     /// Goes on by so many slots, which the other consumer has.
     Skip {
         /// The ring.
@@ -535,7 +546,7 @@ impl Map {
 }
 
 impl View {
-    /// The same memory with the rows of all shards in one matrix: where an item is in several. Shards lie one behind the other,
+    /// View of the same memory with the rows of all shards in one matrix, for items in several. Shards lie one behind the other,
     /// and only the last that has rows is short.
     pub(crate) const fn across(self) -> View {
         match self {
