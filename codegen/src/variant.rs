@@ -2,7 +2,8 @@
 
 use crate::dtype::Dtype;
 use crate::encoding::rule::Rule;
-pub use crate::encoding::{BLOCK, Scales};
+use crate::encoding::{Along, Scaling};
+pub use crate::encoding::{Asked, BLOCK, Encodings, Scales, Tensors};
 use crate::program::Setting;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,32 +31,8 @@ pub struct Variant {
     pub arch: Arch,
     /// Number of ranks.
     pub world: u32,
-    /// Replaces the element type of the first parameter wherever that type occurs. FP8 replaces it only in what products
-    /// multiply, and in what is copied from or to that: results stay in the type that the schedule says.
-    pub dtype: Option<Dtype>,
-    /// The FP8 type of products' second operands, where it is not that of the first; only beside an FP8 `dtype`.
-    pub second: Option<Dtype>,
-    /// The scales that FP8 operands of products have; `None`: they are what their elements say.
-    pub scales: Option<Scales>,
-    /// Replaces the element type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is
-    /// multiplied by one number before it is rounded: a tensor of f32 beside it, called `y.scale` for the output `y`.
-    pub output: Option<Dtype>,
-    /// The rule by which a launch makes scales of 1×128 for those outputs, whose type is the rule's then, from what it computes: a
-    /// plane of f32 `[⌈N/128⌉][M padded to 4]` that it writes, called `y.scale` for the output `y`, with what each 128 columns of
-    /// a row are to be multiplied by. So a product reads scales of its first operand ([`Scales::Blocks1d2d`],
-    /// [`Scales::Blocks1d1d`]). `None`: the number by which an FP8 output is multiplied is given.
-    pub output_scales: Option<Rule>,
-    /// The rule by which partial sums of tiles become FP8 before they travel to the rank that adds them up: scratch of whose tiles
-    /// a schedule takes a sum is of the rule's type, with a plane of f32 beside each slot, called `partial.scale` for the scratch
-    /// `partial`, that has a number for each 128 columns of a row. Who stores a tile makes them; who adds it multiplies, and adds
-    /// in f32, in the same order as ever. `None`: the type that the schedule says.
-    pub partial_sums: Option<Rule>,
-    /// True if each output that has a scale, by an `output` of FP8, has its amax beside it: one f32, called `y.amax` for
-    /// the output
-    /// `y`. A launch makes it as large as the largest absolute value of what it computes there, taken before the scale and before
-    /// anything is rounded to FP8. Where that is NaN, so is the amax. What it held before counts, unless its sign bit is set: then
-    /// it is less than any absolute value, even if it is NaN.
-    pub amax: bool,
+    /// The encodings of tensors, where they are not what the schedule says.
+    pub encodings: Encodings,
     /// True if sums of FP8 products are promoted: every [`BLOCK`] of K, what the tensor cores summed is added in f32 to sums of
     /// the threads' own. Tensor cores alone keep 13 fraction bits of a sum.
     pub promote: bool,
@@ -154,13 +131,7 @@ impl Variant {
         Variant {
             arch: Arch::Sm90,
             world,
-            dtype: None,
-            second: None,
-            scales: None,
-            output: None,
-            output_scales: None,
-            partial_sums: None,
-            amax: false,
+            encodings: Encodings::default(),
             promote: false,
             layout: Layout::Nt,
             choices: BTreeMap::new(),
@@ -181,53 +152,98 @@ impl Variant {
         self
     }
 
-    /// With other element types.
+    /// With that encoding of these tensors, in place of what was asked for them.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
+    ///
+    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows).hidden("hidden", Dtype::E4M3);
+    /// let layer = Tensors::Hidden("hidden".into());
+    /// let wider = Asked { element: Some(Dtype::E5M2), ..variant.asked(&layer) };
+    /// let variant = variant.encode(layer, wider);
+    /// assert_eq!(variant.to_string(), "sm90 world 2 nt e4m3 scales=rows hidden:e5m2");
+    /// assert_eq!(variant.operand_scales(), Some(Scales::Rows));
+    /// assert!(variant.output_rule().is_none() && variant.partial_rule().is_none());
+    /// ```
+    #[must_use]
+    pub fn encode(mut self, tensors: Tensors, asked: Asked) -> Self {
+        self.encodings.put(tensors, asked);
+        self
+    }
+
+    /// The encoding that is asked for these tensors.
+    pub fn asked(&self, tensors: &Tensors) -> Asked {
+        self.encodings.of(tensors)
+    }
+
+    /// With another element type of the first parameter, wherever that occurs. FP8 replaces it only in what products multiply, and
+    /// in what is copied from or to that: results stay in the type that the schedule says.
     #[must_use]
     pub fn dtype(mut self, dtype: Dtype) -> Self {
-        self.dtype = Some(dtype);
+        self.encodings
+            .change(Tensors::OfFirstType, |asked| asked.element = Some(dtype));
         self
     }
 
-    /// With another FP8 type for the second operands of products.
+    /// With another FP8 type for the second operands of products than for the first; only beside an FP8 type of these.
     #[must_use]
     pub fn second(mut self, dtype: Dtype) -> Self {
-        self.second = Some(dtype);
+        self.encodings
+            .change(Tensors::SecondOperands, |asked| asked.element = Some(dtype));
         self
     }
 
-    /// With scales of FP8 operands.
+    /// With scales of FP8 operands. Without: they are what their elements say.
     #[must_use]
     pub fn scales(mut self, scales: Scales) -> Self {
-        self.scales = Some(scales);
+        let operands = [Tensors::FirstOperands, Tensors::SecondOperands];
+        for (operand, tensors) in operands.into_iter().enumerate() {
+            let scale = Some(Scaling::Given(scales.along(operand)));
+            self.encodings.change(tensors, |asked| asked.scale = scale);
+        }
         self
     }
 
-    /// With another type of outputs.
+    /// The kind of scales that operands have.
+    pub fn operand_scales(&self) -> Option<Scales> {
+        self.encodings.scales()
+    }
+
+    /// With another type of those outputs (`Out`) that have the type of the first parameter. Of FP8, each result is multiplied by
+    /// one given number before it is rounded.
     #[must_use]
     pub fn output(mut self, dtype: Dtype) -> Self {
-        self.output = Some(dtype);
+        self.encodings
+            .change(Tensors::Outputs, |asked| asked.element = Some(dtype));
         self
     }
 
-    /// With outputs of FP8 that have scales of 1×128, which a launch makes by that rule.
+    /// With outputs of FP8 that have scales of 1×128, which a launch makes by that rule of what it computes: for each 128 columns of
+    /// a row what they are to be multiplied by, as a product reads scales of its first operand ([`Scales::Blocks1d2d`],
+    /// [`Scales::Blocks1d1d`]).
     ///
     /// ```
     /// use counterflow_codegen::rule::{Fp8, Rule};
-    /// use counterflow_codegen::{dtype::Dtype, variant::Variant};
+    /// use counterflow_codegen::variant::{Tensors, Variant};
+    /// use counterflow_codegen::dtype::Dtype;
     ///
     /// let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
     /// let variant = Variant::new(1).output_scales(rule);
-    /// assert_eq!(variant.output, Some(Dtype::E4M3));
+    /// assert_eq!(variant.asked(&Tensors::Outputs).element, Some(Dtype::E4M3));
     /// assert_eq!(variant.to_string(), "sm90 world 1 nt output=e4m3 output-scales=te+pow2");
     /// ```
     #[must_use]
     pub fn output_scales(mut self, rule: Rule) -> Self {
-        self.output = Some(rule.to.dtype());
-        self.output_scales = Some(rule);
+        self.encodings.change(Tensors::Outputs, |asked| {
+            asked.element = Some(rule.to.dtype());
+            asked.scale = Some(Scaling::Computed(rule));
+        });
         self
     }
 
-    /// With partial sums that travel in FP8, with scales of 1×128 by that rule.
+    /// With partial sums of tiles that travel in FP8 to the rank that adds them up, with scales of 1×128 by that rule. Who stores a
+    /// tile makes them; who adds it multiplies, and adds in f32, in the same order as ever.
     ///
     /// ```
     /// use counterflow_codegen::{rule::{Fp8, Rule}, variant::Variant};
@@ -238,11 +254,48 @@ impl Variant {
     /// ```
     #[must_use]
     pub fn partial_sums(mut self, rule: Rule) -> Self {
-        self.partial_sums = Some(rule);
+        self.encodings.change(Tensors::PartialSums, |asked| {
+            asked.element = Some(rule.to.dtype());
+            asked.scale = Some(Scaling::Computed(rule));
+        });
         self
     }
 
-    /// With amaxes of outputs that have a scale.
+    /// The rule by which launches make scales of outputs, if they do.
+    pub fn output_rule(&self) -> Option<Rule> {
+        self.asked(&Tensors::Outputs).scale.and_then(Scaling::rule)
+    }
+
+    /// The rule by which partial sums travel in FP8, if they do.
+    pub fn partial_rule(&self) -> Option<Rule> {
+        self.asked(&Tensors::PartialSums)
+            .scale
+            .and_then(Scaling::rule)
+    }
+
+    /// With a hidden layer in FP8: scratch of that name which products multiply. A launch is given one number, by which it multiplies
+    /// what it stores there before it is rounded, and by which it divides products of it. What products multiply it by is FP8, too.
+    ///
+    /// ```
+    /// use counterflow_codegen::dtype::Dtype;
+    /// use counterflow_codegen::variant::{Scales, Variant};
+    ///
+    /// let variant = Variant::new(2).dtype(Dtype::E4M3).scales(Scales::Rows).hidden("hidden", Dtype::E4M3);
+    /// assert_eq!(variant.to_string(), "sm90 world 2 nt e4m3 scales=rows hidden:e4m3");
+    /// ```
+    #[must_use]
+    pub fn hidden(self, name: &str, dtype: Dtype) -> Self {
+        let asked = Asked {
+            element: Some(dtype),
+            scale: Some(Scaling::Given(Along::All)),
+            amax: false,
+        };
+        self.encode(Tensors::Hidden(name.into()), asked)
+    }
+
+    /// With amaxes of outputs that have a scale: one number each, as large as the largest absolute value of what a launch computes
+    /// there, taken before the scale and before anything is rounded to FP8. Where that is NaN, so is the amax. What it held before
+    /// counts, unless its sign bit is set: then it is less than any absolute value, even if it is NaN.
     ///
     /// ```
     /// use counterflow_codegen::{dtype::Dtype, variant::Variant};
@@ -252,7 +305,8 @@ impl Variant {
     /// ```
     #[must_use]
     pub fn amax(mut self, amax: bool) -> Self {
-        self.amax = amax;
+        self.encodings
+            .change(Tensors::Outputs, |asked| asked.amax = amax);
         self
     }
 
@@ -273,7 +327,7 @@ impl Variant {
 
     /// True if sums of FP8 products are promoted to f32: if asked for, and always with scales of blocks of K.
     pub fn promotes(&self) -> bool {
-        self.promote || self.scales.is_some_and(|scales| scales.blocks().is_some())
+        self.promote || (self.operand_scales()).is_some_and(|scales| scales.blocks().is_some())
     }
 
     /// With another operand layout.
@@ -293,27 +347,7 @@ impl fmt::Display for Variant {
             self.world,
             self.layout.name()
         )?;
-        if let Some(dtype) = self.dtype {
-            write!(f, " {dtype}")?;
-        }
-        if let Some(second) = self.second {
-            write!(f, "×{second}")?;
-        }
-        if let Some(scales) = self.scales {
-            write!(f, " scales={}", scales.name())?;
-        }
-        if let Some(output) = self.output {
-            write!(f, " output={output}")?;
-        }
-        if let Some(rule) = self.output_scales {
-            write!(f, " output-scales={rule}")?;
-        }
-        if let Some(rule) = self.partial_sums {
-            write!(f, " partial-sums={} by {rule}", rule.to.dtype())?;
-        }
-        if self.amax {
-            f.write_str(" amax")?;
-        }
+        write!(f, "{}", self.encodings)?;
         if self.promote {
             f.write_str(" promote")?;
         }

@@ -162,12 +162,26 @@ ag_gemm_across(
                 const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
                 const u32 w_rows =
                     min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
+                // In its first tile a CTA fills all stages with what nobody sends, then waits for the rows.
+                const u32 filled = min(steps, STAGES * (1 - min(scheduler.tile() / (gridDim.x - COMM_CTAS), 1)));
+                const auto stage_before = stage;
                 #pragma unroll 1
-                for (u32 step = 0; step < steps; ++step) {
+                for (u32 step = 0; step < filled; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
                         step * TILE_K, t.column * TILE_N, 0, 0);
+                    stage.advance();
+                }
+                stage = stage_before;
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    const auto full = stage_full[stage.index];
+                    if (step >= filled) {
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
+                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    }
                     if (step == 0) {
                         // wait arrived[t.rows]
                         #pragma unroll 1

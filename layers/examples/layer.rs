@@ -13,20 +13,49 @@ use clap::Parser;
 use counterflow::rendezvous::Job;
 use counterflow::{Communicator, Error, cuda::Gpu, prelude::bf16};
 use counterflow_layers::overlap::Config;
-use counterflow_layers::{GradientSum, Initialize, RngTracker, Userbuffers};
+use counterflow_layers::{
+    DelayedScaling, Float8BlockScaling, Float8CurrentScaling, GradientSum, Initialize,
+    QuantizationMode, Recipe, RngTracker, Userbuffers,
+};
 use model::{LayerType, Model};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// A recipe of FP8.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Fp8 {
+    Delayed,
+    Current,
+    Blocks,
+}
+
+impl Fp8 {
+    /// TransformerEngine's program has a history of 32 steps.
+    fn recipe(self) -> Recipe {
+        match self {
+            Fp8::Delayed => {
+                let (amax_history_len, usual) = (32, DelayedScaling::default());
+                let recipe = DelayedScaling {
+                    amax_history_len,
+                    ..usual
+                };
+                recipe.into()
+            }
+            Fp8::Current => Float8CurrentScaling::default().into(),
+            Fp8::Blocks => Float8BlockScaling::default().into(),
+        }
+    }
+}
 
 /// A tensor-parallel layer that trains with overlapped communication
 #[derive(Parser, Clone, Debug)]
 struct Options {
     #[arg(long, value_enum, default_value = "TransformerLayer")]
     layer_type: LayerType,
-    /// Products in FP8
-    #[arg(long)]
-    fp8: bool,
+    /// Products in FP8: with delayed scaling, or by another recipe
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "delayed")]
+    fp8: Option<Fp8>,
     /// Communication before and after products, not beside them
     #[arg(long)]
     no_comm_overlap: bool,
@@ -98,8 +127,13 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
     let (batch, hidden) = (options.batch_size, options.hidden);
     let rows = options.seq_length * batch;
     let config = options.config.as_deref().map(Config::load).transpose()?;
+    let mode = match options.fp8 {
+        Some(_) => QuantizationMode::Fp8,
+        None => QuantizationMode::None,
+    };
     let arguments = Initialize {
         ub_cfgs: vec![config.unwrap_or_default()],
+        quantization_modes: vec![mode],
         ..Initialize::new([rows, hidden], tp)
     };
     group.reserve(arguments.heap_bytes() + GradientSum::heap_bytes(hidden, tp) + (4 << 20))?;
@@ -140,6 +174,7 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
         let x = group.zeros(shape)?;
         x.write(&given)?;
         last = x.clone();
+        let in_fp8 = options.fp8.map(|_| buffers.autocast(None)).transpose()?;
         step("Forward pass");
         let (y, saved) = model.forward([rows, batch], &x)?;
         step("Compute loss");
@@ -157,6 +192,9 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
             off.iter().map(|off| bf16::from_f32(off * by)),
         ))?;
         model.backward(saved, &dy)?;
+        if let Some(in_fp8) = in_fp8 {
+            in_fp8.end()?;
+        }
         step("Optimizer step");
         model.update(options.rate, &of_norms, average)?;
         if rank == 0 {
@@ -178,12 +216,6 @@ fn train(world: &Communicator, options: &Options) -> Result<(), Error> {
 }
 
 fn run(options: &Options) -> Result<(), Error> {
-    if options.fp8 {
-        return Err(Error::NotYet {
-            what: "--fp8: layers whose products are FP8".into(),
-            help: "leave it out: layers have bf16 today".into(),
-        });
-    }
     let has_gpu = Gpu::count().is_ok_and(|count| count > 0);
     if Job::from_env()?.is_some() {
         let rank = match has_gpu {

@@ -34,7 +34,7 @@ const NUMBERS: usize = 4;
 pub struct VocabParallelCrossEntropy {
     rank: Arc<Communicator>,
     kernels: LossKernels,
-    /// What all ranks tell of all rows. Held while a call is enqueued.
+    /// Parts that all ranks tell of all rows. Held while a call is enqueued.
     parts: Mutex<UserBuffer<f32>>,
     gather: Built,
     rows: usize,
@@ -58,12 +58,11 @@ impl VocabParallelCrossEntropy {
             });
         }
         let all = rows * rank.world() as usize;
-        let gather = Step {
-            work: schedules::all_gather().into(),
-            layout: Layout::Nt,
-            shape: shape(all, NUMBERS, NUMBERS),
-            choices: Vec::new(),
-        };
+        let gather = Step::new(
+            schedules::all_gather(),
+            Layout::Nt,
+            shape(all, NUMBERS, NUMBERS),
+        );
         Ok(VocabParallelCrossEntropy {
             kernels: LossKernels::load(rank)?,
             gather: gather.build_of(rank, Some(Dtype::F32))?,

@@ -2,7 +2,7 @@
 
 use crate::linear::fits;
 use crate::side::EmbeddingKernels;
-use crate::step::{Built, Step, Work, shape};
+use crate::step::{Built, Step, shape};
 use crate::userbuffers::Userbuffers;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Layout, Program, Tensor, schedules};
@@ -70,12 +70,7 @@ impl VocabParallelEmbedding {
         }
         crate::side::eights(columns)?;
         let build = |program: Program| {
-            let step = Step {
-                work: Work::Schedule(program),
-                layout: Layout::Nt,
-                shape: shape(rows, columns, columns),
-                choices: Vec::new(),
-            };
+            let step = Step::new(program, Layout::Nt, shape(rows, columns, columns));
             step.build(rank)
         };
         let moves = (world > 1).then(|| {

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct GradientSum {
     rank: Arc<Communicator>,
     most: usize,
-    /// Where sums come to. Held while one is enqueued.
+    /// Buffer that sums come to. Held while one is enqueued.
     sums: Mutex<UserBuffer<f32>>,
     /// By columns.
     ops: Latest<usize>,
@@ -77,12 +77,11 @@ impl GradientSum {
         let rows = elements / width;
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let built: Arc<Built> = self.ops.of(&width, || {
-            let step = Step {
-                work: sum_gradients().into(),
-                layout: Layout::Nt,
-                shape: shape(self.most / width, width, width),
-                choices: Vec::new(),
-            };
+            let step = Step::new(
+                sum_gradients(),
+                Layout::Nt,
+                shape(self.most / width, width, width),
+            );
             step.build(&self.rank)
         })?;
         // Ranks own whole chunks of rows.

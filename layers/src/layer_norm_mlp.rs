@@ -1,5 +1,6 @@
 //! A normalisation, then two products with an activation between them.
 
+use crate::fp8::Recipe;
 use crate::layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
     LayerNormLinearSaved,
@@ -33,6 +34,8 @@ pub struct LayerNormMlpConfig {
     pub keep_gathered: bool,
     /// True if the backward pass makes the activation's output again, instead of keeping it.
     pub recompute_activation: bool,
+    /// Recipe by which both products become FP8. `None`: they are of bf16.
+    pub fp8: Option<Recipe>,
     /// Overlap in both products.
     pub flags: Flags,
     /// The names by which the configuration has the products.
@@ -51,6 +54,7 @@ impl LayerNormMlpConfig {
             frozen: [false; 2],
             keep_gathered: false,
             recompute_activation: false,
+            fp8: None,
             flags: Flags::default(),
             ub_names: ["fc1".into(), "fc2".into()],
         }
@@ -61,6 +65,7 @@ impl LayerNormMlpConfig {
             bias: self.bias,
             frozen: self.frozen[0],
             keep_gathered: self.keep_gathered,
+            fp8: self.fp8,
             flags: self.flags,
             ub_name: Some(self.ub_names[0].clone()),
             ..LinearConfig::column(self.hidden, self.activation.inputs(self.ffn_hidden))
@@ -71,6 +76,7 @@ impl LayerNormMlpConfig {
         LinearConfig {
             bias: self.bias,
             frozen: self.frozen[1],
+            fp8: self.fp8,
             flags: self.flags,
             ub_name: Some(self.ub_names[1].clone()),
             ..LinearConfig::row(self.ffn_hidden, self.hidden)
@@ -237,7 +243,8 @@ impl LayerNormMlp {
         let fc1 = self.fc1.forward(rows, x, &parameters.fc1, &mut before)?;
         let after = self.activated(rows, &before)?;
         let mut fc2 = self.fc2.forward(rows, &after, &parameters.fc2, y)?;
-        let again = self.config.recompute_activation || self.config.frozen[1];
+        let unread = self.config.frozen[1] || fc2.has_codes();
+        let again = self.config.recompute_activation || unread;
         if again {
             fc2.forget_input();
         }
@@ -282,8 +289,8 @@ impl LayerNormMlp {
         let rows = fc2.rows();
         let after = match fc2.input() {
             Some(after) => after.clone().into(),
-            // Nothing reads what a frozen weight is multiplied by.
-            None if self.config.frozen[1] => before.clone().into(),
+            // Nothing reads what a frozen weight is multiplied by, or what there are codes of.
+            None if self.config.frozen[1] || fc2.has_codes() => before.clone().into(),
             None => self.activated(rows, &before)?,
         };
         let mut of_after = self.fc2.lend_input(rows)?;

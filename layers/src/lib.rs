@@ -51,6 +51,7 @@ mod attention;
 mod comm_overlap;
 mod cross_entropy;
 mod embedding;
+mod fp8;
 mod gradient_sum;
 mod layer_norm_linear;
 mod layer_norm_mlp;
@@ -71,6 +72,10 @@ pub use attention::{
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
 pub use cross_entropy::VocabParallelCrossEntropy;
 pub use embedding::VocabParallelEmbedding;
+pub use fp8::{
+    AmaxComputeAlgo, Autocast, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Format,
+    Recipe,
+};
 pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{
     LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,

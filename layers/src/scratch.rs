@@ -1,7 +1,7 @@
 //! Memory that calls borrow and give back, so that a step after the first allocates nothing.
 
 use counterflow::op::Element;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Error, Tensor};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -57,7 +57,7 @@ impl<T: Element> Pool<T> {
         })
     }
 
-    /// The same of memory that only grows, of which there is one piece: for what is borrowed once at a time.
+    /// Lends memory that only grows, of which there is one piece: for what is borrowed once at a time.
     pub fn lend_growing(
         self: &Arc<Self>,
         rank: &Communicator,
@@ -72,9 +72,11 @@ impl<T: Element> Pool<T> {
     }
 }
 
-/// Both types of elements.
+/// By type of elements.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scratch {
+    /// Codes of either type of FP8.
+    pub codes: Arc<Pool<e4m3>>,
     pub bf16s: Arc<Pool<bf16>>,
     pub f32s: Arc<Pool<f32>>,
 }

@@ -3,10 +3,11 @@
 use counterflow::Setting;
 use counterflow::family::Family;
 use counterflow::op::Workspace;
-use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Shape};
+use counterflow::rule::Fp8;
+use counterflow::{Communicator, Dtype, Error, Layout, Op, OpBuilder, Program, Scales, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a step does: one schedule, or the fastest one of a family.
+/// Work of a step: one schedule, or the fastest one of a family.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Schedule(Program),
@@ -26,6 +27,26 @@ pub(crate) struct Step {
     pub layout: Layout,
     pub shape: Shape,
     pub choices: Vec<(&'static str, Setting)>,
+    /// FP8 operands.
+    pub coded: Option<CodedStep>,
+}
+
+/// The FP8 operands of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodedStep {
+    /// Types of the first and second operand's codes.
+    pub codes: [Fp8; 2],
+    pub scales: Scales,
+    /// True if sums are promoted to f32 every 128 of their depth.
+    pub promote: bool,
+}
+
+/// Codes in a row of memory are a multiple of this.
+pub(crate) const CODES: usize = 16;
+
+/// Blocks of 128 elements, of which the last may be short.
+pub(crate) fn blocks(elements: usize) -> usize {
+    elements.div_ceil(128)
 }
 
 /// The rows of what moves beside a weight's gradient.
@@ -41,6 +62,16 @@ pub(crate) fn size(of: usize) -> u32 {
 }
 
 impl Step {
+    pub fn new(work: impl Into<Work>, layout: Layout, shape: Shape) -> Step {
+        Step {
+            work: work.into(),
+            layout,
+            shape,
+            choices: Vec::new(),
+            coded: None,
+        }
+    }
+
     fn builder<'a>(&'a self, rank: &'a Communicator) -> OpBuilder<'a> {
         let builder = match &self.work {
             Work::Schedule(program) => rank.op(program),
@@ -50,7 +81,20 @@ impl Step {
         let builder = choices.fold(builder.layout(self.layout), |builder, (name, setting)| {
             builder.set(name, *setting)
         });
-        builder.shape(self.shape.clone())
+        let builder = builder.shape(self.shape.clone());
+        let Some(coded) = self.coded else {
+            return builder;
+        };
+        let [first, second] = coded.codes;
+        let builder = builder.dtype(first.dtype()).scales(coded.scales);
+        let builder = match first == second {
+            true => builder,
+            false => builder.second(second.dtype()),
+        };
+        match coded.promote {
+            true => builder.promote(),
+            false => builder,
+        }
     }
 
     pub fn workspace(&self, rank: &Communicator) -> Result<Workspace, Error> {
@@ -80,10 +124,18 @@ impl Step {
         Ok(Built { op, schedule, why })
     }
 
+    /// The depth of a product over so many rows: those of codes are padded.
+    pub fn depth(&self, rows: usize) -> usize {
+        match self.coded {
+            Some(_) => rows.next_multiple_of(CODES),
+            None => rows,
+        }
+    }
+
     /// With other rows to sum over, and of what moves beside that.
     pub fn of_rows(&self, rows: usize) -> Step {
         let mut step = self.clone();
-        step.shape.k = size(rows);
+        step.shape.k = size(self.depth(rows));
         step.shape.dims.insert(MOVED.into(), size(rows));
         step
     }
@@ -98,7 +150,7 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Whether it is one kernel. The stages of a family's candidate are joined by `+`.
+    /// True if it is one kernel. The stages of a family's candidate are joined by `+`.
     pub fn is_fused(&self) -> bool {
         !self.schedule.contains('+')
     }
@@ -144,7 +196,7 @@ impl<K: PartialEq + Clone> Latest<K> {
 pub(crate) enum Wgrad {
     /// Nothing moves beside it, and launches state their depth.
     Alone(Arc<Built>),
-    /// What moves beside it has the rows of a call, too, and an op is built for a number of those.
+    /// Step beside the product, which has the rows of a call, too, and an op is built for a number of those.
     Beside(Box<Step>, Latest<usize>),
 }
 

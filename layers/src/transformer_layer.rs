@@ -4,6 +4,7 @@ use crate::attention::{
     CoreAttention, MultiheadAttention, MultiheadAttentionConfig, MultiheadAttentionGradients,
     MultiheadAttentionParameters, MultiheadAttentionSaved,
 };
+use crate::fp8::Recipe;
 use crate::layer_norm_mlp::{
     LayerNormMlp, LayerNormMlpConfig, LayerNormMlpGradients, LayerNormMlpParameters,
     LayerNormMlpSaved,
@@ -22,7 +23,7 @@ use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor};
 use std::sync::Arc;
 
-/// Sizes and settings of a [`TransformerLayer`]. The flags of attention and MLP, and their norms, are set by the
+/// Sizes and settings of a [`TransformerLayer`]. Flags and recipes of attention and MLP, and their norms, are set by the
 /// layer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TransformerLayerConfig {
@@ -33,6 +34,8 @@ pub struct TransformerLayerConfig {
     /// The part of what attention and MLP give that is dropped before it is added. Its masks come from [`RngTracker::DEFAULT`], and are
     /// the same whatever the number of ranks.
     pub hidden_dropout: f32,
+    /// Recipe by which all products become FP8. `None`: they are of bf16.
+    pub fp8: Option<Recipe>,
     /// Overlap in all products.
     pub flags: ModuleFlags,
 }
@@ -52,6 +55,7 @@ impl TransformerLayerConfig {
             },
             mlp: LayerNormMlpConfig::new(hidden, ffn_hidden, norm),
             hidden_dropout: 0.0,
+            fp8: None,
             flags: ModuleFlags::default(),
         }
     }
@@ -62,10 +66,12 @@ impl TransformerLayerConfig {
         let flags = self.flags.flags();
         let attention = MultiheadAttentionConfig {
             flags,
+            fp8: self.fp8,
             ..self.attention.clone()
         };
         let mlp = LayerNormMlpConfig {
             flags,
+            fp8: self.fp8,
             ..self.mlp.clone()
         };
         if attention.norm.is_none() || attention.hidden != mlp.hidden {

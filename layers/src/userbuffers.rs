@@ -1,10 +1,12 @@
 //! What the layers of a tensor-parallel group share: buffers, and the configuration of their products.
 
+use crate::fp8::{self, Amaxes};
 use crate::overlap::Config;
 use crate::scratch::{Lent, Scratch};
 use crate::side::twin::Norm;
 use crate::side::{AttentionKernels, ElementKernels, NormKernels};
-use counterflow::prelude::bf16;
+use crate::step::{CODES, blocks};
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Dtype, Error, UserBuffer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
@@ -12,13 +14,13 @@ use tracing::warn;
 /// The element types of products, of which TransformerEngine has one set of buffers each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QuantizationMode {
-    /// Those of the tensors.
+    /// The element types of the tensors.
     None,
-    /// FP8. No layer has it yet.
+    /// FP8: of layers that have a recipe.
     Fp8,
 }
 
-/// What the ranks meet by. A [`Communicator`] has met already, so all three are one.
+/// Backend by which the ranks meet. A [`Communicator`] has met already, so all three are one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BootstrapBackend {
     /// `mpi`
@@ -87,14 +89,36 @@ impl Initialize {
 
     /// Bytes of the symmetric heap that the buffers take on each rank. Ops of layers take theirs beside them.
     pub fn heap_bytes(&self) -> u64 {
-        let [rows, columns] = self.shape;
-        let each = rows.div_ceil(self.tp_size.max(1) as usize);
-        let all = each * (self.tp_size as usize + 1);
-        (all * columns * size_of::<bf16>()) as u64
+        let [_, columns] = self.shape;
+        let each = self.each();
+        let [gathered, summed] = rows_held(each, self.has_fp8());
+        let all = gathered * self.tp_size as usize + summed;
+        let of_fp8 = match self.has_fp8() {
+            true => Amaxes::heap_bytes(self.tp_size) + (4 * self.scales()) as u64,
+            false => 0,
+        };
+        (all * columns * size_of::<bf16>()) as u64 + of_fp8
     }
 
-    /// The configuration of products that have the tensors' elements.
-    fn config(&self) -> Result<Config, Error> {
+    fn has_fp8(&self) -> bool {
+        self.quantization_modes.contains(&QuantizationMode::Fp8)
+    }
+
+    /// Rows of a full chunk.
+    fn each(&self) -> usize {
+        self.shape[0].div_ceil(self.tp_size.max(1) as usize)
+    }
+
+    /// Scales of blocks that are gathered at most: along columns, or along tokens.
+    fn scales(&self) -> usize {
+        let (each, [_, columns]) = (self.each(), self.shape);
+        let along_columns = blocks(columns) * each.next_multiple_of(4);
+        let along_tokens = blocks(each) * columns.next_multiple_of(4);
+        self.tp_size as usize * along_columns.max(along_tokens)
+    }
+
+    /// The configuration of each mode's products.
+    fn configs(&self) -> Result<Vec<(QuantizationMode, Config)>, Error> {
         let modes = &self.quantization_modes;
         let refused = |what: String, legal: &str| {
             let legal = legal.to_owned();
@@ -105,32 +129,27 @@ impl Initialize {
             let what = format!("quantization_modes are {modes:?}");
             return refused(what, "name each mode once, and one at least");
         }
-        let at = modes
-            .iter()
-            .position(|mode| *mode == QuantizationMode::None);
-        let Some(at) = at else {
-            return Err(Error::NotYet {
-                what: "layers whose products are FP8 alone".into(),
-                help: "add `QuantizationMode::None`: layers have bf16 today".into(),
-            });
+        let each: Vec<Config> = match &self.ub_cfgs[..] {
+            [] => vec![Config::default(); modes.len()],
+            [one] => vec![one.clone(); modes.len()],
+            each if each.len() == modes.len() => each.to_vec(),
+            others => {
+                return refused(
+                    format!(
+                        "{} ub_cfgs for {} quantization_modes",
+                        others.len(),
+                        modes.len()
+                    ),
+                    "give one for all modes, or one for each",
+                );
+            }
         };
-        match &self.ub_cfgs[..] {
-            [] => Ok(Config::default()),
-            [one] => Ok(one.clone()),
-            each if each.len() == modes.len() => Ok(each[at].clone()),
-            others => refused(
-                format!(
-                    "{} ub_cfgs for {} quantization_modes",
-                    others.len(),
-                    modes.len()
-                ),
-                "give one for all modes, or one for each",
-            ),
-        }
+        Ok(modes.iter().copied().zip(each).collect())
     }
 }
 
-/// What the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how products overlap.
+/// State that the layers of a group share: a buffer that rows are gathered in, one that sums come to, and how
+/// products overlap.
 ///
 /// All layers of a rank use the same two buffers, one after another in the order of its stream. They borrow the memory of their calls from
 /// each other, too: what one gives back, the next one takes. So a step after the first allocates nothing, and what is saved for backward
@@ -156,6 +175,22 @@ impl Initialize {
 #[derive(Clone, Debug)]
 pub struct Userbuffers(Arc<Shared>);
 
+/// Rows of each rank in the buffer that rows are gathered in, and in the one that sums come to. Codes along tokens are padded to 16, and
+/// are half as large; chunks with scales of blocks have whole lines of 4 scales.
+fn rows_held(each: usize, has_fp8: bool) -> [usize; 2] {
+    match has_fp8 {
+        true => [each.max(CODES / 2), each.next_multiple_of(4)],
+        false => [each; 2],
+    }
+}
+
+fn without_fp8() -> Error {
+    Error::Usage {
+        what: "buffers without FP8".into(),
+        legal: "add `QuantizationMode::Fp8` to `quantization_modes`".into(),
+    }
+}
+
 /// Side kernels, each loaded once.
 #[derive(Debug, Default)]
 struct Side {
@@ -168,9 +203,12 @@ struct Side {
 struct Shared {
     rank: Arc<Communicator>,
     shape: [usize; 2],
-    config: Config,
+    configs: Vec<(QuantizationMode, Config)>,
+    fp8: Option<fp8::Shared>,
     gathered: UserBuffer<bf16>,
     summed: UserBuffer<bf16>,
+    /// Of blocks, with the codes in `gathered`.
+    scales: Option<UserBuffer<f32>>,
     /// Side kernels that layers have loaded.
     side: Mutex<Side>,
     /// Memory of layers' calls.
@@ -210,9 +248,17 @@ impl Userbuffers {
                 help: "use bf16".into(),
             });
         }
-        let config = arguments.config()?;
+        let configs = arguments.configs()?;
         if rank.rank() == 0 {
-            for notice in config.notices() {
+            let mut told = Vec::new();
+            for (mode, config) in &configs {
+                // What FP8 layers gather is always FP8.
+                let acts = |key| key == "fp8_buf" && *mode == QuantizationMode::Fp8;
+                told.extend(config.notices().into_iter().filter(|of| !acts(of.key)));
+            }
+            let mut each: Vec<String> = told.iter().map(ToString::to_string).collect();
+            each.dedup();
+            for notice in each {
                 warn!("{notice}");
             }
             if let Some(backend) = arguments.bootstrap_backend {
@@ -221,13 +267,21 @@ impl Userbuffers {
                 );
             }
         }
-        let each = rows.div_ceil(world as usize);
+        let [gathered, summed] = rows_held(rows.div_ceil(world as usize), arguments.has_fp8());
         Ok(Userbuffers(Arc::new(Shared {
-            gathered: rank.allocate("gathered", [each * world as usize, columns])?,
-            summed: rank.allocate("summed", [each, columns])?,
+            gathered: rank.allocate("gathered", [gathered * world as usize, columns])?,
+            scales: arguments
+                .has_fp8()
+                .then(|| rank.allocate("scales", [1, arguments.scales()]))
+                .transpose()?,
+            summed: rank.allocate("summed", [summed, columns])?,
             rank: rank.clone(),
             shape: arguments.shape,
-            config,
+            fp8: arguments
+                .has_fp8()
+                .then(|| fp8::Shared::new(rank))
+                .transpose()?,
+            configs,
             side: Mutex::default(),
             scratch: Scratch::default(),
             turn: Mutex::new(()),
@@ -244,14 +298,38 @@ impl Userbuffers {
         self.0.shape
     }
 
-    /// How products overlap their communication.
-    pub fn config(&self) -> &Config {
-        &self.0.config
+    /// How products of a mode overlap their communication.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a mode that the buffers were not initialized with.
+    pub fn config(&self, mode: QuantizationMode) -> Result<&Config, Error> {
+        let mut configs = self.0.configs.iter();
+        let found = configs.find(|(of, _)| *of == mode);
+        let found = found.map(|(_, config)| config);
+        found.ok_or_else(|| Error::Usage {
+            what: format!("a layer of the mode {mode:?}, which the buffers do not have"),
+            legal: format!("add `QuantizationMode::{mode:?}` to `quantization_modes`"),
+        })
+    }
+
+    /// What FP8 layers share.
+    pub(crate) fn fp8(&self) -> Result<&fp8::Shared, Error> {
+        self.config(QuantizationMode::Fp8)?;
+        self.0.fp8.as_ref().ok_or_else(without_fp8)
     }
 
     /// The buffer that rows are gathered in, as so many rows over all ranks.
     pub(crate) fn gathered(&self, shape: [usize; 2]) -> Result<UserBuffer<bf16>, Error> {
         self.0.gathered.shaped(shape)
+    }
+
+    /// The buffer that scales of blocks are gathered in.
+    pub(crate) fn scales(&self, shape: [usize; 2]) -> Result<UserBuffer<f32>, Error> {
+        self.fp8()?;
+        match &self.0.scales {
+            Some(scales) => scales.shaped(shape),
+            None => Err(without_fp8()),
+        }
     }
 
     /// The buffer that this rank's rows of a sum come to.
@@ -262,6 +340,11 @@ impl Userbuffers {
     /// Memory for a call, of as many bytes whatever its rows: `most` elements.
     pub(crate) fn lend(&self, shape: [usize; 2], most: usize) -> Result<Lent<bf16>, Error> {
         self.0.scratch.bf16s.lend(&self.0.rank, shape, most)
+    }
+
+    /// The same of codes, of either type of FP8.
+    pub(crate) fn lend_codes(&self, shape: [usize; 2], most: usize) -> Result<Lent<e4m3>, Error> {
+        self.0.scratch.codes.lend(&self.0.rank, shape, most)
     }
 
     /// The same in f32.

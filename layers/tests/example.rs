@@ -103,6 +103,23 @@ fn the_loss_falls_with_and_without_overlap() {
 }
 
 #[test]
+fn the_loss_falls_in_fp8_by_each_recipe() {
+    let small = "--ranks 2 --iters 6 --seq-length 16 --hidden 32 --num-heads 4 --head-dim 8";
+    for recipe in ["--fp8", "--fp8=current", "--fp8=blocks"] {
+        let done = run(&format!("{small} {recipe}"));
+        assert!(done.status.success(), "{recipe}: {}", text(&done.stderr));
+        let said = text(&done.stdout);
+        let fell = losses(&said);
+        assert_eq!(fell.len(), 6, "{said}");
+        assert!(falls(&fell), "{recipe}: {fell:?}");
+        let fused = said
+            .lines()
+            .any(|line| line.contains("fused") && line.contains("e4m3"));
+        assert!(fused, "{recipe}: {said}");
+    }
+}
+
+#[test]
 fn two_replicas_learn_together() {
     let done = run(
         "--ranks 4 --num-replicas 2 --iters 6 --seq-length 6 --hidden 32 --num-heads 4 --head-dim 8 --layer-type MultiheadAttention",
@@ -125,7 +142,7 @@ fn two_replicas_learn_together() {
 #[test]
 fn what_is_not_there_is_refused() {
     let table = [
-        ("--fp8", "--fp8"),
+        ("--fp8=mxfp8", "mxfp8"),
         ("--layer-type GroupedLinear", "GroupedLinear"),
         ("--ranks 3 --num-replicas 2", "3 ranks in 2 replicas"),
         ("--config no/such/file.yaml", "no/such/file.yaml"),

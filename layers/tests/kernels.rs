@@ -79,6 +79,7 @@ fn the_side_kernels_compile_and_keep_what_they_have_in_registers() {
             4,
         ),
         ("elements", side::elements_text(), 7),
+        ("codes", side::codes_text(), 2),
         ("rope", side::rope_text(), 1),
         ("attention", side::attention_text(), 3),
         ("embedding", side::embedding_text(), 2),

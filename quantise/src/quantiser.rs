@@ -10,6 +10,8 @@ use counterflow_codegen::rule::Scale;
 use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::op::{Caller, Code, Part, QuantTensor};
 use counterflow_runtime::{Communicator, Error, Pending, Tensor};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// A recipe on a rank, for matrices up to a size. Emulated ranks run the twin.
 ///
@@ -56,7 +58,7 @@ use counterflow_runtime::{Communicator, Error, Pending, Tensor};
 /// ```
 #[derive(Debug)]
 pub struct Quantiser<'r> {
-    pub(crate) rank: &'r Communicator,
+    pub(crate) rank: Rank<'r>,
     pub(crate) recipe: Recipe,
     /// None: the rank is emulated.
     pub(crate) kernels: Option<Kernels>,
@@ -64,6 +66,55 @@ pub struct Quantiser<'r> {
     /// Of whole tensors the amax, the multiplier, the stored scale if rows have it, and the amaxes of CTAs; of rows the
     /// amaxes of rows and columns.
     pub(crate) state: Tensor<f32>,
+}
+
+/// The rank of a quantiser.
+#[derive(Debug)]
+pub(crate) enum Rank<'r> {
+    Lent(&'r Communicator),
+    Shared(Arc<Communicator>),
+}
+
+impl Deref for Rank<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        match self {
+            Rank::Lent(rank) => rank,
+            Rank::Shared(rank) => rank,
+        }
+    }
+}
+
+impl Quantiser<'static> {
+    /// As [`Quantiser::build`], for a value that outlives the borrow of its rank: it keeps the communicator.
+    ///
+    /// ```
+    /// # use counterflow_codegen::dtype::Dtype;
+    /// # use counterflow_quantise::{Fp8, Granularity, Quantiser, Recipe, Rule, Scaling};
+    /// # use counterflow_runtime::{Communicator, Error};
+    /// # use std::sync::Arc;
+    /// struct Layer {
+    ///     quantiser: Quantiser<'static>,
+    /// }
+    /// # fn layer() -> Result<Layer, Error> {
+    /// # let recipe = Recipe::new(Rule::deep_gemm(), Scaling::Current(Granularity::Block1x128), Dtype::Bf16);
+    /// let rank = Arc::new(Communicator::emulated(1)?.remove(0));
+    /// Ok(Layer { quantiser: Quantiser::shared(&rank, recipe, [8, 256])? })
+    /// # }
+    /// # layer()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Quantiser::build`].
+    pub fn shared(
+        rank: &Arc<Communicator>,
+        recipe: Recipe,
+        most: [usize; 2],
+    ) -> Result<Quantiser<'static>, Error> {
+        Quantiser::of_rank(Rank::Shared(rank.clone()), recipe, most)
+    }
 }
 
 impl<'r> Quantiser<'r> {
@@ -77,6 +128,10 @@ impl<'r> Quantiser<'r> {
         recipe: Recipe,
         most: [usize; 2],
     ) -> Result<Quantiser<'r>, Error> {
+        Quantiser::of_rank(Rank::Lent(rank), recipe, most)
+    }
+
+    fn of_rank(rank: Rank<'r>, recipe: Recipe, most: [usize; 2]) -> Result<Quantiser<'r>, Error> {
         if recipe.from.is_fp8() || !(0.0..f32::INFINITY).contains(&recipe.rule.eps) {
             return Err(Error::Usage {
                 what: format!("{recipe} with an eps of {}", recipe.rule.eps),
@@ -108,11 +163,11 @@ impl<'r> Quantiser<'r> {
             Scaling::Current(_) | Scaling::Delayed => 1,
         };
         Ok(Quantiser {
+            state: rank.zeros([words.max(1), 1])?,
             rank,
             recipe,
             kernels,
             most,
-            state: rank.zeros([words.max(1), 1])?,
         })
     }
 

@@ -21,11 +21,19 @@ const LONGEST: u64 = 1 << 20;
 
 /// A profile, and where it is from.
 ///
-/// ```
+/// ```no_run
+/// use counterflow::cuda::{Gpu, Survey};
 /// use counterflow::machines::{self, Known};
 ///
-/// let known: Known = machines::of("NVIDIA H200")?;
-/// println!("{}: {:?}", known.profile.gpu, known.file); // no file: it came with the package
+/// let gpu = Gpu::open(0)?;
+/// let known: Known = machines::of(gpu.name())?;
+/// if known.is_of_another(gpu.name()) {
+///     println!("`profile` of the tool measures it");
+/// }
+/// println!("{:?}, {}", machines::link(&Survey::take()?), machines::machine(gpu.name())?.name);
+/// println!("{} without a GPU", machines::named("NVIDIA H200")?.name);
+/// let profile = machines::read("measured.toml".as_ref())?; // on another machine with such GPUs
+/// println!("kept in {}", machines::keep(&profile)?.display());
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Debug)]
@@ -37,13 +45,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether it is of another kind of GPU than the one that was asked for.
+    /// True if it is of another kind of GPU than the one that was asked for.
     pub fn is_of_another(&self, gpu: &str) -> bool {
         self.profile.gpu != gpu
     }
 }
 
-/// How the GPUs of this process reach each other.
+/// Connection of the GPUs of this process.
 pub fn link(survey: &Survey) -> Link {
     let others = survey.gpus.iter().enumerate().flat_map(|(at, gpu)| {
         let reach = gpu.reach.iter().enumerate();
@@ -125,7 +133,7 @@ pub fn of(gpu: &str) -> Result<Known, Error> {
     }
 }
 
-/// Whether there is any profile of that GPU: without one, no driver is asked.
+/// True if there is any profile of that GPU: without one, no driver is asked.
 fn has_any(folder: &Path, gpu: &str) -> bool {
     let begin = format!("{}.", spelled(gpu));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -159,7 +167,7 @@ fn of_gpu(profile: Profile, gpu: &str, path: &Path) -> Result<Profile, Error> {
     Err(failed(path)(io::Error::new(ErrorKind::InvalidData, what)))
 }
 
-/// What the model reads of the profile that comes with the package for a GPU of that name.
+/// Machine of the profile that comes with the package for a GPU of that name.
 ///
 /// # Errors
 /// None of a package that is whole.
@@ -168,7 +176,7 @@ pub fn named(gpu: &str) -> Result<Machine, Error> {
     shipped(gpu).machine().map_err(broken)
 }
 
-/// What the model reads of a GPU's profile.
+/// Machine of a GPU's profile.
 ///
 /// # Errors
 /// As [`of`].

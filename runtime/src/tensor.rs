@@ -59,6 +59,12 @@ enum Place<T> {
         read_only: bool,
         _until: Lent,
     },
+    /// Memory of a tensor of other elements.
+    Seen {
+        start: Address,
+        read_only: bool,
+        _of: Arc<dyn std::any::Any + Send + Sync>,
+    },
 }
 
 /// A tensor of another library. It is given back once what this rank has enqueued with it is done.
@@ -79,7 +85,9 @@ impl<T: Element> Memory<T> {
     fn address(&self) -> Address {
         match &self.place {
             Place::Own(local) => local.address(),
-            Place::Raw(address) | Place::Lent { start: address, .. } => *address,
+            Place::Raw(address)
+            | Place::Lent { start: address, .. }
+            | Place::Seen { start: address, .. } => *address,
         }
     }
 }
@@ -271,6 +279,39 @@ impl<T: Element> Tensor<T> {
         })
     }
 
+    /// Its first bytes as elements of another type: another handle of the same memory.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, prelude::{bf16, e4m3}};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let scratch = rank.zeros::<bf16>([2, 16])?;
+    /// let codes = scratch.reinterpret::<e4m3>([4, 16])?;
+    /// codes.rows(1..2)?.write(&[e4m3::ONE; 16])?;
+    /// assert_eq!(scratch.read()?[8..16], [bf16::from_bits(0x3838); 8]); // two codes each
+    /// assert_eq!(scratch.reinterpret::<f32>([2, 9]).unwrap_err().to_string(), "2 x 9 elements of a tensor");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more bytes than it has, and where it does not begin at a multiple of the type's size.
+    pub fn reinterpret<U: Element>(&self, shape: [usize; 2]) -> Result<Tensor<U>, Error> {
+        let held = self.len() * size_of::<T>() / size_of::<U>();
+        elements_within(shape, held, "a tensor")?;
+        begins_at_multiple::<U>(self.address().get())?;
+        Ok(Tensor {
+            memory: Arc::new(Memory {
+                place: Place::Seen {
+                    start: self.address(),
+                    read_only: self.is_read_only(),
+                    _of: self.kept(),
+                },
+                rank: self.rank().clone(),
+            }),
+            first: 0,
+            shape,
+        })
+    }
+
     /// Address on its GPU. To use the number with another library is as unsafe as that library's call.
     ///
     /// ```
@@ -293,7 +334,7 @@ impl<T: Element> Tensor<T> {
     /// True if another library lent it to be read alone.
     pub(crate) fn is_read_only(&self) -> bool {
         match self.memory.place {
-            Place::Lent { read_only, .. } => read_only,
+            Place::Lent { read_only, .. } | Place::Seen { read_only, .. } => read_only,
             Place::Own(_) | Place::Raw(_) => false,
         }
     }
@@ -407,6 +448,20 @@ pub(crate) fn elements_within(
         what: format!("{rows} x {columns} elements of {of}"),
         legal: format!("at most the {held} that it has"),
     })
+}
+
+/// Refuses memory that begins within an element of that type.
+pub(crate) fn begins_at_multiple<U>(start: u64) -> Result<(), Error> {
+    match start.is_multiple_of(size_of::<U>() as u64) {
+        true => Ok(()),
+        false => Err(Error::Usage {
+            what: format!(
+                "elements of {} bytes from address {start:#x} on",
+                size_of::<U>()
+            ),
+            legal: "begin at a multiple of the element's size".into(),
+        }),
+    }
 }
 
 /// Number of elements of such a shape, if they can be addressed.

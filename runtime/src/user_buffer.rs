@@ -8,7 +8,7 @@ use crate::driver::{self, Address, Element};
 use crate::error::Error;
 use crate::group::{Allocation, End, Granted, Request, Wanted};
 use crate::own::Own;
-use crate::tensor::{Tensor, elements_within, no_such_rows, rows_and_columns};
+use crate::tensor::{Tensor, begins_at_multiple, elements_within, no_such_rows, rows_and_columns};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -322,6 +322,40 @@ impl<T: Element> UserBuffer<T> {
             shape: shape.into(),
             len,
             ..self.clone()
+        })
+    }
+
+    /// Its first bytes on every rank as elements of another type: another handle of the same memory.
+    ///
+    /// ```
+    /// # use counterflow::prelude::{bf16, e4m3};
+    /// # let ranks = counterflow::Communicator::emulated(1)?;
+    /// # let rank = &ranks[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let x = rank.allocate::<bf16>("x", [4, 16])?;
+    /// let codes = x.reinterpret::<e4m3>([4, 32])?;
+    /// codes.rows(1..2)?.write(&[e4m3::ONE; 32])?;
+    /// assert_eq!(x.read()?[16..32], [bf16::from_bits(0x3838); 16]); // two codes each
+    /// assert_eq!(x.reinterpret::<e4m3>([4, 33]).unwrap_err().kind(), "usage");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more bytes than it has, and where it does not begin at a multiple of the type's size.
+    pub fn reinterpret<U: Element>(&self, shape: [usize; 2]) -> Result<UserBuffer<U>, Error> {
+        let held = self.len * size_of::<T>() / size_of::<U>();
+        let len = elements_within(shape, held, &self.name)?;
+        begins_at_multiple::<U>(self.offset())?;
+        Ok(UserBuffer {
+            allocation: self.allocation.clone(),
+            first: self.first,
+            name: self.name.clone(),
+            shape: shape.into(),
+            len,
+            rank: self.rank,
+            own: self.own.clone(),
+            end: self.end.clone(),
+            elements: PhantomData,
         })
     }
 

@@ -22,7 +22,7 @@ use crate::prelude::*;
 /// ```
 #[schedule]
 pub fn ag_gemm_across(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let pieces = x.pieces(rows = tune(128, 64, 256));
+    let pieces = x.pieces(rows = tune(128, 32, 64, 256));
     let tiles = y.tiles_across(tune(
         (128, 256),
         (128, 224),

@@ -420,9 +420,8 @@ impl References {
         let (kernel, shape) = (&case.kernel, &case.plans[launch].shape);
         let variant = &kernel.variant;
         let what = (&kernel.name, &kernel.buffers, &kernel.values);
-        let how = (variant.world, variant.layout, variant.dtype, variant.second);
-        let rules = (variant.output_scales, variant.partial_sums);
-        let key = format!("{what:?} {how:?} {rules:?} {shape:?} {launch} {fill:?}");
+        let how = (variant.world, variant.layout, &variant.encodings);
+        let key = format!("{what:?} {how:?} {shape:?} {launch} {fill:?}");
         let known = Arc::clone(self.0.lock().expect("no panic").entry(key).or_default());
         let expected = known.get_or_init(|| case.reference(launch, fill));
         case.compare_with(expected, outcome, launch, fill)

@@ -62,22 +62,12 @@ fn variants() -> Vec<(Program, Variant)> {
     let (program, variant) = of(schedules::wgrad, 1, FP8);
     all.push((program, variant.scales(Scales::Blocks1d1d)));
     let (program, variant) = of(schedules::linear_gelu, 1, WIDE);
-    let variant = Variant {
-        amax: true,
-        ..variant.output(Dtype::E4M3)
-    };
-    all.push((program, variant));
+    all.push((program, variant.output(Dtype::E4M3).amax(true)));
     let (program, variant) = of(schedules::swiglu, 1, WIDE);
     all.push((program, variant.output_scales(Rule::deep_gemm())));
     let (program, variant) = of(schedules::gemm_rs, 2, FP8);
     let rule = Rule::transformer_engine(Fp8::E4M3).powers_of_two();
-    all.push((
-        program,
-        Variant {
-            partial_sums: Some(rule),
-            ..variant
-        },
-    ));
+    all.push((program, variant.partial_sums(rule)));
     all
 }
 

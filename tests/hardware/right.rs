@@ -122,14 +122,17 @@ const PLAIN: Matrix = Matrix {
 
 impl Matrix {
     fn variants(&self, program: &Program, ranks: u32) -> Vec<Variant> {
-        let of_kind = |kind: &Kind| Variant {
-            scales: self.scales,
-            second: self.second,
-            output: self.output,
-            amax: self.amax,
-            output_scales: self.made,
-            partial_sums: self.partial,
-            ..variant_of(program, ranks, *kind)
+        let of_kind = |kind: &Kind| {
+            let variant = variant_of(program, ranks, *kind);
+            let variant = self.scales.into_iter().fold(variant, Variant::scales);
+            let variant = self.second.into_iter().fold(variant, Variant::second);
+            let variant = self.made.into_iter().fold(variant, Variant::output_scales);
+            let variant = self.output.into_iter().fold(variant, Variant::output);
+            let variant = self
+                .partial
+                .into_iter()
+                .fold(variant, Variant::partial_sums);
+            variant.amax(self.amax)
         };
         self.kinds.iter().map(of_kind).collect()
     }

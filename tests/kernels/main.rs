@@ -19,6 +19,7 @@ mod handed;
 #[path = "../../codegen/tests/fixtures/handed.rs"]
 #[expect(dead_code, reason = "what is refused is not compiled")]
 mod handed_over;
+mod hidden;
 mod kinds;
 mod made;
 mod multicast;

@@ -8,11 +8,9 @@ use counterflow::{Dtype, Program, Scales, Variant, launch, schedules};
 fn kinds() -> Vec<(Program, Variant)> {
     let wide = Variant::new(4).set("tiles", (128, 256));
     let small = Variant::new(4).set("tiles", (128, 128));
-    let fp8 = |scales| Variant {
-        dtype: Some(Dtype::E4M3),
-        output: Some(Dtype::Bf16),
-        scales: Some(scales),
-        ..wide.clone()
+    let fp8 = |scales| {
+        let wide = wide.clone().dtype(Dtype::E4M3);
+        wide.output(Dtype::Bf16).scales(scales)
     };
     vec![
         (schedules::gemm(), wide.clone()),

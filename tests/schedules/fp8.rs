@@ -73,8 +73,8 @@ fn told(refused: &Diagnostics) -> String {
 
 /// A variant of e4m3 operands in tiles of that shape.
 fn variant(program: &Program, (world, scales): (u32, Option<Scales>), tile: Setting) -> Variant {
-    let mut variant = Variant::new(world).dtype(Dtype::E4M3);
-    variant.scales = scales;
+    let variant = Variant::new(world).dtype(Dtype::E4M3);
+    let mut variant = scales.into_iter().fold(variant, Variant::scales);
     let tiles = ["tiles", "hidden_tiles", "more_tiles"];
     for tunable in &program.tunables {
         if tiles.contains(&&tunable.name[..]) {
@@ -85,11 +85,16 @@ fn variant(program: &Program, (world, scales): (u32, Option<Scales>), tile: Sett
 }
 
 /// What refuses it, if anything does: its kernel for a GPU is checked, and the emulator runs two launches of it.
-fn refused(program: &Program, world: u32, scales: Option<Scales>) -> Result<(), String> {
+fn refused(
+    program: &Program,
+    world: u32,
+    scales: Option<Scales>,
+    with: impl Fn(Variant) -> Variant,
+) -> Result<(), String> {
     // Tiles that leave registers for promoted sums.
     let kernel = lower(
         program,
-        &variant(program, (world, scales), (128, 64).into()),
+        &with(variant(program, (world, scales), (128, 64).into())),
     );
     let kernel = kernel.and_then(verify::kernel);
     let warps = kernel.and_then(|kernel| verify::warps(&kernel).map(drop));
@@ -101,7 +106,7 @@ fn refused(program: &Program, world: u32, scales: Option<Scales>) -> Result<(), 
         .unwrap_or([ScaleBlock::Line; 2]);
     let [m, n] = squares.map(|block| if block == ScaleBlock::Square { 144 } else { 32 });
     let shape = Shape::new(m - 1, n, 144);
-    let mut variant = variant(program, (world, scales), (4, 8).into()).arch(Arch::Cpu);
+    let mut variant = with(variant(program, (world, scales), (4, 8).into())).arch(Arch::Cpu);
     if program
         .tunables
         .iter()
@@ -152,7 +157,7 @@ fn every_schedule_takes_every_kind_of_scales_or_says_why_not() {
         for program in schedules::ALL.map(|schedule| schedule()) {
             let _ = write!(table, "{:19}", program.name);
             for scales in KINDS {
-                let cell = match refused(&program, *world, scales) {
+                let cell = match refused(&program, *world, scales, |plain| plain) {
                     Ok(()) => "yes".to_owned(),
                     Err(why) => {
                         let known = reasons.iter().position(|reason| *reason == why);
@@ -172,5 +177,20 @@ fn every_schedule_takes_every_kind_of_scales_or_says_why_not() {
             let _ = writeln!(table, "{letter}: {reason}");
         }
         assert!(table == TABLE, "world {world}:\n{table}");
+    }
+}
+
+/// A layer between two products, in FP8 with one given scale, has the numbers of the reference.
+#[test]
+fn a_hidden_layer_of_fp8_agrees_with_the_reference() {
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 5, 8] } else { &[1, 3] };
+    for (world, scales) in worlds
+        .iter()
+        .flat_map(|world| [Scales::Whole, Scales::Rows].map(|scales| (*world, scales)))
+    {
+        let done = refused(&schedules::mlp(), world, Some(scales), |variant| {
+            variant.hidden("hidden", Dtype::E4M3)
+        });
+        done.unwrap_or_else(|why| panic!("world {world}, {}: {why}", scales.name()));
     }
 }

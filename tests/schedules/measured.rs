@@ -177,3 +177,73 @@ fn the_band_of_predictions_is_that_of_the_measured_rows() {
         assert_eq!(band.rows as usize, ratios.len());
     }
 }
+
+/// True of a third of the products, by a hash of the shape.
+fn is_held_out([m, n, k]: [u32; 3]) -> bool {
+    // FNV-1a.
+    let bytes = [m, n, k].into_iter().flat_map(u32::to_le_bytes);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    hash % 3 == 0
+}
+
+/// The logarithms of predicted over measured times at the power limit, where tiles are large and rows many.
+fn errors(machine: &Machine, tables: &[&str]) -> Vec<f64> {
+    let program = schedules::gemm();
+    let runs = tables.iter().flat_map(|text| runs(text));
+    let of = runs
+        .filter(|((size, layout, _), _)| size[0] >= 512 && *layout == "nt" && is_held_out(*size));
+    let each = of.flat_map(|(([m, n, k], ..), measured)| {
+        let program = &program;
+        measured.into_iter().map(move |(variant, median)| {
+            let kernel = lower(program, &variant).and_then(verify::kernel);
+            let kernel = kernel.expect("legal");
+            let plan = verify::plan(&kernel, &Shape::new(m, n, k), machine).expect("a plan");
+            (tuned::predicted(&kernel, &plan, machine) * 1e6 / median).ln()
+        })
+    });
+    each.filter(|error| error.is_finite()).collect()
+}
+
+/// One model with each card's own profile: what differs is memory, the clock at the power limit, and links.
+#[test]
+fn each_cards_rows_are_predicted_by_its_own_profile() {
+    let mean = |errors: &[f64]| {
+        let sum: f64 = errors.iter().map(|error| error * error).sum();
+        (sum / errors.len() as f64).sqrt()
+    };
+    let within = |errors: &[f64], most: f64| {
+        let near = errors.iter().filter(|error| error.abs() <= most.ln());
+        near.count() as f64 / errors.len() as f64
+    };
+    let cards = [
+        (Machine::h100(), Machine::h200(), &[H100][..], (0.75, 0.93)),
+        (
+            Machine::h200(),
+            Machine::h100(),
+            &[PRODUCTS, SUITES, LAYOUTS],
+            (0.85, 0.97),
+        ),
+    ];
+    for (own, other, tables, (near, far)) in cards {
+        let (errors, swapped) = (errors(&own, tables), errors(&other, tables));
+        let shares = (within(&errors, 1.15), within(&errors, 1.3));
+        println!(
+            "{}: {} rows held out, {:.3} in the mean, {:.2} within 15 %, {:.2} within 30 %; by {} {:.3}",
+            own.name,
+            errors.len(),
+            mean(&errors),
+            shares.0,
+            shares.1,
+            other.name,
+            mean(&swapped),
+        );
+        assert!(mean(&errors) < mean(&swapped), "{}", own.name);
+        assert!(
+            shares.0 >= near && shares.1 >= far,
+            "{}: {shares:?}",
+            own.name
+        );
+    }
+}

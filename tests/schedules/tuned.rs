@@ -69,10 +69,7 @@ fn what_the_user_settles_stays() {
 #[test]
 fn the_other_16_bit_type_counts_behind_the_type_itself() {
     let program = schedules::gemm();
-    let f16 = Variant {
-        dtype: Some(Dtype::F16),
-        ..Variant::new(1)
-    };
+    let f16 = Variant::new(1).dtype(Dtype::F16);
     let of = |variant: &Variant, tile: &str, m: u32| {
         let known = measured(&program, 1, &[("tiles", tile)]);
         let size = [2048, 4096, 4096];
@@ -415,6 +412,10 @@ fn large_products_have_large_tiles_on_an_h100() {
         choice.variant.choices["tiles"]
     };
     let (h100, h200) = (Machine::h100(), Machine::h200());
+    let area = |tile: Setting| match tile {
+        Setting::Pair(rows, columns) => rows * columns,
+        Setting::One(_) => 0,
+    };
     for (program, size) in [
         (schedules::gemm_ar(), [8192, 8192, 14336]),
         (schedules::gemm_rs(), [8192, 8192, 4096]),
@@ -422,13 +423,10 @@ fn large_products_have_large_tiles_on_an_h100() {
         (schedules::ag_gemm_pull(), [8192, 28672, 8192]),
     ] {
         let tile = tile(&program, 2, &h100, size);
-        assert_eq!(tile.to_string(), "128x256", "{} {size:?}", program.name);
+        // 5278 µs in 128x192 and 5361 in 128x256, where 128x128 in ping-pong takes 6380.
+        assert!(area(tile) >= 128 * 192, "{} {size:?}: {tile}", program.name);
     }
     let one = schedules::gemm();
-    let area = |tile: Setting| match tile {
-        Setting::Pair(rows, columns) => rows * columns,
-        Setting::One(_) => 0,
-    };
     let size = [8192, 8192, 4096];
     assert!(area(tile(&one, 1, &h100, size)) > area(tile(&one, 1, &h200, size)));
 }

@@ -1,7 +1,7 @@
 //! `doctor` on this machine, and on machines of a fake driver: two H100s, of which something may be wrong.
 
 use super::*;
-use counterflow_workbench::USAGE;
+use counterflow_workbench::{REJECTED, USAGE};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -389,4 +389,42 @@ fn what_is_wrong_with_software_and_variables_is_told() {
         .count();
     assert_eq!(left, 2, "nothing is written");
     let _ = std::fs::remove_dir_all(top);
+}
+
+#[test]
+fn a_profile_is_of_gpus_and_not_of_a_schedule() {
+    let told = tell(AG, "profile ag_gemm");
+    let words = ["`profile` looks at the machine", "profile --json"];
+    bad(&told, USAGE, &words);
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    bad(&tell(AG, "profile"), REJECTED, &["driver"]);
+    let told = tell(AG, "profile --json");
+    let object = object(&told);
+    assert_eq!(
+        (&object["verb"], &object["ok"]),
+        (&"profile".into(), &false.into())
+    );
+    bad(&tell(AG, "predict --machine this"), REJECTED, &["driver"]);
+}
+
+/// Another card's profile is another prediction.
+#[test]
+fn a_named_machine_changes_the_prediction() {
+    let seconds = |machine: &str| {
+        let words =
+            format!("predict --json --m 8192 --n 8192 --k 8192 --world 2 --machine {machine}");
+        let object = object(&good(tell(GEMM, &words)));
+        let predicted = &object["predicted"];
+        let name = predicted["machine"].as_str().expect("text").to_owned();
+        (name, predicted["seconds"].as_f64().expect("a number"))
+    };
+    let (h100, h200) = (seconds("h100"), seconds("h200"));
+    assert_eq!(
+        (&h100.0[..], &h200.0[..]),
+        ("NVIDIA H100 80GB HBM3 nvlink", "NVIDIA H200 nvlink")
+    );
+    assert_ne!(h100.1, h200.1);
 }

@@ -11,6 +11,7 @@ use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Volume};
 use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::variant::Tensors;
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use serde_json::{Map, Value as Json, json};
@@ -177,18 +178,20 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
         words.push(first.dtype.to_string());
     }
     let variant = &kernel.variant;
-    let second = variant.second.map(|dtype| format!("second={dtype}"));
+    let element = |of: Tensors| variant.asked(&of).element;
+    let second = element(Tensors::SecondOperands).map(|dtype| format!("second={dtype}"));
     let scales = variant
-        .scales
+        .operand_scales()
         .map(|scales| format!("scales={}", scales.name()));
-    let output = variant.output.map(|dtype| format!("output={dtype}"));
+    let output = element(Tensors::Outputs).map(|dtype| format!("output={dtype}"));
     let made = variant
-        .output_scales
+        .output_rule()
         .map(|rule| format!("output-scales={rule}"));
     let partial = variant
-        .partial_sums
+        .partial_rule()
         .map(|rule| format!("partial={}", rule.to.dtype()));
-    let amax = variant.amax.then(|| "amax".into());
+    let amax = variant.asked(&Tensors::Outputs).amax;
+    let amax = amax.then(|| "amax".into());
     let said = [second, scales, output, made, partial, amax];
     words.extend(said.into_iter().flatten());
     words.push(kernel.variant.layout.name().into());

@@ -55,6 +55,7 @@ pub mod peers {
 }
 
 use args::{Parsed, Request, Verb};
+use counterflow_codegen::variant::Tensors;
 use counterflow_runtime::Error;
 use outcome::Outcome;
 use render::Console;
@@ -127,7 +128,11 @@ pub fn run_of(
         Ok(Parsed::Request(request)) => request,
         Ok(Parsed::List) => return list::list(schedules, families, &mut console),
         Ok(Parsed::Doctor) => return doctor::doctor(&mut console),
-        Ok(Parsed::Profile) => return profile::profile(&mut console),
+        Ok(Parsed::Profile) => {
+            let head = Map::from_iter([("verb".into(), Verb::Profile.name().into())]);
+            let done = profile::profile(&mut console);
+            return end(done, head, &mut console);
+        }
         Ok(Parsed::Help(text)) => {
             console.help(&text);
             return GOOD;
@@ -141,6 +146,11 @@ pub fn run_of(
     let names: Vec<String> = schedules.iter().map(|made| made().name).collect();
     let done =
         dump::Dump::names_one(&console, &names).and_then(|()| dispatch(&request, &mut console));
+    end(done, head, &mut console)
+}
+
+/// Prints how a verb ended, and gives the exit code.
+fn end(done: Result<Outcome, Error>, head: Map<String, Json>, console: &mut Console<'_>) -> u8 {
     match done {
         Ok(Outcome { good, fields }) => {
             let code = if good { GOOD } else { REJECTED };
@@ -151,7 +161,7 @@ pub fn run_of(
             console.object(object);
             code
         }
-        Err(error) => refuse(&error, head, &mut console),
+        Err(error) => refuse(&error, head, console),
     }
 }
 
@@ -185,19 +195,20 @@ fn header(request: &Request) -> Map<String, Json> {
         .iter()
         .map(|(name, setting)| (name.clone(), setting.to_string().into()))
         .collect();
+    let element = |of: Tensors| variant.asked(&of).element.map(|dtype| dtype.name());
     let value = json!({
         "verb": verb.name(),
         "schedule": program.name,
         "variant": {
             "arch": variant.arch.name(),
             "world": variant.world,
-            "dtype": variant.dtype.map(|dtype| dtype.name()),
-            "second": variant.second.map(|dtype| dtype.name()),
-            "scales": variant.scales.map(|scales| scales.name()),
-            "output": variant.output.map(|dtype| dtype.name()),
-            "output_scales": variant.output_scales.map(|rule| rule.to_string()),
-            "partial": variant.partial_sums.map(|rule| rule.to.dtype().name()),
-            "amax": variant.amax,
+            "dtype": element(Tensors::OfFirstType),
+            "second": element(Tensors::SecondOperands),
+            "scales": variant.operand_scales().map(|scales| scales.name()),
+            "output": element(Tensors::Outputs),
+            "output_scales": variant.output_rule().map(|rule| rule.to_string()),
+            "partial": element(Tensors::PartialSums),
+            "amax": variant.asked(&Tensors::Outputs).amax,
             "promote": variant.promote,
             "layout": variant.layout.name(),
             "choices": choices,

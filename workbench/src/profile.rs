@@ -1,6 +1,6 @@
 //! `profile`: measures the GPUs here, keeps the numbers for this user, and prints them beside those of the package.
 
-use super::outcome::GOOD;
+use super::outcome::Outcome;
 use super::render::{self, Console};
 use counterflow_codegen::model::{Profile, shipped};
 use counterflow_runtime::cuda::Gpu;
@@ -12,51 +12,47 @@ use std::time::Instant;
 /// GPUs that are measured: links are alike between all.
 const MOST: u32 = 2;
 
-pub(super) fn profile(console: &mut Console<'_>) -> u8 {
-    let head = Map::from_iter([("verb".into(), "profile".into())]);
+pub(super) fn profile(console: &mut Console<'_>) -> Result<Outcome, Error> {
     let bar = console.bar(1, "measuring");
     let begin = Instant::now();
     let measured = measured();
     drop(bar);
-    match measured {
-        Ok((profile, file)) => {
-            let seconds = begin.elapsed().as_secs_f64();
-            console.say(told(&profile));
-            console.say(format!(
-                "**measured** in {seconds:.1} s, with what was compiled; kept in {}",
-                file.display()
-            ));
-            let mut object = head;
-            let numbers = profile.numbers.iter();
-            let numbers: Map<String, Json> = numbers
-                .map(|(name, number)| {
-                    let from = number.from.name();
-                    (name.clone(), json!({ "value": number.value, "from": from }))
-                })
-                .collect();
-            object.extend([
-                ("gpu".into(), profile.gpu.into()),
-                ("link".into(), profile.link.name().into()),
-                ("driver".into(), profile.driver.into()),
-                ("numbers".into(), numbers.into()),
-                ("curves".into(), json!(profile.curves)),
-                ("file".into(), file.display().to_string().into()),
-                ("seconds".into(), seconds.into()),
-                ("ok".into(), true.into()),
-                ("exit".into(), GOOD.into()),
-            ]);
-            console.object(object);
-            GOOD
-        }
-        Err(error) => super::refuse(&error, head, console),
+    let (profile, file, apart) = measured?;
+    let seconds = begin.elapsed().as_secs_f64();
+    console.say(told(&profile));
+    if let Some(why) = apart {
+        console.say(format!("  links were not measured: {why}"));
     }
+    let file = file.display().to_string();
+    console.say(format!(
+        "**measured** in {seconds:.1} s, with what was compiled; kept in {file}"
+    ));
+    let numbers = profile.numbers.iter();
+    let numbers = numbers.map(|(name, number)| {
+        let from = number.from.name();
+        (name.clone(), json!({ "value": number.value, "from": from }))
+    });
+    Ok(Outcome::good(Map::from_iter([
+        ("numbers".into(), Json::Object(numbers.collect())),
+        ("curves".into(), json!(profile.curves)),
+        ("gpu".into(), profile.gpu.into()),
+        ("link".into(), profile.link.name().into()),
+        ("driver".into(), profile.driver.into()),
+        ("file".into(), file.into()),
+        ("seconds".into(), seconds.into()),
+    ])))
 }
 
-fn measured() -> Result<(Profile, PathBuf), Error> {
-    let ranks = Communicator::local(Gpu::count()?.min(MOST))?;
+/// The profile, its file, and why links were not measured, if several GPUs do not reach each other.
+fn measured() -> Result<(Profile, PathBuf, Option<Error>), Error> {
+    let gpus = Gpu::count()?.min(MOST);
+    let (ranks, apart) = match Communicator::local(gpus) {
+        Err(why) if gpus > 1 => (Communicator::local(1)?, Some(why)),
+        ranks => (ranks?, None),
+    };
     let profile = probes::measure(&ranks)?;
     let file = machines::keep(&profile)?;
-    Ok((profile, file))
+    Ok((profile, file, apart))
 }
 
 /// A line for each number: what it is here, where it comes from, and what the package has for such a GPU.

@@ -233,7 +233,7 @@ impl Stands {
         Stands {
             multiplies: multiplied,
             // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
-            loads: operands + sums + tiles + copies,
+            loads: operands + sums + tiles + copies + ahead(pipeline),
             writes,
             adds,
             stored,
@@ -294,6 +294,21 @@ impl Stands {
         });
         stands
     }
+}
+
+/// Loads that stand a second time, ahead of those of the steps.
+fn ahead(pipeline: &Pipeline) -> u32 {
+    let mut loads = 0;
+    pipeline.visit(|node| {
+        if let Node::Ahead { .. } = node {
+            node.visit(&mut |node| {
+                if let Node::Load { partial_boxes, .. } = node {
+                    loads += 1 + u32::from(partial_boxes.is_some());
+                }
+            });
+        }
+    });
+    loads
 }
 
 /// True if a schedule asks about ranks.

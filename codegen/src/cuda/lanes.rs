@@ -39,6 +39,7 @@ pub(super) fn by_one_lane(node: &Node) -> bool {
         | Node::Items { .. }
         | Node::For { .. }
         | Node::If { .. }
+        | Node::Ahead { .. }
         | Node::Await { .. }
         | Node::TestWait { .. }
         | Node::AwaitTested { .. }

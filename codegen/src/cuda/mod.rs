@@ -30,7 +30,7 @@ use crate::kernel::DimId;
 use crate::program::Loc;
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use crate::warp::{Field, Pipeline, RunBy};
+use crate::warp::{Field, Pipeline, RingId, RunBy};
 
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
@@ -202,6 +202,7 @@ fn printed(pipeline: &Pipeline, traced: bool) -> Traced {
         all_lanes: false,
         tiling: 0,
         more_loops: false,
+        ahead: None,
         releases: false,
         traced,
         in_role: false,
@@ -254,6 +255,8 @@ struct Text<'a> {
     tiling: usize,
     /// True if its scheduler has more loops over items after what is being printed.
     more_loops: bool,
+    /// The ring that nodes run ahead in, if they do: their loads complete on its current slot's barrier.
+    ahead: Option<RingId>,
     /// True if it releases slots some stores later.
     releases: bool,
     /// True if it is a traced kernel's.

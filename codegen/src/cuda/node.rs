@@ -6,7 +6,7 @@ use super::words::ONCE;
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::Mode;
 use crate::warp::{
-    At, Expr, Field, Lanes, MapId, Node, Phase, RunBy, Slot, Test, Unroll, Warp, Whose,
+    At, Expr, Field, Lanes, MapId, Node, Phase, RingId, RunBy, Slot, Test, Unroll, Warp, Whose,
 };
 use crate::warp::{Spelling, counter_name, factor};
 
@@ -77,6 +77,11 @@ impl Text<'_> {
                 None
             }
         });
+        let goes_on = nodes
+            .iter()
+            .any(|node| matches!(node, Node::Advance { .. }));
+        let later = self.ahead.filter(|_| goes_on).map(RingId::full);
+        let arrival = arrival.or(later);
         if let Some(barrier) = arrival.filter(|_| self.run_by != RunBy::Groups) {
             let barrier = self.barrier(barrier, Slot::Current);
             self.line(format!("const auto full = {barrier};"));
@@ -244,6 +249,7 @@ impl Text<'_> {
                 }
                 self.line(format!("{name}.advance();"));
             }
+            Node::Ahead { ring, body } => self.run_ahead(*ring, body),
             Node::Skip { ring, by } => {
                 let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
                 self.line(format!(

@@ -166,6 +166,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::Items { .. }
         | Node::For { .. }
         | Node::If { .. }
+        | Node::Ahead { .. }
         | Node::Await { .. }
         | Node::TestWait { .. }
         | Node::AwaitTested { .. }

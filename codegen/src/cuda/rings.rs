@@ -1,7 +1,7 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use crate::warp::{Barrier, BarrierId, Expr, Part, Ring, RingId, Scope, Side, Slot};
+use crate::warp::{Barrier, BarrierId, Expr, Node, Part, Ring, RingId, Scope, Side, Slot};
 
 impl Text<'_> {
     /// The objects of all roles: buffers, and the barriers of slots.
@@ -41,6 +41,16 @@ impl Text<'_> {
         } else {
             format!("({})", all.join(" + "))
         }
+    }
+
+    /// Nodes that run ahead in a ring, of which the role then goes back to its place.
+    pub(super) fn run_ahead(&mut self, ring: RingId, body: &[Node]) {
+        let name = self.pipeline.ring(ring).name;
+        self.line(format!("const auto {name}_before = {name};"));
+        let outer = self.ahead.replace(ring);
+        self.list(body);
+        self.ahead = outer;
+        self.line(format!("{name} = {name}_before;"));
     }
 
     /// Variable for a role's place in a ring.

@@ -14,7 +14,9 @@ impl Program {
         let tensor = &self.tensors[of.index()];
         let (what, usage) = match numbers {
             Numbers::Amax => ("amax", Usage::OUT),
-            Numbers::Scale(_) if tensor.usage.is_scratch() => ("scale", tensor.usage),
+            Numbers::Scale(Scaling::Computed(_)) if tensor.usage.is_scratch() => {
+                ("scale", tensor.usage)
+            }
             Numbers::Scale(Scaling::Computed(_)) => ("scale", Usage::OUT),
             Numbers::Scale(Scaling::Given(along)) => {
                 let travels = tensor.usage.is_gathered() && along != Along::All;
@@ -33,7 +35,7 @@ impl Program {
     }
 }
 
-/// What an item loads: a tensor, the accumulator that it is loaded into, and for which statement.
+/// Loads of an item: a tensor, the accumulator that it is loaded into, and the statement.
 pub(super) type Loads = Vec<(TensorId, AccId, Loc)>;
 
 /// Numbers beside the tensors of a program, and its accumulators in the making.
@@ -43,7 +45,7 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// Those of a program, whose accumulators they take.
+    /// Numbers of a program's accumulators, which they take.
     pub(super) fn of(program: &mut Program) -> Numbered {
         let tensors = (0..).map(TensorId).zip(&program.tensors);
         let planes = tensors.filter_map(|(id, it)| Some((id, it.usage.plane?, it.name.clone())));

@@ -5,7 +5,7 @@ use super::partial::partial_sums;
 use crate::diag::{Diagnostic, Rule};
 use crate::dtype::Dtype;
 use crate::program::{Place, Program, StmtKind, TensorId};
-use crate::variant::Variant;
+use crate::variant::{Tensors, Variant};
 
 /// The element types of a program's tensors, in their order.
 ///
@@ -14,26 +14,35 @@ use crate::variant::Variant;
 /// outputs.
 pub(crate) fn elements(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let mut found = operands(program, variant);
-    if let Some(output) = variant.output {
+    if let Some(output) = variant.asked(&Tensors::Outputs).element {
         let outputs = outputs(program).into_iter();
         outputs.for_each(|of| found[of.index()] = output);
     }
-    if let Some(rule) = variant.partial_sums {
+    if let Some(element) = variant.asked(&Tensors::PartialSums).element {
         let sums = partial_sums(program).into_iter();
-        sums.for_each(|of| found[of.index()] = rule.to.dtype());
+        sums.for_each(|of| found[of.index()] = element);
+    }
+    for (name, asked) in variant.encodings.hidden() {
+        let mut tensors = program.tensors.iter().zip(&mut found);
+        let of = tensors.find(|(tensor, _)| tensor.name == name);
+        if let (Some((_, found)), Some(element)) = (of, asked.element) {
+            *found = element;
+        }
     }
     found
 }
 
-/// The same before outputs have a type of their own.
+/// Element types before outputs have a type of their own.
 fn operands(program: &Program, variant: &Variant) -> Vec<Dtype> {
     let written = || program.tensors.iter().map(|tensor| tensor.dtype);
-    let (Some(other), Some(replaced)) = (variant.dtype, written().next()) else {
+    let first = variant.asked(&Tensors::OfFirstType).element;
+    let (Some(other), Some(replaced)) = (first, written().next()) else {
         return written().collect();
     };
     let multiplied = multiplied(program);
     let second = variant
-        .second
+        .asked(&Tensors::SecondOperands)
+        .element
         .map(|dtype| (dtype, sides(program)[1].clone()));
     let replace = |(index, dtype): (usize, Dtype)| {
         if dtype != replaced || other.is_fp8() && !multiplied[index] {
@@ -65,13 +74,14 @@ impl Program {
     }
 }
 
-/// Whether a variant's types for both operands of products can be told apart in this program.
+/// Rejects types for both operands of products that cannot be told apart in this program.
 pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
-    let Some(second) = variant.second else {
+    let Some(second) = variant.asked(&Tensors::SecondOperands).element else {
         return Ok(());
     };
-    if !second.is_fp8() || !variant.dtype.is_some_and(Dtype::is_fp8) {
-        let first = variant.dtype.map_or("the schedule's type", Dtype::name);
+    let first = variant.asked(&Tensors::OfFirstType).element;
+    if !second.is_fp8() || !first.is_some_and(Dtype::is_fp8) {
+        let first = first.map_or("the schedule's type", Dtype::name);
         let message = format!("second operands of {second}, beside first ones of {first}");
         return Err(Diagnostic::new(Rule::Shape, program.at, message)
             .hint("two types are for FP8: e4m3 and e5m2"));
@@ -87,7 +97,7 @@ pub(crate) fn distinct_operands(program: &Program, variant: &Variant) -> Result<
         .hint("one type for both, or a tensor for each"))
 }
 
-/// Which tensors are the first and the second operands of products, or are copied from or to one that is.
+/// Tensors that are the first and the second operands of products, or are copied from or to one that is.
 fn sides(program: &Program) -> [Vec<bool>; 2] {
     [0, 1].map(|side| {
         let mut found = vec![false; program.tensors.len()];
@@ -97,7 +107,8 @@ fn sides(program: &Program) -> [Vec<bool>; 2] {
     })
 }
 
-/// Which tensors products multiply, or are copied from or to one that they do. All of them where nothing is multiplied.
+/// Tensors that products multiply, or that are copied from or to one that they do. All of them where nothing is
+/// multiplied.
 fn multiplied(program: &Program) -> Vec<bool> {
     let nothing = products(program).next().is_none();
     let mut found = vec![nothing; program.tensors.len()];
@@ -107,7 +118,7 @@ fn multiplied(program: &Program) -> Vec<bool> {
     found
 }
 
-/// Which tensors are copied from or to that one, directly or not, and itself.
+/// Tensors that are copied from or to that one, directly or not, and itself.
 pub(super) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     mark(&mut found, tensor);
@@ -115,7 +126,7 @@ pub(super) fn copied_with(program: &Program, tensor: TensorId) -> Vec<bool> {
     found
 }
 
-/// Which tensors hold what one rank's memory had and another's has, by a copy or several.
+/// Tensors that hold what one rank's memory had and another's has, by a copy or several.
 pub(super) fn sent_between_ranks(program: &Program) -> Vec<bool> {
     let mut found = vec![false; program.tensors.len()];
     while let Some([dst, _]) = program.copies().find(|[dst, src]| {
@@ -127,7 +138,7 @@ pub(super) fn sent_between_ranks(program: &Program) -> Vec<bool> {
     found
 }
 
-/// What is copied from or to a tensor that is marked is so too.
+/// Marks tensors that are copied from or to one that is marked.
 fn spread(found: &mut [bool], program: &Program) {
     while let Some(both) =
         (program.copies()).find(|[dst, src]| marked(found, dst) != marked(found, src))

@@ -7,6 +7,7 @@
 mod beside;
 mod copies;
 mod elements;
+mod hidden;
 mod operands;
 mod outputs;
 mod partial;
@@ -33,6 +34,7 @@ pub(crate) fn encodings(program: &Program, variant: &Variant) -> Result<Vec<Enco
     operands::ask(program, variant, &mut found)?;
     outputs::ask(program, variant, &mut found)?;
     partial::ask(program, variant, &mut found)?;
+    hidden::ask(program, variant, &mut found)?;
     Ok(found)
 }
 

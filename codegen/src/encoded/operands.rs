@@ -6,7 +6,7 @@ use super::elements::{copied_with, products, sent_between_ranks};
 use crate::diag::{Diagnostic, Rule};
 use crate::encoding::{Along, Encoding, Scaling};
 use crate::program::{Loc, Numbers, Program, Stmt, StmtKind, TensorId};
-use crate::value::{AccId, Value};
+use crate::value::{AccId, Binary, Value};
 use crate::variant::Variant;
 use std::collections::BTreeMap;
 
@@ -16,9 +16,10 @@ pub(super) fn ask(
     variant: &Variant,
     found: &mut [Encoding],
 ) -> Result<(), Diagnostic> {
-    let Some(scales) = variant.scales else {
+    let asked = variant.encodings.operands();
+    if asked == [None; 2] {
         return Ok(());
-    };
+    }
     for stmt in program.stmts() {
         let StmtKind::Dot { a, b, .. } = &stmt.kind else {
             continue;
@@ -29,7 +30,12 @@ pub(super) fn ask(
             if !element.is_some_and(|element| element.is_fp8()) {
                 continue;
             }
-            let along = scales.along(nth);
+            let Some(along) = asked[nth] else {
+                continue;
+            };
+            if has_its_own(program, variant, (operand, along), stmt.at)? {
+                continue;
+            }
             let of = scaled(program, (operand, along), stmt.at)?;
             match &mut found[of.index()].scale {
                 Some(known) if *known != Scaling::Given(along) => {
@@ -55,6 +61,28 @@ pub(super) fn ask(
     Ok(())
 }
 
+/// Whether an operand is a hidden layer with a scale of its own.
+fn has_its_own(
+    program: &Program,
+    variant: &Variant,
+    (operand, along): (TensorId, Along),
+    dot: Loc,
+) -> Result<bool, Diagnostic> {
+    let name = &program.tensors[operand.index()].name;
+    if !variant.encodings.hidden().any(|(hidden, _)| hidden == name) {
+        return Ok(false);
+    }
+    match along {
+        Along::All | Along::Rows | Along::Columns => Ok(true),
+        Along::Blocks(_) => {
+            let message =
+                format!("`{name}` has one scale, beside operands that have scales of blocks");
+            Err(refused(dot, message)
+                .hint("scales of rows or of the whole beside a hidden layer in FP8"))
+        }
+    }
+}
+
 /// The input whose scale an operand has: itself, or what it is copied from.
 fn scaled(
     program: &Program,
@@ -70,7 +98,9 @@ fn scaled(
                 format!("`{copy}` is copied from several inputs, which have scales of their own")
             }
         };
-        return Err(refused(dot, message).hint("scales belong to inputs: one to each operand"));
+        return Err(refused(dot, message).hint(
+            "scales belong to inputs, one to each operand; a hidden layer may have one of its own: `Variant::hidden`",
+        ));
     };
     let (input, usage) = (name(of), program.tensors[of.index()].usage);
     if of == operand {
@@ -112,7 +142,7 @@ pub(crate) fn scale_of(program: &Program, operand: TensorId) -> Option<TensorId>
     let alike = copied_with(program, operand);
     let scale = program.tensors.iter().position(|tensor| {
         let of = tensor.usage.given_scale_of();
-        of.is_some_and(|of| alike[of.index()])
+        of.is_some_and(|of| alike[of.index()] && program.tensors[of.index()].usage.is_input())
     });
     scale.map(|scale| TensorId(scale as u16))
 }
@@ -123,8 +153,12 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
     let operands: Vec<TensorId> = products(program).flatten().filter(is_fp8).collect();
     let mut scales = BTreeMap::new();
     for operand in operands {
-        let [of] = inputs(program, operand)[..] else {
-            continue;
+        let hidden = program.tensors[operand.index()].usage.is_scratch()
+            && encodings[operand.index()].scale == Some(Scaling::Given(Along::All));
+        let of = match inputs(program, operand)[..] {
+            _ if hidden => operand,
+            [of] => of,
+            _ => continue,
         };
         let Some(scaling) = encodings[of.index()].scale else {
             continue;
@@ -136,7 +170,11 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
         };
         // A block's scale goes into the sum that is the product, and not into what is made of it.
         if scaling.blocks().is_none() {
-            scales.insert(operand, scale);
+            let factor = match hidden {
+                true => Factor::Divides,
+                false => Factor::Multiplies,
+            };
+            scales.insert(operand, (scale, factor));
         }
     }
     let mut numbered = Numbered::of(program);
@@ -147,13 +185,22 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
     Ok(())
 }
 
-/// What each accumulator's products are multiplied by.
-type Factors = BTreeMap<AccId, Vec<AccId>>;
+/// Effect of a scale on a product of its operand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Factor {
+    /// Values are codes × scale.
+    Multiplies,
+    /// Codes are values × scale: those of a hidden layer.
+    Divides,
+}
+
+/// Factors of each accumulator's products.
+type Factors = BTreeMap<AccId, Vec<(AccId, Factor)>>;
 
 /// Loads the scales of an item's operands, and multiplies its products.
 fn item(
     numbered: &mut Numbered,
-    scales: &BTreeMap<TensorId, TensorId>,
+    scales: &BTreeMap<TensorId, (TensorId, Factor)>,
     body: &mut Vec<Stmt>,
 ) -> Result<(), Diagnostic> {
     let (mut factors, mut loads) = (Factors::new(), Loads::new());
@@ -162,8 +209,8 @@ fn item(
             continue;
         };
         let scales = [a, b].into_iter().filter_map(|of| scales.get(&of.tensor));
-        let by: Vec<AccId> = scales
-            .map(|scale| numbered.load(*scale, &mut loads, stmt.at))
+        let by: Vec<(AccId, Factor)> = scales
+            .map(|(scale, factor)| (numbered.load(*scale, &mut loads, stmt.at), *factor))
             .collect();
         if *factors.entry(*acc).or_insert_with(|| by.clone()) != by {
             let message = "one sum has products of operands with scales of their own";
@@ -187,7 +234,12 @@ fn multiply(body: &mut [Stmt], factors: &Factors) -> Result<(), Diagnostic> {
     for stmt in body.iter_mut().flat_map(Stmt::leaves_mut) {
         if let StmtKind::Store { value, .. } = &mut stmt.kind {
             *value = value.with(&|acc| {
-                scales(&acc).fold(Value::Acc(acc), |value, scale| value * Value::Acc(*scale))
+                scales(&acc).fold(Value::Acc(acc), |value, (scale, factor)| match factor {
+                    Factor::Multiplies => value * Value::Acc(*scale),
+                    Factor::Divides => {
+                        Value::Binary(Binary::Div, Box::new(value), Box::new(Value::Acc(*scale)))
+                    }
+                })
             });
         }
         if let StmtKind::Sum { acc, .. } | StmtKind::Load { acc, .. } = &stmt.kind

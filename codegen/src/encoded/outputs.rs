@@ -8,7 +8,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::encoding::{Along, Encoding, Scaling};
 use crate::program::{Amax, AtEnd, Numbers, Program, Stmt, StmtKind, Tensor, TensorId};
 use crate::value::Value;
-use crate::variant::Variant;
+use crate::variant::{Tensors, Variant};
 
 /// Asks for the scales and amaxes of outputs.
 pub(super) fn ask(
@@ -17,7 +17,8 @@ pub(super) fn ask(
     found: &mut [Encoding],
 ) -> Result<(), Diagnostic> {
     asked_for(program, variant)?;
-    let Some(output) = variant.output else {
+    let asked = variant.asked(&Tensors::Outputs);
+    let Some(output) = asked.element else {
         return Ok(());
     };
     let outputs = outputs(program);
@@ -33,8 +34,8 @@ pub(super) fn ask(
         let given = Scaling::Given(Along::All);
         found[of.index()] = Encoding {
             element: output,
-            scale: Some(variant.output_scales.map_or(given, Scaling::Computed)),
-            amax: variant.amax,
+            scale: asked.scale.or(Some(given)),
+            amax: asked.amax,
         };
     }
     Ok(())
@@ -84,12 +85,14 @@ fn multiply(numbered: &mut Numbered, item: &mut Vec<Stmt>) {
 
 /// Refuses numbers beside outputs that have no use for them.
 fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
-    let outputs = || match variant.output {
+    let asked = variant.asked(&Tensors::Outputs);
+    let outputs = || match asked.element {
         Some(output) => output.to_string(),
         None => "the schedule's type".into(),
     };
-    let (message, hint) = match variant.output_scales {
-        Some(rule) if variant.output != Some(rule.to.dtype()) => (
+    let rule = asked.scale.and_then(Scaling::rule);
+    let (message, hint) = match rule {
+        Some(rule) if asked.element != Some(rule.to.dtype()) => (
             format!(
                 "scales of {} for outputs of {} in {}",
                 rule.to.dtype(),
@@ -102,14 +105,14 @@ fn asked_for(program: &Program, variant: &Variant) -> Result<(), Diagnostic> {
             format!("scales by an eps of {} in {}", rule.eps, program.name),
             "a finite eps of 0 or more",
         ),
-        Some(_) if variant.amax => (
+        Some(_) if asked.amax => (
             format!(
                 "amaxes beside scales that a launch makes in {}",
                 program.name
             ),
             "one of them: an amax is for the next scale, and here every launch makes its own",
         ),
-        None if variant.amax && variant.output.is_none_or(|output| !output.is_fp8()) => (
+        None if asked.amax && asked.element.is_none_or(|output| !output.is_fp8()) => (
             format!("amaxes of outputs of {} in {}", outputs(), program.name),
             "outputs of e4m3 or e5m2, which have a scale: an amax is for the next one",
         ),

@@ -9,7 +9,7 @@ use crate::encoding::{Encoding, Scaling};
 use crate::program::{
     HeldRows, Loc, Numbers, Program, Stmt, StmtKind, StoreMode, Tensor, TensorId,
 };
-use crate::variant::Variant;
+use crate::variant::{Tensors, Variant};
 
 /// Asks for the scales of partial sums.
 pub(super) fn ask(
@@ -17,7 +17,11 @@ pub(super) fn ask(
     variant: &Variant,
     found: &mut [Encoding],
 ) -> Result<(), Diagnostic> {
-    let Some(rule) = variant.partial_sums else {
+    let rule = variant
+        .asked(&Tensors::PartialSums)
+        .scale
+        .and_then(Scaling::rule);
+    let Some(rule) = rule else {
         return Ok(());
     };
     let of = partial_sums(program);
@@ -34,7 +38,8 @@ pub(super) fn ask(
             Diagnostic::new(Rule::Shape, program.at, message).hint("a finite eps of 0 or more")
         );
     }
-    if variant.output_scales.is_some() {
+    let outputs = variant.asked(&Tensors::Outputs).scale;
+    if outputs.and_then(Scaling::rule).is_some() {
         let message = format!(
             "partial sums of FP8 in {}, beside outputs whose scales launches make",
             program.name
@@ -62,7 +67,8 @@ pub(super) fn attach(program: &mut Program, encodings: &[Encoding]) -> Result<()
     let mut scaled = Vec::new();
     for (of, encoding) in (0..).map(TensorId).zip(encodings) {
         let usage = program.tensors[of.index()].usage;
-        if let Some(scaling) = encoding.scale.filter(|_| usage.is_scratch()) {
+        let computed = encoding.scale.filter(|scaling| scaling.rule().is_some());
+        if let Some(scaling) = computed.filter(|_| usage.is_scratch()) {
             program.beside(of, Numbers::Scale(scaling));
             scaled.push(of);
         }
@@ -95,7 +101,7 @@ pub(super) fn partial_sums(program: &Program) -> Vec<TensorId> {
     found.into_iter().filter(scratch).collect()
 }
 
-/// What a statement does that loses the scales of partial sums.
+/// Action of a statement that loses the scales of partial sums.
 fn lost(stmt: &Stmt, scaled: &[TensorId]) -> Option<(TensorId, &'static str)> {
     let partial = |tensor: TensorId| scaled.contains(&tensor).then_some(tensor);
     match &stmt.kind {

@@ -1,5 +1,6 @@
 //! How the numbers of a tensor are encoded: their type, the scale that belongs to them, and who computes it.
 
+mod asked;
 mod block;
 pub mod bounds;
 mod granularity;
@@ -7,13 +8,14 @@ pub mod rule;
 mod scales;
 
 use crate::dtype::Dtype;
+pub use asked::{Asked, Encodings, Tensors};
 pub(crate) use block::SCALES_LINE;
 pub use block::{BLOCK, ScaleBlock};
 pub use granularity::Granularity;
 use rule::Rule;
 pub use scales::Scales;
 
-/// How the numbers of a tensor are encoded.
+/// Encoding of the numbers of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoding {
     /// Their type.
@@ -25,9 +27,10 @@ pub struct Encoding {
 }
 
 /// A scale: what it is of, and who computes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Scaling {
-    /// It is given: an operand of products is multiplied by it, or an output before it is rounded.
+    /// Given by the caller: an operand of products is multiplied by it, an output before it is rounded; a hidden layer is so stored, and
+    /// products of it are divided by it.
     Given(Along),
     /// Stores compute it by that rule, for each 1×128 of an output or of partial sums.
     Computed(Rule),
@@ -40,6 +43,14 @@ impl Scaling {
             Scaling::Given(Along::Blocks(block)) => Some(block),
             Scaling::Computed(_) => Some(ScaleBlock::Line),
             Scaling::Given(Along::All | Along::Rows | Along::Columns) => None,
+        }
+    }
+
+    /// The rule by which stores compute it, if they do.
+    pub const fn rule(self) -> Option<Rule> {
+        match self {
+            Scaling::Computed(rule) => Some(rule),
+            Scaling::Given(_) => None,
         }
     }
 
@@ -56,14 +67,14 @@ impl Scaling {
     }
 }
 
-/// Which elements of a product have a scale's number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Elements of a product that share a scale's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Along {
     /// All have the only one.
     All,
-    /// Those of a row have one: a number for each row of the first operand.
+    /// Rows: a number for each row of the first operand.
     Rows,
-    /// Those of a column have one: a number for each row of the second operand.
+    /// Columns: a number for each row of the second operand.
     Columns,
     /// None has: each block of the operand has one, which goes into every sum of 128 of K. Rows of the plane are blocks of K
     /// for [`ScaleBlock::Line`], and its columns the operand's rows; for [`ScaleBlock::Square`] they are blocks of the operand's

@@ -2,8 +2,8 @@
 
 use super::{Along, ScaleBlock};
 
-/// What FP8 operands of products are multiplied by, so that their numbers are those that were quantised. A scale is a tensor
-/// of f32 beside its operand, called `x.scale` for the operand `x`.
+/// Factors of FP8 operands of products, by which their numbers are those that were quantised. A scale is a tensor of
+/// f32 beside its operand.
 ///
 /// ```
 /// use counterflow_codegen::variant::Scales;
@@ -51,7 +51,7 @@ impl Scales {
         }
     }
 
-    /// Its name.
+    /// Name of the kind of scales.
     pub const fn name(self) -> &'static str {
         match self {
             Scales::Whole => "whole",
@@ -62,7 +62,7 @@ impl Scales {
         }
     }
 
-    /// What the scale of a product's first or second operand (0 or 1) is of.
+    /// Elements that share the scale of a product's first or second operand (0 or 1).
     pub(crate) const fn along(self, operand: usize) -> Along {
         match (self, self.blocks()) {
             (_, Some(blocks)) => Along::Blocks(blocks[operand]),

@@ -50,7 +50,7 @@ impl Known {
         new
     }
 
-    /// Those of its rows, of which it has all from the first one on. What is repeated for each row stays.
+    /// Some rows of a matrix whose first row is `first`. A single row, which is repeated, stays as it is.
     pub fn some(&self, first: u32, rows: &Range<u32>) -> Known {
         let held = self.value.nrows();
         if held == 1 || held == rows.len() {

@@ -58,10 +58,10 @@ impl Tags {
         Tags((!terms.is_empty()).then(|| Rc::new(terms)))
     }
 
-    /// True if it is a scale as it was loaded.
-    fn is_scale(&self, kernel: &Kernel) -> bool {
+    /// True if it is such a scale as it was loaded.
+    fn loads(&self, is: impl Fn(TensorId) -> bool) -> bool {
         let mut terms = self.iter();
-        let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if kernel.scales_an_operand(id));
+        let scale = |tag: Tag| matches!(tag, Tag::Input(_, id) if is(id));
         matches!((terms.next(), terms.next()), (Some((tag, 1)), None) if scale(tag))
     }
 
@@ -211,7 +211,14 @@ impl Tags {
             }
             Value::Unary(_, a) => function(&[a]),
             // A product stands for what its operands are with their scales.
-            Value::Binary(Binary::Mul, a, b) if of(b).is_scale(kernel) => of(a),
+            Value::Binary(Binary::Mul, a, b) if of(b).loads(|id| kernel.scales_an_operand(id)) => {
+                of(a)
+            }
+            Value::Binary(Binary::Div, a, b)
+                if of(b).loads(|id| kernel.scales_a_hidden_layer(id)) =>
+            {
+                of(a)
+            }
             Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
                 function(&[a, b])
             }

@@ -12,6 +12,12 @@ impl Kernel {
         of.is_some_and(|of| self.buffers[of.index()].usage.is_input())
     }
 
+    /// Whether a tensor is the number of a hidden layer: a product that is divided by it is that of the layer's values.
+    pub(crate) fn scales_a_hidden_layer(&self, tensor: TensorId) -> bool {
+        let of = self.buffers[tensor.index()].usage.given_scale_of();
+        of.is_some_and(|of| self.buffers[of.index()].is_scratch())
+    }
+
     /// The scale of an operand's blocks, if it has one.
     pub(crate) fn block_scale(&self, operand: TensorId) -> Option<(TensorId, ScaleBlock)> {
         let scale = self.beside(|usage| usage.given_scale_of() == Some(operand))?;

@@ -4,13 +4,15 @@
 //! a property of the architecture is in neither: [`Sm::HOPPER`].
 
 mod probed;
+mod product;
 mod profile;
 mod rates;
 mod shipped;
 mod sm;
 mod wave;
 
-pub use probed::{Curve, Probed, ProductTime};
+pub use probed::Probed;
+pub use product::{Curve, ProductTime};
 pub use profile::{FORMAT, Link, Number, Profile, Refused, Source};
 pub use rates::{Machine, Sustained};
 pub use shipped::shipped;

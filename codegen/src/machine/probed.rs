@@ -1,69 +1,17 @@
 //! From what probes measured to the numbers of a profile.
 
+use super::product::{Curve, ProductTime};
 use super::profile::{FORMAT, Link, Number, Profile, Source};
 use super::rates::NUMBERS;
-use super::wave;
-use crate::order::TileOrder;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was measured, over what was varied.
-pub type Curve = Vec<[f64; 2]>;
-
-/// The time of one of our own products, without communication.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProductTime {
-    /// Rows, columns and depth.
-    pub size: [u32; 3],
-    /// Rows and columns of a tile.
-    pub tile: [u32; 2],
-    /// Whether each warpgroup multiplies a tile of its own.
-    pub ping_pong: bool,
-    /// SMs that multiply, at most.
-    pub sms: u32,
-    /// Seconds of products before it, without a pause.
-    pub load: f64,
-    /// Seconds of a launch.
-    pub seconds: f64,
-}
-
-/// Groups of rows of tiles of all products that are probes.
-const GROUPED: u32 = 8;
 /// Seconds of load after which a GPU is at its power limit, and up to which it is cool.
 const HOT: f64 = 0.7;
 const COOL: f64 = 0.2;
 /// Bytes that every L2 cache of a data-centre GPU holds in each of its halves.
 const WELL_WITHIN_L2: f64 = (8 << 20) as f64;
 
-impl ProductTime {
-    /// Bytes a second through L2, if nothing but reads takes time: what a column of K takes beside what memory delivers of it.
-    fn l2(&self, memory: f64) -> Option<f64> {
-        const ELEMENT: f64 = 2.0;
-        let [m, n, k] = self.size;
-        let [rows, columns] = self.tile;
-        let grid = (m.div_ceil(rows), n.div_ceil(columns));
-        let rounds = (grid.0 * grid.1).div_ceil(self.sms);
-        let (down, across) = wave(self.sms, grid, TileOrder::Grouped(GROUPED));
-        let column = self.seconds / f64::from(rounds) / f64::from(k);
-        let distinct = f64::from(down * rows + across * columns);
-        let left = column - distinct * ELEMENT / memory;
-        let read = f64::from(self.sms) * f64::from(rows + columns) * ELEMENT;
-        (left > 0.0).then(|| read / left)
-    }
-
-    /// FLOP a second while the K loop runs: what a longer one of the same kind takes more.
-    fn rate(&self, longer: &ProductTime) -> Option<f64> {
-        let kind = |of: &ProductTime| (of.size[0], of.size[1], of.tile, of.ping_pong, of.sms);
-        let [m, n, k] = self.size.map(f64::from);
-        let more = f64::from(longer.size[2]) - k;
-        let seconds = longer.seconds - self.seconds;
-        (kind(self) == kind(longer) && more > 0.0 && seconds > 0.0)
-            .then(|| 2.0 * m * n * more / seconds)
-    }
-}
-
-/// What probes measured on one kind of GPU. What could not be measured is absent.
+/// Measurements of one kind of GPU by probes. What could not be measured is absent.
 ///
 /// ```
 /// use counterflow_codegen::model::{self, Curve, Link, Probed, ProductTime, Source};
@@ -229,12 +177,10 @@ impl Probed {
         rates.next_back()
     }
 
-    /// Bytes a second through L2, by the latest product in the smallest tiles: reads bound it.
+    /// Bytes a second through L2: the most of all hot products. Where the tensor cores bound one, L2 could do more.
     fn l2(&self, memory: f64) -> Option<f64> {
-        let area = |product: &ProductTime| product.tile.iter().product::<u32>();
-        let smallest = self.products.iter().map(area).min()?;
-        let mut of = self.products.iter().rev();
-        of.find(|product| area(product) == smallest)?.l2(memory)
+        let hot = self.products.iter().filter(|product| product.load >= HOT);
+        best(hot.map(|product| product.l2(memory)))
     }
 
     /// Bytes a second of large copies, and the seconds that a small one takes besides its bytes.
@@ -259,5 +205,5 @@ fn line(points: &[[f64; 2]]) -> Option<(f64, f64)> {
     let (x, y) = (mean(|[x, _]| *x), mean(|[_, y]| *y));
     let (xx, xy) = (mean(|[x, _]| x * x), mean(|[x, y]| x * y));
     let slope = (xy - x * y) / (xx - x * x);
-    (points.len() >= 2 && slope > 0.0).then(|| (y - slope * x, slope))
+    (points.len() >= 2 && slope > 0.0).then_some((y - slope * x, slope))
 }

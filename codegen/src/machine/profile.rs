@@ -1,6 +1,6 @@
 //! A profile as a file: read, written, and refused where it is not whole.
 
-use super::probed::{Curve, ProductTime};
+use super::product::{Curve, ProductTime};
 use super::rates::{Machine, NUMBERS};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub const FORMAT: u32 = 1;
 /// Clusters of 1 to 8 CTAs.
 const CLUSTERS: usize = 8;
 
-/// How the GPUs of a process reach each other.
+/// Connection of the GPUs of a process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {
@@ -25,7 +25,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// Its name in files.
+    /// Name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Link::Alone => "alone",
@@ -35,7 +35,7 @@ impl Link {
     }
 }
 
-/// Where a number comes from.
+/// Origin of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -50,7 +50,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Its name in files.
+    /// Name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Source::Measured => "measured",
@@ -67,7 +67,7 @@ impl Source {
 pub struct Number {
     /// In the unit that [`Profile::units`] gives.
     pub value: f64,
-    /// Where it comes from.
+    /// Origin of the number.
     pub from: Source,
 }
 
@@ -98,7 +98,7 @@ pub struct Profile {
     pub format: u32,
     /// The GPU, as its driver names it.
     pub gpu: String,
-    /// How its GPUs reach each other.
+    /// Connection of its GPUs.
     pub link: Link,
     /// The latest CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
@@ -108,7 +108,7 @@ pub struct Profile {
     pub clusters: Vec<u32>,
     /// By name; all that [`Profile::units`] has.
     pub numbers: BTreeMap<String, Number>,
-    /// What probes measured, by name, for whoever reads the file. The model takes the numbers.
+    /// Curves that probes measured, by name, for whoever reads the file. The model takes the numbers.
     #[serde(default)]
     pub curves: BTreeMap<String, Curve>,
     /// Times of our own products.
@@ -116,7 +116,7 @@ pub struct Profile {
     pub products: Vec<ProductTime>,
 }
 
-/// Why a text is no profile.
+/// Reason that a text is no profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused(String);
 
@@ -157,13 +157,13 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Its text, as [`Profile::parse`] reads it.
+    /// Text of the profile, as [`Profile::parse`] reads it.
     pub fn text(&self) -> String {
         // No value of these types cannot be written.
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// What the model reads.
+    /// Numbers that the model reads.
     ///
     /// # Errors
     /// As [`Profile::parse`].
@@ -199,7 +199,7 @@ impl Profile {
         }
     }
 
-    /// How many of its numbers come from there.
+    /// Number of its numbers that come from there.
     pub fn count(&self, from: Source) -> usize {
         let all = self.numbers.values();
         all.filter(|number| number.from == from).count()

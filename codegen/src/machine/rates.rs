@@ -3,8 +3,8 @@
 use super::Sm;
 use crate::dtype::Dtype;
 
-/// What a GPU and its links can do: the numbers of a [`Profile`](super::Profile), as the model reads them. Rates are per GPU,
-/// in bytes or FLOP a second. Times are in seconds.
+/// Rates of a GPU and its links: the numbers of a [`Profile`](super::Profile), as the model reads them. Rates are per
+/// GPU, in bytes or FLOP a second. Times are in seconds.
 ///
 /// ```
 /// use counterflow_codegen::{dtype::Dtype, model::Machine};
@@ -18,11 +18,11 @@ use crate::dtype::Dtype;
 /// assert!(hot.flops_of(Dtype::Bf16, 132.0) < h200.flops_of(Dtype::Bf16, 132.0));
 /// // Half of it, as two ranks on one GPU have.
 /// let half = Machine { sms: 66, ..Machine::h200() };
-/// # let _ = half;
+/// assert!(half.sms < Machine::h100().sms);
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
-    /// Its name in reports: the GPU, and how it is linked.
+    /// Name in reports: the GPU, and how it is linked.
     pub name: String,
     /// The GPU, as its driver names it.
     pub gpu: String,
@@ -43,7 +43,7 @@ pub struct Machine {
     pub l2_bytes: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
-    /// That rate of one SM, however few others multiply.
+    /// Rate of one SM, however few others multiply.
     pub flops_sm: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,

@@ -13,8 +13,9 @@
 pub struct Sm {
     /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
     pub l2_pair: f64,
-    /// For an MN-major operand: the rate of an SM outside clusters through the L2 cache while in step with the others,
-    /// as a share of its rate apart.
+    /// Bytes a second that an SM reads if an operand is MN-major, with what memory delivers of it. Measured on H200s alone.
+    pub by_rows: f64,
+    /// The rate of such an SM outside clusters while in step with the others, as a share of that.
     pub in_step_by_rows: f64,
     /// K steps after which CTAs that began together are in step half the time.
     pub apart: f64,
@@ -22,7 +23,7 @@ pub struct Sm {
     pub cluster_sm: f64,
     /// The least seconds of a K step of 64, however small the tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// That cost if more than two CTAs split the steps of a tile.
+    /// The least seconds of a K step of 64 if more than two CTAs split the steps of a tile.
     pub shared_step_latency: f64,
     /// Extra seconds of a step with multicast loads, in which the CTAs of a cluster wait for the slowest of them.
     pub meeting: f64,
@@ -40,21 +41,24 @@ pub struct Sm {
     pub promoted_rate: f64,
     /// Seconds by which scales of blocks make a step longer.
     pub scales: f64,
-    /// The same of a step for each scale along the instruction's N side that a thread reads, and each block of 64 of the M side.
+    /// Seconds by which a step is longer for each scale along the instruction's N side that a thread reads, and each block of 64 of the
+    /// M side.
     pub scale_on_n: f64,
-    /// The same for each number that a thread has of blocks which cross a tile's edges, beyond two, and each of its blocks of 64.
+    /// Seconds by which a step is longer for each number that a thread has of blocks which cross a tile's edges, beyond two, and each of
+    /// its blocks of 64.
     pub scale_across: f64,
     /// Seconds of a cooperative tile besides its K loop: filling the ring, and the exposed part of the epilogue. In
     /// ping-pong mode one warpgroup's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
-    /// The same at the power limit.
+    /// Seconds of a cooperative tile besides its K loop, at the power limit.
     pub tile_overhead_sustained: f64,
     /// Seconds for each epilogue subtile of a cooperative tile of any number of rows: a synchronization with the
     /// storing thread.
     pub subtile_overhead: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
-    /// The same if its CTAs start early (programmatic dependent launch, [`crate::sm90::cta::dependent_launch`]).
+    /// Latency of a launch if its CTAs start early (programmatic dependent launch,
+    /// [`crate::sm90::cta::dependent_launch`]).
     pub dependent_launch_latency: f64,
     /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
@@ -98,6 +102,7 @@ impl Sm {
     /// 0.5 µs); others nothing.
     pub const HOPPER: Sm = Sm {
         l2_pair: 203e9,
+        by_rows: 11.4e12 / 132.0,
         in_step_by_rows: 0.96,
         apart: 800.0,
         cluster_sm: 128e9,
@@ -121,7 +126,7 @@ impl Sm {
         cluster_launch: 0.6e-6,
     };
 
-    /// The same under a load of several seconds.
+    /// Rates under a load of several seconds.
     #[must_use]
     pub fn at_power_limit(self) -> Sm {
         Sm {

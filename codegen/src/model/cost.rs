@@ -31,15 +31,15 @@ pub(super) fn at_rate(bytes: u64, rate: f64) -> Ps {
 #[derive(Clone, Copy, Default)]
 struct Item<'a> {
     tile: (u32, u32),
-    /// Its tiling, if an architecture computes it.
+    /// Tiling, if an architecture computes the kernel.
     tiling: Option<&'a Tiling>,
     grid: (u32, u32),
     order: Option<TileOrder>,
-    /// Whether consecutive items are below each other, so that they share columns. Otherwise they share rows.
+    /// True if consecutive items are below each other, so that they share columns. Otherwise they share rows.
     down: bool,
 }
 
-/// What the tiles of a kernel cost on a machine.
+/// Costs of a kernel's tiles on a machine.
 pub(super) struct Costs<'a> {
     machine: &'a Machine,
     kernel: &'a Kernel,
@@ -138,7 +138,7 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Whose tiles.
+    /// Kernel of the tiles.
     pub(super) fn kernel(&self) -> &'a Kernel {
         self.kernel
     }
@@ -183,7 +183,12 @@ impl<'a> Costs<'a> {
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let alike = (x(1).come, w(1, Neighbour::Other).come);
         let depth = f64::from(a.columns.len()) * f64::from(dtype.bytes());
-        let feeds = [feeds[0], feeds[1] + self.from_memory(item, alike, depth)];
+        let from_memory = match by_rows.contains(&true) {
+            // In the rate of such reads.
+            true => 0.0,
+            false => self.memory_share(item, alike, depth),
+        };
+        let feeds = [feeds[0], feeds[1] + from_memory];
         let latency = if split > 2 {
             machine.sm.shared_step_latency
         } else {
@@ -253,12 +258,13 @@ impl<'a> Costs<'a> {
         pieces + scales
     }
 
-    /// Whether both SMs of a pair work.
+    /// True if both SMs of a pair work.
     fn paired(&self) -> bool {
         self.gemm.cluster != (1, 1) || 2.0 * self.ctas() > f64::from(self.machine.sms)
     }
 
-    /// Whether the two SMs of a pair, which have consecutive tiles, both read the same rows, and the same columns.
+    /// True if the two SMs of a pair, which have consecutive tiles, both read the same rows, and true if both read
+    /// the same columns.
     fn in_common(&self, item: Item<'_>) -> [bool; 2] {
         let alone = self.gemm.cluster == (1, 1) && self.gemm.split == 1 && self.paired();
         [alone && !item.down, alone && item.down]
@@ -286,7 +292,10 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
-        let alone = rate.min(machine.l2 / f64::from(machine.sms));
+        let alone = rate.min(match by_rows {
+            true => machine.sm.by_rows,
+            false => machine.l2 / f64::from(machine.sms),
+        });
         let in_step = match (by_rows, clustered) {
             (false, _) => rate,
             (true, true) => alone,
@@ -302,7 +311,7 @@ impl<'a> Costs<'a> {
     /// Seconds in which device memory delivers a byte of each line of all tiles that CTAs multiply at the same time: the lines that
     /// several of them read come once. It adds to the time that reads through L2 take: CTAs that are apart wait for memory in
     /// turn. A line has `depth` bytes; operands that L2 holds come once a launch.
-    fn from_memory(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
+    fn memory_share(&self, item: Item<'_>, (rows, columns): (f64, f64), depth: f64) -> f64 {
         let Some(order) = item.order else {
             return 0.0;
         };
@@ -439,7 +448,7 @@ const SECTOR: u32 = 32;
 /// The reads of the other SM of a pair.
 #[derive(Clone, Copy)]
 enum Neighbour {
-    /// The same data.
+    /// Reads of the same data.
     Same,
     /// Other data, or the same at another time.
     Other,

@@ -59,7 +59,7 @@ const ALL_REDUCES: [(f64, f64, f64); 4] = [
 /// Ways of a statement's bytes through the switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The same bytes go to every other rank: one store to all.
+    /// One store to all: the same bytes go to every other rank.
     Everywhere,
     /// Partial sums to the rank that adds them: one sum of every rank's copy.
     Sum,

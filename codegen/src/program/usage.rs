@@ -384,8 +384,8 @@ impl Usage {
     /// The rule by which stores compute it, if they do.
     pub const fn rule(self) -> Option<Rule> {
         match self.scaling() {
-            Some(Scaling::Computed(rule)) => Some(rule),
-            Some(Scaling::Given(_)) | None => None,
+            Some(scaling) => scaling.rule(),
+            None => None,
         }
     }
 

@@ -46,7 +46,7 @@ impl Extent {
             }
         })
     }
-    /// What it has in common with another one: where that is nothing, the empty extent at the other's beginning.
+    /// Common part of two extents: the empty extent at the other's beginning, if they share nothing.
     #[must_use]
     pub(crate) fn within(self, other: Extent) -> Extent {
         let start = self.start.clamp(other.start, other.end);

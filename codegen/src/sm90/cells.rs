@@ -47,14 +47,14 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// How many cells a counter has.
+    /// Number of cells of a counter.
     pub fn cells_of(&self, counter: CounterId) -> Expr {
         let dims = &self.b.kernel.counters[counter.index()].dims;
         dims.iter()
             .fold(Expr::Const(1), |cells, dim| cells * self.axis(*dim))
     }
 
-    /// What `leaf` does with every cell that `cells` names.
+    /// Repeats `leaf` for every cell that `cells` names.
     pub fn each_cell(
         &mut self,
         cells: &Cells,
@@ -65,7 +65,7 @@ impl Walk<'_, '_> {
         self.along(&axes, Expr::Const(0), leaf)
     }
 
-    /// Whether `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
+    /// True if `cells` names one cell of one rank, which a thread can remember. An item that is larger than a piece has several, and so have
     /// rows of slabs.
     pub fn one_cell(&self, cells: &Cells) -> bool {
         let dims = &self.b.kernel.counters[cells.counter.index()].dims;
@@ -229,7 +229,7 @@ const SHARD: &str = "shard";
 /// Counts the pieces, of a shard or of all rows, that an item is in.
 const PIECE: &str = "piece";
 
-/// What is done for each piece of each shard that a range of all rows is in. Pieces divide each shard by itself.
+/// Loops over the pieces of each shard that a range of all rows is in. Pieces divide each shard by itself.
 fn each_shard((dim, piece): (DimId, Expr), [start, end]: [Expr; 2], body: Vec<Node>) -> Vec<Node> {
     let each = || Expr::Field(Field::ChunkRows(dim));
     let (name, least) = (format!("{SHARD}_start"), |a: Expr, b: Expr| {

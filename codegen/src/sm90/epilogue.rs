@@ -23,7 +23,8 @@ use crate::warp::{
 };
 
 impl Walk<'_, '_> {
-    /// What each store of an item writes: an [`Epilogue`], a product, or the sum of it and of what the item added to it.
+    /// Makes the epilogue of each store of an item: an [`Epilogue`], a product, or the sum of it and of what the item
+    /// added to it.
     pub(super) fn epilogues(&mut self, passes: &mut [Pass<'_>]) {
         let mut products: Vec<(AccId, usize)> = Vec::new();
         let mut sum: Vec<AccId> = Vec::new();
@@ -119,7 +120,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What an expression of an item's products and operands is made by; `None` where it takes a sum apart.
+    /// Elements by which an expression of an item's products and operands is made; `None` where it takes a sum apart.
     fn elements_of(
         &mut self,
         name: String,
@@ -166,14 +167,14 @@ impl Walk<'_, '_> {
         Some(Elements::Applied(index))
     }
 
-    /// Which of the products has those operands.
+    /// Index of the product with those operands.
     fn product(&self, tensors: [TensorId; 2]) -> usize {
         let tiling = self.tiling();
         let is = |product: &Product| product.map(|part| tiling.operands()[part].tensor) == tensors;
         tiling.products().iter().position(is).unwrap_or(0)
     }
 
-    /// What a product is called where its value is used: `product`, or by the operand that is its own.
+    /// Name of a product where its value is used: `product`, or that of the operand that is its own.
     fn product_name(&self, product: usize) -> String {
         let tiling = self.tiling();
         let products = tiling.products();
@@ -299,7 +300,7 @@ impl Walk<'_, '_> {
         self.each_slot(sum, None, load)
     }
 
-    /// Where a subtile of a stored tile lies.
+    /// Place of a subtile of a stored tile.
     fn stored_subtile(&mut self, from: &Region) -> Option<(MapId, At)> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
@@ -410,7 +411,7 @@ impl Walk<'_, '_> {
         }));
     }
 
-    /// Whether an own term of a sum is made of stored tiles, which are read before it then.
+    /// True if an own term of a sum is made of stored tiles, which are read before it then.
     fn own_terms_read_tiles(&self, pass: &Pass<'_>) -> bool {
         pass.own_terms.iter().flatten().any(|own| match own {
             Elements::Product(_) => false,

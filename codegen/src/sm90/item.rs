@@ -13,7 +13,7 @@ const MOVE_IT: &str =
     "move the copy (or the loop with both) before the `#[gemm]` loop, or into a role of its own";
 
 impl Walk<'_, '_> {
-    /// What `leaf` does inside the loops over ranks and the branches around an op.
+    /// Repeats `leaf` inside the loops over ranks and the branches around an op.
     pub fn inside(
         &mut self,
         around: &[Around],
@@ -148,8 +148,8 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// What the last CTA does: the signals after the joins of all roles, then the waits, then the bases. Peers may wait for
-    /// any of the signals.
+    /// Work of the last CTA: the signals after the joins of all roles, then the waits, then the bases. Peers may wait
+    /// for any of the signals.
     pub fn end(mut self, ends: &[&Block]) -> Vec<Node> {
         let (mut signals, mut waits) = (Vec::new(), Vec::new());
         for block in ends {
@@ -247,7 +247,7 @@ impl Walk<'_, '_> {
         Side::ALL.map(|side| self.span(partition, side, chunk))
     }
 
-    /// What an item of a chunk may have of a side: the chunk's part, or all that is not divided.
+    /// Part of a side that an item of a chunk may have: the chunk's part, or all that is not divided.
     pub fn span(&self, partition: PartitionId, side: Side, chunk: Option<&Expr>) -> Expr {
         let dim = self.b.kernel.partitions[partition.index()].dim(side);
         match chunk.filter(|_| self.b.kernel.is_chunked_along(partition, side)) {
@@ -257,14 +257,14 @@ impl Walk<'_, '_> {
     }
 }
 
-/// What an op does, where it does one thing alone.
+/// Action of an op, where it does one thing alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Signals,
     Waits,
 }
 
-/// The same, of all that is within it; `None` where it does several things, or another one.
+/// Action of all that is within an op; `None` where it does several things, or another one.
 fn all_of(op: &Op) -> Option<Of> {
     let parts: Vec<&Op> = match &op.kind {
         OpKind::Wait { .. } => return Some(Of::Waits),

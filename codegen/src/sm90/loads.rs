@@ -12,7 +12,7 @@ use super::leaves::Leaf;
 use super::nodes::{Operand, count, side, why};
 use super::passes::Pass;
 use super::rings::STAGES;
-use super::stages::{expected, summed};
+use super::stages::{Staged, expected, least, loads, summed};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
@@ -24,33 +24,23 @@ use crate::warp::{
     Unroll, Whose, identifier,
 };
 
-/// How a tile of an operand comes into a stage.
-pub(super) struct Staged {
-    /// Once a tile: how much of it exists.
-    pub sizes: Vec<Node>,
-    /// How many bytes come.
-    pub bytes: Expr,
-    /// The loads of a step.
-    pub loads: Vec<Node>,
-}
-
-/// Where a tile lies along its rows (of `w`: along columns of the product), and who loads it.
+/// Place of a tile along its rows (of `w`: along columns of the product), and the CTAs that load it.
 struct TileSide {
-    /// How many rows the tile has.
+    /// Rows of the tile.
     tile: Expr,
-    /// Where the tile starts, and the first row that no longer exists.
+    /// First row of the tile, and the first row that no longer exists.
     from: Expr,
     end: Expr,
-    /// Whether the tile may lie outside, as a cluster's last may.
+    /// True if the tile may lie outside, as a cluster's last may.
     outside: bool,
-    /// How many CTAs load a part of it each.
+    /// Number of CTAs that load a part of it each.
     ctas: u32,
 }
 
 impl Walk<'_, '_> {
     /// Waits for a stage that may be written. Scales of blocks are read from it by ordinary loads: one fence here is one for all
     /// warps that read them, and none of those waits for it before it multiplies again.
-    fn empty_stage(&self) -> Vec<Node> {
+    pub(super) fn empty_stage(&self) -> Vec<Node> {
         let mut tilings = self.b.cta.tilings().iter();
         let scales = tilings.any(|tiling| !tiling.scales().is_empty());
         let mut nodes = vec![Node::Await {
@@ -92,13 +82,21 @@ impl Walk<'_, '_> {
                 false => early.extend(staged),
             }
         }
+        let mut ahead = Vec::new();
+        let filled = match !early.is_empty() && self.in_several_shards(pass) {
+            true => self.filled_ahead(&early, &mut ahead),
+            false => 0.into(),
+        };
         self.declared.truncate(names);
         let all = || late.iter().chain(&early);
         let bytes = all().map(|staged| staged.bytes.clone());
         let mut body = self.empty_stage();
         let waits = self.waits(&pass.load_waits);
-        let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
-        body.extend::<Vec<_>>(loads(&early));
+        body.extend(loads(&early));
+        if filled != 0.into() {
+            let test = Test::AtLeast(Expr::var("step"), filled);
+            body = vec![Node::If { test, body }];
+        }
         if !waits.is_empty() {
             body.push(Node::If {
                 test: Test::Equal(Expr::var("step"), 0.into()),
@@ -112,7 +110,7 @@ impl Walk<'_, '_> {
             barrier: STAGES.full(),
             bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
         });
-        body.extend::<Vec<_>>(loads(&late));
+        body.extend(loads(&late));
         body.push(Node::Advance {
             ring: STAGES,
             keep: false,
@@ -127,6 +125,7 @@ impl Walk<'_, '_> {
             }
         }
         nodes.extend(sizes);
+        nodes.extend(ahead);
         nodes.push(self.each_step(Unroll::Once, body));
         for (waits, sum) in pass.sums.iter().filter(|_| !pass.apart) {
             nodes.push(self.note(sum.op));
@@ -137,7 +136,7 @@ impl Walk<'_, '_> {
     }
 
     /// The operands of an item's products, by their parts of a stage.
-    fn operands_of<'a>(&mut self, pass: &Pass<'a>) -> Vec<(usize, &'a Region)> {
+    pub(super) fn operands_of<'a>(&mut self, pass: &Pass<'a>) -> Vec<(usize, &'a Region)> {
         let mut found: Vec<(usize, &Region)> = Vec::new();
         for leaf in &pass.dots {
             let OpKind::Dot { a, b, .. } = &leaf.op.kind else {
@@ -247,8 +246,8 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// What is done for each slot of a sum, by its number `from`, and for this rank's own term in its turn. Every rank's copies
-    /// come as one term, their sum.
+    /// Repeats work for each slot of a sum, by its number `from`, and for this rank's own term in its turn. Every
+    /// rank's copies come as one term, their sum.
     pub(super) fn each_slot(
         &self,
         sum: &Leaf<'_>,
@@ -280,7 +279,7 @@ impl Walk<'_, '_> {
         }]
     }
 
-    /// Where a subtile of a sum's term lies, that of the slot `from`, and its type.
+    /// Place of a subtile of a sum's term, that of the slot `from`, and its type.
     pub(super) fn term(&mut self, sum: &Leaf<'_>, subtile: Expr) -> Option<(MapId, At, Dtype)> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return None;
@@ -336,7 +335,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Which of all K steps this is.
+    /// Index of this step among all K steps.
     pub(super) fn step(&self) -> Expr {
         if self.b.cta.split() > 1 {
             Expr::var("first_step") + Expr::var("step")
@@ -491,7 +490,8 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Where in a block of 128×128 a tile begins, by scale: 0 where no block crosses its edges. Ranks divide rows between blocks.
+    /// Offset in a block of 128×128 at which a tile begins, by scale: 0 where no block crosses its edges. Ranks
+    /// divide rows between blocks.
     pub(super) fn begins_in_blocks(&mut self, pass: &Pass<'_>) -> Vec<Expr> {
         let scales = self.tiling().scales().to_vec();
         if !scales.iter().any(StagedScale::crosses) {
@@ -511,9 +511,9 @@ impl Walk<'_, '_> {
         begin.map(|begin| begin.unwrap_or(0.into())).collect()
     }
 
-    /// How many blocks of a tile have a row that exists. The others are not loaded: what lies wholly outside a tensor comes
-    /// from no memory, and still takes time, of all SMs together (`notes/tiles`). What is in their place is multiplied into
-    /// rows, or columns, that nobody stores.
+    /// Number of blocks of a tile that have a row which exists. The others are not loaded: what lies wholly outside a
+    /// tensor comes from no memory, and still takes time, of all SMs together (`notes/tiles`). What is in their place
+    /// is multiplied into rows, or columns, that nobody stores.
     fn blocks_that_come(
         &mut self,
         name: &str,
@@ -529,8 +529,8 @@ impl Walk<'_, '_> {
         self.name(sizes, &format!("{name}_blocks"), come)
     }
 
-    /// How many rows of a tile come in partial boxes that have a row which exists: into the stage, and loaded by this CTA. What
-    /// each CTA of a cluster loads is whole partial boxes.
+    /// Rows of a tile that come in partial boxes which have a row that exists: into the stage, and loaded by this
+    /// CTA. What each CTA of a cluster loads is whole partial boxes.
     fn rows_that_come(
         &mut self,
         name: &str,
@@ -553,7 +553,7 @@ impl Walk<'_, '_> {
 }
 
 impl TileSide {
-    /// How many rows exist from the tile's first on, of its own and of the tiles behind it.
+    /// Number of rows that exist from the tile's first on, of its own and of the tiles behind it.
     fn exist(&self) -> Expr {
         let (from, end) = (self.from.clone(), self.end.clone());
         let before = if self.outside {
@@ -564,7 +564,7 @@ impl TileSide {
         end - before
     }
 
-    /// How many rows this CTA loads.
+    /// Number of rows that this CTA loads.
     fn mine(&self) -> Expr {
         if self.ctas > 1 {
             self.tile.clone() / Expr::symbol("CLUSTER", self.ctas)
@@ -572,8 +572,4 @@ impl TileSide {
             self.tile.clone()
         }
     }
-}
-
-fn least(a: Expr, b: Expr) -> Expr {
-    Expr::Min(a.into(), b.into())
 }

@@ -1,6 +1,7 @@
 //! Hopper. [`cta`] decides how its tensor cores, its warps and its shared memory compute a kernel's tiles; [`build`] makes
 //! what each warp does of it.
 
+mod ahead;
 mod boxes;
 mod branches;
 mod build;

@@ -5,16 +5,16 @@ use crate::kernel::{Axis, Buffer, Region};
 use crate::program::{PartitionId, Side, TensorId, Var};
 use crate::warp::{At, Expr, Field, MapId, Node, Test, View, Whose};
 
-/// Where a side of a box begins.
+/// Begin of a side of a box.
 pub(super) struct Begin {
-    /// In which shard; `None` where the side is not divided, or the item is in no shard of it.
+    /// Shard of the box; `None` where the side is not divided, or the item is in no shard of it.
     pub shard: Option<Expr>,
     /// Behind how much of that.
     pub first: Expr,
 }
 
 impl Walk<'_, '_> {
-    /// Where a side of an item begins, `first` behind the beginning of its chunk.
+    /// Begin of a side of an item, `first` behind the beginning of its chunk.
     pub(super) fn begin(
         &self,
         (partition, chunk): (PartitionId, Option<&Expr>),
@@ -26,7 +26,7 @@ impl Walk<'_, '_> {
         Begin { shard, first }
     }
 
-    /// The same among all shards.
+    /// Begin among all shards.
     pub(super) fn among_all(
         &self,
         (partition, chunk): (PartitionId, Option<&Expr>),
@@ -38,7 +38,7 @@ impl Walk<'_, '_> {
         begin.behind(Field::ChunkRows(dim))
     }
 
-    /// Where a side of a tensor's box begins, for an item.
+    /// Begin of a side of a tensor's box, for an item.
     fn begin_of(&self, item: Var, (tensor, side): (TensorId, Side), first: Expr) -> Begin {
         let item = self.item(item);
         let shard = item.and_then(|(partition, chunk, ..)| {
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
         Begin { shard, first }
     }
 
-    /// Where a region starts in its map, from the row and column in the item's chunk on.
+    /// Begin of a region in its map, from the row and column in the item's chunk on.
     pub fn place(
         &mut self,
         region: &Region,
@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
         buffer.chunk_only() && self.item(item).is_some_and(across)
     }
 
-    /// The same rows, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
+    /// Rows of an item, counted from the first of a rank's shard: below zero, modulo 2^32, where the item begins before it. TMA
     /// leaves out the rows of a box that are outside on either side.
     fn in_shard_of(&mut self, whose: &Whose, buffer: &Buffer, rows: Begin) -> Begin {
         let Whose::Rank(rank) = whose else {
@@ -157,7 +157,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What is done if a tile has rows of a rank's shard.
+    /// Nodes that run only if a tile has rows of a rank's shard.
     pub(super) fn if_it_has_a_part(
         &mut self,
         region: &Region,

@@ -62,3 +62,23 @@ pub(super) const fn released() -> [Node; 4] {
         },
     ]
 }
+
+/// How a tile of an operand comes into a stage.
+pub(super) struct Staged {
+    /// Once a tile: how much of it exists.
+    pub sizes: Vec<Node>,
+    /// How many bytes come.
+    pub bytes: Expr,
+    /// The loads of a step.
+    pub loads: Vec<Node>,
+}
+
+/// Loads of a step of some operands.
+pub(super) fn loads(staged: &[Staged]) -> Vec<Node> {
+    staged.iter().flat_map(|it| it.loads.clone()).collect()
+}
+
+/// The smaller of two numbers.
+pub(super) fn least(a: Expr, b: Expr) -> Expr {
+    Expr::Min(a.into(), b.into())
+}

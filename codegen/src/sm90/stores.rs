@@ -181,7 +181,7 @@ impl Walk<'_, '_> {
         self.map(tensor, item, (rows, columns))
     }
 
-    /// What moves a subtile of some type from its first column on: once, or slice by slice where it has several.
+    /// Moves a subtile of some type from its first column on: once, or slice by slice where it has several.
     pub(super) fn each_slice(
         &self,
         dtype: Dtype,

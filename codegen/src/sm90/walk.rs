@@ -17,7 +17,7 @@ use crate::warp::{
 };
 use std::collections::BTreeSet;
 
-/// Which warp walks.
+/// Warp that walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Which {
     Load,
@@ -30,7 +30,7 @@ pub(super) enum Which {
     End,
 }
 
-/// What a loop variable stands for in the text.
+/// Meaning of a loop variable in the text.
 #[derive(Clone)]
 pub(super) enum Bound {
     Rank(Expr),
@@ -47,11 +47,11 @@ pub(super) enum Bound {
 pub(super) struct ItemsOf<'a> {
     /// The loop's variable.
     pub var: Var,
-    /// Of which partition.
+    /// Partition of the items.
     pub partition: PartitionId,
-    /// Of which chunk.
+    /// Chunk of the items.
     pub chunk: Option<&'a RankExpr>,
-    /// Which of those.
+    /// Selection of those items.
     pub selection: &'a Selection,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Walk<'b, 'a> {
     pub at: Option<Loc>,
     /// Names declared in the enclosing loops.
     pub declared: Vec<(String, Expr)>,
-    /// Which of the CTA's tilings the loop that it is in has: the first outside of all.
+    /// Index among the CTA's tilings of the loop that it is in: the first outside of all.
     pub tiling: usize,
     /// The columns of its grid, where no other loop has as many.
     pub tiles_n: Option<(PartitionId, Expr)>,
@@ -73,15 +73,15 @@ pub(super) struct Walk<'b, 'a> {
     pub batches: Expr,
     /// Boxes of such a batch.
     pub boxes: Expr,
-    /// What gives it its items.
+    /// Scheduler that gives it its items.
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
     loops: Vec<Var>,
-    /// Which of the roles that move data, by its index among them.
+    /// Index among the roles that move data.
     pub comm: usize,
-    /// Whether an item of the loop that it is in accesses every rank's memory at once.
+    /// True if an item of the loop that it is in accesses every rank's memory at once.
     pub everywhere: bool,
-    /// Whether one thread of a CTA that moves data does all of its items in order, instead of one that fetches and one that
+    /// True if one thread of a CTA that moves data does all of its items in order, instead of one that fetches and one that
     /// sends.
     pub in_order: bool,
 }
@@ -115,7 +115,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    /// How the tiles of the loop that it is in are computed.
+    /// Tiling of the loop that it is in.
     pub fn tiling(&self) -> &'a Tiling {
         let cta: &'a Cta = self.b.cta;
         &cta.tilings()[self.tiling]
@@ -296,7 +296,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
-    /// Whose memory scales are in, which go to one rank after another.
+    /// Owner of the memory that scales are in, which go to one rank after another.
     pub fn home_of_scales(&mut self, home: &Home) -> Expr {
         match self.whose(home) {
             Whose::Rank(rank) => rank,
@@ -408,7 +408,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.map_as(tensor, view, boxed, what)
     }
 
-    /// The same, with what it is called where the tensor's name is taken.
+    /// Map of a tensor, with a name of its own where the tensor's is taken.
     fn map_as(
         &mut self,
         tensor: TensorId,
@@ -490,7 +490,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether some statement names a tensor on another rank.
+    /// True if some statement names a tensor on another rank.
     fn reached_by_peers(&self, tensor: TensorId) -> bool {
         let mut found = false;
         for role in &self.kernel.roles {

@@ -25,7 +25,7 @@ pub enum Node {
     Let {
         /// The variable.
         name: String,
-        /// Its value.
+        /// Value of the variable.
         value: Expr,
     },
     /// A role's nest of loops over items, and all that goes with it: the scheduler says which items this CTA has. It
@@ -60,7 +60,7 @@ pub enum Node {
     },
     /// A loop over this CTA's share of `count` items, which its scheduler says. [`Expr::Within`] is the item.
     Items {
-        /// Which loop of which scheduler.
+        /// Loop of the scheduler.
         of: LoopId,
         /// Number of items of the loop, over all CTAs.
         count: Expr,
@@ -77,9 +77,9 @@ pub enum Node {
         from: Expr,
         /// One past the last.
         to: Expr,
-        /// How far a step goes.
+        /// Distance of a step.
         by: Expr,
-        /// How often its body stands in the machine code.
+        /// Number of times that its body stands in the machine code.
         unroll: Unroll,
         /// Nodes in order.
         body: Vec<Node>,
@@ -100,7 +100,7 @@ pub enum Node {
     Await {
         /// The barrier.
         barrier: BarrierId,
-        /// Which phase.
+        /// Phase that is waited for.
         phase: Phase,
     },
     /// Asks whether the current slot is full, and does not wait. A [`Node::AwaitTested`] of that slot waits only where it was not.
@@ -129,7 +129,7 @@ pub enum Node {
     Arrive {
         /// The barrier.
         barrier: BarrierId,
-        /// Of which slot.
+        /// Slot of the barrier.
         slot: Slot,
     },
     /// Goes on to the next slot; the parity flips after the last.
@@ -138,6 +138,17 @@ pub enum Node {
         ring: RingId,
         /// True if the slot left behind is still needed, as [`Slot::Previous`].
         keep: bool,
+    },
+    /// Runs nodes ahead of the role's place in a ring, which is afterwards where it was. Loads that start so are announced later,
+    /// by an [`Node::Expect`] of their slot.
+    ///
+    /// CUDA: the place is saved and restored. Meaning: only that. A barrier counts bytes that land before they are announced below
+    /// zero, and its phase cannot end without that arrival.
+    Ahead {
+        /// The ring.
+        ring: RingId,
+        /// Nodes in order.
+        body: Vec<Node>,
     },
     /// Goes on by so many slots, which the other consumer has.
     Skip {
@@ -172,21 +183,21 @@ pub enum Node {
     Load {
         /// The ring.
         ring: RingId,
-        /// Which part of the slot.
+        /// Part of the slot.
         part: usize,
-        /// Which box or subtile within the part.
+        /// Box or subtile within the part.
         index: Expr,
-        /// Which slice of the subtile.
+        /// Slice of the subtile.
         slice: Expr,
         /// The map.
         map: MapId,
-        /// Where.
+        /// Place of the box.
         at: At,
         /// True if each CTA of the cluster loads a piece of the part into all of them, instead of a box of its own. The
         /// pieces lie by the CTAs' order, in the part or, where it is MN-major, in each of its blocks, and complete on each
         /// one's barrier.
         multicast: bool,
-        /// Where the box may have rows that do not exist: what is loaded instead.
+        /// Load of a box that may have rows that do not exist.
         partial_boxes: Option<PartialBoxes>,
     },
     /// Starts a store from the current slot's first part.
@@ -196,11 +207,11 @@ pub enum Node {
     Store {
         /// The ring.
         ring: RingId,
-        /// Which slice of the subtile there.
+        /// Slice of the subtile there.
         slice: Expr,
         /// To where.
         map: MapId,
-        /// Where.
+        /// Place of the box.
         at: At,
         /// Replace or add.
         mode: StoreMode,
@@ -227,11 +238,11 @@ pub enum Node {
     Mma {
         /// The ring.
         ring: RingId,
-        /// Which of the tiling's multiplies, and so whose accumulators.
+        /// Index among the tiling's multiplies, which says whose accumulators they are.
         multiply: usize,
-        /// Where sums are promoted, which piece of it: into registers that all pieces share.
+        /// Piece of the sums, where they are promoted: into registers that all pieces share.
         piece: Option<Piece>,
-        /// When the accumulators start from zero at the slot's first step.
+        /// Condition under which the accumulators start from zero at the slot's first step.
         fresh: Expr,
     },
     /// Closes a group of multiplies.
@@ -367,7 +378,7 @@ pub struct Note {
 pub struct Grid {
     /// The item.
     pub var: String,
-    /// Its place among all of the grid, in that order: [`Expr::Within`] where the loop visits all.
+    /// Index among all of the grid, in that order: [`Expr::Within`] where the loop visits all.
     pub index: Expr,
     /// Rows of the grid.
     pub rows: Expr,
@@ -393,8 +404,8 @@ pub enum Phase {
     ThisPhase,
     /// The one before: passes at once in the first pass over the slots.
     PreviousPhase,
-    /// Where sets hand slots on: the one in which the set before hands it to this one. For the first consumer it is that of
-    /// the previous pass, for the second that of this pass.
+    /// The phase in which sets hand slots on: that in which the set before hands it to this one. For the first
+    /// consumer it is that of the previous pass, for the second that of this pass.
     Staggered,
 }
 
@@ -468,9 +479,9 @@ pub struct PartialBoxes {
 /// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
-    /// Its name in the text.
+    /// Name in the text.
     pub name: String,
-    /// Of which tensor.
+    /// Tensor of the map.
     pub tensor: TensorId,
     /// Layout of the tensor's rows over the middle dimensions.
     pub view: View,
@@ -518,7 +529,7 @@ impl Map {
         self.partial_chunk && self.ends_with_chunks(usage, stored)
     }
 
-    /// Which chunk of that dimension a box lies in: where each rank has a chunk, the chunk of the rank whose memory it
+    /// Chunk of that dimension that a box lies in: where each rank has a chunk, the chunk of the rank whose memory it
     /// is; `None` of every rank's.
     pub(crate) const fn chunk_at<'a>(&self, at: &'a At) -> Option<&'a Expr> {
         match self.view {
@@ -535,7 +546,7 @@ impl Map {
 }
 
 impl View {
-    /// The same memory with the rows of all shards in one matrix: where an item is in several. Shards lie one behind the other,
+    /// View of the same memory with the rows of all shards in one matrix, for items in several. Shards lie one behind the other,
     /// and only the last that has rows is short.
     pub(crate) const fn across(self) -> View {
         match self {
@@ -557,7 +568,7 @@ pub enum View {
     Flat,
     /// A chunk a rank, of this rank alone: a box is clipped at its chunk's end.
     Chunks,
-    /// The same where its columns are what the ranks divide: chunks lie side by side.
+    /// Chunks of this rank side by side: its columns are what the ranks divide.
     ColumnChunks,
     /// A chunk a rank, on every rank.
     SharedChunks,

@@ -311,6 +311,7 @@ impl Printer<'_> {
                 let keep = if *keep { ", keep the slot" } else { "" };
                 format!("next {}{keep}", self.ring(*ring))
             }
+            Node::Ahead { ring, .. } => format!("ahead in {}, and back", self.ring(*ring)),
             Node::Skip { ring, by } => format!(
                 "skip {} of {}: the other consumer's",
                 number(by),

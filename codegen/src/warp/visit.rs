@@ -25,6 +25,7 @@ impl Node {
             | Node::Items { body, .. }
             | Node::For { body, .. }
             | Node::If { body, .. }
+            | Node::Ahead { body, .. }
             | Node::LastCta { body, .. } => body,
             Node::Note(_)
             | Node::Let { .. }
@@ -73,6 +74,7 @@ impl Node {
         | Node::Items { body, .. }
         | Node::For { body, .. }
         | Node::If { body, .. }
+        | Node::Ahead { body, .. }
         | Node::LastCta { body, .. } = self
         {
             Some(body)
@@ -156,6 +158,7 @@ impl Node {
             }
             Node::Note(_)
             | Node::Schedule { .. }
+            | Node::Ahead { .. }
             | Node::Await { .. }
             | Node::TestWait { .. }
             | Node::AwaitTested { .. }

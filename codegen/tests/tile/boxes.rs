@@ -101,7 +101,7 @@ fn some_scales() -> impl Strategy<Value = Option<Scales>> {
 /// The blocks of rows and columns that share a number of a tensor's scale, and whether its rows are the scale's columns.
 fn blocks(kernel: &Kernel, scale: TensorId) -> (usize, usize, bool) {
     let name = &kernel.buffers[scale.index()].name;
-    let lines = match kernel.variant.scales {
+    let lines = match kernel.variant.operand_scales() {
         Some(Scales::Blocks1d2d) => ["x.scale"].as_slice(),
         Some(Scales::Blocks2d1d) => &["w.scale"],
         Some(Scales::Blocks1d1d) => &["x.scale", "w.scale"],

@@ -229,6 +229,49 @@ fn a_shard_that_is_not_waited_for_is_found() {
     ");
 }
 
+/// A CTA that fills more stages than there are before it waits, or that loads what peers send among them.
+#[test]
+fn what_is_filled_ahead_is_what_nobody_sends() {
+    let more = changed(built(&pushed()), |node, _| {
+        if let Node::Let { name, value } = node
+            && name == "filled"
+        {
+            *value = Expr::var("steps");
+            return true;
+        }
+        false
+    });
+    insta::assert_snapshot!(more, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (1, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (1, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (1, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 1)
+    ");
+    let sent = changed(built(&pushed()), |node, maps| {
+        if let Node::Ahead { body, .. } = node {
+            let Some(Node::For { body, .. }) = body.first_mut() else {
+                return false;
+            };
+            for node in body {
+                if let Node::Load { map, .. } = node {
+                    let x = maps.iter().position(|map| map.view == View::SharedRows);
+                    map.0 = u16::try_from(x.expect("x")).expect("few maps");
+                    return true;
+                }
+            }
+        }
+        false
+    });
+    insta::assert_snapshot!(sent, @"
+    error[race]: load of block 2 on rank 1 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 0 between launches
+      = nothing orders these two
+      help: wait for a signal that the first one is complete
+    ");
+}
+
 /// A box that is loaded from, or stored to, the rows of another tile.
 #[test]
 fn another_place_is_found() {

@@ -98,7 +98,7 @@ fn each_subtile_is_measured_before_its_scale() {
         });
         assert_eq!(taken.len(), 1, "{name} {variant}");
         // Scales of operands make a product what it stands for; then it is measured.
-        let scaled = variant.scales.is_some();
+        let scaled = variant.operand_scales().is_some();
         assert_eq!(
             taken[0] == Elements::Product(0),
             !scaled,

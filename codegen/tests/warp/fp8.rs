@@ -9,7 +9,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::variant::{Layout, Tensors, Variant};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{cuda, sm90, verify};
 
@@ -230,7 +230,10 @@ fn shapes_that_nothing_divides() {
         let refused = series.and_then(|series| series.plan(&shape).map(|_| ()));
         let refused = refused.expect_err("refused");
         let message = refused.first().text(&|_| String::new());
-        let x = operands.dtype.expect("a type");
+        let x = operands
+            .asked(&Tensors::OfFirstType)
+            .element
+            .expect("a type");
         let row = format!("error[shape]: a row of x is 264 {x} = 264 bytes\n");
         assert!(message.starts_with(&row), "{message}");
         assert!(

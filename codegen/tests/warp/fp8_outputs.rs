@@ -9,7 +9,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::variant::{Scales, Tensors, Variant};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_codegen::{cuda, sm90, verify};
 use std::collections::HashMap;
@@ -90,7 +90,7 @@ fn outputs_are_multiplied_by_their_scale_and_rounded_to_bytes() {
     for (name, variant) in all.flatten() {
         let pipeline = built(&program(name), &variant).and_then(verify::pipeline);
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{name} {variant}: {error}"));
-        let output = variant.output.expect("a type");
+        let output = variant.asked(&Tensors::Outputs).element.expect("a type");
         let mut buffers = pipeline.kernel.buffers.iter();
         let y = buffers.find(|buffer| buffer.name == "y");
         assert_eq!(y.map(|buffer| buffer.dtype), Some(output), "{name}");

@@ -393,6 +393,6 @@ fn what_has_no_scales() {
     ");
     insta::assert_snapshot!(refused(&two(true), &whole), @"
     error[language]: `h` is computed, and has no scale
-      help: scales belong to inputs: one to each operand
+      help: scales belong to inputs, one to each operand; a hidden layer may have one of its own: `Variant::hidden`
     ");
 }

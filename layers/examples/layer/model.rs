@@ -101,6 +101,7 @@ impl Model {
     ) -> Result<Model, Error> {
         let (rank, hidden) = (buffers.rank(), options.hidden);
         let norm = Norm::new(Normalization::RmsNorm);
+        let fp8 = options.fp8.map(crate::Fp8::recipe);
         let flags = ModuleFlags {
             ub_tp_comm_overlap: !options.no_comm_overlap,
             ..ModuleFlags::default()
@@ -113,17 +114,20 @@ impl Model {
                 positions: options.seq_length,
             }),
             flags: flags.flags(),
+            fp8,
             ..MultiheadAttentionConfig::new(hidden, options.num_heads)
         };
         let mlp = LayerNormMlpConfig {
             activation: Activation::SwiGlu,
             flags: flags.flags(),
+            fp8,
             ..LayerNormMlpConfig::new(hidden, 4 * hidden, norm)
         };
         let layer = TransformerLayerConfig {
             attention: attention.clone(),
             mlp: mlp.clone(),
             hidden_dropout: 0.0,
+            fp8,
             flags,
         };
         let workspace = match options.layer_type {
@@ -159,6 +163,16 @@ impl Model {
             layer,
             weights,
         })
+    }
+
+    /// True if products are FP8: then they run in steps.
+    pub fn is_fp8(&self) -> bool {
+        let linears = match &self.layer {
+            Layer::Transformer(layer) => layer.mlp().linears(),
+            Layer::Attention(layer) => layer.linears(),
+            Layer::Mlp(layer) => layer.linears(),
+        };
+        linears.iter().any(|linear| linear.config().fp8.is_some())
     }
 
     /// Elements of the largest weight.

@@ -2,8 +2,8 @@
 
 use crate::Options;
 use crate::model::Model;
-use counterflow::{Communicator, Error, Tensor, prelude::bf16};
-use counterflow_layers::{RngTracker, Userbuffers};
+use counterflow::{Error, Tensor, prelude::bf16};
+use counterflow_layers::{Autocast, RngTracker, Userbuffers};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,20 +61,33 @@ fn milliseconds(of: Duration) -> f64 {
 
 const STEPS: u32 = 3;
 
+/// A step.
+fn once(
+    buffers: &Userbuffers,
+    model: &mut Model,
+    sizes: [usize; 2],
+    x: &Tensor<bf16>,
+) -> Result<(), Error> {
+    let in_fp8 = model.is_fp8().then(|| buffers.autocast(None)).transpose()?;
+    let (y, saved) = model.forward(sizes, x)?;
+    model.backward(saved, &y)?;
+    in_fp8.map_or(Ok(()), Autocast::end)
+}
+
 /// A step's time, in the mean of some, after one that warms up.
 fn step(
-    rank: &Communicator,
+    buffers: &Userbuffers,
     model: &mut Model,
     sizes: [usize; 2],
     x: &Tensor<bf16>,
 ) -> Result<Duration, Error> {
+    let rank = buffers.rank();
     let mut run = |steps| {
         rank.synchronize()?;
         rank.barrier()?;
         let start = Instant::now();
         for _ in 0..steps {
-            let (y, saved) = model.forward(sizes, x)?;
-            model.backward(saved, &y)?;
+            once(buffers, model, sizes, x)?;
         }
         rank.synchronize()?;
         Ok::<_, Error>(start.elapsed() / steps)
@@ -85,11 +98,12 @@ fn step(
 
 /// Time on the GPU of what moves data and multiplies nothing, in a step of such a model.
 fn communication(
-    rank: &Communicator,
+    buffers: &Userbuffers,
     model: &mut Model,
     sizes: [usize; 2],
     x: &Tensor<bf16>,
 ) -> Result<Duration, Error> {
+    let rank = buffers.rank();
     let moves = || {
         let counts = rank.op_counts().into_iter();
         let moves = counts.filter(|of| {
@@ -102,8 +116,7 @@ fn communication(
     let before = moves();
     rank.time_launches(true);
     for _ in 0..STEPS {
-        let (y, saved) = model.forward(sizes, x)?;
-        model.backward(saved, &y)?;
+        once(buffers, model, sizes, x)?;
     }
     rank.synchronize()?;
     let after = moves();
@@ -119,15 +132,14 @@ pub fn times(
     model: &mut Model,
     (sizes, x): ([usize; 2], &Tensor<bf16>),
 ) -> Result<Times, Error> {
-    let rank = buffers.rank();
     let without = Options {
         no_comm_overlap: true,
         ..options.clone()
     };
     let mut without = Model::new(buffers, &without, rng)?;
     Ok(Times {
-        overlapped: step(rank, model, sizes, x)?,
-        sequential: step(rank, &mut without, sizes, x)?,
-        communication: communication(rank, &mut without, sizes, x)?,
+        overlapped: step(buffers, model, sizes, x)?,
+        sequential: step(buffers, &mut without, sizes, x)?,
+        communication: communication(buffers, &mut without, sizes, x)?,
     })
 }

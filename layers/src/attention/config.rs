@@ -1,5 +1,6 @@
 //! What attention is.
 
+use crate::fp8::Recipe;
 use crate::linear::LinearConfig;
 use crate::overlap::Flags;
 #[cfg(doc)]
@@ -44,6 +45,8 @@ pub struct MultiheadAttentionConfig {
     pub frozen: [bool; 2],
     /// True if the gathered input of qkv is kept for the backward pass, instead of gathered again.
     pub keep_gathered: bool,
+    /// Recipe by which both products become FP8. `None`: they are of bf16.
+    pub fp8: Option<Recipe>,
     /// Overlap in both products.
     pub flags: Flags,
     /// The names by which the configuration has the products.
@@ -65,6 +68,7 @@ impl MultiheadAttentionConfig {
             bias: false,
             frozen: [false; 2],
             keep_gathered: false,
+            fp8: None,
             flags: Flags::default(),
             ub_names: ["qkv".into(), "proj".into()],
         }
@@ -76,6 +80,7 @@ impl MultiheadAttentionConfig {
             bias: self.bias,
             frozen: self.frozen[0],
             keep_gathered: self.keep_gathered,
+            fp8: self.fp8,
             flags: self.flags,
             ub_name: Some(self.ub_names[0].clone()),
             ..LinearConfig::column(self.hidden, columns)
@@ -86,6 +91,7 @@ impl MultiheadAttentionConfig {
         LinearConfig {
             bias: self.bias,
             frozen: self.frozen[1],
+            fp8: self.fp8,
             flags: self.flags,
             ub_name: Some(self.ub_names[1].clone()),
             ..LinearConfig::row(self.heads * self.depth, self.hidden)

@@ -155,6 +155,7 @@ impl Shared {
                 layout,
                 shape: sizes,
                 choices,
+                coded: None,
             };
             step.build(self.rank())
         })
@@ -198,7 +199,7 @@ impl Shared {
         self.userbuffers.gathered([whole, columns])
     }
 
-    /// Where this rank's rows of a sum come to.
+    /// Buffer that this rank's rows of a sum come to.
     pub fn landing(&self, rows: usize, columns: usize) -> Result<UserBuffer<bf16>, Error> {
         self.rows(rows)?;
         self.userbuffers.summed([self.each(rows), columns])

@@ -1,27 +1,13 @@
 //! The backward pass.
 
 use super::forward::take;
+use super::fp8::Fp8;
+use super::operand::Operand;
 use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
-use counterflow::op::Argument;
+use crate::step::CODES;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor, UserBuffer};
-
-/// Rows of this rank's own memory, or of all ranks in the heap.
-#[derive(Clone, Copy)]
-enum Rows<'a> {
-    Own(&'a Tensor<bf16>),
-    All(&'a UserBuffer<bf16>),
-}
-
-impl<'a> From<Rows<'a>> for Argument<'a> {
-    fn from(rows: Rows<'a>) -> Argument<'a> {
-        match rows {
-            Rows::Own(tensor) => tensor.into(),
-            Rows::All(buffer) => buffer.into(),
-        }
-    }
-}
 
 impl Linear {
     /// Enqueues the gradient of the input, of this rank's gradient of the output, into `dx`; and adds the gradients of the weights
@@ -51,7 +37,7 @@ impl Linear {
         self.backward_of(&saved, &input, parameters, dy, dx, gradients)
     }
 
-    /// The same of an input that a kernel may write again where it is wanted.
+    /// Backward pass of an input that a kernel may write again where it is wanted.
     pub(crate) fn backward_of(
         &self,
         saved: &Saved,
@@ -70,12 +56,13 @@ impl Linear {
             return Ok(());
         }
         let _turn = self.userbuffers.turn();
-        if self.rank().world() == 1 {
-            return self.alone((rows, source), parameters, dy, dx, gradients);
-        }
         match self.config.parallel {
-            Parallel::Column => self.of_column((saved, source), parameters, dy, dx, gradients),
-            Parallel::Row => self.of_row((rows, source), parameters, dy, dx, gradients),
+            Parallel::Column if !self.is_alone() => {
+                self.of_column((saved, source), parameters, dy, dx, gradients)
+            }
+            Parallel::Column | Parallel::Row => {
+                self.of_own((saved, source), parameters, dy, dx, gradients)
+            }
         }
     }
 
@@ -103,25 +90,6 @@ impl Linear {
         }
     }
 
-    /// One rank has all.
-    fn alone(
-        &self,
-        (rows, source): (usize, &dyn Source),
-        parameters: &Parameters<'_>,
-        dy: &Tensor<bf16>,
-        dx: &mut Tensor<bf16>,
-        gradients: Gradients<'_>,
-    ) -> Result<(), Error> {
-        let launch = self.dgrad.op.on(&**self.rank());
-        let launch = launch.tensor("x", dy).tensor("w", parameters.weight);
-        launch.tensor("y", dx).rows(rows).launch()?;
-        if let Some(weight) = gradients.weight {
-            let x = self.whole(rows, source)?;
-            self.weight(rows, Rows::Own(dy), Rows::Own(&x), weight, None)?;
-        }
-        self.bias(rows, Rows::Own(dy), gradients.bias)
-    }
-
     /// `dx = reduce_scatter(dy · w)` and `dw += dyᵀ · all_gather(x)`.
     fn of_column(
         &self,
@@ -129,41 +97,40 @@ impl Linear {
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
-        gradients: Gradients<'_>,
+        mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         let rows = saved.rows;
         let mut own = self.landing(rows)?;
         let partial = self.partial.as_ref();
         let mut partial = partial.map(|partial| partial.rows(0..rows)).transpose()?;
+        let gradient = self.gradient(rows, dy)?;
+        let weight = self.weight_on_its_side(parameters.weight)?;
         // The input of all ranks, unless it was kept or nothing needs it.
-        let again = !self.config.frozen && saved.gathered.is_none();
-        let again = again.then(|| self.put(rows, self.sides[1], source));
-        let all = again.transpose()?;
-        if let Some(all) = &all
+        let again = self.again(saved, source)?;
+        let moving = again.as_ref().map(|again| self.moving(again)).transpose()?;
+        if let Some(moving) = &moving
             && !self.overlap.bulk_dgrad
         {
-            self.gather(all, rows)?;
+            self.gather(moving, rows)?;
         }
         let launch = self.dgrad.op.on(&**self.rank());
-        let launch = launch.tensor("x", dy).tensor("w", parameters.weight);
+        let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         let launch = match &mut partial {
             Some(partial) => launch.tensor("y", partial),
             None => launch.tensor("y", &mut own),
         };
-        let launch = match all.as_ref().filter(|_| self.overlap.bulk_dgrad) {
-            Some(all) => launch.tensor("z", all),
+        let launch = match moving.as_ref().filter(|_| self.overlap.bulk_dgrad) {
+            Some(moving) => launch.tensor("z", moving),
             None => launch,
         };
         launch.rows(rows).launch()?;
-        if let Some(weight) = gradients.weight {
+        if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
+            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+        } else if let Some(to) = gradients.weight {
             let beside = partial.as_ref().filter(|_| self.overlap.bulk_wgrad);
             let beside = beside.map(|partial| (partial, &mut own));
-            let again = all.as_ref().map(Rows::All);
-            let kept = saved.gathered.as_deref().map(Rows::Own);
-            // Of one that is not frozen, either is there.
-            if let Some(x) = again.or(kept) {
-                self.weight(rows, Rows::Own(dy), x, weight, beside)?;
-            }
+            let x = self.input_along_tokens(saved, source, again)?;
+            self.weight(rows, gradient.along_tokens(), &x, to, beside)?;
         }
         if let Some(partial) = &partial
             && !self.overlap.bulk_wgrad
@@ -171,38 +138,51 @@ impl Linear {
             self.sum(partial, &mut own, None, rows)?;
         }
         take(&own, dx)?;
-        self.bias(rows, Rows::Own(dy), gradients.bias)
+        let dy = Operand::Own(dy.clone().into());
+        self.bias(rows, &dy, gradients.bias)
     }
 
-    /// `dx = all_gather(dy) · w` and `dw += all_gather(dy)ᵀ · x`.
-    fn of_row(
+    /// `dx = dy · w` and `dw += dyᵀ · x` of one rank's input; `dy` is gathered where ranks have chunks of it.
+    fn of_own(
         &self,
-        (rows, source): (usize, &dyn Source),
+        (saved, source): (&Saved, &dyn Source),
         parameters: &Parameters<'_>,
         dy: &Tensor<bf16>,
         dx: &mut Tensor<bf16>,
-        gradients: Gradients<'_>,
+        mut gradients: Gradients<'_>,
     ) -> Result<(), Error> {
-        let all = self.put(rows, self.sides[0], dy)?;
-        if !self.overlap.dgrad_ag {
-            self.gather(&all, rows)?;
-        }
+        let rows = saved.rows;
+        let mut gradient = self.gradient(rows, dy)?;
+        let weight = self.weight_on_its_side(parameters.weight)?;
         let launch = self.dgrad.op.on(&**self.rank());
-        let launch = launch.tensor("x", &all).tensor("w", parameters.weight);
+        let launch = launch.tensor("x", &gradient.rows).tensor("w", &weight);
         launch.tensor("y", dx).rows(rows).launch()?;
-        if let Some(weight) = gradients.weight {
-            let x = self.whole(rows, source)?;
-            self.weight(rows, Rows::All(&all), Rows::Own(&x), weight, None)?;
+        if let (Some(fp8), Some(to)) = (self.in_blocks(), &mut gradients.weight) {
+            self.weight_in_blocks(fp8, (saved, source), dy, to)?;
+        } else if let Some(to) = gradients.weight {
+            self.turned_gradient(rows, &mut gradient)?;
+            let x = self.input_along_tokens(saved, source, None)?;
+            self.weight(rows, gradient.along_tokens(), &x, to, None)?;
         }
-        self.bias(rows, Rows::All(&all), gradients.bias)
+        let own = Operand::Own(dy.clone().into());
+        match &gradient.rows {
+            all @ Operand::All(_) => self.bias(rows, all, gradients.bias),
+            Operand::Own(_) | Operand::Coded { .. } => {
+                self.bias(dy.shape()[0], &own, gradients.bias)
+            }
+        }
+    }
+
+    fn in_blocks(&self) -> Option<&Fp8> {
+        self.fp8.as_ref().filter(|fp8| fp8.is_in_blocks())
     }
 
     /// Adds the weight's gradient, beside a sum over ranks of another tensor or not.
-    fn weight(
+    pub(super) fn weight(
         &self,
         rows: usize,
-        dy: Rows<'_>,
-        x: Rows<'_>,
+        dy: &Operand,
+        x: &Operand,
         gradient: &mut Tensor<f32>,
         beside: Option<(&Tensor<bf16>, &mut UserBuffer<bf16>)>,
     ) -> Result<(), Error> {
@@ -216,26 +196,40 @@ impl Linear {
             Some((partial, own)) => launch.tensor("g", partial).tensor("r", own),
             None => launch,
         };
-        launch.depth(rows).launch().map(drop)
+        let depth = match self.fp8 {
+            Some(_) => rows.next_multiple_of(CODES),
+            None => rows,
+        };
+        launch.depth(depth).launch().map(drop)
     }
 
-    /// Adds the sum of all rows.
+    /// Adds the sum of all rows, which are gathered, or those of this rank.
     fn bias(
         &self,
         rows: usize,
-        dy: Rows<'_>,
+        dy: &Operand,
         gradient: Option<&mut Tensor<f32>>,
     ) -> Result<(), Error> {
         let (Some(bias), Some(gradient)) = (&self.bias, gradient) else {
             return Ok(());
         };
         let first = bias.sums.rows(0..1)?;
-        first.copy_from(gradient)?;
-        let ones = bias.ones.rows(0..rows)?;
-        let mut sums = bias.sums.clone();
-        let launch = bias.built.op.on(&**self.rank());
-        let launch = launch.tensor("dy", &ones).tensor("x", dy);
-        launch.tensor("grad", &mut sums).depth(rows).launch()?;
+        // Ranks have the same sums so far: of those that are added up, one begins with them.
+        let begins = bias.over_ranks.is_none() || self.rank().rank() == 0;
+        match begins {
+            true => first.copy_from(gradient)?,
+            false => first.fill(0)?,
+        }
+        if rows > 0 {
+            let ones = bias.ones.rows(0..rows)?;
+            let mut sums = bias.sums.clone();
+            let launch = bias.built.op.on(&**self.rank());
+            let launch = launch.tensor("dy", &ones).tensor("x", dy);
+            launch.tensor("grad", &mut sums).depth(rows).launch()?;
+        }
+        if let Some(over_ranks) = &bias.over_ranks {
+            over_ranks.over_ranks(&mut first.clone())?;
+        }
         gradient.copy_from(&first)
     }
 }

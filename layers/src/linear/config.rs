@@ -1,23 +1,28 @@
 //! What a linear layer is.
 
+use crate::fp8::Recipe;
 use crate::overlap::{Flags, Parallel};
+use crate::userbuffers::QuantizationMode;
 
-/// What a [`Linear`](crate::Linear) is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Sizes and settings of a [`Linear`](crate::Linear).
+#[derive(Clone, PartialEq, Debug)]
 pub struct LinearConfig {
-    /// How the weight is divided between ranks.
+    /// Division of the weight between ranks.
     pub parallel: Parallel,
     /// Columns of the input over all ranks: a multiple of 8, and in a row-parallel layer of 8 times the ranks.
     pub in_features: usize,
     /// Columns of the output over all ranks: a multiple of 8, and in a column-parallel layer of 8 times the ranks.
     pub out_features: usize,
-    /// Whether a bias is added to the output: once, whatever the number of ranks.
+    /// True if a bias is added to the output: once, whatever the number of ranks.
     pub bias: bool,
-    /// Whether the weight gets no gradient. Then nothing is gathered for it, and the bulk flags fall away.
+    /// True if the weight gets no gradient. Then nothing is gathered for it, and the bulk flags fall away.
     pub frozen: bool,
-    /// Whether a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
+    /// True if a column-parallel layer saves the gathered input for the backward pass, instead of gathering it again.
     pub keep_gathered: bool,
-    /// What is overlapped.
+    /// Recipe of the layer's FP8 products. `None`: products of bf16. Then the features of a rank are multiples of 16, and the layer runs
+    /// in steps: [`Userbuffers::autocast`](crate::Userbuffers::autocast).
+    pub fp8: Option<Recipe>,
+    /// Overlap of the products.
     pub flags: Flags,
     /// The name by which the configuration has the layer's products: needed where anything is overlapped.
     pub ub_name: Option<String>,
@@ -32,8 +37,17 @@ impl LinearConfig {
             bias: false,
             frozen: false,
             keep_gathered: false,
+            fp8: None,
             flags: Flags::default(),
             ub_name: None,
+        }
+    }
+
+    /// The mode whose settings its products have.
+    pub(crate) fn mode(&self) -> QuantizationMode {
+        match self.fp8 {
+            Some(_) => QuantizationMode::Fp8,
+            None => QuantizationMode::None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The forward pass.
 
+use super::operand::Operand;
 use super::{Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;
 use crate::step::Built;
@@ -28,7 +29,7 @@ impl Linear {
         self.forward_of(rows, x, parameters, y)
     }
 
-    /// The same of rows that a kernel may write where they are wanted.
+    /// Forward pass of rows that a kernel may write where they are wanted.
     pub(crate) fn forward_of(
         &self,
         rows: usize,
@@ -42,64 +43,42 @@ impl Linear {
             rows,
             input: source.tensor().cloned(),
             gathered: None,
+            kept: None,
         };
         if rows == 0 {
             return Ok(saved);
         }
         let _turn = self.userbuffers.turn();
-        let alone = self.rank().world() == 1;
-        match self.config.parallel {
-            Parallel::Column if !alone => {
-                let all = self.put(rows, self.sides[1], source)?;
-                if !self.overlap.fprop_ag {
-                    self.gather(&all, rows)?;
-                }
-                self.product(parameters, self.config.bias)
-                    .tensor("x", &all)
-                    .tensor("y", y)
-                    .rows(rows)
-                    .launch()?;
-                if self.config.keep_gathered && !self.config.frozen {
-                    let kept = self.lend([rows, self.sides[1]], false)?;
-                    all.copy_to(&kept)?;
-                    saved.gathered = Some(kept);
-                }
+        let weight = self.weight_operand(parameters.weight)?;
+        let x = self.input(rows, source, &mut saved)?;
+        let product = |bias| self.product(&weight, parameters.bias.filter(|_| bias));
+        if self.config.parallel == Parallel::Column || self.is_alone() {
+            let launch = product(true).tensor("x", &x).tensor("y", y);
+            launch.rows(rows).launch()?;
+            self.keep(rows, &x, &mut saved)?;
+            return Ok(saved);
+        }
+        let mut own = self.landing(rows)?;
+        match &self.partial {
+            None => {
+                let launch = product(true).tensor("x", &x).tensor("y", &mut own);
+                launch.rows(rows).launch()?;
             }
-            Parallel::Row if !alone => {
-                let x = self.whole(rows, source)?;
-                let x = &*x;
-                let mut own = self.landing(rows)?;
-                match &self.partial {
-                    None => {
-                        let launch = self.product(parameters, self.config.bias);
-                        let launch = launch.tensor("x", x).tensor("y", &mut own);
-                        launch.rows(rows).launch()?;
-                    }
-                    Some(partial) => {
-                        let mut partial = partial.rows(0..rows)?;
-                        let launch = self.product(parameters, false);
-                        let launch = launch.tensor("x", x).tensor("y", &mut partial);
-                        launch.rows(rows).launch()?;
-                        self.sum(&partial, &mut own, parameters.bias, rows)?;
-                    }
-                }
-                take(&own, y)?;
-            }
-            Parallel::Column | Parallel::Row => {
-                let x = self.whole(rows, source)?;
-                let x = &*x;
-                let launch = self.product(parameters, self.config.bias);
-                launch.tensor("x", x).tensor("y", y).rows(rows).launch()?;
+            Some(partial) => {
+                let mut partial = partial.rows(0..rows)?;
+                let launch = product(false).tensor("x", &x).tensor("y", &mut partial);
+                launch.rows(rows).launch()?;
+                self.sum(&partial, &mut own, parameters.bias, rows)?;
             }
         }
+        take(&own, y)?;
         Ok(saved)
     }
 
     /// A launch of the output's product, with its weights.
-    fn product<'a>(&'a self, parameters: &Parameters<'a>, bias: bool) -> Launch<'a> {
-        let launch = self.fprop.op.on(&**self.rank());
-        let launch = launch.tensor("w", parameters.weight);
-        match parameters.bias.filter(|_| bias) {
+    fn product<'a>(&'a self, weight: &'a Operand, bias: Option<&'a Tensor<bf16>>) -> Launch<'a> {
+        let launch = self.fprop.op.on(&**self.rank()).tensor("w", weight);
+        match bias {
             Some(bias) => launch.tensor("bias", bias),
             None => launch,
         }
@@ -112,13 +91,25 @@ impl Linear {
         launch.rows(rows).launch().map(drop)
     }
 
+    /// The same of scales.
+    pub(super) fn gather_scales(&self, all: &UserBuffer<f32>, rows: usize) -> Result<(), Error> {
+        let op = needed(&self.gather_scales)?;
+        let launch = op.on(&**self.rank()).tensor("x", all);
+        launch.rows(rows).launch().map(drop)
+    }
+
     /// The buffer that this rank's rows of a sum come to.
     pub(super) fn landing(&self, rows: usize) -> Result<UserBuffer<bf16>, Error> {
         let columns = match self.config.parallel {
             Parallel::Column => self.sides[1],
             Parallel::Row => self.sides[0],
         };
-        self.userbuffers.summed([self.each(rows), columns])
+        // A product with scales of blocks has chunks of whole lines of scales.
+        let rows = match self.is_in_blocks() && self.partial.is_none() {
+            true => self.line(rows),
+            false => self.each(rows),
+        };
+        self.userbuffers.summed([rows, columns])
     }
 
     /// Sums what products have left, where none does.

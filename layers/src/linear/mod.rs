@@ -1,11 +1,15 @@
 //! A linear layer that ranks share.
 
 mod backward;
+mod blocks;
 mod config;
 mod forward;
+mod fp8;
+mod operand;
 mod plan;
 mod source;
 
+use crate::gradient_sum::GradientSum;
 use crate::overlap::{Overlap, Parallel, Pass};
 use crate::scratch::Lent;
 use crate::step::{Built, Step, Wgrad};
@@ -13,7 +17,8 @@ use crate::userbuffers::Userbuffers;
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
-use counterflow::{Communicator, Error, Tensor};
+use counterflow::{Communicator, Dtype, Error, Tensor};
+use fp8::{Fp8, Kept};
 use plan::Plan;
 pub(crate) use source::{Place, Source};
 use std::sync::Arc;
@@ -40,7 +45,7 @@ pub struct Parameters<'a> {
     pub bias: Option<&'a Tensor<bf16>>,
 }
 
-/// Where gradients of a layer's weights are added.
+/// Tensors that gradients of a layer's weights are added to.
 #[derive(Debug, Default)]
 pub struct Gradients<'a> {
     /// In the weight's shape. `None` if the layer is frozen.
@@ -50,8 +55,8 @@ pub struct Gradients<'a> {
     pub bias: Option<&'a mut Tensor<f32>>,
 }
 
-/// What a forward pass leaves for the backward pass. It keeps a handle of the input: do not write to that before the backward
-/// pass is enqueued. Drop it where there is none.
+/// Tensors that a forward pass leaves for the backward pass. It keeps a handle of the input: do not write to that
+/// before the backward pass is enqueued. Drop it where there is none.
 #[derive(Debug)]
 pub struct Saved {
     rows: usize,
@@ -59,6 +64,8 @@ pub struct Saved {
     input: Option<Tensor<bf16>>,
     /// The input of all ranks.
     gathered: Option<Lent<bf16>>,
+    /// Of a layer of FP8, in place of both.
+    kept: Option<Kept>,
 }
 
 impl Saved {
@@ -69,6 +76,11 @@ impl Saved {
 
     pub(crate) fn input(&self) -> Option<&Tensor<bf16>> {
         self.input.as_ref()
+    }
+
+    /// True if codes are kept, so that nothing reads the input any more.
+    pub(crate) fn has_codes(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Lets the memory of the input go: who calls the backward pass has it again by then.
@@ -82,15 +94,15 @@ impl Saved {
 pub struct Product {
     /// The layer's name, if it has one.
     pub layer: Option<String>,
-    /// Which.
+    /// Pass of the product.
     pub pass: Pass,
     /// The schedule.
     pub schedule: String,
     /// The variant of it that was built.
     pub variant: String,
-    /// What chose the schedule: settings, or of the method `auto` a table of winners or the model.
+    /// Reason of the schedule: settings, or of the method `auto` a table of winners or the model.
     pub why: String,
-    /// Whether communication of the layer runs in the same kernel.
+    /// True if communication of the layer runs in the same kernel.
     pub overlaps: bool,
 }
 
@@ -100,7 +112,7 @@ pub struct Product {
 /// wᵀ) + b`. A rank has all rows of its input features and gets its chunk of the rows. Each call says how many rows there are
 /// over all ranks; chunks are those of [`Communicator::chunk`], of which the last may be short or empty.
 ///
-/// Elements are bf16, sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
+/// Elements are bf16, or with [`LinearConfig::fp8`] what products multiply is FP8; sums are f32, and the same inputs give the same bits in every run. Work is enqueued in the order of the
 /// rank's own stream ([`Communicator::stream`]); no call waits for the GPU or for a peer, but for the first backward pass of a
 /// number of rows with `ub_bulk_wgrad`, which builds an op. All ranks call the same layers in the same order, with the same rows. The crate's
 /// [example](crate) has both passes.
@@ -117,11 +129,14 @@ pub struct Linear {
     wgrad: Option<Wgrad>,
     /// A gather by itself: of the input, or of the output's gradient.
     gather: Option<Built>,
+    /// A gather of scales, with codes along tokens.
+    gather_scales: Option<Built>,
     /// A reduce-scatter by itself: of the output, or of the input's gradient.
     sum: Option<Built>,
-    /// What is summed by itself, or beside another product.
+    /// Sum that is made by itself, or beside another product.
     partial: Option<Tensor<bf16>>,
     bias: Option<BiasGradient>,
+    fp8: Option<Fp8>,
 }
 
 /// The sum of a gradient's rows, as a product with ones: `onesᵀ · dy`.
@@ -132,6 +147,8 @@ struct BiasGradient {
     ones: Tensor<bf16>,
     /// The sums, and a row of zeros for each other column.
     sums: Tensor<f32>,
+    /// Where each rank sums its own rows: those that it gathers are codes.
+    over_ranks: Option<GradientSum>,
 }
 
 impl Linear {
@@ -158,19 +175,35 @@ impl Linear {
             };
             ones.write(&Vec::from_iter((0..rows * plan::ONES).map(line)))?;
             let sums = rank.zeros([plan::ONES, out])?;
-            Ok::<_, Error>(BiasGradient { built, ones, sums })
+            let apart =
+                config.fp8.is_some() && config.parallel == Parallel::Row && rank.world() > 1;
+            let over_ranks = apart.then(|| GradientSum::new(userbuffers.rank(), out));
+            Ok::<_, Error>(BiasGradient {
+                built,
+                ones,
+                sums,
+                over_ranks: over_ranks.transpose()?,
+            })
         });
+        let fp8 = config.fp8.as_ref();
+        let fp8 = fp8.map(|recipe| Fp8::new(userbuffers, recipe, plan.sides));
         Ok(Linear {
             fprop: plan.fprop.build(rank)?,
             dgrad: plan.dgrad.build(rank)?,
             wgrad: plan.wgrad.as_ref().map(wgrad).transpose()?,
             gather: build(&plan.gather)?,
+            gather_scales: plan
+                .gather_scales
+                .as_ref()
+                .map(|step| step.build_of(rank, Some(Dtype::F32)))
+                .transpose()?,
             sum: build(&plan.sum)?,
             partial: plan
                 .partial
                 .map(|columns| rank.zeros([rows, columns]))
                 .transpose()?,
             bias: bias.transpose()?,
+            fp8: fp8.transpose()?,
             userbuffers: userbuffers.clone(),
             config: config.clone(),
             overlap: plan.overlap,
@@ -178,7 +211,7 @@ impl Linear {
         })
     }
 
-    /// What the layer is.
+    /// Sizes and settings of the layer.
     pub fn config(&self) -> &LinearConfig {
         &self.config
     }
@@ -188,7 +221,7 @@ impl Linear {
         self.overlap
     }
 
-    /// Its products, each with the schedule that does it: the proof of what is fused.
+    /// Products of the layer, each with the schedule that does it: the proof of what is fused.
     pub fn products(&self) -> Vec<Product> {
         let built = |pass, built: &Built, overlaps| Product {
             layer: self.config.ub_name.clone(),
@@ -296,6 +329,7 @@ impl Linear {
                 legal: "initialize the buffers for the most rows that there are".into(),
             });
         }
+        self.fits_blocks(rows)?;
         fits("the weight", parameters.weight.shape(), self.weight_shape())?;
         match (parameters.bias, self.config.bias) {
             (Some(bias), true) => fits("the bias", bias.shape(), self.bias_shape()),

@@ -1,9 +1,10 @@
 //! Which ops a layer needs.
 
 use super::config::LinearConfig;
+use crate::fp8::Role;
 use crate::overlap::{Gemm, Overlap, Parallel, Schedule};
 use crate::schedules as ours;
-use crate::step::{MOVED, Step, Work, shape, size};
+use crate::step::{CODES, CodedStep, MOVED, Step, blocks, shape, size};
 use crate::userbuffers::Userbuffers;
 use counterflow::{Error, Layout, Program, schedules};
 
@@ -18,6 +19,7 @@ pub(super) struct Plan {
     pub dgrad: Step,
     pub wgrad: Option<Step>,
     pub gather: Option<Step>,
+    pub gather_scales: Option<Step>,
     pub sum: Option<Step>,
     pub bias: Option<Step>,
     /// Columns of what is summed outside of its product.
@@ -33,12 +35,19 @@ impl Plan {
         let overlap = config
             .flags
             .overlap(config.parallel, true, world, config.frozen);
+        let in_blocks = config.fp8.is_some_and(|recipe| recipe.is_of_blocks());
         let overlap = Overlap {
-            // What is kept is not gathered again.
-            bulk_dgrad: overlap.bulk_dgrad && !config.keep_gathered,
+            // What is kept is not gathered again, and scales of blocks need codes along tokens, one rank's after another's.
+            bulk_dgrad: overlap.bulk_dgrad && !config.keep_gathered && !in_blocks,
+            bulk_wgrad: overlap.bulk_wgrad && !in_blocks,
             ..overlap
         };
         let sides = divided(config, world)?;
+        if let Some(recipe) = &config.fp8 {
+            recipe.checks(world)?;
+            codes(sides)?;
+        }
+        userbuffers.config(config.mode())?;
         let named = names(userbuffers, config, overlap)?;
         fits(userbuffers, config)?;
         let of = Of {
@@ -56,6 +65,7 @@ impl Plan {
             dgrad: of.dgrad(),
             wgrad: (!config.frozen).then(|| of.wgrad()),
             gather: of.gather(),
+            gather_scales: of.gather_scales(),
             sum: of.sum(),
             bias: config.bias.then(|| of.bias()),
             partial: of.partial(),
@@ -64,7 +74,13 @@ impl Plan {
 
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         let always = [&self.fprop, &self.dgrad].into_iter();
-        let some = [&self.wgrad, &self.gather, &self.sum, &self.bias];
+        let some = [
+            &self.wgrad,
+            &self.gather,
+            &self.gather_scales,
+            &self.sum,
+            &self.bias,
+        ];
         always.chain(some.into_iter().flatten())
     }
 }
@@ -93,6 +109,17 @@ fn divided(config: &LinearConfig, world: u32) -> Result<[usize; 2], Error> {
     })
 }
 
+/// Codes in a row of memory are a multiple of 16.
+fn codes(sides: [usize; 2]) -> Result<(), Error> {
+    match sides.iter().find(|side| !side.is_multiple_of(CODES)) {
+        None => Ok(()),
+        Some(side) => Err(Error::Usage {
+            what: format!("{side} features on a rank, of a layer of FP8"),
+            legal: format!("give multiples of {CODES} on each rank"),
+        }),
+    }
+}
+
 /// The settings of the layer's products, if it has a name.
 fn names(
     userbuffers: &Userbuffers,
@@ -110,12 +137,13 @@ fn names(
             }),
         };
     };
-    let products = userbuffers.config().layer(name, config.parallel)?;
+    let products = userbuffers.config(config.mode())?;
+    let products = products.layer(name, config.parallel)?;
     overlap.fits(&products[1])?;
     Ok(Some(products))
 }
 
-/// What is gathered and summed has the input's columns, or the output's.
+/// Checks that what is gathered and summed has the input's columns, or the output's.
 fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
     let [_, most] = userbuffers.shape();
     let (columns, name) = match config.parallel {
@@ -128,6 +156,14 @@ fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
             legal: "initialize the buffers with the largest hidden size that layers have".into(),
         });
     }
+    if config.keep_gathered && config.fp8.is_some_and(|recipe| recipe.is_of_blocks()) {
+        return Err(Error::Usage {
+            what: "keep_gathered with scales of blocks".into(),
+            legal:
+                "leave it out: a weight's gradient needs other codes than those that are gathered"
+                    .into(),
+        });
+    }
     if config.keep_gathered && config.parallel == Parallel::Row {
         return Err(Error::Usage {
             what: "keep_gathered of a row-parallel layer".into(),
@@ -137,7 +173,7 @@ fn fits(userbuffers: &Userbuffers, config: &LinearConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the steps follow from.
+/// Facts that the steps follow from.
 struct Of<'a> {
     config: &'a LinearConfig,
     overlap: Overlap,
@@ -158,6 +194,39 @@ impl Of<'_> {
         Some((gemm.schedule(), gemm.choices()))
     }
 
+    /// The FP8 operands of a product by the weight: what is multiplied, and whether sums are promoted.
+    fn by_weight(&self, role: Role, promote: bool) -> Option<CodedStep> {
+        let recipe = self.config.fp8.as_ref()?;
+        Some(CodedStep {
+            codes: [recipe.codes(role), recipe.codes(Role::Weight)],
+            scales: recipe.by_weight(),
+            promote: promote && !recipe.is_of_blocks(),
+        })
+    }
+
+    /// True if rows with scales of blocks are gathered: in the kernel of their product, overlapped or not, since each chunk's scales are
+    /// a plane of their own.
+    fn gathers_blocks(&self) -> bool {
+        self.in_blocks() && !self.alone()
+    }
+
+    fn in_blocks(&self) -> bool {
+        self.config.fp8.is_some_and(|recipe| recipe.is_of_blocks())
+    }
+
+    /// Rows of a full chunk.
+    fn each(&self) -> usize {
+        self.rows.div_ceil(self.world)
+    }
+
+    /// Columns of bf16 that what is gathered has: two codes each.
+    fn moved(&self, columns: usize) -> usize {
+        match self.config.fp8 {
+            Some(_) => columns / 2,
+            None => columns,
+        }
+    }
+
     fn fprop(&self) -> Step {
         let [out, depth] = self.sides;
         let overlaps = self.overlap.fprop_ag || self.overlap.fprop_rs;
@@ -165,9 +234,12 @@ impl Of<'_> {
         // A sum by itself adds the bias.
         let later = self.config.parallel == Parallel::Row && !self.alone() && fused.is_none();
         let bias = self.config.bias && !later;
+        let gathers = self.config.parallel == Parallel::Column && self.gathers_blocks();
         let (work, choices) = match fused {
             Some((schedule, choices)) if bias => (schedule.biased(), choices),
             Some((schedule, choices)) => (schedule.work(), choices),
+            None if gathers && bias => (ours::ag_gemm_bias().into(), Vec::new()),
+            None if gathers => (schedules::ag_gemm().into(), Vec::new()),
             None if bias => (ours::gemm_bias().into(), Vec::new()),
             None => (schedules::gemm().into(), Vec::new()),
         };
@@ -176,6 +248,7 @@ impl Of<'_> {
             layout: Layout::Nt,
             shape: shape(self.rows, out, depth),
             choices,
+            coded: self.by_weight(Role::Input, false),
         }
     }
 
@@ -191,17 +264,25 @@ impl Of<'_> {
         let fused = overlaps.then(|| self.by_settings(1)).flatten();
         let (work, choices) = match fused {
             Some((schedule, choices)) => (schedule.work(), choices),
+            None if self.config.parallel == Parallel::Row && self.gathers_blocks() => {
+                (schedules::ag_gemm().into(), Vec::new())
+            }
             None => (schedules::gemm().into(), Vec::new()),
         };
         let product = shape(self.rows, columns, depth);
         Step {
             work,
-            layout: Layout::Nn,
+            // Codes are multiplied along their rows: the weight is on its side.
+            layout: match self.config.fp8 {
+                Some(_) => Layout::Nt,
+                None => Layout::Nn,
+            },
             shape: match bulk_dgrad {
-                true => product.dim("z.columns", size(columns)),
+                true => product.dim("z.columns", size(self.moved(columns))),
                 false => product,
             },
             choices,
+            coded: self.by_weight(Role::Gradient, true),
         }
     }
 
@@ -213,10 +294,23 @@ impl Of<'_> {
             Some((schedule, choices)) => (schedule.work(), choices),
             None => (schedules::wgrad().into(), Vec::new()),
         };
-        let product = shape(out, columns, self.rows);
+        let coded = self.config.fp8.map(|recipe| CodedStep {
+            codes: [recipe.codes(Role::Gradient), recipe.codes(Role::Input)],
+            scales: recipe.along_tokens(),
+            promote: !recipe.is_of_blocks(),
+        });
+        let depth = match coded {
+            Some(_) => self.rows.next_multiple_of(CODES),
+            None => self.rows,
+        };
+        let product = shape(out, columns, depth);
         Step {
             work,
-            layout: Layout::Tn,
+            layout: match coded {
+                Some(_) => Layout::Nt,
+                None => Layout::Tn,
+            },
+            coded,
             shape: match bulk {
                 true => product
                     .dim(MOVED, size(self.rows))
@@ -227,7 +321,29 @@ impl Of<'_> {
         }
     }
 
+    /// Columns of what is gathered along tokens, if scales are of blocks.
+    fn along_tokens(&self) -> Option<usize> {
+        let needed = self.gathers_blocks() && !self.config.frozen;
+        needed.then(|| match self.config.parallel {
+            Parallel::Column => self.sides[1],
+            Parallel::Row => self.sides[0],
+        })
+    }
+
+    fn gather_scales(&self) -> Option<Step> {
+        let columns = self.along_tokens()?;
+        let lines = self.world * blocks(self.each());
+        let sizes = shape(lines, columns, columns);
+        Some(Step::new(schedules::all_gather(), Layout::Nt, sizes))
+    }
+
     fn gather(&self) -> Option<Step> {
+        if self.in_blocks() {
+            let columns = self.along_tokens()?;
+            let rows = self.world * self.each().next_multiple_of(CODES);
+            let sizes = shape(rows, columns / 2, columns / 2);
+            return Some(Step::new(schedules::all_gather(), Layout::Nt, sizes));
+        }
         let LinearConfig {
             frozen,
             keep_gathered,
@@ -238,6 +354,7 @@ impl Of<'_> {
             Parallel::Column => (!self.overlap.fprop_ag || again, self.sides[1]),
             Parallel::Row => (!self.overlap.dgrad_ag, self.sides[0]),
         };
+        let columns = self.moved(columns);
         (needed && !self.alone()).then(|| self.moves(schedules::all_gather(), columns))
     }
 
@@ -260,21 +377,15 @@ impl Of<'_> {
     }
 
     fn bias(&self) -> Step {
-        Step {
-            work: schedules::wgrad().into(),
-            layout: Layout::Tn,
-            shape: shape(ONES, self.sides[0], self.rows),
-            choices: Vec::new(),
-        }
+        Step::new(
+            schedules::wgrad(),
+            Layout::Tn,
+            shape(ONES, self.sides[0], self.rows),
+        )
     }
 
     fn moves(&self, program: Program, columns: usize) -> Step {
-        Step {
-            work: Work::Schedule(program),
-            layout: Layout::Nt,
-            shape: shape(self.rows, columns, columns),
-            choices: Vec::new(),
-        }
+        Step::new(program, Layout::Nt, shape(self.rows, columns, columns))
     }
 }
 

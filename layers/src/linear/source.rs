@@ -6,7 +6,7 @@ use counterflow::op::Argument;
 use counterflow::prelude::bf16;
 use counterflow::{Error, Tensor, UserBuffer};
 
-/// Where rows are wanted.
+/// Place at which rows are wanted.
 pub(crate) enum Place<'a> {
     /// This rank's part of the buffer that rows are gathered in.
     Buffer(&'a mut UserBuffer<bf16>),

@@ -14,13 +14,14 @@ use std::sync::Arc;
 pub(super) const THREADS: usize = 256;
 
 /// Texts that kernels include.
-pub const HEADERS: [(&str, &str); 8] = [
+pub const HEADERS: [(&str, &str); 9] = [
     ("numbers.cuh", include_str!("kernels/numbers.cuh")),
     ("philox.cuh", include_str!("kernels/philox.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("elements.cuh", include_str!("kernels/elements.cuh")),
     ("rope.cuh", include_str!("kernels/rope.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
+    ("codes.cuh", include_str!("kernels/codes.cuh")),
     ("embedding.cuh", include_str!("kernels/embedding.cuh")),
     ("loss.cuh", include_str!("kernels/loss.cuh")),
 ];

@@ -82,7 +82,8 @@ impl LossKernels {
         unsafe { call.launch(rows * THREADS, twin).map(drop) }
     }
 
-    /// What this rank, which has the classes from `first` on, has of each row: [`twin::cross_entropy_part`], four numbers a row.
+    /// Computes the part of each row that this rank has, which has the classes from `first` on:
+    /// [`twin::cross_entropy_part`], four numbers a row.
     ///
     /// # Errors
     /// As [`LossKernels::cross_entropy`].

@@ -65,7 +65,7 @@ impl NormKernels {
         Ok(NormKernels { norm, kernels })
     }
 
-    /// What they compute.
+    /// Normalisation that they compute.
     pub fn norm(&self) -> Norm {
         self.norm
     }

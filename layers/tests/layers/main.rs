@@ -3,6 +3,7 @@
 mod cases;
 mod comm_overlap;
 mod defects;
+mod fp8;
 mod layer_norm_linear;
 mod memory;
 mod model;
@@ -24,7 +25,7 @@ mod whole;
 
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::Config;
-use counterflow_layers::{Initialize, Userbuffers};
+use counterflow_layers::{Initialize, QuantizationMode, Userbuffers};
 use std::sync::Arc;
 
 /// Runs it on that many ranks, a thread each. A rank that fails ends the others' waits.
@@ -58,8 +59,19 @@ fn userbuffers(
     shape: [usize; 2],
     config: &str,
 ) -> Result<Userbuffers, Error> {
+    userbuffers_of(rank, shape, config, vec![QuantizationMode::None])
+}
+
+/// The same, of these modes.
+fn userbuffers_of(
+    rank: &Arc<Communicator>,
+    shape: [usize; 2],
+    config: &str,
+    modes: Vec<QuantizationMode>,
+) -> Result<Userbuffers, Error> {
     let arguments = Initialize {
         ub_cfgs: vec![Config::from_yaml(config)?],
+        quantization_modes: modes,
         ..Initialize::new(shape, rank.world())
     };
     rank.reserve(arguments.heap_bytes() + (32 << 20))?;

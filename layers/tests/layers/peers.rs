@@ -1,5 +1,5 @@
 //! The layers of the case matrix of TransformerEngine's test of overlapped products, as data: what exists here has the same bits as
-//! without overlap, which no tolerance is stricter than, and is not zero; what does not exist is refused, and counted. `products` and
+//! without overlap, which no tolerance is stricter than, and is not zero; what does not exist is counted. `products` and
 //! `suites` have the matrix of products alone.
 //!
 //! They have each case twice, with userbuffers and with cuBLASMp: 104. One kernel does both here, so each is here once: 52.
@@ -8,15 +8,16 @@
 use super::model::{Held, Sizes, tensor, weights};
 use super::products::{Absent, Count, is_wide};
 use super::reference::Matrix;
-use super::{each, userbuffers};
+use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error};
 use counterflow_layers::overlap::{ModuleFlags, Parallel};
 use counterflow_layers::{
-    Activation, Gradients, Initialize, LayerNormLinear, LayerNormLinearConfig,
-    LayerNormLinearGradients, LayerNormLinearParameters, LayerNormMlp, Linear, LinearConfig,
-    MultiheadAttention, Norm, Normalization, Parameters, QuantizationMode, RngTracker,
-    TransformerLayer, TransformerLayerGradients, TransformerLayerParameters, Userbuffers,
+    Activation, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Gradients,
+    LayerNormLinear, LayerNormLinearConfig, LayerNormLinearGradients, LayerNormLinearParameters,
+    LayerNormMlp, Linear, LinearConfig, MultiheadAttention, Norm, Normalization, Parameters,
+    QuantizationMode, Recipe, RngTracker, TransformerLayer, TransformerLayerGradients,
+    TransformerLayerParameters,
 };
 use std::sync::Arc;
 
@@ -25,7 +26,41 @@ enum Quantisation {
     None,
     Delayed,
     Current,
+    /// Of Blackwell's GPUs.
     Mxfp8,
+    /// Scales of 1×128 and 128×128, with which theirs raises.
+    Blocks,
+}
+
+impl Quantisation {
+    fn recipe(self) -> Option<Recipe> {
+        match self {
+            Quantisation::None | Quantisation::Mxfp8 => None,
+            Quantisation::Delayed => {
+                let amax_history_len = 32;
+                let usual = DelayedScaling::default();
+                Some(
+                    DelayedScaling {
+                        amax_history_len,
+                        ..usual
+                    }
+                    .into(),
+                )
+            }
+            Quantisation::Current => Some(Float8CurrentScaling::default().into()),
+            Quantisation::Blocks => Some(Float8BlockScaling::default().into()),
+        }
+    }
+
+    /// Worlds whose ranks' features are whole 16s, and with scales of blocks their rows whole 4s.
+    fn worlds(self) -> &'static [u32] {
+        match self {
+            Quantisation::None => &[2, 3, 4],
+            Quantisation::Delayed | Quantisation::Current => &[2, 3],
+            Quantisation::Blocks => &[2],
+            Quantisation::Mxfp8 => &[],
+        }
+    }
 }
 
 /// A case of the group of layers.
@@ -68,13 +103,6 @@ const LAYERS: [(Tested, &[Dgrad]); 7] = [
     ),
 ];
 
-const LAYER_QUANTISATIONS: [Quantisation; 4] = [
-    Quantisation::None,
-    Quantisation::Delayed,
-    Quantisation::Current,
-    Quantisation::Mxfp8,
-];
-
 const ROWS: usize = 16;
 const BATCH: usize = 2;
 const SIZES: Sizes = Sizes {
@@ -101,17 +129,21 @@ fn flags(dgrad: Dgrad, on: bool) -> ModuleFlags {
 /// The bits of outputs and gradients of a layer on a rank.
 fn of_layer(
     rank: &Arc<Communicator>,
-    layer: Tested,
+    (layer, quantisation): (Tested, Quantisation),
     flags: ModuleFlags,
 ) -> Result<Vec<u32>, Error> {
+    let fp8 = quantisation.recipe();
     let config = match flags.ub_overlap_rs_dgrad {
         true => "qkv_dgrad: {method: ring_exchange}\nfc1_dgrad: {method: pipeline}",
         false => "",
     };
-    let buffers = userbuffers(rank, [ROWS, SIZES.hidden], config)?;
+    let mode = fp8.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
+    let buffers = userbuffers_of(rank, [ROWS, SIZES.hidden], config, vec![mode])?;
     let mut whole = SIZES.layer();
     let of = flags.flags();
     (whole.flags, whole.attention.flags, whole.mlp.flags) = (flags, of, of);
+    (whole.fp8, whole.attention.fp8, whole.mlp.fp8) = (fp8, fp8, fp8);
+    let step = fp8.map(|_| buffers.autocast(None)).transpose()?;
     let rng = Arc::new(RngTracker::new(1234, rank.rank()));
     let mut held = Held::new(rank, &SIZES, &weights(&SIZES, 42))?;
     let random = |shape: [usize; 2], seed: u64| {
@@ -134,6 +166,7 @@ fn of_layer(
             flags: of,
             ub_name: Some(name.into()),
             bias: true,
+            fp8,
             ..base
         }
     };
@@ -232,61 +265,62 @@ fn of_layer(
             }
         }
     }
+    if let Some(step) = step {
+        step.end()?;
+    }
     for gradient in &held.gradients {
         bits.extend(gradient.read()?.into_iter().map(f32::to_bits));
     }
     Ok(bits)
 }
 
-#[test]
-fn layers_have_the_bits_of_layers_without_overlap() {
+/// Cases of all layers, of which so many run without `WIDE=1`: every second or so, each in one world.
+fn all(quantisation: Quantisation, every: usize) -> Count {
     let (mut turn, mut count) = (0, Count::default());
     for (layer, dgrads) in LAYERS {
         for dgrad in dgrads {
-            for quantisation in LAYER_QUANTISATIONS {
-                if quantisation != Quantisation::None {
-                    refused(quantisation);
-                    count.absent(Absent::Fp8);
-                    continue;
-                }
-                // Every second one in one world; all of them in each with WIDE=1.
-                let worlds = match (is_wide(), turn % 2) {
-                    (true, _) => vec![2, 3, 4],
-                    (false, 0) => vec![2 + turn / 2 % 2],
-                    (false, _) => Vec::new(),
-                };
-                turn += 1;
-                if worlds.is_empty() {
-                    count.absent(Absent::Wide);
-                    continue;
-                }
-                for world in worlds {
-                    let [on, off] = [true, false].map(|on| {
-                        let found = each(world, |rank| of_layer(rank, layer, flags(*dgrad, on)));
-                        found.unwrap_or_else(|error| panic!("{layer:?}, {dgrad:?}: {error}"))
-                    });
-                    assert!(on == off, "{layer:?}, {dgrad:?}, {world} ranks: other bits");
-                }
-                count.here += 1;
+            let all = quantisation.worlds();
+            let worlds = match (is_wide(), turn % every) {
+                (true, _) => all.to_vec(),
+                (false, 0) => vec![all[turn / every % 2 % all.len()]],
+                (false, _) => Vec::new(),
+            };
+            turn += 1;
+            if worlds.is_empty() {
+                count.absent(Absent::Wide);
+                continue;
             }
+            for world in worlds {
+                let [on, off] = [true, false].map(|on| {
+                    let of = (layer, quantisation);
+                    let found = each(world, |rank| of_layer(rank, of, flags(*dgrad, on)));
+                    found.unwrap_or_else(|error| {
+                        panic!("{layer:?}, {dgrad:?}, {quantisation:?}: {error}")
+                    })
+                });
+                let what = format!("{layer:?}, {dgrad:?}, {quantisation:?}, {world} ranks");
+                assert!(on == off, "{what}: other bits");
+            }
+            count.here += 1;
         }
     }
-    let wanted = Count {
-        fp8: 39,
-        ..Count::ran(7, 13)
-    };
-    assert_eq!(count, wanted);
+    count
 }
 
-/// Layers whose products are FP8 are not there, whatever the recipe.
-fn refused(quantisation: Quantisation) {
-    let ranks = Communicator::emulated(1).expect("a rank");
-    let rank = Arc::new(ranks.into_iter().next().expect("one"));
-    rank.reserve(2 << 20).expect("a heap");
-    let arguments = Initialize {
-        quantization_modes: vec![QuantizationMode::Fp8],
-        ..Initialize::new([ROWS, SIZES.hidden], 1)
-    };
-    let told = Userbuffers::initialize(&rank, &arguments).map(drop);
-    assert_eq!(told.expect_err("FP8").kind(), "not_yet", "{quantisation:?}");
+#[test]
+fn layers_have_the_bits_of_layers_without_overlap() {
+    assert_eq!(all(Quantisation::None, 2), Count::ran(7, 13));
+}
+
+#[test]
+fn layers_of_fp8_have_the_bits_of_layers_without_overlap() {
+    // Theirs.
+    assert_eq!(all(Quantisation::Delayed, 4), Count::ran(4, 13));
+    assert_eq!(all(Quantisation::Current, 5), Count::ran(3, 13));
+    let mut count = Count::default();
+    (0..13).for_each(|_| count.absent(Absent::Mxfp8));
+    assert_eq!(count.mxfp8, 13);
+    assert_eq!(Quantisation::Mxfp8.recipe(), None);
+    // And what theirs has no overlap of.
+    assert_eq!(all(Quantisation::Blocks, 5), Count::ran(3, 13));
 }

@@ -8,18 +8,23 @@
 use super::cases::{NONE, USUAL};
 use super::one::{Held, linear, own};
 use super::reference::{Matrix, Wanted};
-use super::{each, userbuffers};
+use super::{each, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Layout};
 use counterflow_layers::overlap::{Comm, Parallel, Settings};
-use counterflow_layers::{CommOverlap, CommOverlapP2P, Destination, LinearConfig, Operand};
+use counterflow_layers::{
+    Autocast, CommOverlap, CommOverlapP2P, DelayedScaling, Destination, Float8CurrentScaling,
+    LinearConfig, Operand, QuantizationMode, Recipe,
+};
 use std::sync::Arc;
 
 /// Why a case is not run here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
-    /// Its operands are FP8. Layers and the classes of overlap do not have it; ops of a schedule do, but those cases are not here yet.
+    /// Its operands are FP8, which the classes of overlap do not have.
     Fp8,
+    /// Of Blackwell's GPUs.
+    Mxfp8,
     /// A setting of the driver.
     Gpu,
     /// Rows that ranks divide are columns in memory: no schedule gathers or scatters those with SMs.
@@ -33,6 +38,7 @@ pub enum Absent {
 pub struct Count {
     pub here: usize,
     pub fp8: usize,
+    pub mxfp8: usize,
     pub gpu: usize,
     pub turned: usize,
     pub wide: usize,
@@ -52,6 +58,7 @@ impl Count {
     pub fn absent(&mut self, why: Absent) {
         match why {
             Absent::Fp8 => self.fp8 += 1,
+            Absent::Mxfp8 => self.mxfp8 += 1,
             Absent::Gpu => self.gpu += 1,
             Absent::Turned => self.turned += 1,
             Absent::Wide => self.wide += 1,
@@ -270,6 +277,8 @@ fn bulk_products() {
 
 /// Theirs for bf16, of each element.
 const FUSIBLE: [f64; 2] = [1.6e-2, 1e-5];
+/// And for e4m3.
+const FUSIBLE_FP8: [f64; 2] = [0.125, 0.0675];
 
 /// A linear layer of positive numbers, so that no terms cancel: output and gradients against f64.
 fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error> {
@@ -282,7 +291,12 @@ fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error>
     };
     let (x, dy) = (positive(ROWS, input, 1), positive(ROWS, output, 2));
     let (w, bias) = (positive(output, input, 3), positive(1, output, 4));
-    let buffers = userbuffers(rank, [ROWS, input.max(output)], "")?;
+    let mode = config
+        .fp8
+        .map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
+    let shape = [ROWS, input.max(output)];
+    let buffers = userbuffers_of(rank, shape, "", vec![mode])?;
+    let step = config.fp8.map(|_| buffers.autocast(None)).transpose()?;
     let mut held = Held::new(&buffers, config, &w, config.bias.then_some(&bias))?;
     let products = held.layer.products();
     assert!(
@@ -332,11 +346,17 @@ fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error>
                  wanted: &Wanted,
                  [rows, columns]: [std::ops::Range<usize>; 2],
                  found: &[f64]| {
-        wanted.check(what, rows.clone(), columns.clone(), found);
+        // Codes have a test of their own.
+        let [part, least] = match config.fp8 {
+            Some(_) => FUSIBLE_FP8,
+            None => {
+                wanted.check(what, rows.clone(), columns.clone(), found);
+                FUSIBLE
+            }
+        };
         let each = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
-        let part = each.map(|(row, column)| at(&wanted.values, row, column));
-        for (at, (found, wanted)) in found.iter().zip(part).enumerate() {
-            let [part, least] = FUSIBLE;
+        let exact = each.map(|(row, column)| at(&wanted.values, row, column));
+        for (at, (found, wanted)) in found.iter().zip(exact).enumerate() {
             let near = (found - wanted).abs() <= least + part * wanted.abs();
             assert!(near, "{what}[{at}] is {found}, not {wanted}");
         }
@@ -361,30 +381,35 @@ fn fusible(rank: &Arc<Communicator>, config: &LinearConfig) -> Result<(), Error>
         ),
         false => check("dw", &dw_wanted, [outputs, inputs], &found),
     }
-    Ok(())
+    step.map_or(Ok(()), Autocast::end)
 }
 
 #[test]
 fn fusible_ops() {
     let mut count = Count::default();
-    for quantised in [
-        None,
-        Some(Absent::Fp8),
-        Some(Absent::Fp8),
-        Some(Absent::Fp8),
-    ] {
+    let recipes: [Result<Option<Recipe>, Absent>; 4] = [
+        Ok(None),
+        Ok(Some(DelayedScaling::default().into())),
+        Ok(Some(Float8CurrentScaling::default().into())),
+        Err(Absent::Mxfp8),
+    ];
+    for recipe in recipes {
         for (bias, frozen) in [(false, false), (false, true), (true, false), (true, true)] {
             for (parallel, features) in [
                 (Parallel::Column, [HIDDEN, FFN]),
                 (Parallel::Row, [FFN, HIDDEN]),
             ] {
-                if let Some(why) = quantised {
-                    count.absent(why);
-                    continue;
-                }
+                let fp8 = match recipe {
+                    Ok(fp8) => fp8,
+                    Err(why) => {
+                        count.absent(why);
+                        continue;
+                    }
+                };
                 let config = LinearConfig {
                     bias,
                     frozen,
+                    fp8,
                     ..linear(parallel, features, USUAL)
                 };
                 on_ranks("a fusible op", |rank| fusible(rank, &config));
@@ -393,8 +418,8 @@ fn fusible_ops() {
         }
     }
     let wanted = Count {
-        here: 8,
-        fp8: 24,
+        here: 24,
+        mxfp8: 8,
         ..Count::default()
     };
     assert_eq!(count, wanted);

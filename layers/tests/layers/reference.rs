@@ -65,22 +65,38 @@ impl Wanted {
         a: impl Fn(usize, usize) -> f64,
         b: impl Fn(usize, usize) -> f64,
     ) -> Wanted {
+        Wanted::product_off([m, n, k], (parts, 0.0), a, b)
+    }
+
+    /// The same where each part's sum may be off by that share of its largest term or sum of the first terms, too.
+    pub fn product_off(
+        [m, n, k]: [usize; 3],
+        (parts, of_largest): (usize, f64),
+        a: impl Fn(usize, usize) -> f64,
+        b: impl Fn(usize, usize) -> f64,
+    ) -> Wanted {
         let (mut values, mut bounds) = (Vec::new(), Vec::new());
         for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
-            let (mut sum, mut terms, mut sent) = (0.0, 0.0, 0.0);
+            let (mut sum, mut terms, mut sent, mut off) = (0.0, 0.0, 0.0, 0.0);
             for part in 0..parts {
-                let mut partial = 0.0;
+                let (mut partial, mut largest) = (0.0, 0.0f64);
                 for at in part * k / parts..(part + 1) * k / parts {
                     let term = a(row, at) * b(at, column);
                     partial += term;
                     terms += f64::abs(term);
+                    largest = largest.max(f64::abs(term)).max(f64::abs(partial));
                 }
                 sum += partial;
                 sent += f64::abs(partial);
+                off += of_largest * largest;
             }
-            let rounded = if parts > 1 { OF_BF16 * sent } else { 0.0 };
+            let rounded = if parts > 1 {
+                OF_BF16 * (sent + off)
+            } else {
+                0.0
+            };
             values.push(sum);
-            bounds.push(rounded + (k + parts) as f64 * OF_F32 * terms);
+            bounds.push(rounded + off + (k + parts) as f64 * OF_F32 * terms);
         }
         let values = Matrix { columns: n, values };
         Wanted { values, bounds }

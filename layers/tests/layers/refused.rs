@@ -172,7 +172,6 @@ fn buffers() {
     let all = each(2, |rank| {
         let usual = Initialize::new([64, 64], 2);
         let two = vec![Config::default(); 2];
-        let fp8 = vec![QuantizationMode::Fp8];
         let none = vec![QuantizationMode::None; 2];
         let table = [
             (
@@ -195,13 +194,6 @@ fn buffers() {
                     ..usual.clone()
                 },
                 "not yet: layers of f16: ",
-            ),
-            (
-                Initialize {
-                    quantization_modes: fp8,
-                    ..usual.clone()
-                },
-                "not yet: layers whose products are FP8 alone: ",
             ),
             (
                 Initialize {

@@ -3,13 +3,14 @@
 
 use super::reference::{Matrix, OF_BF16, OF_F32};
 use counterflow::cuda::Gpu;
-use counterflow::prelude::bf16;
+use counterflow::prelude::{bf16, e4m3};
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::side::twin::{
     self, AttentionShape, IGNORED, Mask, cross_entropy, exp, ln, philox,
 };
 use counterflow_layers::side::{
-    AttentionKernels, ElementKernels, EmbeddingKernels, LossKernels, NormKernels, RopeKernels,
+    AttentionKernels, CodeKernels, ElementKernels, EmbeddingKernels, LossKernels, NormKernels,
+    RopeKernels,
 };
 use counterflow_layers::{Activation, Norm, Normalization, RngTracker};
 use std::collections::BTreeSet;
@@ -481,6 +482,38 @@ fn all(rank: &Arc<Communicator>) -> Result<Vec<(String, Vec<u32>)>, Error> {
     of_f32("parts of cross-entropy", &parts)?;
     of_bf16("the gradient of a part of cross-entropy", &gradient)?;
     of_f32("cross-entropy of parts", &losses)?;
+    let codes = CodeKernels::load(rank)?;
+    for [rows, columns] in [[1, 16], [37, 272], [130, 144]] {
+        let from = tensor(rank, [rows, columns / 2], 3)?.reinterpret::<e4m3>([rows, columns])?;
+        let pitch = rows.next_multiple_of(16);
+        let mut turned = rank.zeros::<e4m3>([columns, pitch])?;
+        turned.fill(0xff)?;
+        codes.transpose([rows, columns], &from, &mut turned)?;
+        let bytes = |of: Vec<e4m3>| Vec::from_iter(of.iter().map(e4m3::to_bits));
+        let wanted = twin::transposed(&bytes(from.read()?), [rows, columns], pitch);
+        assert_eq!(bytes(turned.read()?), wanted, "{rows} x {columns} codes");
+        let bits = turned.reinterpret([columns, pitch / 2])?;
+        of_bf16(&format!("{rows} x {columns} codes on their side"), &bits)?;
+    }
+    rank.reserve(2 << 20)?;
+    let of_ranks = rank.allocate::<f32>("amaxes of ranks", [3, 300])?;
+    let amax = |at: usize| {
+        if at == 7 {
+            f32::NAN
+        } else {
+            (at * at % 101) as f32
+        }
+    };
+    of_ranks.write(&Vec::from_iter((0..900).map(amax)))?;
+    let mut largest = rank.zeros::<f32>([1, 290])?;
+    codes.largest_of_ranks(290, &of_ranks, &mut largest)?;
+    let wanted = |at: usize| {
+        let of = |rank: usize| Some(amax(at + 300 * rank)).filter(|amax| !amax.is_nan());
+        (0..3).filter_map(of).fold(0.0, f32::max)
+    };
+    let wanted = Vec::from_iter((0..290).map(wanted));
+    assert_eq!(largest.read()?, wanted, "the largest of ranks' amaxes");
+    of_f32("the largest of ranks' amaxes", &largest)?;
     found.extend(numbers);
     Ok(found)
 }

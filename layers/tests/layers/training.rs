@@ -3,15 +3,16 @@
 
 use super::model::{Held, Path, Sizes, close, tensor, weights};
 use super::reference::Matrix;
-use super::{each, userbuffers};
+use super::{each, userbuffers, userbuffers_of};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Tensor};
 use counterflow_layers::overlap::ModuleFlags;
 use counterflow_layers::side::AttentionKernels;
 use counterflow_layers::side::twin::{AttentionShape, Mask};
 use counterflow_layers::{
-    Activation, CoreAttention, GradientSum, Normalization, RngTracker, TransformerLayer,
-    TransformerLayerGradients, TransformerLayerParameters,
+    Activation, CoreAttention, DelayedScaling, Float8CurrentScaling, GradientSum, Normalization,
+    QuantizationMode, Recipe, RngTracker, TransformerLayer, TransformerLayerGradients,
+    TransformerLayerParameters,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,8 +52,17 @@ fn layer(
     flags: ModuleFlags,
     dropouts: [f32; 2],
 ) -> Result<(TransformerLayer, Arc<RngTracker>), Error> {
+    layer_of(rank, buffers, (flags, None), dropouts)
+}
+
+fn layer_of(
+    rank: &Arc<Communicator>,
+    buffers: &counterflow_layers::Userbuffers,
+    (flags, fp8): (ModuleFlags, Option<Recipe>),
+    dropouts: [f32; 2],
+) -> Result<(TransformerLayer, Arc<RngTracker>), Error> {
     let mut config = SIZES.layer();
-    config.flags = flags;
+    (config.flags, config.fp8) = (flags, fp8);
     config.attention.dropout = dropouts[0];
     config.hidden_dropout = dropouts[1];
     let rng = Arc::new(RngTracker::new(99, rank.rank()));
@@ -86,13 +96,14 @@ fn backward(
 /// A rank's part of the loss, step by step, and its weights at the end.
 fn train(
     rank: &Arc<Communicator>,
-    flags: ModuleFlags,
+    (flags, fp8): (ModuleFlags, Option<Recipe>),
     steps: usize,
 ) -> Result<(Vec<f64>, Vec<u16>), Error> {
     // A rate at which training is steady: ten times as large, roundings alone lead it elsewhere within 30 steps.
     const RATE: f32 = 0.02;
     let hidden = SIZES.hidden;
-    let buffers = userbuffers(rank, [ROWS[0], hidden], "")?;
+    let mode = fp8.map_or(QuantizationMode::None, |_| QuantizationMode::Fp8);
+    let buffers = userbuffers_of(rank, [ROWS[0], hidden], "", vec![mode])?;
     rank.reserve(GradientSum::heap_bytes(hidden, rank.world()) + (8 << 20))?;
     let sum = GradientSum::new(rank, hidden)?;
     let mut layers = Vec::new();
@@ -103,11 +114,16 @@ fn train(
             .iter()
             .map(|weight| Ok(weight.read()?.into_iter().map(bf16::to_f32).collect()))
             .collect();
-        layers.push((layer(rank, &buffers, flags, [0.0; 2])?.0, held, masters?));
+        layers.push((
+            layer_of(rank, &buffers, (flags, fp8), [0.0; 2])?.0,
+            held,
+            masters?,
+        ));
     }
     let mut losses = Vec::new();
     for step in 0..steps {
         let rows = ROWS[step % 2];
+        let in_fp8 = fp8.map(|_| buffers.autocast(None)).transpose()?;
         let chunk = rank.chunk(rank.rank(), rows);
         let x = Matrix::random(rows, hidden, 1.0, 1000 + (step % 4) as u64);
         let shape = [chunk.len(), hidden];
@@ -151,6 +167,9 @@ fn train(
                 ))?;
             }
         }
+        if let Some(in_fp8) = in_fp8 {
+            in_fp8.end()?;
+        }
     }
     let weights = layers.iter().flat_map(|(_, held, _)| &held.weights);
     let mut bits = Vec::new();
@@ -163,7 +182,11 @@ fn train(
 type Trained = (Vec<f64>, Vec<Vec<u16>>);
 
 fn trained(world: u32, flags: ModuleFlags, steps: usize) -> Trained {
-    let found = each(world, |rank| train(rank, flags, steps));
+    trained_in(world, (flags, None), steps)
+}
+
+fn trained_in(world: u32, of: (ModuleFlags, Option<Recipe>), steps: usize) -> Trained {
+    let found = each(world, |rank| train(rank, of, steps));
     let found = found.unwrap_or_else(|error| panic!("{world} ranks: {error}"));
     let sum = |step: usize| found.iter().map(|(losses, _)| losses[step]).sum();
     let losses = (0..steps).map(sum).collect();
@@ -190,6 +213,31 @@ fn two_layers_learn_the_same_with_and_without_overlap_and_as_one_rank() {
             let near = (on - alone).abs() <= 0.02 * alone;
             assert!(near, "step {step} of {world} ranks: {on}, not {alone}");
         }
+    }
+}
+
+/// TransformerEngine's bound for layers of FP8.
+const OF_FP8: f64 = 0.125;
+
+#[test]
+fn two_layers_learn_in_fp8_the_same_with_and_without_overlap_and_nearly_as_in_bf16() {
+    let wide = std::env::var_os("WIDE").is_some();
+    let steps = if wide { 200 } else { 8 };
+    let (alone, _) = trained(1, OFF, steps);
+    let delayed = DelayedScaling {
+        amax_history_len: 16,
+        ..DelayedScaling::default()
+    };
+    let recipes = [delayed.into(), Float8CurrentScaling::default().into()];
+    for recipe in recipes {
+        let [on, off] = [ON, OFF].map(|flags| trained_in(3, (flags, Some(recipe)), steps));
+        assert!(on == off, "{recipe}: {:?} and {:?}", on.0, off.0);
+        for (step, (on, alone)) in on.0.iter().zip(&alone).enumerate() {
+            println!("{recipe}, step {step}: {on}, {alone}");
+            let near = (on - alone).abs() <= OF_FP8 * alone;
+            assert!(near, "{recipe}, step {step}: {on}, not {alone}");
+        }
+        assert_ne!(on.0, alone, "{recipe}: it is FP8");
     }
 }
 

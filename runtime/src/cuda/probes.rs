@@ -17,7 +17,7 @@ const WHOLE_SM: u32 = 200 << 10;
 /// Threads of a CTA: one of them works.
 const THREADS: u32 = 32;
 
-/// Those kernels, loaded on a GPU.
+/// Kernels of the probes, loaded on a GPU.
 #[derive(Debug)]
 pub(crate) struct Probes {
     gpu: Arc<Gpu>,
@@ -27,7 +27,7 @@ pub(crate) struct Probes {
     whole: Function,
 }
 
-/// What CTAs read.
+/// Reads of CTAs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reads {
     pub from: Address,
@@ -43,7 +43,7 @@ pub(crate) struct Reads {
     pub alike: u32,
 }
 
-/// What CTAs copy.
+/// Copies of CTAs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moves {
     pub from: Address,
@@ -66,7 +66,7 @@ pub(crate) struct Signals {
     pub begins: bool,
     /// Signals of each side.
     pub rounds: u64,
-    /// Of these, at first, so many are not timed.
+    /// Number of the first ones that are not timed.
     pub warm: u64,
     /// A `u64` that becomes the nanoseconds.
     pub told: Address,

@@ -7,7 +7,7 @@ use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Tensors, Variant};
 use std::collections::BTreeMap;
 
 /// Schedules that compute the same result, the candidates for an op. All take the same tensors, by the same names.
@@ -177,6 +177,31 @@ impl Family {
     }
 }
 
+/// What is measured of a candidate whose stages have so many variants each: the first of all, then the others of each stage
+/// beside the first ones of the rest. A mixture says which of each stage.
+///
+/// ```
+/// use counterflow::family::mixtures;
+///
+/// assert_eq!(mixtures(&[2, 3]), [[0, 0], [1, 0], [0, 1], [0, 2]]);
+/// assert_eq!(mixtures(&[2, 0]), Vec::<Vec<usize>>::new()); // a stage without a variant
+/// ```
+pub fn mixtures(counts: &[usize]) -> Vec<Vec<usize>> {
+    if counts.contains(&0) {
+        return Vec::new();
+    }
+    let first = vec![0; counts.len()];
+    let others = counts.iter().enumerate().flat_map(|(stage, count)| {
+        let first = first.clone();
+        (1..*count).map(move |other| {
+            let mut mixture = first.clone();
+            mixture[stage] = other;
+            mixture
+        })
+    });
+    std::iter::once(first.clone()).chain(others).collect()
+}
+
 impl Candidate {
     /// The names of its schedules, joined by `+`.
     pub fn name(&self) -> String {
@@ -268,13 +293,12 @@ impl Stage {
             };
         }
         // Products of FP8 are of another type.
-        let dtype = asked
-            .dtype
+        let dtype = (asked.asked(&Tensors::OfFirstType).element)
             .filter(|dtype| !self.of_result || !dtype.is_fp8());
+        let plain = Variant::new(asked.world).arch(asked.arch);
         Variant {
-            dtype,
             choices,
-            ..Variant::new(asked.world).arch(asked.arch)
+            ..dtype.into_iter().fold(plain, Variant::dtype)
         }
     }
 

@@ -4,7 +4,7 @@
 mod candidates;
 mod choose;
 
-pub use candidates::{Candidate, Family, SCHEDULE, Source, Stage, sources};
+pub use candidates::{Candidate, Family, SCHEDULE, Source, Stage, mixtures, sources};
 pub(crate) use candidates::{Wired, fits};
 pub(crate) use choose::{Asked, Chosen};
 pub use choose::{Choice, Reason, choose};

@@ -96,7 +96,7 @@ impl ScaleUse {
 
     fn new(scaling: Scaling, of: Usage) -> ScaleUse {
         match scaling {
-            Scaling::Given(_) if of.is_output() => ScaleUse::Quantises,
+            Scaling::Given(_) if of.is_output() || of.is_scratch() => ScaleUse::Quantises,
             Scaling::Given(_) | Scaling::Computed(_) => {
                 ScaleUse::Dequantises(scaling.granularity())
             }
@@ -352,6 +352,9 @@ pub(super) fn called(kernel: &Kernel, tensor: TensorId) -> Cow<'_, str> {
     let buffer = &kernel.buffers[tensor.index()];
     let name = |of: TensorId| &kernel.buffers[of.index()].name;
     match (buffer.usage.scales_of(), buffer.usage.amax_of()) {
+        (Some(of), _) if kernel.buffers[of.index()].is_scratch() => {
+            format!("the number of {}", name(of)).into()
+        }
         (Some(of), _) => format!("the scale tensor of {}", name(of)).into(),
         (_, Some(of)) => format!("the amax of {}", name(of)).into(),
         (None, None) => buffer.name.as_str().into(),
@@ -363,8 +366,19 @@ fn is_named(buffer: &&Buffer) -> bool {
     !buffer.is_scratch() && buffer.usage.plane.is_none()
 }
 
+/// The number by which a hidden layer of that name is scaled: launches are given it under the layer's name.
+fn hidden(kernel: &Kernel, name: &str) -> Option<TensorId> {
+    let mut buffers = kernel.buffers.iter();
+    let layer = buffers.position(|buffer| buffer.is_scratch() && buffer.name == name)?;
+    let [scale, _] = Needs::planes(kernel, TensorId(layer as u16));
+    scale.filter(|scale| !kernel.buffers[scale.index()].is_scratch())
+}
+
 /// The tensor of that name.
 pub(super) fn find(kernel: &Kernel, name: &str) -> Result<TensorId, Error> {
+    if let Some(number) = hidden(kernel, name) {
+        return Ok(number);
+    }
     let found = same(kernel, name);
     let usage = found.map(|id| kernel.buffers[id.index()].usage);
     let of = usage.and_then(|usage| usage.plane).map(|plane| plane.of);
@@ -402,16 +416,25 @@ pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error
     let all = kernel.buffers.iter().enumerate();
     let absent = all.filter(|(at, buffer)| !buffer.is_scratch() && !given(*at));
     let (named, planes): (Vec<_>, Vec<_>) = absent.partition(|(_, buffer)| is_named(buffer));
-    if let [(at, _), ..] = planes[..]
+    if let [(at, plane), ..] = planes[..]
         && named.is_empty()
     {
+        let of = plane
+            .usage
+            .plane
+            .map(|plane| &kernel.buffers[plane.of.index()]);
         return Err(Error::Usage {
             what: format!(
                 "a launch of {} without {}",
                 kernel.name,
                 called(kernel, TensorId(at as u16))
             ),
-            legal: "give a `QuantTensor` with what the tensor needs".into(),
+            legal: match of {
+                Some(layer) if layer.is_scratch() => {
+                    format!("give one f32 as the tensor `{}`", layer.name)
+                }
+                _ => "give a `QuantTensor` with what the tensor needs".into(),
+            },
         });
     }
     if named.is_empty() {

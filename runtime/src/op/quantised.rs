@@ -213,6 +213,21 @@ impl<C, S> QuantTensor<C, S> {
         &self.codes
     }
 
+    /// The codes, for a kernel that writes them alone: a transposed copy has the one scale of its tensor.
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, op::{Granularity, QuantTensor}, prelude::e4m3};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # let (codes, scale) = (rank.zeros::<e4m3>([4, 16])?, rank.zeros::<f32>([1])?);
+    /// let mut x = QuantTensor::new(codes, scale, Granularity::PerTensor)?;
+    /// x.codes_mut().fill(0x38)?;
+    /// assert_eq!(x.codes().read()?, [e4m3::ONE; 64]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn codes_mut(&mut self) -> &mut C {
+        &mut self.codes
+    }
+
     /// The scales, as [`Granularity::scales`] has them; of [`QuantTensor::output`], its number.
     pub fn scales(&self) -> &S {
         &self.scales

@@ -1,7 +1,7 @@
 //! Links between GPUs: copies by CTAs and by copy engine, of all ranks at once, and signals.
 
 use super::bench::Bench;
-use super::products::Products;
+use super::products::{LEFT, Products};
 use crate::cuda::{CHUNK, Moves, Signals};
 use crate::driver::{Event, Local, copy, fill};
 use crate::error::Error;
@@ -15,8 +15,7 @@ const BYTES: u64 = 64 << 20;
 pub(super) const HEAP: u64 = 2 * BYTES;
 /// CTAs that move data: idle, and the most beside a product.
 const IDLE: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
-const LOADED: [u32; 4] = [2, 4, 8, CTAS];
-pub(super) const CTAS: u32 = 16;
+const LOADED: [u32; 4] = [2, 4, 8, LEFT];
 /// KiB of a copy engine's copies.
 const COPIES: [u64; 6] = [64, 256, 1024, 4096, 16384, 65536];
 /// Signals of each side, and those that are not timed.
@@ -26,7 +25,7 @@ const WARM: u64 = 200;
 const HEAT: f64 = 0.7;
 const SPAN: f64 = 0.8;
 
-/// Who moves what: to a peer, from a peer, added to a peer's.
+/// Ways to move bytes: to a peer, from a peer, added to a peer's.
 const WAYS: [&str; 3] = ["push", "pull", "add"];
 
 /// Both ends of what moves, on this rank and on the next.

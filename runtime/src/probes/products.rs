@@ -34,6 +34,9 @@ const ROUNDS: u32 = 2;
 /// Of the SMs, one in so many multiplies in the products of few SMs.
 const FEW: u32 = 4;
 
+/// SMs that products leave to CTAs that move data beside them.
+pub(super) const LEFT: u32 = 16;
+
 /// A pause after which a GPU is cool.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Seconds of launches that are timed, cool and hot, and that heat.
@@ -184,7 +187,7 @@ impl Products {
                 .into_iter()
                 .map(|kind| made(LARGE, kind, 0))
                 .collect::<Result<_, _>>()?,
-            beside: made(LARGE, TILES[0], super::links::CTAS)?,
+            beside: made(LARGE, TILES[0], LEFT)?,
             rounds: rounds.collect::<Result<_, _>>()?,
             of_large: Operands::new(rank, LARGE)?,
             of_depth: DEPTHS

@@ -6,6 +6,7 @@
 mod choices;
 mod choose;
 mod rank;
+mod shortlist;
 mod table;
 
 pub(crate) use choices::moves;
@@ -13,4 +14,5 @@ pub use choices::{choices, combinations};
 pub(crate) use choose::select_of;
 pub use choose::{Choice, select};
 pub use rank::{Ranked, Ranking, alike, predicted, reordered, worth_asking};
+pub use shortlist::{Shortlist, shortlist, winner};
 pub use table::{Key, Tuned, Winner};

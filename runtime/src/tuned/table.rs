@@ -7,7 +7,7 @@ use crate::jit::Cache;
 use crate::trust;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{Program, Setting};
-use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::variant::{Scales, Tensors, Variant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -162,13 +162,14 @@ impl Key {
             // Without communication the number of ranks does not matter.
             world: if moves(program) { variant.world } else { 1 },
             dtype: dtype.into(),
-            second: variant.second.map(|second| second.name().into()),
+            second: (variant.asked(&Tensors::SecondOperands).element)
+                .map(|second| second.name().into()),
             output: output.filter(|output| *output != dtype).map(Into::into),
-            scales: variant.scales.map(|scales| scales.name().into()),
+            scales: variant.operand_scales().map(|scales| scales.name().into()),
             promote: variant.promotes(),
-            output_scales: variant.output_scales.is_some(),
-            partial: variant.partial_sums.is_some(),
-            amax: variant.amax,
+            output_scales: variant.output_rule().is_some(),
+            partial: variant.partial_rule().is_some(),
+            amax: variant.asked(&Tensors::Outputs).amax,
             layout: variant.layout.name().into(),
         }
     }

@@ -1,7 +1,7 @@
 //! Variants of a schedule that are worth a measurement.
 
 use crate::error::Error;
-use crate::tuned::{Ranked, Ranking, alike, combinations, moves};
+use crate::tuned::{combinations, moves, shortlist};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
@@ -10,12 +10,6 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
-
-/// Multiple of its favourite's time beyond which the model's candidates are not measured. The model was wrong by up
-/// to 1.5 on cards that it was not fitted to.
-const SLOWEST: f64 = 1.6;
-/// So many of the model's favourites are looked at.
-const LOOKED_AT: usize = 256;
 
 /// A variant of a schedule.
 #[derive(Clone, Debug)]
@@ -26,8 +20,7 @@ pub(crate) struct Contender {
     pub seconds: f64,
 }
 
-/// Up to `most` variants of a schedule, the model's favourite first: the best of each kind of tile, then the best of those that
-/// differ from them in anything but the order of tiles, then other orders. Choices that `base` settles stay. Rejected ones are
+/// The [shortlist] of a schedule's variants, the model's favourite first. Choices that `base` settles stay. Rejected ones are
 /// left out, so there may be none. So are those that need multicast: nothing measures them by itself.
 pub(crate) fn contenders(
     program: &Program,
@@ -52,46 +45,13 @@ pub(crate) fn contenders(
         Some((variant.choices, kernel))
     });
     let (choices, kernels): (Vec<_>, Vec<_>) = lowered.unzip();
-    let mut ranking = Ranking::new(&kernels, shape, machine);
-    let Some(first) = ranking.next() else {
-        return Vec::new();
-    };
-    let limit = SLOWEST * first.seconds;
-    let near = ranking.take_while(|ranked| ranked.seconds <= limit);
-    let ranked: Vec<Ranked> = std::iter::once(first).chain(near).take(LOOKED_AT).collect();
-    let of = |at: usize| (&*kernels[ranked[at].which], &ranked[at]);
-    let new_kind = |at: usize, taken: &[usize]| {
-        let own = kind(&choices[ranked[at].which]);
-        let mut known = taken.iter();
-        known.all(|other| kind(&choices[ranked[*other].which]) != own)
-    };
-    let unlike = |at: usize, taken: &[usize]| {
-        let mut known = taken.iter();
-        known.all(|other| !alike(of(*other), of(at)))
-    };
-    let mut taken: Vec<usize> = Vec::new();
-    let mut take = |wanted: &dyn Fn(usize, &[usize]) -> bool| {
-        for at in 0..ranked.len() {
-            if taken.len() < most && !taken.contains(&at) && wanted(at, &taken) {
-                taken.push(at);
-            }
-        }
-    };
-    take(&new_kind);
-    take(&unlike);
-    take(&|_, _| true);
-    taken.sort_unstable();
-    let taken = taken.into_iter().map(|at| Contender {
-        choices: choices[ranked[at].which].clone(),
-        seconds: ranked[at].seconds,
+    let kernels: Vec<_> = kernels.iter().collect();
+    let list = shortlist(&kernels, (shape, machine), most, &mut |_| Ok(()));
+    let taken = list.kernels.into_iter().map(|ranked| Contender {
+        choices: choices[ranked.which].clone(),
+        seconds: ranked.seconds,
     });
     taken.collect()
-}
-
-/// The choices of tiles, and of how warpgroups share them: what decides how much is read, and from where.
-fn kind(choices: &BTreeMap<String, Setting>) -> Vec<(&String, &Setting)> {
-    let of_kind = |name: &str| name.ends_with("tiles") || name.ends_with("ping_pong");
-    choices.iter().filter(|(name, _)| of_kind(name)).collect()
 }
 
 #[cfg(test)]
@@ -114,7 +74,12 @@ mod tests {
     #[test]
     fn kinds_of_tiles_come_before_orders_of_one() {
         let few = found(3);
-        let kinds: Vec<_> = few.iter().map(|one| kind(&one.choices)).collect();
+        let of_kind = |name: &str| name.ends_with("tiles") || name.ends_with("ping_pong");
+        let kind = |one: &Contender| -> Vec<Setting> {
+            let choices = one.choices.iter().filter(|(name, _)| of_kind(name));
+            choices.map(|(_, setting)| *setting).collect()
+        };
+        let kinds: Vec<_> = few.iter().map(kind).collect();
         assert_eq!(kinds.len(), 3);
         for (at, own) in kinds.iter().enumerate() {
             assert!(!kinds[..at].contains(own), "{kinds:?}");

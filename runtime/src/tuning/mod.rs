@@ -8,7 +8,7 @@ mod contenders;
 mod times;
 
 pub(crate) use contenders::{Contender, contenders};
-pub(crate) use times::{Times, fastest, read, slowest, text};
+pub(crate) use times::{Times, read, slowest, text};
 
 use crate::error::Error;
 use std::fmt;
@@ -78,8 +78,14 @@ impl Tuning {
         })
     }
 
-    /// The most candidates.
-    pub(crate) fn most(self) -> usize {
+    /// The most candidates, of an op's bucket and of a sweep's product.
+    ///
+    /// ```
+    /// use counterflow::tuning::Tuning;
+    ///
+    /// assert!(Tuning::Off.most() == 0 && Tuning::Quick.most() < Tuning::Full.most());
+    /// ```
+    pub fn most(self) -> usize {
         match self {
             Tuning::Off => 0,
             Tuning::Quick => 8,

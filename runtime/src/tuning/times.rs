@@ -4,9 +4,6 @@ use crate::error::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Share of the favourite's time that another candidate must beat: two runs differ by as much.
-const CLEARLY: f64 = 0.99;
-
 /// Times of one candidate's launches, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Times {
@@ -39,15 +36,6 @@ pub(crate) fn slowest(ranks: &[Vec<Times>]) -> Vec<Times> {
     slowest.collect()
 }
 
-/// Index of the candidate that wins. The first one is the model's favourite, and stays unless another is clearly
-/// faster.
-pub(crate) fn fastest(times: &[Times]) -> usize {
-    let each = times.iter().enumerate();
-    let best = each.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
-    let clearly = best.filter(|(_, best)| best.median < CLEARLY * times[0].median);
-    clearly.map_or(0, |(at, _)| at)
-}
-
 /// Message of a rank to the others.
 pub(crate) fn text(of: &impl Serialize) -> String {
     serde_json::to_string(of).unwrap_or_default()
@@ -77,14 +65,11 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rank_counts_and_the_favourite_stays_unless_another_is_clearly_faster() {
+    fn the_slowest_rank_counts() {
         let ranks = [[100.0, 80.0, 99.5], [90.0, 120.0, 99.5]];
         let ranks = ranks.map(|rank| rank.map(times).to_vec());
         let slowest = slowest(&ranks);
         assert_eq!(slowest, [100.0, 120.0, 99.5].map(times));
-        assert_eq!(fastest(&slowest), 0);
-        assert_eq!(fastest(&[100.0, 98.0, 97.0].map(times)), 2);
-        assert_eq!(fastest(&[times(5.0)]), 0);
     }
 
     #[test]

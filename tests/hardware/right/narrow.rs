@@ -119,7 +119,8 @@ pub(super) fn of_each_world<const N: usize>(
         worlds.map(move |(kind, world)| {
             let program = schedule();
             let variant = with(variant_of(&program, world, *kind), rule);
-            (Probes::default(), program, Variant { scales, ..variant })
+            let variant = scales.into_iter().fold(variant, Variant::scales);
+            (Probes::default(), program, variant)
         })
     })
 }
@@ -145,7 +146,7 @@ fn of_given_scales() -> impl Iterator<Item = (Probes, Program, Variant)> {
         worlds.flat_map(move |(kind, world)| {
             let program = schedule();
             let variant = variant_of(&program, world, *kind).output(output);
-            let variant = Variant { scales, ..variant };
+            let variant = scales.into_iter().fold(variant, Variant::scales);
             [variant.clone(), variant.amax(true)]
                 .map(|variant| (Probes::default(), program.clone(), variant))
         })

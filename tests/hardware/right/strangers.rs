@@ -3,6 +3,7 @@
 use super::{JITTER, JITTERED, Matrix, PLAIN, outsiders, slabs, square};
 use crate::case::{Fill, variant_of};
 use crate::strangers::{STRANGERS, Stranger, gated_at_the_end, gated_layers};
+use crate::wide::wide;
 use counterflow::jit::Probes;
 use counterflow::{Program, Variant};
 
@@ -258,8 +259,9 @@ fn kernels_of_strangers_have_warps() {
                 .any(|(it, _)| it().name == program.name)
     });
     let all: Vec<_> = gated.chain(outsiders).collect();
-    crate::parallel::in_parallel(all.len(), |kernel| {
-        let (_, program, variant) = &all[kernel];
+    let each = if wide() { 1 } else { 3 };
+    crate::parallel::in_parallel(all.len().div_ceil(each), |kernel| {
+        let (_, program, variant) = &all[kernel * each];
         crate::case::checked(program, variant);
     });
 }

@@ -10,8 +10,7 @@ use std::path::PathBuf;
 pub(crate) enum Many {
     /// Every legal one.
     All,
-    /// This many of the model's favourites for each shape, and the first of them in all tile orders: see
-    /// `bench::variants`.
+    /// This many for each shape: the model's favourite of each kind of tile, then others.
     Best(usize),
 }
 
@@ -40,13 +39,13 @@ pub(crate) struct Options {
     /// Also run each candidate alone, back to back, for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sustained: Option<f64>,
-    /// Variants to measure: all, or the N that the model ranks best, the first of them in all tile orders
+    /// Variants to measure: all, or N: the model's favourite of each kind of tile, then others and other tile orders
     #[arg(long, value_name = "all|N", value_parser = many)]
     pub variants: Option<Many>,
     /// Candidates of a family to measure, with the model's favourites of each (--variants, otherwise 2): all, or their names
     #[arg(long, value_name = "all|NAME", value_delimiter = ',')]
     pub candidates: Vec<String>,
-    /// Measure the model's favourites and record the winners, for later runs
+    /// Measure what an op would that may take its time (--variants 32), and record the winners, for later runs
     #[arg(long)]
     pub sweep: bool,
     /// File for the winners, instead of the user's cache

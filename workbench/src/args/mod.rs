@@ -269,17 +269,17 @@ pub(crate) fn parse(
         _ => args.set,
     };
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
-    variant.dtype = args.dtype;
-    variant.second = args.second;
-    variant.scales = args.scales;
-    variant.output = args.output;
+    variant = args.dtype.into_iter().fold(variant, Variant::dtype);
+    variant = args.second.into_iter().fold(variant, Variant::second);
+    variant = args.scales.into_iter().fold(variant, Variant::scales);
     if let Some(rule) = args.output_scales {
         let to = args.output.and_then(Fp8::of).unwrap_or(rule.to);
         variant = variant.output_scales(Rule { to, ..rule });
-        variant.output = args.output.or(variant.output);
     }
-    variant.partial_sums = (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
-    variant.amax = args.amax;
+    variant = args.output.into_iter().fold(variant, Variant::output);
+    let partial = (args.partial).map(|to| Rule::transformer_engine(to).powers_of_two());
+    variant = partial.into_iter().fold(variant, Variant::partial_sums);
+    variant = variant.amax(args.amax);
     variant.promote = args.promote;
     variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);

@@ -12,10 +12,8 @@ use counterflow_codegen::target;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
 use counterflow_runtime::tuned;
+use counterflow_runtime::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Favourites of the model that a sweep measures by default.
-const FAVOURITES: Many = Many::Best(6);
 
 /// The candidate kernels of one schedule.
 pub(super) struct Candidates<'a> {
@@ -38,7 +36,8 @@ impl<'a> Candidates<'a> {
     ) -> Result<Candidates<'a>, Error> {
         let many = match given.variants {
             Some(many) => Some(many),
-            None if given.sweep => Some(FAVOURITES),
+            // As many as an op measures that may take its time.
+            None if given.sweep => Some(Many::Best(Tuning::Full.most())),
             None if !given.open.is_empty() => Some(Many::All),
             None => return Ok(Candidates::chosen(program, base)),
         };

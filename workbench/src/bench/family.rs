@@ -156,21 +156,17 @@ impl<'a> FamilyCandidates<'a> {
             kernels.favourites(few, &staged(case, stage), setup, &machine)
         });
         let each: Vec<Vec<usize>> = each.collect::<Result<_, _>>()?;
-        let first: Vec<usize> = each.iter().map(|of| of[0]).collect();
-        let mut all = vec![first.clone()];
-        for (at, others) in each.iter().enumerate() {
-            all.extend(others[1..].iter().map(|other| {
-                let mut stages = first.clone();
-                stages[at] = *other;
-                stages
-            }));
-        }
+        let counts: Vec<usize> = each.iter().map(Vec::len).collect();
+        let all = family::mixtures(&counts).into_iter().map(|which| {
+            let chosen = each.iter().zip(which).map(|(of, which)| of[which]);
+            chosen.collect()
+        });
         let one = |stages| One {
             candidate,
             stages,
             asked: true,
         };
-        Ok(all.into_iter().map(one).collect())
+        Ok(all.map(one).collect())
     }
 
     /// The candidates of a product, by its index.

@@ -37,7 +37,7 @@ use crate::outcome::Outcome;
 use crate::render::Console;
 use crate::suite::{self, Case};
 use candidates::Candidates;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Asked, Tensors, Variant};
 use counterflow_runtime::Error;
 use ours::Ours;
 use serde_json::{Map, json};
@@ -91,8 +91,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     // The product on each rank alone, if the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
-        partial_sums: None,
-        ..base
+        ..base.encode(Tensors::PartialSums, Asked::default())
     };
     let alone = request.baseline.as_ref().filter(|_| side.is_some());
     let mut alone = alone.map(|program| Candidates::chosen(program, free));

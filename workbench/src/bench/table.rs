@@ -8,7 +8,7 @@ use super::variants::Choices;
 use crate::cuda::Difference;
 use crate::render;
 use crate::suite::Case;
-use counterflow_runtime::tuned::{Key, Winner};
+use counterflow_runtime::tuned::{self, Key, Winner};
 
 /// The baseline's name.
 pub(super) const CUBLAS: &str = "cuBLASLt";
@@ -200,8 +200,8 @@ impl Result {
             let alone = alone(row).zip(least_alone);
             alone.map_or(interleaved, |(own, least)| interleaved.max(own / least))
         };
-        let best = self.ours().map(miss).reduce(f64::min)?;
-        self.ours().find(|row| miss(row) <= 1.01 * best)
+        let misses: Vec<f64> = self.ours().map(miss).collect();
+        self.ours().nth(tuned::winner(&misses)?)
     }
 
     fn ratio(&self, row: &Row) -> f64 {

@@ -4,7 +4,7 @@
 
 use crate::cuda::{Pieces, Scaled};
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Tensors, Variant};
 
 /// The type of its results where ours are of that type, and it has none in FP8.
 pub(super) fn wide(result: Dtype, operands: Dtype) -> Dtype {
@@ -29,12 +29,12 @@ pub(super) fn lacks(dtype: Dtype, result: Dtype, variant: &Variant) -> String {
         return String::new();
     }
     let narrow = dtype.is_fp8();
-    let amax = match (variant.amax, narrow) {
+    let amax = match (variant.asked(&Tensors::Outputs).amax, narrow) {
         (true, true) => " with its amax",
         (true, false) => " without an amax",
         (false, _) => "",
     };
-    let scales = match (variant.output_scales, narrow) {
+    let scales = match (variant.output_rule(), narrow) {
         (Some(_), true) => " by one given scale",
         (Some(_), false) => " without scales",
         (None, _) => "",
@@ -47,7 +47,7 @@ pub(super) fn lacks(dtype: Dtype, result: Dtype, variant: &Variant) -> String {
 
 /// Words behind a name: what NCCL adds instead of a kernel's partial sums, where it adds results of that type.
 pub(super) fn adds(dtype: Dtype, variant: &Variant) -> String {
-    let sums = variant.partial_sums.map(|rule| rule.to.dtype());
+    let sums = variant.partial_rule().map(|rule| rule.to.dtype());
     let instead = |sums| format!(", adding {dtype} instead of {sums}");
     sums.map(instead).unwrap_or_default()
 }

@@ -14,12 +14,12 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, Usage};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Asked, Tensors, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_runtime::Error;
 use counterflow_runtime::gpus::Memory;
-use counterflow_runtime::tuned::{self, Ranked, Ranking};
+use counterflow_runtime::tuned::{self, Ranked};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -209,10 +209,8 @@ impl Built {
     }
 }
 
-/// The candidates for one product: all legal kernels, or the model's favourites in its order, and only the first of
-/// those that are [alike](tuned::alike). Several favourites are followed by the first one in every other tile order:
-/// the model knows little of what the caches hold, which with contiguous rows and a short K was worth 5 to 9 %. Also
-/// gives the first rejection, if any.
+/// The candidates for one product: all legal kernels, or the model's [shortlist](tuned::shortlist), as an op measures it. Also gives
+/// the first rejection, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,
@@ -240,66 +238,40 @@ pub(super) fn contenders(
         }
     }
     if let Many::Best(count) = many {
-        let kernels = fit.iter().map(|which| &all[*which].kernel);
-        let mut ranking = Ranking::new(kernels, &shape, machine);
-        let mut places: Vec<Ranked> = Vec::new();
-        while legal.len() < count
-            && let Some(ranked) = ranking.next()
-        {
-            let which = fit[ranked.which];
-            let of = |ranked: &Ranked| &*all[fit[ranked.which]].kernel;
-            if places
-                .iter()
-                .any(|other| tuned::alike((of(other), other), (of(&ranked), &ranked)))
-            {
-                continue;
-            }
-            let asked = all[which].asked(&ranked.plan.grid, machine);
-            match asked.and_then(|()| all[which].pipeline()) {
-                Ok(_) => {
-                    legal.push(which);
-                    places.push(ranked);
-                }
-                Err(error) => {
-                    refused.get_or_insert(error);
-                }
-            }
-        }
-        if count > 1
-            && let Some(first) = legal.first().copied()
-        {
-            let reordered = fit.iter().copied().filter(|which| {
-                !legal.contains(which)
-                    && tuned::reordered(&all[first].kernel, &all[*which].kernel)
-                    && all[*which].plan(case, machine).is_ok()
-            });
-            let reordered: Vec<usize> = reordered.collect();
-            legal.extend(reordered);
-        }
-        refused = refused.or(ranking.refused());
+        let kernels: Vec<_> = fit.iter().map(|which| &all[*which].kernel).collect();
+        let mut fits = |ranked: &Ranked| {
+            let built = &all[fit[ranked.which]];
+            built.asked(&ranked.plan.grid, machine)?;
+            built.pipeline().map(drop)
+        };
+        let list = tuned::shortlist(&kernels, (&shape, machine), count, &mut fits);
+        legal.extend(list.kernels.iter().map(|ranked| fit[ranked.which]));
+        refused = refused.or(list.refused);
     }
     (legal, refused)
 }
 
 /// The plain variant beside one with options whose cost is measured, if it has any, and what it is: results are FP8 in both.
 pub(super) fn plain(variant: &Variant) -> Option<(String, Variant)> {
+    let outputs = variant.asked(&Tensors::Outputs);
     let options = [
-        (variant.amax, "without --amax"),
+        (outputs.amax, "without --amax"),
         (
-            variant.output_scales.is_some(),
+            variant.output_rule().is_some(),
             "with a given scale instead of --output-scales",
         ),
-        (variant.partial_sums.is_some(), "without --partial"),
+        (variant.partial_rule().is_some(), "without --partial"),
     ];
     let unlike: Vec<&str> = (options.into_iter())
         .filter_map(|(asked, unlike)| asked.then_some(unlike))
         .collect();
-    let plain = Variant {
+    let given = Asked {
+        scale: None,
         amax: false,
-        output_scales: None,
-        partial_sums: None,
-        ..variant.clone()
+        ..outputs
     };
+    let plain = variant.clone().encode(Tensors::Outputs, given);
+    let plain = plain.encode(Tensors::PartialSums, Asked::default());
     (!unlike.is_empty()).then(|| (unlike.join(", "), plain))
 }
 
@@ -379,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_favourites_and_the_first_in_all_orders() {
+    fn the_shortlist_has_each_kind_of_tile_before_other_orders() {
         let (built, machine) = (built(), Machine::h200());
         let case = suite::single([512, 8192, 7168]);
         let (all, refused) = contenders(&built, &case, &machine, Many::All);
@@ -388,14 +360,14 @@ mod tests {
         let (one, _) = contenders(&built, &case, &machine, Many::Best(1));
         assert_eq!(one, [0]);
         let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
-        assert_eq!(two, [0, 1, 4], "small tiles are slower here");
+        assert_eq!(two, [0, 1], "another tile, not another order of the first");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
         let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
-        assert_eq!(
-            more,
-            [0, 1, 2, 4],
-            "but for the first, groups of 4 are alike those of 8"
+        assert!(
+            [0, 1, 4, 5].iter().all(|which| more.contains(which)),
+            "{more:?}"
         );
+        assert!(!more.contains(&3), "tiles of 256x256 do not fit");
         let (none, refused) = contenders(&built[3..4], &case, &machine, Many::Best(1));
         assert!(none.is_empty() && refused.is_some());
     }

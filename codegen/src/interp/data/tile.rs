@@ -12,7 +12,7 @@ use std::ops::Range;
 /// A tile of f32 registers.
 #[derive(Clone, Debug, Default)]
 pub(in crate::interp) struct Tile {
-    /// The first of its rows, among all of its item's tensors.
+    /// First row, counted in the tensors of its item.
     pub first: u32,
     pub rows: usize,
     pub columns: usize,
@@ -32,7 +32,7 @@ impl Tile {
         }
     }
 
-    /// Its row that is row `at` of a rectangle. Where it has others than that, the rectangle has some of its rows.
+    /// Index of the row of this tile that is row `at` of a rectangle, which has all of its rows or some.
     pub fn row(&self, of: Extent, at: usize) -> usize {
         let before = match self.rows == of.len() as usize {
             true => 0,

@@ -472,7 +472,7 @@ fn one(places: Vec<Rect>) -> Result<Rect, Why> {
     places.next().ok_or_else(|| "no slot is named".into())
 }
 
-/// What two ranges have in common: nothing, and within the second, where that is empty.
+/// Common part of two ranges: an empty range within the second one, if they share nothing.
 fn common(of: Range<u32>, held: Range<u32>) -> Range<u32> {
     let start = of.start.clamp(held.start, held.end);
     start..of.end.clamp(start, held.end)

@@ -4,7 +4,7 @@ use super::terms::{NOTHING, SumId, Sums, Term};
 use crate::interp::meaning::walk::{Act, Rect};
 use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
 use crate::interp::sizes::Sizes;
-use crate::program::{AtStart, Program, Side, StoreMode};
+use crate::program::{AtStart, Program, Side, StoreMode, Usage};
 use crate::value::{AccId, Value};
 use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::HashMap;
@@ -39,10 +39,15 @@ impl<'a> Held<'a> {
         for rank in 0..sizes.world {
             for (tensor, of) in program.tensors.iter().enumerate() {
                 let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
-                let of_operand = (of.usage.given_scale_of())
-                    .is_some_and(|of| program.tensors[of.index()].usage.is_input());
+                let scaled = of.usage.given_scale_of();
+                let scaled = scaled.map(|of| program.tensors[of.index()].usage);
                 let before = match of.usage.at_start() {
-                    AtStart::Whole | AtStart::Shard if of_operand => sums.one(Term::Scale),
+                    AtStart::Whole | AtStart::Shard if scaled.is_some_and(Usage::is_input) => {
+                        sums.one(Term::Scale)
+                    }
+                    AtStart::Whole if scaled.is_some_and(Usage::is_scratch) => {
+                        sums.one(Term::Divisor)
+                    }
                     AtStart::Whole if of.usage.amax_of().is_none() => {
                         sums.one(Term::Input { rank, tensor })
                     }

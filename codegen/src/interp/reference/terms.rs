@@ -18,6 +18,8 @@ pub(super) enum Term {
     Input { rank: u32, tensor: usize },
     /// An operand's scale: a product stands for what its operands are with theirs.
     Scale,
+    /// The number of a hidden layer: a product that is divided by it stands for what the layer's values are.
+    Divisor,
     /// A constant, by its bits.
     Constant(u32),
     /// An index into the functions of [`Sums`].
@@ -122,7 +124,12 @@ impl Sums {
                 let of = vec![self.of_value(a, acc)];
                 self.apply(Value::Unary(*function, argument(0)), of)
             }
-            Value::Binary(Binary::Mul, a, b) if self.is_scale(b, acc) => self.of_value(a, acc),
+            Value::Binary(Binary::Mul, a, b) if self.is(Term::Scale, b, acc) => {
+                self.of_value(a, acc)
+            }
+            Value::Binary(Binary::Div, a, b) if self.is(Term::Divisor, b, acc) => {
+                self.of_value(a, acc)
+            }
             Value::Binary(
                 function @ (Binary::Mul | Binary::Div | Binary::Min | Binary::Max),
                 a,
@@ -147,8 +154,9 @@ impl Sums {
         }
     }
 
-    fn is_scale(&mut self, value: &Value, acc: &impl Fn(AccId) -> SumId) -> bool {
-        matches!(value, Value::Acc(id) if acc(*id) == self.one(Term::Scale))
+    /// Whether a value is that term as it was loaded.
+    fn is(&mut self, term: Term, value: &Value, acc: &impl Fn(AccId) -> SumId) -> bool {
+        matches!(value, Value::Acc(id) if acc(*id) == self.one(term))
     }
 
     fn apply(&mut self, value: Value, of: Vec<SumId>) -> SumId {

@@ -14,7 +14,7 @@ use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::product::product;
 use crate::interp::sizes::Sizes;
-use crate::program::{AtEnd, Program, Side, TensorId};
+use crate::program::{AtEnd, Program, Side, TensorId, Usage};
 use crate::shape::Extent;
 use crate::value::AccId;
 use crate::variant::BLOCK;
@@ -161,7 +161,9 @@ impl<'a> Wholes<'a> {
                 Term::Elsewhere => {
                     return Err("it holds values of other rows or columns".into());
                 }
-                Term::Scale => return Err("it holds a scale without a product".into()),
+                Term::Scale | Term::Divisor => {
+                    return Err("it holds a scale without a product".into());
+                }
                 Term::Constant(bits) => {
                     add(
                         times,
@@ -237,19 +239,24 @@ impl<'a> Wholes<'a> {
             .to_owned()
     }
 
-    /// A rank's product, of what its operands are with their scales.
+    /// A rank's product, of what its operands are with their scales. Codes of a hidden layer are its values times its number.
     fn multiplied(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let mut product = self.unscaled(rank, (a, b));
+        let tensors = &self.held.program.tensors;
         for operand in [a, b] {
+            let hidden = |usage: Usage| {
+                let of = usage.given_scale_of().map(TensorId::index);
+                of == Some(operand) && tensors[operand].usage.is_scratch()
+            };
+            if let Some(number) = tensors.iter().position(|tensor| hidden(tensor.usage)) {
+                product /= &self.inputs.seen(rank, number);
+            }
             let scale = scale_of(self.held.program, TensorId(operand as u16));
-            let blocks = |scale: TensorId| self.held.program.tensors[scale.index()].usage.blocks();
+            let blocks = |scale: TensorId| tensors[scale.index()].usage.blocks();
             if let Some(scale) = scale.filter(|scale| blocks(*scale).is_none()) {
                 let all = self.inputs.seen(rank, scale.index());
-                let by_columns = self.held.program.tensors[scale.index()]
-                    .usage
-                    .read_along(Side::Rows)
-                    == Some(Side::Columns);
-                product *= &match by_columns {
+                let along = tensors[scale.index()].usage.read_along(Side::Rows);
+                product *= &match along == Some(Side::Columns) {
                     true => all.reversed_axes(),
                     false => all,
                 };

@@ -282,6 +282,11 @@ impl<'a> Flattener<'a> {
                 self.cursors[usize::from(ring.0)].previous = self.cursors[usize::from(ring.0)].slot;
                 self.advance(*ring);
             }
+            Node::Ahead { ring, body } => {
+                let before = self.cursors[usize::from(ring.0)];
+                self.list(body);
+                self.cursors[usize::from(ring.0)] = before;
+            }
             Node::Skip { ring, by } => {
                 for _ in 0..self.value(by) {
                     self.advance(*ring);

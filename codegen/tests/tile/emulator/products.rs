@@ -5,7 +5,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Expected, ExpectedTensor, Input};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Tensors, Variant};
 
 /// Fills an input.
 type Fill = Box<dyn FnMut(Input<'_>, &mut [f32])>;
@@ -22,7 +22,10 @@ fn product(
     let keep = |input: Input<'_>, values: &mut [f32]| {
         let name = input.name;
         fill(input, values);
-        let dtype = variant.dtype.unwrap_or(Dtype::Bf16);
+        let dtype = variant
+            .asked(&Tensors::OfFirstType)
+            .element
+            .unwrap_or(Dtype::Bf16);
         let rounded = values.iter().map(|value| dtype.round(*value)).collect();
         *(if name == "x" { &mut x } else { &mut w }) = rounded;
     };

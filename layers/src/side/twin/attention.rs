@@ -25,9 +25,9 @@ pub struct AttentionShape {
     pub groups: usize,
     /// Numbers of a head: 256 at most.
     pub depth: usize,
-    /// Whether a query sees no later key.
+    /// True if a query sees no later key.
     pub causal: bool,
-    /// What products of queries and keys are multiplied by.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
 }
 
@@ -63,7 +63,7 @@ impl AttentionShape {
         self.row(position, item) + (self.heads + self.groups + group) * self.depth
     }
 
-    /// Where each head of queries of each row has its numbers in the output.
+    /// Offset of the numbers of a head of queries of a row in the output.
     fn output(&self, position: usize, item: usize, head: usize) -> usize {
         (position * self.batch + item) * self.heads + head
     }
@@ -87,7 +87,7 @@ impl AttentionShape {
         }
     }
 
-    /// What a probability is multiplied by.
+    /// Factor of a probability.
     fn kept(&self, mask: Option<&Mask>, [item, head, query, key]: [usize; 4]) -> f32 {
         let Some(mask) = mask else { return 1.0 };
         let at = ((item * self.heads + head) * self.positions + query) * self.positions + key;

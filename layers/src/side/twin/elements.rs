@@ -8,7 +8,7 @@ use super::numbers::{logistic, narrow, wide};
 use super::random::Mask;
 use counterflow::prelude::bf16;
 
-/// What stands between the two products of an MLP.
+/// Activation between the two products of an MLP.
 ///
 /// ```
 /// use counterflow::prelude::bf16;

@@ -25,8 +25,8 @@ pub fn cross_entropy(x: &[bf16], target: u32, scale: f32, dx: &mut [bf16]) -> f3
     cross_entropy_of_parts(x, target, (0, x.len()), &[part], scale, dx)
 }
 
-/// What a rank that has some of a row's classes tells the others: its largest logit; the sum of e to the power of each less that; the
-/// logit of `target`, if `has` it; and 0.
+/// Message of a rank that has some of a row's classes to the others: its largest logit; the sum of e to the power of
+/// each less that; the logit of `target`, if `has` it; and 0.
 ///
 /// ```
 /// use counterflow::prelude::bf16;

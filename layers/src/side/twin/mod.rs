@@ -1,6 +1,7 @@
 //! The kernels' twin: plain Rust with the same bits, which emulated ranks run and tests compare with.
 
 mod attention;
+mod codes;
 mod elements;
 mod embedding;
 mod loss;
@@ -9,6 +10,7 @@ mod numbers;
 mod random;
 
 pub use attention::{AttentionShape, attention, attention_backward};
+pub use codes::{largest_of_ranks, transposed};
 pub use elements::{Activation, dropout, dropout_add, rope};
 pub use embedding::{embedding, embedding_backward};
 pub use loss::{IGNORED, cross_entropy, cross_entropy_of_parts, cross_entropy_part};

@@ -3,7 +3,7 @@
 use super::numbers::{narrow, sum};
 use counterflow::prelude::bf16;
 
-/// How rows are normalised.
+/// Normalisation of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Normalization {
     /// `(x - mean) / √(variance + ε) · γ + β`
@@ -32,11 +32,11 @@ pub struct Norm {
     pub kind: Normalization,
     /// ε, which keeps rows of zeros finite.
     pub eps: f32,
-    /// Whether γ is stored as its distance from 1.
+    /// True if γ is stored as its distance from 1.
     pub zero_centered_gamma: bool,
 }
 
-/// What a forward pass of a row leaves for the backward pass.
+/// Numbers that a forward pass of a row leaves for the backward pass.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Statistics {
     /// The mean; 0 for RMSNorm.
@@ -48,7 +48,7 @@ pub struct Statistics {
 /// γ and β. RMSNorm has no β.
 pub type Affine<'a> = (&'a [bf16], Option<&'a [bf16]>);
 
-/// Where the gradients of γ and β are added.
+/// Gradients of γ and β that are added to.
 pub type AffineGradients<'a> = (&'a mut [f32], Option<&'a mut [f32]>);
 
 /// Rows whose terms of a gradient are added up before they are added to it.

@@ -30,8 +30,8 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Which elements dropout keeps: a pure function of seed, offset and the element's number, so that it is drawn again where it is
-/// needed, and the same however ranks divide the elements.
+/// Mask of the elements that dropout keeps: a pure function of seed, offset and the element's number, so that it is
+/// drawn again where it is needed, and the same however ranks divide the elements.
 ///
 /// Element `i` has number `i % 4` of the counter `(offset, i / 4)`, as a generator of PyTorch's with that seed and offset draws it in
 /// its subsequence `i / 4`.
@@ -64,7 +64,7 @@ impl Mask {
         }
     }
 
-    /// Whether an element is kept.
+    /// True if an element is kept.
     pub fn keeps(&self, element: u64) -> bool {
         let words = |of: u64| [of as u32, (of >> 32) as u32];
         let ([low, high], [group, above]) = (words(self.offset), words(element / 4));
@@ -72,7 +72,7 @@ impl Mask {
         drawn[(element % 4) as usize] < self.below
     }
 
-    /// What elements that are kept are multiplied by.
+    /// Factor of elements that are kept.
     pub fn scale(&self) -> f32 {
         self.scale
     }

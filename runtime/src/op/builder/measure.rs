@@ -4,13 +4,13 @@ use super::super::typed::Launcher;
 use super::OpBuilder;
 use super::proofs::{Bucket, Proven, needs};
 use crate::error::Error;
-use crate::family::Family;
+use crate::family::{self, Family};
 use crate::held::HeapUse;
 use crate::machines;
 use crate::op::workspace::{TuningMemory, Workspace};
 use crate::proof::Bits;
-use crate::tuned::{Key, Tuned, Winner};
-use crate::tuning::{Contender, Times, Tuning, contenders, fastest, read, text};
+use crate::tuned::{self, Key, Tuned, Winner};
+use crate::tuning::{Contender, Times, Tuning, contenders, read, text};
 use counterflow_codegen::bits::BitsClass;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
@@ -332,19 +332,16 @@ impl<S: Launcher> OpBuilder<'_, S> {
             if each.iter().any(Vec::is_empty) {
                 continue;
             }
-            let row = |changed: Option<(usize, usize)>| {
-                let chosen = each.iter().enumerate().map(|(stage, of)| match changed {
-                    Some((at, other)) if at == stage => &of[other],
-                    Some(_) | None => &of[0],
-                });
+            let counts: Vec<usize> = each.iter().map(Vec::len).collect();
+            let all = family::mixtures(&counts).into_iter().map(|which| {
+                let chosen = each.iter().zip(which).map(|(of, which)| &of[which]);
                 let seconds = chosen.clone().map(|one| one.seconds).sum::<f64>();
                 let choices: Vec<_> = chosen.map(|one| one.choices.clone()).collect();
                 (candidate.named_choices(&choices), seconds)
-            };
-            firsts.push(row(None));
-            for (stage, of) in each.iter().enumerate() {
-                rows.extend((1..of.len()).map(|other| row(Some((stage, other)))));
-            }
+            });
+            let mut all = all.collect::<Vec<Row>>().into_iter();
+            firsts.extend(all.next());
+            rows.extend(all);
         }
         let faster = |a: &Row, b: &Row| a.1.total_cmp(&b.1);
         firsts.sort_by(faster);
@@ -362,6 +359,6 @@ fn named((name, setting): (String, Setting)) -> (String, String) {
 
 /// The place and the times of the winner. The first is the model's favourite of those that were measured.
 fn best(times: &[(usize, Times)]) -> (usize, Times) {
-    let each: Vec<Times> = times.iter().map(|(_, time)| *time).collect();
-    times[fastest(&each)]
+    let each: Vec<f64> = times.iter().map(|(_, time)| time.median).collect();
+    times[tuned::winner(&each).unwrap_or_default()]
 }

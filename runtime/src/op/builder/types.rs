@@ -10,7 +10,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// The element type, in place of the first parameter's wherever that occurs. FP8 replaces it only in what products
     /// multiply, and in what is copied from or to that.
     pub fn dtype(mut self, dtype: Dtype) -> Self {
-        self.variant.dtype = Some(dtype);
+        self.variant = self.variant.dtype(dtype);
         self
     }
 
@@ -31,7 +31,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn second(mut self, dtype: Dtype) -> Self {
-        self.variant.second = Some(dtype);
+        self.variant = self.variant.second(dtype);
         self
     }
 
@@ -111,7 +111,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn scales(mut self, scales: Scales) -> Self {
-        self.variant.scales = Some(scales);
+        self.variant = self.variant.scales(scales);
         self
     }
 
@@ -137,7 +137,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn output(mut self, dtype: Dtype) -> Self {
-        self.variant.output = Some(dtype);
+        self.variant = self.variant.output(dtype);
         self
     }
 
@@ -219,6 +219,40 @@ impl<S: Launcher> OpBuilder<'_, S> {
         self
     }
 
+    /// Makes a hidden layer FP8: scratch of that name which products multiply, such as `mlp`'s `hidden`. Launches are given one f32 in
+    /// the GPU's memory, of any alignment, under the layer's name, and read it when they run. What is stored in the layer is multiplied
+    /// by it, then rounded, and saturates; products of the layer are divided by it. What they multiply the layer by is FP8, too, with one
+    /// scale or with scales of rows.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, Dtype, QuantTensor, Scales, prelude::{bf16, e4m3}, schedules::MlpOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(4 << 20)?;
+    /// let op = rank.op_of::<MlpOp>().dtype(Dtype::E4M3).scales(Scales::Whole).hidden("hidden", Dtype::E4M3);
+    /// let op = op.first_options().up_to(64, 128, 64).build()?;
+    /// let x = QuantTensor::allocate::<e4m3>(rank, "x", &op.needs("x")?)?;
+    /// let [up, down] = ["up", "down"].map(|name| QuantTensor::zeros::<e4m3>(rank, &op.needs(name)?));
+    /// let (up, down) = (up?, down?);
+    /// x.codes().write(&[e4m3::ONE; 64 * 64])?;
+    /// up.codes().write(&[e4m3::ONE; 128 * 64])?;
+    /// down.codes().write(&[e4m3::ONE; 64 * 128])?;
+    /// [x.scales().write(&[1.0])?, up.scales().write(&[0.5])?, down.scales().write(&[1.0])?];
+    /// let number = rank.zeros::<f32>([1])?;
+    /// let mut y = rank.allocate::<bf16>("y", [64, 64])?;
+    /// for (by, hidden) in [(8.0, 32.0), (16.0, 28.0)] {
+    ///     number.write(&[by])?;
+    ///     let launch = op.on(rank).x(&x).up(&up).down(&down).y(&mut y);
+    ///     launch.tensor("hidden", &number).launch()?.wait()?;
+    ///     assert_eq!(y.read()?[0], bf16::from_f32(128.0 * hidden)); // 32, or as much of it as 448 is of 16
+    /// }
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    pub fn hidden(mut self, layer: &str, dtype: Dtype) -> Self {
+        self.variant = self.variant.hidden(layer, dtype);
+        self
+    }
+
     /// Gives each output that has a scale ([`OpBuilder::output`]) its amax: one f32 in the GPU's memory,
     /// [`QuantTensor::with_amax`](crate::QuantTensor::with_amax). A launch makes it as large as the largest absolute value of what it computes for the output, before the scale.
     /// What it held before counts, unless its sign bit is set: then it is less than any absolute value, even if it is NaN. Where
@@ -243,7 +277,7 @@ impl<S: Launcher> OpBuilder<'_, S> {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn amax(mut self) -> Self {
-        self.variant.amax = true;
+        self.variant = self.variant.amax(true);
         self
     }
 

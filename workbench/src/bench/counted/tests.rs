@@ -13,7 +13,7 @@ use counterflow_codegen::builder::{ScheduleBuilder, me, others, ranks, tune, wor
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::rule::{Fp8, Rule};
-use counterflow_codegen::variant::{Scales, Variant};
+use counterflow_codegen::variant::{Asked, Scales, Tensors, Variant};
 use counterflow_runtime::Owner;
 use counterflow_runtime::family::{Family, Stage, sources};
 
@@ -173,10 +173,9 @@ fn what_is_reserved_is_taken_product_after_product() {
         (library::gemm_rs, Variant::new(WORLD).partial_sums(theirs)),
     ];
     for (schedule, variant) in all {
-        let free = Variant {
-            partial_sums: None,
-            ..variant.clone()
-        };
+        let free = variant
+            .clone()
+            .encode(Tensors::PartialSums, Asked::default());
         let plain = (free != variant).then(|| built(schedule, &free));
         let alone = built(library::gemm, &free);
         two_products(&built(schedule, &variant), plain.as_ref(), &alone, None);

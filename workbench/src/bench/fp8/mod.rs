@@ -27,7 +27,7 @@ impl Task<'_> {
     /// The kind that our kernels have.
     fn own_kind(&self) -> Scaled {
         let variant = &self.ours[0].built.kernel.variant;
-        let pieces = match variant.scales {
+        let pieces = match variant.operand_scales() {
             None => [Pieces::Nothing; 2],
             Some(Scales::Whole) => [Pieces::Whole; 2],
             Some(Scales::Rows) => [Pieces::Rows; 2],

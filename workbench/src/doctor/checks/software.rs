@@ -124,7 +124,7 @@ pub(super) fn choices(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// What the model takes for these GPUs, and where its numbers come from.
+/// Numbers that the model takes for these GPUs, and their origin.
 pub(super) fn profile(facts: &Facts) -> Vec<Finding> {
     const MEASURE: &str = "`profile` measures these GPUs in some seconds, and keeps the numbers";
     of_gpus(facts, |gpu| {

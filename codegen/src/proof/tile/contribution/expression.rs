@@ -2,7 +2,8 @@
 
 use super::{NOTHING, Of, State, SumId, Sums, Term, TermId};
 use crate::dtype::Dtype;
-use crate::kernel::ValueId;
+use crate::kernel::{Kernel, ValueId};
+use crate::program::TensorId;
 use crate::undo::{Fix, undone};
 use crate::value::{AccId, Binary, Value};
 
@@ -99,7 +100,12 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
             }
             Value::Unary(_, a) => self.apply([&**a]),
             // A product stands for what its operands are with their scales.
-            Value::Binary(Binary::Mul, a, b) if self.is_scale(b) => self.of(a),
+            Value::Binary(Binary::Mul, a, b) if self.loads(b, Kernel::scales_an_operand) => {
+                self.of(a)
+            }
+            Value::Binary(Binary::Div, a, b) if self.loads(b, Kernel::scales_a_hidden_layer) => {
+                self.of(a)
+            }
             Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
                 self.apply([&**a, &**b])
             }
@@ -108,8 +114,8 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         }
     }
 
-    /// True if it is an operand's scale as it was loaded.
-    fn is_scale(&self, value: &Value) -> bool {
+    /// True if it is such a scale as it was loaded.
+    fn loads(&self, value: &Value, scale: fn(&Kernel, TensorId) -> bool) -> bool {
         let Value::Acc(acc) = value else {
             return false;
         };
@@ -117,7 +123,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
             return false;
         };
         matches!(self.sums.term(id), Term::Input { tensor, .. }
-            if self.sums.kernel.scales_an_operand(tensor))
+            if scale(self.sums.kernel, tensor))
     }
 
     /// A sum without those products of this rank that another rank has too.

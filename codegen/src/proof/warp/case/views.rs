@@ -22,7 +22,7 @@ impl Case<'_> {
         }
     }
 
-    /// Which slot of its tensor a box is in.
+    /// Slot of the tensor that a box is in.
     pub fn slot(&self, at: &Box4) -> u32 {
         match at.view {
             View::SharedSlots | View::SharedRows => at.chunk,
@@ -145,7 +145,7 @@ impl Case<'_> {
     }
 }
 
-/// What a plane of a tensor's map has.
+/// Sizes of a plane of a tensor's map.
 pub(in crate::proof::warp) struct Plane {
     pub rows: u32,
     pub columns: u32,

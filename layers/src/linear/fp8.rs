@@ -1,0 +1,365 @@
+//! The codes of a layer's tensors.
+
+use super::operand::{Gradient, Lending, Operand};
+use super::source::Source;
+use super::{Linear, Saved};
+use crate::fp8::{Cast, Coded, Recipe, Role};
+use crate::scratch::Lent;
+use crate::step::CODES;
+use crate::userbuffers::Userbuffers;
+use counterflow::op::Granularity;
+use counterflow::prelude::{bf16, e4m3};
+use counterflow::rule::Fp8 as Fp8Type;
+use counterflow::{Error, Tensor, UserBuffer};
+use std::sync::{Mutex, PoisonError};
+
+/// How a layer's tensors become codes, and those of its weight.
+#[derive(Debug)]
+pub(super) struct Fp8 {
+    in_blocks: bool,
+    input: Cast,
+    weight: Cast,
+    gradient: Cast,
+    held: Mutex<Weight>,
+}
+
+/// The codes of a weight, which microbatches share.
+#[derive(Debug)]
+struct Weight {
+    rows: Coded,
+    /// The transposed copy.
+    turned: Coded,
+    /// True if there are any yet.
+    is_there: bool,
+}
+
+/// What the forward pass keeps of its input.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// This rank's rows, to be gathered again.
+    Chunk { codes: Lent<e4m3>, scale: Lent<f32> },
+    /// All that the weight's gradient needs, with tokens along its rows.
+    Turned { codes: Lent<e4m3>, scale: Lent<f32> },
+}
+
+const ONE: Granularity = Granularity::PerTensor;
+
+impl Fp8 {
+    pub fn new(
+        userbuffers: &Userbuffers,
+        recipe: &Recipe,
+        [out, columns]: [usize; 2],
+    ) -> Result<Fp8, Error> {
+        let (rank, shared) = (userbuffers.rank(), userbuffers.fp8()?);
+        let cast = |role| Cast::new(shared, recipe, role);
+        let weight = cast(Role::Weight)?;
+        let granularity = recipe.quantiser(Role::Weight).granularity();
+        let coded = |shape: [usize; 2], scales: &Tensor<f32>| {
+            Coded::own(weight.to(), &rank.zeros(shape)?, scales, granularity)
+        };
+        let scales = rank.zeros(granularity.scales([out, columns]))?;
+        let of_turned = match granularity == ONE {
+            true => scales.clone(),
+            false => rank.zeros(granularity.scales([columns, out]))?,
+        };
+        Ok(Fp8 {
+            in_blocks: recipe.is_of_blocks(),
+            held: Mutex::new(Weight {
+                rows: coded([out, columns], &scales)?,
+                turned: coded([columns, out], &of_turned)?,
+                is_there: false,
+            }),
+            input: cast(Role::Input)?,
+            gradient: cast(Role::Gradient)?,
+            weight,
+        })
+    }
+
+    pub fn is_in_blocks(&self) -> bool {
+        self.in_blocks
+    }
+
+    pub fn input(&self) -> &Cast {
+        &self.input
+    }
+
+    pub fn gradient(&self) -> &Cast {
+        &self.gradient
+    }
+
+    pub fn weight_on_its_side(&self) -> Result<Operand, Error> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Operand::coded(held.turned.clone(), Lending::default()))
+    }
+}
+
+impl Linear {
+    /// The weight's codes: made now, or kept from the first microbatch.
+    pub(super) fn codes_of_weight(
+        &self,
+        fp8: &Fp8,
+        weight: &Tensor<bf16>,
+    ) -> Result<Operand, Error> {
+        let shared = self.userbuffers.fp8()?;
+        let first = shared.is_first_microbatch()?;
+        let mut held = fp8.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = &mut *held;
+        if first != Some(false) || !held.is_there {
+            let to = (&mut held.rows, Some(&mut held.turned));
+            fp8.weight.launch(self.rank(), shared, weight, to, false)?;
+            held.is_there = true;
+        }
+        Ok(Operand::coded(held.rows.clone(), Lending::default()))
+    }
+
+    fn lend_codes(&self, shape: [usize; 2], most: usize) -> Result<Lent<e4m3>, Error> {
+        self.userbuffers.lend_codes(shape, most)
+    }
+
+    fn lend_scale(&self) -> Result<Lent<f32>, Error> {
+        self.userbuffers.lend_f32([1, 1], 1)
+    }
+
+    /// Memory for codes of so many columns with tokens along their rows.
+    fn lend_turned(&self, rows: usize, columns: usize) -> Result<Lent<e4m3>, Error> {
+        let [most, _] = self.userbuffers.shape();
+        let [rows, most] = [rows, most].map(|rows| rows.next_multiple_of(CODES));
+        self.lend_codes([columns, rows], most * columns)
+    }
+
+    /// The buffer that rows are gathered in, as codes.
+    fn gathered_buffer(&self, rows: usize, columns: usize) -> Result<UserBuffer<e4m3>, Error> {
+        let whole = self.each(rows) * self.rank().world() as usize;
+        let all = self.userbuffers.gathered([whole, columns])?;
+        all.reinterpret([whole, columns])
+    }
+
+    /// Quantises this rank's rows where all are gathered.
+    pub(super) fn gathered_codes(
+        &self,
+        fp8: &Fp8,
+        rows: usize,
+        source: &dyn Source,
+        saved: &mut Saved,
+    ) -> Result<Operand, Error> {
+        let x = self.whole(rows, source)?;
+        if fp8.in_blocks {
+            return self.chunk_in_blocks(&fp8.input, rows, &x);
+        }
+        let all = self.gathered_buffer(rows, self.sides[1])?;
+        let (coded, scale) = self.chunk_of(&fp8.input, rows, &x, &all)?;
+        if !self.config.frozen && !self.config.keep_gathered {
+            let [most, _] = self.userbuffers.shape();
+            let most = self.each(most) * self.sides[1];
+            let codes = self.lend_codes(x.shape(), most)?;
+            if !x.is_empty() {
+                let own = self.rank().chunk(self.rank().rank(), rows);
+                all.rows(own)?.copy_to(&codes)?;
+            }
+            saved.kept = Some(Kept::Chunk {
+                codes,
+                scale: self.scale_of(&scale)?,
+            });
+        }
+        Ok(Operand::coded(coded, Lending::of([], [scale])))
+    }
+
+    /// Quantises this rank's chunk into the buffer of all, whose one scale all ranks have.
+    fn chunk_of(
+        &self,
+        cast: &Cast,
+        rows: usize,
+        x: &Tensor<bf16>,
+        all: &UserBuffer<e4m3>,
+    ) -> Result<(Coded, Lent<f32>), Error> {
+        let (rank, shared) = (self.rank(), self.userbuffers.fp8()?);
+        let scale = self.lend_scale()?;
+        let own = all.rows(rank.chunk(rank.rank(), rows))?;
+        let mut own = Coded::all(cast.to(), &own, &scale)?;
+        cast.launch(rank, shared, x, (&mut own, None), true)?;
+        Ok((Coded::all(cast.to(), all, &scale)?, scale))
+    }
+
+    /// A copy of a scale, which later steps leave as it is.
+    fn scale_of(&self, scale: &Tensor<f32>) -> Result<Lent<f32>, Error> {
+        let copy = self.lend_scale()?;
+        copy.copy_from(scale)?;
+        Ok(copy)
+    }
+
+    /// Quantises rows that this rank has for itself, and keeps the transposed copy for the weight's gradient.
+    pub(super) fn own_codes(
+        &self,
+        fp8: &Fp8,
+        rows: usize,
+        source: &dyn Source,
+        saved: &mut Saved,
+    ) -> Result<Operand, Error> {
+        let x = self.whole(rows, source)?;
+        if fp8.in_blocks {
+            return self.rows_in_blocks(&fp8.input, &x);
+        }
+        let both = self.both(&fp8.input, &x, !self.config.frozen)?;
+        if let Some(codes) = both.turned {
+            saved.kept = Some(Kept::Turned {
+                codes,
+                scale: self.scale_of(&both.scale)?,
+            });
+        }
+        Ok(Operand::coded(
+            both.coded,
+            Lending::of([both.codes], [both.scale]),
+        ))
+    }
+
+    /// Codes of rows that this rank has all of, and of the transposed copy.
+    fn both(&self, cast: &Cast, x: &Tensor<bf16>, turned: bool) -> Result<Both, Error> {
+        let (rank, shared) = (self.rank(), self.userbuffers.fp8()?);
+        let [rows, columns] = x.shape();
+        let [most, _] = self.userbuffers.shape();
+        let codes = self.lend_codes([rows, columns], most * columns)?;
+        let scale = self.lend_scale()?;
+        let mut coded = Coded::own(cast.to(), &codes, &scale, ONE)?;
+        let turned = turned.then(|| self.lend_turned(rows, columns));
+        let turned = turned.transpose()?;
+        let mut copy = turned
+            .as_ref()
+            .map(|turned| Coded::own(cast.to(), turned, &scale, ONE))
+            .transpose()?;
+        cast.launch(rank, shared, x, (&mut coded, copy.as_mut()), false)?;
+        Ok(Both {
+            coded,
+            codes,
+            turned,
+            scale,
+        })
+    }
+
+    /// Codes of rows that were gathered, with tokens along their rows.
+    fn turned_of(&self, rows: usize, columns: usize) -> Result<Lent<e4m3>, Error> {
+        let mut turned = self.lend_turned(rows, columns)?;
+        let all = self.gathered_buffer(rows, columns)?;
+        let kernels = &self.userbuffers.fp8()?.kernels;
+        kernels.transpose([rows, columns], &all, &mut turned)?;
+        Ok(turned)
+    }
+
+    /// Keeps the gathered input, as the weight's gradient takes it.
+    pub(super) fn keep_turned(
+        &self,
+        rows: usize,
+        coded: &Coded,
+        saved: &mut Saved,
+    ) -> Result<(), Error> {
+        let Coded::AllE4M3(all) = coded else {
+            return Ok(());
+        };
+        saved.kept = Some(Kept::Turned {
+            codes: self.turned_of(rows, self.sides[1])?,
+            scale: self.scale_of(all.scales())?,
+        });
+        Ok(())
+    }
+
+    /// This rank's codes in the buffer that they are gathered in, once more.
+    pub(super) fn chunk_again(
+        &self,
+        rows: usize,
+        codes: &Tensor<e4m3>,
+        scale: &Tensor<f32>,
+    ) -> Result<Operand, Error> {
+        let all = self.gathered_buffer(rows, self.sides[1])?;
+        if !codes.is_empty() {
+            let own = self.rank().chunk(self.rank().rank(), rows);
+            all.rows(own)?.copy_from(codes)?;
+        }
+        let coded = Coded::AllE4M3(counterflow::QuantTensor::new(all, scale.clone(), ONE)?);
+        Ok(Operand::coded(coded, Lending::default()))
+    }
+
+    /// The input of the weight's gradient.
+    pub(super) fn turned_input(
+        &self,
+        saved: &Saved,
+        again: Option<Operand>,
+    ) -> Result<Operand, Error> {
+        let to = Fp8Type::E4M3;
+        match (&saved.kept, again) {
+            (Some(Kept::Turned { codes, scale }), _) => {
+                let coded = Coded::own(to, codes, scale, ONE)?;
+                Ok(Operand::coded(coded, Lending::default()))
+            }
+            (Some(Kept::Chunk { scale, .. }), Some(_)) => {
+                let codes = self.turned_of(saved.rows, self.sides[1])?;
+                let coded = Coded::own(to, &codes, scale, ONE)?;
+                Ok(Operand::coded(coded, Lending::of([codes], [])))
+            }
+            (Some(Kept::Chunk { .. }) | None, _) => Err(Error::Usage {
+                what: "a backward pass without the codes of its forward pass".into(),
+                legal: "give what this layer's forward pass gave back".into(),
+            }),
+        }
+    }
+
+    /// The codes of the output's gradient, and of its transposed copy.
+    pub(super) fn codes_of_gradient(
+        &self,
+        fp8: &Fp8,
+        rows: usize,
+        dy: &Tensor<bf16>,
+        gathers: bool,
+    ) -> Result<Gradient, Error> {
+        let cast = &fp8.gradient;
+        if fp8.in_blocks {
+            return self.gradient_in_blocks(cast, rows, dy, gathers);
+        }
+        if gathers {
+            let all = self.gathered_buffer(rows, self.sides[0])?;
+            let (coded, scale) = self.chunk_of(cast, rows, dy, &all)?;
+            return Ok(Gradient {
+                rows: Operand::coded(coded, Lending::of([], [scale])),
+                tokens: None,
+            });
+        }
+        let both = self.both(cast, dy, !self.config.frozen)?;
+        let on_side = |turned: Lent<e4m3>| {
+            let coded = Coded::own(cast.to(), &turned, &both.scale, ONE)?;
+            Ok::<_, Error>(Operand::coded(coded, Lending::of([turned], [])))
+        };
+        Ok(Gradient {
+            tokens: both.turned.map(on_side).transpose()?,
+            rows: Operand::coded(both.coded, Lending::of([both.codes], [both.scale])),
+        })
+    }
+
+    /// The gathered gradient of the output, with tokens along its rows.
+    pub(super) fn turned_gradient(
+        &self,
+        rows: usize,
+        gradient: &mut Gradient,
+    ) -> Result<(), Error> {
+        let (to, scale) = match &gradient.rows {
+            Operand::Coded {
+                coded: Coded::AllE4M3(all),
+                ..
+            } => (Fp8Type::E4M3, all.scales()),
+            Operand::Coded {
+                coded: Coded::AllE5M2(all),
+                ..
+            } => (Fp8Type::E5M2, all.scales()),
+            Operand::Own(_) | Operand::All(_) | Operand::Coded { .. } => return Ok(()),
+        };
+        let codes = self.turned_of(rows, self.sides[0])?;
+        let coded = Coded::own(to, &codes, scale, ONE)?;
+        gradient.tokens = Some(Operand::coded(coded, Lending::of([codes], [])));
+        Ok(())
+    }
+}
+
+/// Codes of a tensor and of its transposed copy.
+struct Both {
+    coded: Coded,
+    codes: Lent<e4m3>,
+    turned: Option<Lent<e4m3>>,
+    scale: Lent<f32>,
+}
