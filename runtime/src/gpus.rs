@@ -18,8 +18,10 @@ use counterflow_codegen::shape::Extent;
 use counterflow_codegen::trace::Recorded;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
@@ -488,20 +490,40 @@ fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(column).collect()
 }
 
-/// Rows of numbers as bytes, `pitch` apart, with poison between them.
+/// Rows of numbers as bytes, `pitch` apart, with poison between them. Cores share the rows.
 fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
-    let width = dtype.bytes() as usize;
-    let rows = values.len() / columns.max(1);
+    /// Numbers that are worth a thread: about half a millisecond.
+    const WORTH: usize = 1 << 16;
+    let (columns, pitch) = (columns.max(1), pitch.max(1));
+    let rows = values.len() / columns;
     let mut bytes = vec![POISON; rows * pitch];
-    for (row, line) in values
-        .chunks_exact(columns.max(1))
-        .zip(bytes.chunks_exact_mut(pitch.max(1)))
-    {
-        for (value, place) in row.iter().zip(line.chunks_exact_mut(width)) {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = (values.len() / WORTH).clamp(1, cores);
+    let part = rows.div_ceil(threads).max(1);
+    thread::scope(|scope| {
+        let parts = values.chunks(part * columns);
+        let mut parts = parts.zip(bytes.chunks_mut(part * pitch));
+        let first = parts.next();
+        for (values, bytes) in parts {
+            scope.spawn(move || write_rows(values, dtype, columns, (bytes, pitch)));
+        }
+        if let Some((values, bytes)) = first {
+            write_rows(values, dtype, columns, (bytes, pitch));
+        }
+    });
+    bytes
+}
+
+fn write_rows(values: &[f32], dtype: Dtype, columns: usize, (to, pitch): (&mut [u8], usize)) {
+    let lines = to.chunks_exact_mut(pitch);
+    for (row, line) in values.chunks_exact(columns).zip(lines) {
+        for (value, place) in row
+            .iter()
+            .zip(line.chunks_exact_mut(dtype.bytes() as usize))
+        {
             dtype.write(*value, place);
         }
     }
-    bytes
 }
 
 fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> {

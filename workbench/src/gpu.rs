@@ -21,7 +21,9 @@ pub(super) fn run(
 ) -> Result<Outcome, Error> {
     let kernel = &ready.kernel;
     let pipeline = verify::warps(kernel)?;
+    let start = Instant::now();
     let ranks = gpus::ranks(kernel.variant.world)?;
+    let opening = start.elapsed().as_secs_f64();
     let gpu = ranks[0].gpu().clone();
     gpu.cuda()?.must_be_hopper()?;
     let sharing = ranks
@@ -45,6 +47,7 @@ pub(super) fn run(
     let compiled = launch::compile(&compiler, &target::emit(&pipeline))?;
     let compiling = start.elapsed().as_secs_f64();
     bar.step();
+    let start = Instant::now();
     let launched = gpus::run(
         &ranks,
         &compiler,
@@ -53,6 +56,7 @@ pub(super) fn run(
         launches.clone(),
         request.seed,
     )?;
+    let running = start.elapsed().as_secs_f64();
     bar.step();
     drop(bar);
     let start = Instant::now();
@@ -104,7 +108,9 @@ pub(super) fn run(
     ));
     let good = compared::with(&results, console);
     console.say(format!(
-        "  the reference took {}",
+        "  opening GPUs took {}, inputs and launches {}, the reference {}",
+        render::seconds(opening),
+        render::seconds(running),
         render::seconds(comparing)
     ));
     console.say(format!(
@@ -123,7 +129,9 @@ pub(super) fn run(
             object["flop_per_second"] = rate.1.into();
             object
         }).collect::<Vec<_>>(),
+        "open_seconds": opening,
         "compile_seconds": compiling,
+        "run_seconds": running,
         "compare_seconds": comparing,
         "cached": compiled.cached == Cached::Hit,
         "host_seconds": launched.host.as_secs_f64(),
