@@ -48,6 +48,7 @@
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod attention;
+mod autocast;
 mod comm_overlap;
 mod cross_entropy;
 mod embedding;
@@ -69,12 +70,12 @@ pub use attention::{
     CoreAttention, MultiheadAttention, MultiheadAttentionConfig, MultiheadAttentionGradients,
     MultiheadAttentionParameters, MultiheadAttentionSaved, Rope,
 };
+pub use autocast::Autocast;
 pub use comm_overlap::{CommOverlap, CommOverlapP2P, Destination, Operand};
 pub use cross_entropy::VocabParallelCrossEntropy;
 pub use embedding::VocabParallelEmbedding;
 pub use fp8::{
-    AmaxComputeAlgo, Autocast, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Format,
-    Recipe,
+    AmaxComputeAlgo, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Format, Recipe,
 };
 pub use gradient_sum::GradientSum;
 pub use layer_norm_linear::{

@@ -252,9 +252,10 @@ impl Userbuffers {
         if rank.rank() == 0 {
             let mut told = Vec::new();
             for (mode, config) in &configs {
-                // What FP8 layers gather is always FP8.
-                let acts = |key| key == "fp8_buf" && *mode == QuantizationMode::Fp8;
-                told.extend(config.notices().into_iter().filter(|of| !acts(of.key)));
+                told.extend(match mode {
+                    QuantizationMode::None => config.notices(),
+                    QuantizationMode::Fp8 => config.notices_in_fp8(),
+                });
             }
             let mut each: Vec<String> = told.iter().map(ToString::to_string).collect();
             each.dedup();

@@ -102,7 +102,7 @@ impl Shared {
         }
         let mut told: Option<Vec<Told>> = None;
         for product in products {
-            let found = product_of(*product, settings)?.without_effect();
+            let found = product_of(*product, settings)?.without_effect(false);
             told = Some(match told {
                 // What acts in one of them acts.
                 Some(told) => told

@@ -13,5 +13,4 @@ pub(crate) use recipe::Role;
 pub use recipe::{
     AmaxComputeAlgo, DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Format, Recipe,
 };
-pub use scope::Autocast;
 pub(crate) use scope::Shared;

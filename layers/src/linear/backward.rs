@@ -1,7 +1,7 @@
 //! The backward pass.
 
+use super::casts::Fp8;
 use super::forward::take;
-use super::fp8::Fp8;
 use super::operand::Operand;
 use super::{Gradients, Linear, Parameters, Saved, Source, fits};
 use crate::overlap::Parallel;

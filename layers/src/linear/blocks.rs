@@ -1,7 +1,7 @@
 //! Codes with scales of blocks, which are those of rows in one direction alone: what a weight's gradient multiplies is quantised along
 //! tokens from the source, anew from each rank's first row on.
 
-use super::fp8::Fp8;
+use super::casts::Fp8;
 use super::operand::{Gradient, Lending, Operand};
 use super::source::Source;
 use super::{Linear, Saved};

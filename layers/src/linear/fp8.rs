@@ -1,117 +1,20 @@
 //! The codes of a layer's tensors.
 
+use super::casts::{Fp8, Kept};
 use super::operand::{Gradient, Lending, Operand};
 use super::source::Source;
 use super::{Linear, Saved};
-use crate::fp8::{Cast, Coded, Recipe, Role};
+use crate::fp8::{Cast, Coded};
 use crate::scratch::Lent;
 use crate::step::CODES;
-use crate::userbuffers::Userbuffers;
 use counterflow::op::Granularity;
 use counterflow::prelude::{bf16, e4m3};
 use counterflow::rule::Fp8 as Fp8Type;
 use counterflow::{Error, Tensor, UserBuffer};
-use std::sync::{Mutex, PoisonError};
-
-/// How a layer's tensors become codes, and those of its weight.
-#[derive(Debug)]
-pub(super) struct Fp8 {
-    in_blocks: bool,
-    input: Cast,
-    weight: Cast,
-    gradient: Cast,
-    held: Mutex<Weight>,
-}
-
-/// The codes of a weight, which microbatches share.
-#[derive(Debug)]
-struct Weight {
-    rows: Coded,
-    /// The transposed copy.
-    turned: Coded,
-    /// True if there are any yet.
-    is_there: bool,
-}
-
-/// What the forward pass keeps of its input.
-#[derive(Debug)]
-pub(super) enum Kept {
-    /// This rank's rows, to be gathered again.
-    Chunk { codes: Lent<e4m3>, scale: Lent<f32> },
-    /// All that the weight's gradient needs, with tokens along its rows.
-    Turned { codes: Lent<e4m3>, scale: Lent<f32> },
-}
 
 const ONE: Granularity = Granularity::PerTensor;
 
-impl Fp8 {
-    pub fn new(
-        userbuffers: &Userbuffers,
-        recipe: &Recipe,
-        [out, columns]: [usize; 2],
-    ) -> Result<Fp8, Error> {
-        let (rank, shared) = (userbuffers.rank(), userbuffers.fp8()?);
-        let cast = |role| Cast::new(shared, recipe, role);
-        let weight = cast(Role::Weight)?;
-        let granularity = recipe.quantiser(Role::Weight).granularity();
-        let coded = |shape: [usize; 2], scales: &Tensor<f32>| {
-            Coded::own(weight.to(), &rank.zeros(shape)?, scales, granularity)
-        };
-        let scales = rank.zeros(granularity.scales([out, columns]))?;
-        let of_turned = match granularity == ONE {
-            true => scales.clone(),
-            false => rank.zeros(granularity.scales([columns, out]))?,
-        };
-        Ok(Fp8 {
-            in_blocks: recipe.is_of_blocks(),
-            held: Mutex::new(Weight {
-                rows: coded([out, columns], &scales)?,
-                turned: coded([columns, out], &of_turned)?,
-                is_there: false,
-            }),
-            input: cast(Role::Input)?,
-            gradient: cast(Role::Gradient)?,
-            weight,
-        })
-    }
-
-    pub fn is_in_blocks(&self) -> bool {
-        self.in_blocks
-    }
-
-    pub fn input(&self) -> &Cast {
-        &self.input
-    }
-
-    pub fn gradient(&self) -> &Cast {
-        &self.gradient
-    }
-
-    pub fn weight_on_its_side(&self) -> Result<Operand, Error> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Operand::coded(held.turned.clone(), Lending::default()))
-    }
-}
-
 impl Linear {
-    /// The weight's codes: made now, or kept from the first microbatch.
-    pub(super) fn codes_of_weight(
-        &self,
-        fp8: &Fp8,
-        weight: &Tensor<bf16>,
-    ) -> Result<Operand, Error> {
-        let shared = self.userbuffers.fp8()?;
-        let first = shared.is_first_microbatch()?;
-        let mut held = fp8.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = &mut *held;
-        if first != Some(false) || !held.is_there {
-            let to = (&mut held.rows, Some(&mut held.turned));
-            fp8.weight.launch(self.rank(), shared, weight, to, false)?;
-            held.is_there = true;
-        }
-        Ok(Operand::coded(held.rows.clone(), Lending::default()))
-    }
-
     fn lend_codes(&self, shape: [usize; 2], most: usize) -> Result<Lent<e4m3>, Error> {
         self.userbuffers.lend_codes(shape, most)
     }
@@ -143,11 +46,11 @@ impl Linear {
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
         let x = self.whole(rows, source)?;
-        if fp8.in_blocks {
-            return self.chunk_in_blocks(&fp8.input, rows, &x);
+        if fp8.is_in_blocks() {
+            return self.chunk_in_blocks(fp8.input(), rows, &x);
         }
         let all = self.gathered_buffer(rows, self.sides[1])?;
-        let (coded, scale) = self.chunk_of(&fp8.input, rows, &x, &all)?;
+        let (coded, scale) = self.chunk_of(fp8.input(), rows, &x, &all)?;
         if !self.config.frozen && !self.config.keep_gathered {
             let [most, _] = self.userbuffers.shape();
             let most = self.each(most) * self.sides[1];
@@ -196,10 +99,10 @@ impl Linear {
         saved: &mut Saved,
     ) -> Result<Operand, Error> {
         let x = self.whole(rows, source)?;
-        if fp8.in_blocks {
-            return self.rows_in_blocks(&fp8.input, &x);
+        if fp8.is_in_blocks() {
+            return self.rows_in_blocks(fp8.input(), &x);
         }
-        let both = self.both(&fp8.input, &x, !self.config.frozen)?;
+        let both = self.both(fp8.input(), &x, !self.config.frozen)?;
         if let Some(codes) = both.turned {
             saved.kept = Some(Kept::Turned {
                 codes,
@@ -309,8 +212,8 @@ impl Linear {
         dy: &Tensor<bf16>,
         gathers: bool,
     ) -> Result<Gradient, Error> {
-        let cast = &fp8.gradient;
-        if fp8.in_blocks {
+        let cast = fp8.gradient();
+        if fp8.is_in_blocks() {
             return self.gradient_in_blocks(cast, rows, dy, gathers);
         }
         if gathers {

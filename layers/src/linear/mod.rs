@@ -2,6 +2,7 @@
 
 mod backward;
 mod blocks;
+mod casts;
 mod config;
 mod forward;
 mod fp8;
@@ -14,11 +15,11 @@ use crate::overlap::{Overlap, Parallel, Pass};
 use crate::scratch::Lent;
 use crate::step::{Built, Step, Wgrad};
 use crate::userbuffers::Userbuffers;
+use casts::{Fp8, Kept};
 pub use config::LinearConfig;
 use counterflow::op::Workspace;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Tensor};
-use fp8::{Fp8, Kept};
 use plan::Plan;
 pub(crate) use source::{Place, Source};
 use std::sync::Arc;

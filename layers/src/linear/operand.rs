@@ -2,7 +2,7 @@
 
 use super::Linear;
 use super::Saved;
-use super::fp8::{Fp8, Kept};
+use super::casts::{Fp8, Kept};
 use super::source::Source;
 use crate::fp8::Coded;
 use crate::overlap::Parallel;
@@ -213,7 +213,10 @@ impl Linear {
     /// The weight, as the product of the output takes it.
     pub(super) fn weight_operand(&self, weight: &Tensor<bf16>) -> Result<Operand, Error> {
         match &self.fp8 {
-            Some(fp8) => self.codes_of_weight(fp8, weight),
+            Some(fp8) => Ok(Operand::coded(
+                fp8.weight(&self.userbuffers, weight)?,
+                Lending::default(),
+            )),
             None => Ok(Operand::Own(weight.clone().into())),
         }
     }
@@ -221,7 +224,7 @@ impl Linear {
     /// And as the product of the input's gradient.
     pub(super) fn weight_on_its_side(&self, weight: &Tensor<bf16>) -> Result<Operand, Error> {
         match &self.fp8 {
-            Some(fp8) => fp8.weight_on_its_side(),
+            Some(fp8) => Ok(Operand::coded(fp8.weight_on_its_side(), Lending::default())),
             None => Ok(Operand::Own(weight.clone().into())),
         }
     }

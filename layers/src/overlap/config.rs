@@ -175,6 +175,15 @@ impl Config {
     /// Settings of users that have nothing to act on. [`Userbuffers::initialize`](crate::Userbuffers::initialize)
     /// logs them once.
     pub fn notices(&self) -> Vec<Notice> {
+        self.notices_of(false)
+    }
+
+    /// The same of products in FP8, where `fp8_buf` acts on what is gathered.
+    pub fn notices_in_fp8(&self) -> Vec<Notice> {
+        self.notices_of(true)
+    }
+
+    fn notices_of(&self, in_fp8: bool) -> Vec<Notice> {
         let each = self.products.iter();
         each.flat_map(|(name, given)| {
             // A free name's layer says what its product communicates.
@@ -184,7 +193,9 @@ impl Config {
             };
             let gemms = parallels.into_iter();
             let gemms = gemms.filter_map(|parallel| Gemm::new(name, parallel, given).ok());
-            let told = gemms.map(|gemm| gemm.without_effect()).min_by_key(Vec::len);
+            let told = gemms
+                .map(|gemm| gemm.without_effect(in_fp8))
+                .min_by_key(Vec::len);
             let notice = |(key, why)| Notice {
                 name: name.clone(),
                 key,

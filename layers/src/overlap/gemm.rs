@@ -238,7 +238,7 @@ impl Gemm {
     }
 
     /// The keys that were given and have nothing to act on, each with the reason.
-    pub(crate) fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
+    pub(crate) fn without_effect(&self, in_fp8: bool) -> Vec<(&'static str, &'static str)> {
         const ONE: &str = "communication and product are one kernel";
         const TILES: &str = "tiles are sent one by one, as they are computed";
         const STREAM: &str = "communication and product are one kernel, with the priority of the stream it is launched on";
@@ -283,7 +283,12 @@ impl Gemm {
             ),
             (
                 "fp8_buf",
-                (given.fp8_buf == Some(true)).then_some("products are not FP8"),
+                match (given.fp8_buf, in_fp8, self.comm) {
+                    (Some(true), false, _) => Some("products are not FP8"),
+                    (Some(true), true, Comm::ReduceScatter) => Some("sums travel in bf16"),
+                    // What is gathered is FP8.
+                    (Some(true), true, Comm::AllGather) | (Some(false) | None, ..) => None,
+                },
             ),
             ("comm_priority", given.comm_priority.map(|_| STREAM)),
             ("gemm_priority", given.gemm_priority.map(|_| STREAM)),

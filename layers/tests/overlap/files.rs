@@ -1,6 +1,6 @@
 //! Recipes load as they are, and mistakes are named with their lines.
 
-use counterflow_layers::overlap::{Config, GemmName, Method, Parallel, Settings};
+use counterflow_layers::overlap::{Config, GemmName, Method, Notice, Parallel, Settings};
 use std::path::Path;
 
 fn recipe(name: &str) -> Config {
@@ -184,6 +184,28 @@ fn what_has_nothing_to_act_on_is_told() {
     let keys: Vec<&str> = told.iter().map(|notice| notice.key).collect();
     let wanted = "use_ce pipeline_rs_overlap_first_gemm num_sm cga_size set_sm_margin num_splits num_max_streams atomic_gemm fp8_buf comm_priority gemm_priority";
     assert_eq!(keys.join(" "), wanted);
+}
+
+/// Sums travel in bf16, in layers of FP8, too.
+#[test]
+fn fp8_buf_acts_on_what_layers_of_fp8_gather_alone() {
+    let given = "qkv_fprop: {fp8_buf: 1}\nproj_fprop: {fp8_buf: 1}\nfc1_dgrad: {fp8_buf: 1}\nfc1_wgrad: {fp8_buf: 1}\nfc2_dgrad: {fp8_buf: 1}\nfc2_fprop: {fp8_buf: 0}\n";
+    let config = Config::from_yaml(given).expect("settings");
+    let named = |notices: Vec<Notice>| -> Vec<String> {
+        let of = notices.iter().filter(|notice| notice.key == "fp8_buf");
+        let mut names: Vec<_> = of.map(|notice| notice.name.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(named(config.notices_in_fp8()), ["fc1_wgrad", "proj_fprop"]);
+    let all = [
+        "fc1_dgrad",
+        "fc1_wgrad",
+        "fc2_dgrad",
+        "proj_fprop",
+        "qkv_fprop",
+    ];
+    assert_eq!(named(config.notices()), all);
 }
 
 /// Recipes in which one character was taken away, put in or changed.
