@@ -118,7 +118,6 @@ const KERNELS: [Kind; 31] = [
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::rs_ring, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
-    (schedules::gemm_rs_across, Bf16, (128, 64), Nt, NONE),
     (schedules::bulk_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_multicast, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar_multicast, Bf16, (128, 256), Nt, NONE),

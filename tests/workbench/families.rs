@@ -27,7 +27,7 @@ fn families_are_listed_with_their_candidates() {
         &told.out,
         &[
             "gemm_reduce_scatter",
-            "gemm_rs, gemm_rs_across, gemm+reduce_scatter",
+            "gemm_rs, gemm+reduce_scatter",
         ],
     );
     let json: Json = serde_json::from_str(&good(tell("list --json")).out).expect("an object");
