@@ -95,7 +95,7 @@ const ROWS: Knobs = scales(Scales::Rows, "-rows");
 const BLOCKS: Knobs = scales(Scales::Blocks1d2d, "-1d2d");
 
 /// The first of each kind.
-const KERNELS: [Kind; 31] = [
+const KERNELS: [Kind; 30] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
