@@ -42,10 +42,11 @@ __device__ __forceinline__ void send(u8* at, const Eight& x) {
                  "r"(inverted(x.words[1])), "r"(inverted(x.words[2])), "r"(inverted(x.words[3]))
                  : "memory");
 }
-__device__ __forceinline__ void look(Eight& x, const u8* at) {
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.words[0]), "=r"(x.words[1]), "=r"(x.words[2]), "=r"(x.words[3])
-                 : "l"(at)
+// Without a branch, which would let the compiler keep ranks' elements in memory to choose among them.
+__device__ __forceinline__ void look_if(bool peer, Eight& x, const u8* at) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(x.words[0]), "+r"(x.words[1]), "+r"(x.words[2]), "+r"(x.words[3])
+                 : "l"(at), "r"(static_cast<u32>(peer))
                  : "memory");
 }
 __device__ __forceinline__ u32 come(const Eight& x) {
@@ -57,29 +58,34 @@ __device__ __noinline__ bool gave_up(const Watch& watch, u32 peer, u32 row, u32 
     return gives_up(watch, 0, peer, row, seen, 4, start, looks);
 }
 
-// The same 8 elements of every rank: `of[me]` is there. After the time limit, or when it is told to, it takes what there is.
-__device__ __forceinline__ void receive(Eight (&of)[WORLD], const Slots& slots, u32 launch, u32 row, u64 at, const Watch& watch,
-                                        bool& gone) {
+// The same 8 elements of every rank, of which this rank's are `own`. After the time limit, or when it is told to, it takes what
+// there is.
+__device__ __forceinline__ void receive(Eight (&of)[WORLD], const Eight& own, const Slots& slots, u32 launch, u32 row, u64 at,
+                                        const Watch& watch, bool& gone) {
     u64 start = 0;
+#pragma unroll
+    for (u32 rank = 0; rank < WORLD; ++rank)
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) of[rank].words[i] = inverted(own.words[i]);
     for (u32 looks = 0;; ++looks) {
 #pragma unroll
         for (u32 peer = 0; peer < WORLD; ++peer)
-            if (peer != watch.rank) look(of[peer], rows_from(slots, watch.rank, peer, launch) + at);
+            look_if(peer != watch.rank, of[peer], rows_from(slots, watch.rank, peer, launch) + at);
         u32 absent = WORLD, seen = 4;
 #pragma unroll
         for (u32 peer = 0; peer < WORLD; ++peer)
-            if (peer != watch.rank && come(of[peer]) != 4) absent = peer, seen = come(of[peer]);
+            if (come(of[peer]) != 4) absent = peer, seen = come(of[peer]);
         if (absent == WORLD || gone) break;
         if (looks == 0) start = global_nanoseconds();
         if (looks % 64 == 63) gone = gave_up(watch, absent, row, seen, start, looks + 1);
     }
     jitter();
 #pragma unroll
-    for (u32 peer = 0; peer < WORLD; ++peer) {
-        if (peer == watch.rank) continue;
-        *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, peer, launch) + at) = make_uint4(0, 0, 0, 0);
+    for (u32 rank = 0; rank < WORLD; ++rank) {
+        if (rank != watch.rank)
+            *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, rank, launch) + at) = make_uint4(0, 0, 0, 0);
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) of[peer].words[i] = ~of[peer].words[i];
+        for (u32 i = 0; i < 4; ++i) of[rank].words[i] = ~of[rank].words[i];
     }
 }
 
@@ -156,10 +162,7 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
 #if WORLD > 1
             Eight own;
             own.load(x, at * 8);
-#pragma unroll
-            for (u32 peer = 0; peer < WORLD; ++peer)
-                if (peer == watch.rank) of[peer] = own;
-            receive(of, slots, launch, row, at * 16, watch, gone);
+            receive(of, own, slots, launch, row, at * 16, watch, gone);
 #else
             of[0].load(x, at * 8);
 #endif
@@ -183,7 +186,9 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
         }
         const float mean = __fdiv_rn(sum_of_cta(squares, turn), static_cast<float>(columns));
         const float factor = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, NORM_EPS)));
+#if OUT == GIVEN || OUT == EACH_ROW
         float most = 0.f;
+#endif
 #pragma unroll
         for (u32 i = 0; i < HELD; ++i) {
             const u32 eight = i * THREADS + threadIdx.x;
@@ -203,7 +208,9 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
             float own = 0.f;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) own = larger(own, fabsf(held[i][j]));
+#if OUT == GIVEN || OUT == EACH_ROW
             most = larger(most, own);
+#endif
 #if OUT == GIVEN
             if (eight < eights) store(y + first, held[i], *multiplier);
 #elif OUT == EACH_BLOCK
