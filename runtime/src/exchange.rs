@@ -229,3 +229,162 @@ impl Drop for Inner {
         retire::later(gpu, stream, self.named.take());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Graph, Stream};
+    use crate::emulated::{self, Machine};
+    use crate::op::Caller;
+    use counterflow_codegen::interp::open::{Awaited, Fault, Memory, Stepped};
+    use std::time::Duration;
+
+    /// Adds one to a cell of each peer, and waits until all peers have added to its own. Behind the cell is what had arrived
+    /// before this launch.
+    #[derive(Debug)]
+    struct Meets {
+        rank: u64,
+        world: u64,
+        slots: (u64, u64),
+    }
+
+    impl Meets {
+        fn cell(&self, rank: u64) -> u64 {
+            self.slots.0 + rank * self.slots.1
+        }
+    }
+
+    fn word(memory: &dyn Memory, at: u64) -> Result<u64, Fault> {
+        let bytes = memory.bytes(at, 8)?;
+        Ok(u64::from_le_bytes(std::array::from_fn(|i| bytes[i])))
+    }
+
+    impl Twin for Meets {
+        fn take(&self, step: u64, waits: bool, memory: &mut dyn Memory) -> Result<Stepped, Fault> {
+            let own = self.cell(self.rank);
+            if step < self.world {
+                let cell = self.cell(step);
+                if step != self.rank {
+                    let count = word(memory, cell)? + 1;
+                    memory.write(cell, &count.to_le_bytes())?;
+                }
+                return Ok(Stepped::Next);
+            }
+            let (seen, wanted) = (word(memory, own)?, word(memory, own + 8)? + self.world - 1);
+            if seen < wanted && waits {
+                let (what, index) = (1 - self.rank as u32 % 2, 7);
+                return Ok(Stepped::Waits(Awaited {
+                    what,
+                    index,
+                    seen,
+                    wanted,
+                }));
+            }
+            memory.write(own + 8, &wanted.to_le_bytes())?;
+            Ok(Stepped::Last)
+        }
+    }
+
+    fn ranks(world: u32, limit: Duration) -> Vec<Communicator> {
+        let machine = Machine::new(world as usize, 0, u64::MAX);
+        let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+        Communicator::of(gpus.collect(), Some(8 << 20), limit).expect("ranks")
+    }
+
+    fn built(rank: &Communicator) -> Result<Exchange, Error> {
+        rank.reserve(4 << 20)?;
+        let kernel = Kernel {
+            name: "meets",
+            about: "as all do".into(),
+            bytes: 16,
+        };
+        let before = rank.heap_use().used;
+        let (built, ()) = Exchange::build(rank, &kernel, || Ok(()))?;
+        let taken = rank.heap_use().used - before;
+        assert_eq!(kernel.workspace(rank.world()).heap, taken);
+        Ok(built)
+    }
+
+    #[allow(unsafe_code, reason = "a door")]
+    fn launch<'a>(
+        exchange: &'a Exchange,
+        on: impl Into<Caller<'a>>,
+        rows: u32,
+    ) -> Result<Pending, Error> {
+        let rank = exchange.rank();
+        let work = |running: &Running<'_>| {
+            let (first, stride) = exchange.slots().expect("several ranks");
+            let twin = Meets {
+                rank: rank.rank().into(),
+                world: rank.world().into(),
+                slots: (first.get(), stride),
+            };
+            exchange.run_twin(running, Arc::new(twin))
+        };
+        let step = rank.step(on);
+        // SAFETY: no kernel is launched.
+        unsafe { exchange.launch(step, (rows, 1), work) }
+    }
+
+    #[test]
+    fn a_rank_that_never_launches_is_named_and_the_rest_drains() {
+        let told = Communicator::each(&ranks(2, Duration::from_millis(300)), |rank| {
+            let exchange = built(rank)?;
+            if rank.rank() == 1 {
+                while rank.alive().is_ok() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return Ok(rank.alive().expect_err("it ended"));
+            }
+            launch(&exchange, rank, 3)?;
+            launch(&exchange, rank, 2)?;
+            Ok(rank.synchronize().expect_err("nobody comes"))
+        });
+        for error in told.unwrap_or_else(|error| panic!("{error}")) {
+            assert_eq!(error.kind(), "stalled", "{error}");
+            let text = error.to_string();
+            for part in ["rank 0 waited too long", "rows of rank 1", "meets"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn captured_launches_take_turns_with_others_and_differences_are_told() {
+        for world in [2, 3] {
+            let met = Communicator::each(&ranks(world, Duration::from_secs(60)), |rank| {
+                let exchange = built(rank)?;
+                let stream: Stream = rank.gpu().stream()?;
+                Graph::record(&stream)?;
+                let recorded = [3, 1].map(|rows| launch(&exchange, &stream, rows));
+                let graph = Graph::recorded(&stream)?;
+                for recorded in recorded {
+                    assert_eq!(recorded?.wait().expect_err("nothing runs").kind(), "usage");
+                }
+                let ours = rank.capture(|recording| launch(&exchange, recording, 5).map(drop))?;
+                for round in 0..20 {
+                    graph.launch(&stream)?;
+                    launch(&exchange, rank, 1 + round)?;
+                    launch(&exchange, &stream, 2)?;
+                    ours.launch(rank)?;
+                }
+                rank.synchronize()?;
+                let (first, stride) = exchange.slots().expect("several ranks");
+                let own = first.plus(u64::from(rank.rank()) * stride);
+                let cells: Vec<u64> = crate::driver::read(rank.own_stream(), own, 2)?;
+                rank.barrier()?;
+                Ok(cells)
+            });
+            let met = met.unwrap_or_else(|error| panic!("{error}"));
+            let each = 20 * 5 * (u64::from(world) - 1);
+            assert_eq!(met, vec![vec![each; 2]; world as usize]);
+        }
+        let told = Communicator::each(&ranks(2, Duration::from_secs(60)), |rank| {
+            let exchange = built(rank)?;
+            launch(&exchange, rank, 2 + rank.rank())?;
+            rank.synchronize()
+        });
+        let error = told.expect_err("they differ");
+        assert_eq!(error.kind(), "mismatch", "{error}");
+    }
+}

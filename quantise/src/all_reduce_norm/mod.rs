@@ -208,6 +208,8 @@ impl<'r> AllReduceNormBuilder<'r> {
             ("WORLD", self.rank.world().to_string()),
             ("THREADS", threads.to_string()),
             ("HELD", held.to_string()),
+            // Those of all ranks have 16 registers at once, or 4 for each rank.
+            ("BATCH", (4 / self.rank.world() as usize).clamp(1, held).to_string()),
             ("OUT", out.to_owned()),
             (
                 "NORM_EPS",

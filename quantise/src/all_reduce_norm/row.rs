@@ -2,18 +2,23 @@
 
 use half::bf16;
 
-/// Threads of a CTA at most.
+/// Threads of a CTA at most, where each has 8 elements of a row.
 const MOST_THREADS: usize = 768;
-/// Times that a thread may hold 8 elements of a row.
+/// Threads of a CTA at most, where each has more: they need more registers.
+const THREADS_OF_MORE: usize = 512;
+/// Times that a thread may have 8 elements of a row.
 const MOST_HELD: usize = 8;
 /// Elements of a row at most.
-pub(crate) const MOST_COLUMNS: usize = MOST_THREADS * MOST_HELD * 8;
+pub(crate) const MOST_COLUMNS: usize = THREADS_OF_MORE * MOST_HELD * 8;
 
 /// Threads of a CTA for rows of so many elements, and how many times a thread has 8 of them. They depend on nothing else, so a row
 /// has the same bits however many rows there are.
 pub(crate) fn threads(columns: usize) -> (usize, usize) {
     let eights = (columns / 8).max(1);
-    let held = eights.div_ceil(MOST_THREADS);
+    let held = match eights > MOST_THREADS {
+        true => eights.div_ceil(THREADS_OF_MORE),
+        false => 1,
+    };
     (eights.div_ceil(held).next_multiple_of(32), held)
 }
 

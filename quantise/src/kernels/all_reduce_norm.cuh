@@ -1,6 +1,6 @@
 // Rows of ranks added up, a residual added to them, normalised, and quantised if asked: a launch on every rank, in one shot. A CTA
-// writes its rows to every peer, then does each of them once the peers' have come. The text before says WORLD, THREADS, HELD, OUT
-// and NORM_EPS.
+// writes its rows to every peer, then does each of them once the peers' have come. The text before says WORLD, THREADS, HELD (how
+// many times a thread has 8 elements of a row), BATCH (how many of them it waits for at once), OUT and NORM_EPS.
 //
 // Data is its own signal. A word in memory that a peer writes is zero until it has come, since words travel inverted and none that
 // does is zero. The reader makes it zero again. So no fence and no flag stands between the ranks, and words may come in any order.
@@ -58,35 +58,50 @@ __device__ __noinline__ bool gave_up(const Watch& watch, u32 peer, u32 row, u32 
     return gives_up(watch, 0, peer, row, seen, 4, start, looks);
 }
 
-// The same 8 elements of every rank, of which this rank's are `own`. After the time limit, or when it is told to, it takes what
-// there is.
-__device__ __forceinline__ void receive(Eight (&of)[WORLD], const Eight& own, const Slots& slots, u32 launch, u32 row, u64 at,
-                                        const Watch& watch, bool& gone) {
+// 8 elements of a row: whether this thread has them, and where they are, counted in 16 bytes from the first row.
+struct Place {
+    bool there;
+    u64 at;
+};
+
+// The same elements of every rank, of which this rank's are `own`. After the time limit, or when it is told to, it takes what there
+// is.
+__device__ __forceinline__ void receive(Eight (&of)[BATCH][WORLD], const Eight (&own)[BATCH], const Place (&place)[BATCH],
+                                        const Slots& slots, u32 launch, u32 row, const Watch& watch, bool& gone) {
     u64 start = 0;
 #pragma unroll
-    for (u32 rank = 0; rank < WORLD; ++rank)
+    for (u32 b = 0; b < BATCH; ++b)
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) of[rank].words[i] = inverted(own.words[i]);
+        for (u32 rank = 0; rank < WORLD; ++rank)
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = inverted(own[b].words[i]);
     for (u32 looks = 0;; ++looks) {
-#pragma unroll
-        for (u32 peer = 0; peer < WORLD; ++peer)
-            look_if(peer != watch.rank, of[peer], rows_from(slots, watch.rank, peer, launch) + at);
         u32 absent = WORLD, seen = 4;
 #pragma unroll
-        for (u32 peer = 0; peer < WORLD; ++peer)
-            if (come(of[peer]) != 4) absent = peer, seen = come(of[peer]);
+        for (u32 b = 0; b < BATCH; ++b)
+#pragma unroll
+            for (u32 rank = 0; rank < WORLD; ++rank)
+                look_if(rank != watch.rank && place[b].there, of[b][rank],
+                        rows_from(slots, watch.rank, rank, launch) + place[b].at * 16);
+#pragma unroll
+        for (u32 b = 0; b < BATCH; ++b)
+#pragma unroll
+            for (u32 rank = 0; rank < WORLD; ++rank)
+                if (come(of[b][rank]) != 4) absent = rank, seen = come(of[b][rank]);
         if (absent == WORLD || gone) break;
         if (looks == 0) start = global_nanoseconds();
         if (looks % 64 == 63) gone = gave_up(watch, absent, row, seen, start, looks + 1);
     }
     jitter();
 #pragma unroll
-    for (u32 rank = 0; rank < WORLD; ++rank) {
-        if (rank != watch.rank)
-            *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, rank, launch) + at) = make_uint4(0, 0, 0, 0);
+    for (u32 b = 0; b < BATCH; ++b)
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) of[rank].words[i] = ~of[rank].words[i];
-    }
+        for (u32 rank = 0; rank < WORLD; ++rank) {
+            if (rank != watch.rank && place[b].there)
+                *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, rank, launch) + place[b].at * 16) = make_uint4(0, 0, 0, 0);
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = ~of[b][rank].words[i];
+        }
 }
 
 // Two numbers, rounded: the first one in the low half. Every NaN becomes the same.
@@ -151,38 +166,49 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
         Eight held[HELD];
         float squares = 0.f;
 #pragma unroll
-        for (u32 i = 0; i < HELD; ++i) {
-            held[i].clear();
-            const u32 eight = i * THREADS + threadIdx.x;
-            if (eight >= eights) continue;
-            const u64 at = u64(row) * eights + eight;
-            Eight of[WORLD];
-            uint4* const rest = static_cast<uint4*>(residual) + at;
-            const uint4 before = *rest;
-#if WORLD > 1
-            Eight own;
-            own.load(x, at * 8);
-            receive(of, own, slots, launch, row, at * 16, watch, gone);
-#else
-            of[0].load(x, at * 8);
-#endif
-            Eight added;
-            added.words[0] = before.x, added.words[1] = before.y, added.words[2] = before.z, added.words[3] = before.w;
+        for (u32 first = 0; first < HELD; first += BATCH) {
+            Place place[BATCH];
+            Eight own[BATCH], before[BATCH];
 #pragma unroll
-            for (u32 j = 0; j < 8; j += 2) {
-                float sums[2];
-#pragma unroll
-                for (u32 k = 0; k < 2; ++k) {
-                    sums[k] = of[0][j + k];
-#pragma unroll
-                    for (u32 rank = 1; rank < WORLD; ++rank) sums[k] = __fadd_rn(sums[k], of[rank][j + k]);
-                    sums[k] = __fadd_rn(sums[k], added[j + k]);
-                }
-                held[i].words[j / 2] = pair_of(sums[0], sums[1]);
+            for (u32 b = 0; b < BATCH; ++b) {
+                const u32 eight = (first + b) * THREADS + threadIdx.x;
+                place[b] = {first + b < HELD && eight < eights, u64(row) * eights + eight};
+                own[b].clear(), before[b].clear();
+                if (!place[b].there) continue;
+                own[b].load(x, place[b].at * 8);
+                // It is written below, so this is no load by which the compiler may take it for constant.
+                const uint4 four = static_cast<const uint4*>(residual)[place[b].at];
+                before[b].words[0] = four.x, before[b].words[1] = four.y, before[b].words[2] = four.z, before[b].words[3] = four.w;
             }
-            *rest = make_uint4(held[i].words[0], held[i].words[1], held[i].words[2], held[i].words[3]);
+#if WORLD > 1
+            Eight of[BATCH][WORLD];
+            receive(of, own, place, slots, launch, row, watch, gone);
+#endif
 #pragma unroll
-            for (u32 j = 0; j < 8; ++j) squares = __fadd_rn(squares, __fmul_rn(held[i][j], held[i][j]));
+            for (u32 b = 0; b < BATCH; ++b) {
+                if (first + b >= HELD) break;
+                Eight& sum = held[first + b];
+#pragma unroll
+                for (u32 j = 0; j < 8; j += 2) {
+                    float sums[2];
+#pragma unroll
+                    for (u32 k = 0; k < 2; ++k) {
+#if WORLD > 1
+                        sums[k] = of[b][0][j + k];
+#pragma unroll
+                        for (u32 rank = 1; rank < WORLD; ++rank) sums[k] = __fadd_rn(sums[k], of[b][rank][j + k]);
+#else
+                        sums[k] = own[b][j + k];
+#endif
+                        sums[k] = __fadd_rn(sums[k], before[b][j + k]);
+                    }
+                    sum.words[j / 2] = pair_of(sums[0], sums[1]);
+                }
+                if (place[b].there)
+                    static_cast<uint4*>(residual)[place[b].at] = make_uint4(sum.words[0], sum.words[1], sum.words[2], sum.words[3]);
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) squares = __fadd_rn(squares, __fmul_rn(sum[j], sum[j]));
+            }
         }
         const float mean = __fdiv_rn(sum_of_cta(squares, turn), static_cast<float>(columns));
         const float factor = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, NORM_EPS)));
