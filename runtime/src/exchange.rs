@@ -8,7 +8,7 @@ use crate::driver::Address;
 use crate::error::Error;
 use crate::group::{Allocation, Awaited, Entry, Named, Names, Needs, Placed, Scratch};
 use crate::held::HeapUse;
-use crate::op::{Running, Step, Workspace};
+use crate::op::{Running, Step, Together, Workspace};
 use crate::pending::Pending;
 use crate::retire;
 use counterflow_codegen::cuda::WATCH_BYTES;
@@ -162,7 +162,15 @@ impl Exchange {
         (rows, ctas): (u32, u32),
         work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Pending, Error> {
-        step.together(Some((self, rows, ctas)), work)
+        let together = Together {
+            rank: self.rank(),
+            name: &self.0.name,
+            entry: self.0.entry(rows),
+            slots: self.0.slots().map(|slots| &**slots),
+            ctas,
+            kept: self.0.clone(),
+        };
+        step.together(Some(together), work)
     }
 
     /// Runs the twin of the launch, on an emulated GPU.
@@ -185,38 +193,16 @@ impl Exchange {
             },
         })
     }
-
-    /// Name of the kernel.
-    pub(crate) fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Entry of a launch in the ledger. None of one rank, for which nobody waits.
-    pub(crate) fn entry(&self, rows: u32) -> Option<Entry> {
-        let Inner {
-            name,
-            identity,
-            placed,
-            ..
-        } = &*self.0;
-        let slots = self.0.slots()?;
-        let entry = Entry::new(name, placed.number, *identity, rows);
-        Some(entry.at("rows", slots.offset()))
-    }
-
-    /// Lets a launch of this rank find the heap's part cleared on every rank.
-    pub(crate) fn ready(&self) -> Result<(), Error> {
-        let slots = self.0.slots();
-        slots.map_or(Ok(()), |slots| slots.ready(self.rank().rank()))
-    }
-
-    /// Owner of all of it, for graphs.
-    pub(crate) fn kept(&self) -> Arc<dyn std::any::Any + Send + Sync> {
-        self.0.clone()
-    }
 }
 
 impl Inner {
+    /// Entry of a launch in the ledger. None of one rank, for which nobody waits.
+    fn entry(&self, rows: u32) -> Option<Entry> {
+        let slots = self.slots()?;
+        let entry = Entry::new(&self.name, self.placed.number, self.identity, rows);
+        Some(entry.at("rows", slots.offset()))
+    }
+
     fn slots(&self) -> Option<&Arc<Allocation>> {
         self.placed.scratch.first().map(|(slots, _)| slots)
     }

@@ -122,7 +122,10 @@ impl AllReduceNorm {
         let columns = residual.len();
         assert!(columns.is_multiple_of(8), "a row of {columns} elements");
         let mut rows = partials.iter().chain([&gamma]);
-        assert!(rows.all(|row| row.len() >= columns), "a row that is shorter");
+        assert!(
+            rows.all(|row| row.len() >= columns),
+            "a row that is shorter"
+        );
         row::row(partials, residual, gamma, eps)
     }
 }
@@ -209,7 +212,10 @@ impl<'r> AllReduceNormBuilder<'r> {
             ("THREADS", threads.to_string()),
             ("HELD", held.to_string()),
             // Those of all ranks have 16 registers at once, or 4 for each rank.
-            ("BATCH", (4 / self.rank.world() as usize).clamp(1, held).to_string()),
+            (
+                "BATCH",
+                (4 / self.rank.world() as usize).clamp(1, held).to_string(),
+            ),
             ("OUT", out.to_owned()),
             (
                 "NORM_EPS",
@@ -238,8 +244,10 @@ impl<'r> AllReduceNormBuilder<'r> {
                 "{rows} rows of {columns}, eps {:e}, {}{}",
                 self.eps,
                 recipe.as_deref().unwrap_or("bf16"),
-                self.recipe
-                    .map_or(String::new(), |recipe| format!(", eps of amaxes {:e}", recipe.rule.eps)),
+                self.recipe.map_or(String::new(), |recipe| format!(
+                    ", eps of amaxes {:e}",
+                    recipe.rule.eps
+                )),
             ),
             bytes: 2 * u64::from(self.rank.world() - 1) * each(rows, columns),
         }
@@ -281,7 +289,8 @@ impl<'r> AllReduceNormBuilder<'r> {
         if columns > MOST_COLUMNS {
             return Err(Error::TooLarge {
                 what: format!("{NAME} of rows of {columns} elements: a CTA holds {MOST_COLUMNS}"),
-                help: "sum and normalise longer rows by two kernels: `all_reduce`, then a norm".into(),
+                help: "sum and normalise longer rows by two kernels: `all_reduce`, then a norm"
+                    .into(),
             });
         }
         if let Some(recipe) = &self.recipe {
@@ -314,8 +323,9 @@ fn followed(recipe: &Recipe) -> Result<(), Error> {
         return refused("a rule with a finite eps of 0 or more");
     }
     match recipe.scaling {
-        Scaling::Delayed
-        | Scaling::Current(Granularity::PerRow | Granularity::Block1x128) => Ok(()),
+        Scaling::Delayed | Scaling::Current(Granularity::PerRow | Granularity::Block1x128) => {
+            Ok(())
+        }
         Scaling::Current(Granularity::PerTensor) => refused(
             "`Scaling::Delayed` with the number of the step before, or a scale for each row or 1×128: the amax of all rows is not known while the first are written",
         ),

@@ -7,7 +7,7 @@ const MOST_THREADS: usize = 768;
 /// Threads of a CTA at most, where each has more: they need more registers.
 const THREADS_OF_MORE: usize = 512;
 /// Times that a thread may have 8 elements of a row.
-const MOST_HELD: usize = 8;
+const MOST_HELD: usize = 6;
 /// Elements of a row at most.
 pub(crate) const MOST_COLUMNS: usize = THREADS_OF_MORE * MOST_HELD * 8;
 
@@ -45,7 +45,9 @@ fn squares(row: &[bf16]) -> f32 {
     let of_warp = |lanes: &[f32]| {
         let mut lanes = lanes.to_vec();
         for apart in [16, 8, 4, 2, 1] {
-            lanes = (0..32).map(|lane| lanes[lane] + lanes[lane ^ apart]).collect();
+            lanes = (0..32)
+                .map(|lane| lanes[lane] + lanes[lane ^ apart])
+                .collect();
         }
         lanes[0]
     };

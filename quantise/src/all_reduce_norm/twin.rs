@@ -84,7 +84,9 @@ impl Launched {
     fn send(&self, row: u64, launch: u32, memory: &mut dyn Memory) -> Result<(), Fault> {
         let first = row * self.row_bytes();
         let own = memory.bytes(self.at.x + first, self.row_bytes())?;
-        let sent: Vec<u8> = words(&own).flat_map(|word| inverted(word).to_le_bytes()).collect();
+        let sent: Vec<u8> = words(&own)
+            .flat_map(|word| inverted(word).to_le_bytes())
+            .collect();
         for peer in self.peers() {
             if let Some(rows) = self.rows_from(peer, self.rank, launch) {
                 memory.write(rows + first, &sent)?;
@@ -104,7 +106,10 @@ impl Launched {
         let first = row * self.row_bytes();
         let mut all = vec![Vec::new(); self.world as usize];
         all[self.rank as usize] = self.bf16s(self.at.x + first, memory)?;
-        let from = |peer| self.rows_from(self.rank, peer, launch).map(|rows| (peer, rows + first));
+        let from = |peer| {
+            self.rows_from(self.rank, peer, launch)
+                .map(|rows| (peer, rows + first))
+        };
         let places: Vec<(u64, u64)> = self.peers().filter_map(from).collect();
         for (peer, at) in &places {
             let bytes = memory.bytes(*at, self.row_bytes())?;
@@ -137,7 +142,9 @@ impl Launched {
         let values: Vec<f32> = y.iter().map(|y| y.to_f32()).collect();
         let matrix = Matrix::new(&values, [1, self.columns], recipe.from);
         let number = |at: u64, memory: &dyn Memory| -> Result<f32, Fault> {
-            Ok(f32::from_bits(words(&memory.bytes(at, 4)?).next().unwrap_or(0)))
+            Ok(f32::from_bits(
+                words(&memory.bytes(at, 4)?).next().unwrap_or(0),
+            ))
         };
         let pieces = match (recipe.scaling, self.at.multiplier) {
             (Scaling::Current(pieces), _) => pieces,
@@ -149,7 +156,9 @@ impl Launched {
                     return Ok(());
                 };
                 let held = number(at, memory)?;
-                let amax = values.iter().fold(held, |amax, value| amax.max(value.abs()));
+                let amax = values
+                    .iter()
+                    .fold(held, |amax, value| amax.max(value.abs()));
                 return memory.write(at, &amax.to_le_bytes());
             }
         };
@@ -184,7 +193,10 @@ impl Twin for Launched {
             Err(awaited) => return Ok(Stepped::Waits(awaited)),
         };
         let residual = self.at.residual + at * self.row_bytes();
-        let (before, gamma) = (self.bf16s(residual, memory)?, self.bf16s(self.at.gamma, memory)?);
+        let (before, gamma) = (
+            self.bf16s(residual, memory)?,
+            self.bf16s(self.at.gamma, memory)?,
+        );
         let partials: Vec<&[bf16]> = partials.iter().map(Vec::as_slice).collect();
         let [after, y] = row(&partials, &before, &gamma, self.eps);
         let after: Vec<u8> = after.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -26,7 +26,10 @@ fn kernels_of_the_suite() {
     let of_sums = of_sums
         .iter()
         .map(|text| (Source::new("sums", text), Target::Sm90a));
-    let norms = all_reduce_norm::texts();
+    let mut norms = all_reduce_norm::texts();
+    norms.extend(speed::norms());
+    norms.sort();
+    norms.dedup();
     let headers = AllReduceNormBuilder::headers();
     let of_norms = norms.iter().map(|text| {
         let source = Source::new("all_reduce_norm", text).with(&headers);

@@ -7,7 +7,7 @@ use crate::caller::{Caller, Place, captured, in_order};
 use crate::communicator::Communicator;
 use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
-use crate::exchange::Exchange;
+use crate::group::{Allocation, Entry};
 use crate::pending::Pending;
 use crate::recording::Keeps;
 use counterflow_codegen::dtype::Dtype;
@@ -127,6 +127,22 @@ pub struct Running<'a> {
     parts: Vec<(Part, Address)>,
 }
 
+/// A step whose kernel waits for the peers' kernels.
+#[derive(Debug)]
+pub(crate) struct Together<'a> {
+    /// The rank that it was built for.
+    pub rank: &'a Communicator,
+    pub name: &'a str,
+    /// Entry in the ledger. None of a world of one rank.
+    pub entry: Option<Entry>,
+    /// Its part of the heap, on every rank.
+    pub slots: Option<&'a Allocation>,
+    /// CTAs that run at once.
+    pub ctas: u32,
+    /// Owner of all of it, for graphs.
+    pub kept: Arc<dyn Any + Send + Sync>,
+}
+
 impl Communicator {
     /// Kernels of the program's own, in the order of a stream, of this rank's launches, or in a graph.
     ///
@@ -186,19 +202,18 @@ impl<'a> Step<'a> {
         self.together(None, work)
     }
 
-    /// As [`Step::launch`], of a kernel that waits for the peers' launches of it if there is an exchange, with its rows and
-    /// CTAs.
+    /// As [`Step::launch`], of a kernel that may wait for the peers' launches of it.
     pub(crate) fn together(
         self,
-        with: Option<(&Exchange, u32, u32)>,
+        with: Option<Together<'_>>,
         work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Pending, Error> {
         let rank = self.rank;
         rank.alive()?;
-        let Some((exchange, ..)) = with else {
+        let Some(together) = &with else {
             return self.enqueue(&Attempt::new(rank), None, work);
         };
-        if !exchange.rank().is(rank) {
+        if !together.rank.is(rank) {
             return Err(Error::Usage {
                 what: format!(
                     "a launch on rank {} of what another rank built",
@@ -207,16 +222,16 @@ impl<'a> Step<'a> {
                 legal: "each rank launches what it built".into(),
             });
         }
-        let now = !self.caller.records() && rank.world() > 1;
-        let attempt = Attempt::new(rank);
+        let now = !self.caller.records() && together.entry.is_some();
+        let (attempt, name) = (Attempt::new(rank), together.name);
         let launched = self.enqueue(&attempt, with, work);
-        attempt.told(now, exchange.name(), launched)
+        attempt.told(now, name, launched)
     }
 
     fn enqueue(
         self,
         attempt: &Attempt<'_>,
-        with: Option<(&Exchange, u32, u32)>,
+        with: Option<Together<'_>>,
         work: impl FnOnce(&Running<'_>) -> Result<(), Error>,
     ) -> Result<Pending, Error> {
         let Step {
@@ -225,8 +240,8 @@ impl<'a> Step<'a> {
             mut parts,
             mut kept,
         } = self;
-        let entry = with.and_then(|(exchange, rows, _)| exchange.entry(rows));
-        kept.extend(with.map(|(exchange, ..)| exchange.kept()));
+        let entry = with.as_ref().and_then(|together| together.entry);
+        kept.extend(with.as_ref().map(|together| together.kept.clone()));
         let rank = &Arc::new(rank.handle());
         let current = rank.gpu().current()?;
         let place = caller.place(rank, current)?;
@@ -272,8 +287,8 @@ impl<'a> Step<'a> {
             opened.push(open);
         }
         apart(&ranges)?;
-        if let Some((exchange, ..)) = with {
-            exchange.ready()?;
+        if let Some(slots) = with.as_ref().and_then(|together| together.slots) {
+            slots.ready(rank.rank())?;
             if records {
                 // Replays come after what was enqueued in the rank's stream for them.
                 drop(own.enter()?);
@@ -299,19 +314,19 @@ impl<'a> Step<'a> {
             let memory = opened.iter().filter_map(Open::kept);
             memory.chain(kept).for_each(|thing| recording.keep(thing));
             work(&running(recording.records_in()))?;
-            if let Some((_, _, ctas)) = with {
-                recording.add((entry, ctas), []);
+            if let Some(together) = &with {
+                recording.add((entry, together.ctas), []);
             }
             return Ok(Pending::recorded(rank));
         }
         let work = || {
-            let (Some(entry), Some((_, _, ctas))) = (entry, with) else {
+            let (Some(entry), Some(together)) = (entry, with) else {
                 // The program's own code may do whatever takes long.
                 return own.around(|| work(&running(own)));
             };
             let written = attempt.write(entry)?;
             let _entering = own.enter()?;
-            let _order = rank.order(current, written.launch..=written.launch, ctas)?;
+            let _order = rank.order(current, written.launch..=written.launch, together.ctas)?;
             attempt.compare(&written)?;
             work(&running(own))
         };
