@@ -1,36 +1,21 @@
 //! A launch of [`AllReduceNorm`]: its memory, checked, and its kernel or twin.
 #![allow(unsafe_code)]
 
+use super::op::AllReduceNorm;
+use super::row::threads;
+use super::text::{Loaded, NAME, each};
 use super::twin::{At, Launched};
-use super::{AllReduceNorm, AllReduceNormBuilder, NAME, each, threads};
 use crate::job::{Job, Order, Steps, Words};
 use crate::kernels::{Recipe, Scaling};
 use crate::plane::RowsLast;
 use counterflow_codegen::encoding::Granularity;
 use counterflow_codegen::rule::Fp8;
-use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
-use counterflow_runtime::jit::{Compiler, Source, Target};
+use counterflow_runtime::cuda::{Arguments, LaunchConfig};
 use counterflow_runtime::op::{Argument, Caller, Input, Output, Part, Running, ScaleUse};
-use counterflow_runtime::{Communicator, Error, Pending};
+use counterflow_runtime::{Error, Pending};
 use float8::{F8E4M3, F8E5M2};
 use half::bf16;
 use std::sync::Arc;
-
-/// The kernel on a GPU.
-#[derive(Clone, Debug)]
-pub(super) struct Loaded(Function);
-
-impl Loaded {
-    /// Compiles it, or takes it from the cache, and loads it.
-    pub fn load(rank: &Communicator, text: &str) -> Result<Loaded, Error> {
-        let gpu = rank.gpu().cuda()?;
-        gpu.must_be_hopper()?;
-        let headers = AllReduceNormBuilder::headers();
-        let source = Source::new(NAME, text).with(&headers);
-        let compiled = Compiler::find()?.compile(&source, Target::Sm90a)?;
-        Module::load(gpu, &compiled)?.function(NAME, 0).map(Loaded)
-    }
-}
 
 impl AllReduceNorm {
     /// A launch in the order of a stream, of the rank's launches, or in a graph. All ranks make the same ones, in one order.
