@@ -64,8 +64,8 @@ struct Place {
     u64 at;
 };
 
-// The same elements of every rank, of which this rank's are `own`. After the time limit, or when it is told to, it takes what there
-// is.
+// The same elements of every rank, of which this rank's are `own`: the first look does not wait for them. After the time limit, or
+// when it is told to, it takes what there is.
 __device__ __forceinline__ void receive(Eight (&of)[BATCH][WORLD], const Eight (&own)[BATCH], const Place (&place)[BATCH],
                                         const Slots& slots, u32 launch, u32 row, const Watch& watch, bool& gone) {
     u64 start = 0;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void receive(Eight (&of)[BATCH][WORLD], const Eight (
 #pragma unroll
         for (u32 rank = 0; rank < WORLD; ++rank)
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = inverted(own[b].words[i]);
+            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = ~0u;
     for (u32 looks = 0;; ++looks) {
         u32 absent = WORLD, seen = 4;
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void receive(Eight (&of)[BATCH][WORLD], const Eight (
             if (rank != watch.rank && place[b].there)
                 *reinterpret_cast<uint4*>(rows_from(slots, watch.rank, rank, launch) + place[b].at * 16) = make_uint4(0, 0, 0, 0);
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = ~of[b][rank].words[i];
+            for (u32 i = 0; i < 4; ++i) of[b][rank].words[i] = rank == watch.rank ? own[b].words[i] : ~of[b][rank].words[i];
         }
 }
 
@@ -162,6 +162,16 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
         }
     bool gone = false;
 #endif
+    // What does not depend on peers is under way while rows are awaited.
+#if HELD <= 2
+    Eight gammas[HELD];
+#pragma unroll
+    for (u32 i = 0; i < HELD; ++i)
+        if (i * THREADS + threadIdx.x < eights) gammas[i].load(gamma, u64(i * THREADS + threadIdx.x) * 8);
+#endif
+#if OUT == GIVEN
+    const float given = *multiplier;
+#endif
     for (u32 row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, ++turn) {
         Eight held[HELD];
         float squares = 0.f;
@@ -219,8 +229,12 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
         for (u32 i = 0; i < HELD; ++i) {
             const u32 eight = i * THREADS + threadIdx.x;
             if (eight < eights) {
+#if HELD <= 2
+                const Eight& gamma8 = gammas[i];
+#else
                 Eight gamma8;
                 gamma8.load(gamma, u64(eight) * 8);
+#endif
 #pragma unroll
                 for (u32 j = 0; j < 8; j += 2)
                     held[i].words[j / 2] = pair_of(__fmul_rn(__fmul_rn(held[i][j], factor), gamma8[j]),
@@ -238,7 +252,7 @@ all_reduce_norm(const __grid_constant__ Watch watch, const Slots slots, u32* lau
             most = larger(most, own);
 #endif
 #if OUT == GIVEN
-            if (eight < eights) store(y + first, held[i], *multiplier);
+            if (eight < eights) store(y + first, held[i], given);
 #elif OUT == EACH_BLOCK
             // A block of 128 columns is that of 16 threads next to each other.
 #pragma unroll
