@@ -125,6 +125,11 @@ impl Exchange {
         Ok((Exchange(Arc::new(inner)), loaded))
     }
 
+    /// Tells the other ranks, who come to build it, that this one cannot, and why. Gives the error.
+    pub fn refuse(rank: &Communicator, error: Error) -> Error {
+        rank.refuses(error)
+    }
+
     /// The rank.
     pub fn rank(&self) -> &Communicator {
         &self.0.rank

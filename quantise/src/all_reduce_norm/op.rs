@@ -159,7 +159,8 @@ impl<'r> AllReduceNormBuilder<'r> {
     /// holds, and where too little of the heap is reserved; [`Error::Mismatch`] if ranks build different ones;
     /// [`Error::Toolkit`] without a compiler; what the driver refuses.
     pub fn build(self) -> Result<AllReduceNorm, Error> {
-        let most = self.checked()?;
+        let checked = self.checked();
+        let most = checked.map_err(|error| Exchange::refuse(self.rank, error))?;
         let Self {
             rank, recipe, eps, ..
         } = self;

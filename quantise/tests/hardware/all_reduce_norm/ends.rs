@@ -70,15 +70,21 @@ fn ranks_that_launch_other_rows_or_leave_are_told() {
     let (kind, text) = told([Some(4), None]);
     assert_eq!(kind, "aborted", "{text}");
     assert!(text.contains("rank 1 ended early"), "{text}");
-    let all = fine(Communicator::emulated(2));
-    let built = Communicator::each(&all, |rank| {
-        rank.reserve(4 << 20)?;
-        let columns = [64, 72][rank.rank() as usize];
-        AllReduceNorm::of(rank).up_to(4, columns).build().map(drop)
-    });
-    let error = built.expect_err("they differ");
-    assert_eq!(error.kind(), "mismatch", "{error}");
-    assert!(error.to_string().contains("4 rows of 72"), "{error}");
+    for (columns, kind, text) in [
+        ([64, 72], "mismatch", "4 rows of 72"),
+        ([64, 12], "usage", "rows of 12 elements"),
+    ] {
+        let all = fine(Communicator::emulated(2));
+        let told = Communicator::each(&all, |rank| {
+            rank.reserve(4 << 20)?;
+            let norm = AllReduceNorm::of(rank).up_to(4, columns[rank.rank() as usize]);
+            Ok(norm.build().map(drop).expect_err("they differ"))
+        });
+        for error in fine(told) {
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
 }
 
 /// Each mistake is refused before anything is enqueued, and the launch may be made then.
