@@ -19,9 +19,10 @@ pub fn texts() -> Vec<String> {
     worlds.iter().map(text).collect()
 }
 
-/// The same for all rows, so that a row's result says which launches it was in.
-fn row_of(rank: u32) -> Vec<bf16> {
-    let number = |at: usize| ((at * 37 + rank as usize * 11) % 64) as f32 / 64.0 - 0.5;
+/// The same for all rows, so that a row's result says which launches it was in. Those of other launches differ: words that a
+/// launch before left would be seen.
+fn row_of(rank: u32, which: usize) -> Vec<bf16> {
+    let number = |at: usize| ((at * 37 + rank as usize * 11 + which * 23) % 64) as f32 / 64.0 - 0.5;
     (0..COLUMNS).map(|at| bf16::from_f32(number(at))).collect()
 }
 
@@ -30,7 +31,7 @@ fn bits(values: &[bf16]) -> Vec<u16> {
 }
 
 struct Operands {
-    x: Tensor<bf16>,
+    x: Vec<Tensor<bf16>>,
     gamma: Tensor<bf16>,
     residual: Tensor<bf16>,
     y: Tensor<bf16>,
@@ -40,9 +41,9 @@ fn launch(
     norm: &AllReduceNorm,
     on: Caller<'_>,
     of: &mut Operands,
-    rows: usize,
+    (which, rows): (usize, usize),
 ) -> Result<(), Error> {
-    let launch = norm.on(on).x(&of.x).gamma(&of.gamma);
+    let launch = norm.on(on).x(&of.x[which]).gamma(&of.gamma);
     let launch = launch.residual(&mut of.residual).y(&mut of.y);
     launch.rows(rows).launch().map(drop)
 }
@@ -60,53 +61,57 @@ fn ten_thousand_replays_of_captured_all_reduces_between_launches_of_other_rows()
             let norm = norm.build()?;
             let tensor = || rank.zeros::<bf16>([MOST, COLUMNS]);
             let mut of = Operands {
-                x: tensor()?,
+                x: (0..5).map(|_| tensor()).collect::<Result<_, _>>()?,
                 gamma: rank.zeros([COLUMNS])?,
                 residual: tensor()?,
                 y: tensor()?,
             };
-            of.x.write(&row_of(rank.rank()).repeat(MOST))?;
+            for (which, x) in of.x.iter().enumerate() {
+                x.write(&row_of(rank.rank(), which).repeat(MOST))?;
+            }
             of.gamma.write(&[bf16::ONE; COLUMNS])?;
             let stream = stream(rank)?;
             rank.synchronize()?;
             rank.barrier()?;
             let mut graphs = Vec::new();
-            for (rows, mode) in ROWS.into_iter().zip(MODES) {
-                let record = || launch(&norm, (&stream).into(), &mut of, rows);
-                graphs.push((captured(&stream, mode, record)?, rows));
+            for (launched, mode) in ROWS.into_iter().enumerate().zip(MODES) {
+                let record = || launch(&norm, (&stream).into(), &mut of, launched);
+                graphs.push(captured(&stream, mode, record)?);
                 rank.synchronize()?;
             }
             rank.barrier()?;
-            let given: Vec<_> = (0..rank.world()).map(row_of).collect();
-            let given: Vec<&[bf16]> = given.iter().map(Vec::as_slice).collect();
+            let of_ranks = |which| (0..rank.world()).map(move |rank| row_of(rank, which));
+            let given: Vec<Vec<_>> = (0..5).map(|which| of_ranks(which).collect()).collect();
             let gamma = [bf16::ONE; COLUMNS];
             let mut after = vec![[bf16::ZERO; COLUMNS].to_vec(); MOST];
             let mut normed = after.clone();
-            // Launches of each row since it began anew.
-            let mut counts = [0; MOST];
+            // Launches since the residual began anew.
+            let mut made = Vec::new();
             for round in 0..ROUNDS {
-                let (graph, rows) = &graphs[round % 3];
-                let others = [1 + round * 7 % MOST, 1 + round % 5];
-                replay(graph);
+                let others = [(3, 1 + round * 7 % MOST), (4, 1 + round % 5)];
+                replay(&graphs[round % 3]);
                 launch(&norm, (&stream).into(), &mut of, others[0])?;
-                replay(&graphs[2].0);
+                replay(&graphs[2]);
                 launch(&norm, rank.into(), &mut of, others[1])?;
-                replay(&graphs[0].0);
-                for rows in [*rows, others[0], 1, others[1], 6] {
-                    counts[..rows].iter_mut().for_each(|count| *count += 1);
-                }
+                replay(&graphs[0]);
+                let first = (round % 3, ROWS[round % 3]);
+                made.extend([first, others[0], (2, ROWS[2]), others[1], (0, ROWS[0])]);
                 if round % 20 != 19 && round + 1 != ROUNDS {
                     continue;
                 }
-                for (row, count) in counts.iter_mut().enumerate() {
-                    for _ in 0..std::mem::take(count) {
+                for (which, rows) in made.drain(..) {
+                    let given: Vec<&[bf16]> = given[which].iter().map(Vec::as_slice).collect();
+                    for row in 0..rows {
                         [after[row], normed[row]] =
                             AllReduceNorm::row(&given, &after[row], &gamma, EPS);
                     }
                 }
                 rank.synchronize()?;
-                assert_eq!(bits(&of.residual.read()?), bits(&after.concat()), "{round}");
-                assert_eq!(bits(&of.y.read()?), bits(&normed.concat()), "{round}");
+                let same = |got: &Tensor<bf16>, wanted: &[Vec<bf16>]| -> Result<bool, Error> {
+                    Ok(bits(&got.read()?) == bits(&wanted.concat()))
+                };
+                assert!(same(&of.residual, &after)?, "residual of round {round}");
+                assert!(same(&of.y, &normed)?, "y of round {round}");
                 after = vec![[bf16::ZERO; COLUMNS].to_vec(); MOST];
                 of.residual.fill(0)?;
             }
