@@ -156,8 +156,8 @@ impl Stream {
         self.submit(Work::Compare(compare))
     }
 
-    pub fn launch(&self, launch: Launch) -> Result<(), Error> {
-        self.submit(Work::Kernel(Box::new(launch)))
+    pub fn launch(&self, launch: Arc<Launch>) -> Result<(), Error> {
+        self.submit(Work::Kernel(launch))
     }
 
     /// Makes later work of this stream wait for the event.

@@ -5,6 +5,7 @@ use super::compare::Compare;
 use super::watch::Watch;
 use crate::checked::Checked;
 use crate::plan::Plan;
+use std::sync::Arc;
 
 /// A stream of a [`Machine`](super::Machine).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,8 +68,8 @@ pub enum Work {
     After(Point),
     /// Ends an allocation.
     Free(u64),
-    /// Runs a kernel.
-    Kernel(Box<Launch>),
+    /// Runs a kernel. Launches that are alike are one.
+    Kernel(Arc<Launch>),
     /// Compares a launch with the peers'.
     Compare(Compare),
 }
