@@ -24,6 +24,8 @@ pub(crate) struct Own {
     latest: Latest,
     /// Graphs that the program captured with launches of the rank, while it may replay them.
     captures: AtomicUsize,
+    /// Recordings of graphs that have not ended.
+    recordings: AtomicUsize,
     /// Tensors that were allocated.
     allocated: AtomicU64,
 }
@@ -81,6 +83,7 @@ impl Own {
             limit,
             latest: Latest::default(),
             captures: AtomicUsize::new(0),
+            recordings: AtomicUsize::new(0),
             allocated: AtomicU64::new(0),
         }
     }
@@ -189,6 +192,21 @@ impl Own {
     /// A graph with a captured launch is gone.
     pub fn forgets(&self) {
         self.captures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A graph of the rank's launches is recorded until [`Own::recorded`].
+    pub fn records(&self) {
+        self.recordings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A recording has ended.
+    pub fn recorded(&self) {
+        self.recordings.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// True if a graph of the rank's launches is being recorded, or the program may replay one that it captured.
+    pub fn may_record_or_replay(&self) -> bool {
+        self.may_replay() || self.recordings.load(Ordering::Acquire) > 0
     }
 
     fn may_replay(&self) -> bool {
