@@ -112,7 +112,7 @@ impl Stream {
     }
 
     /// Launches a plan on an emulated GPU.
-    pub(crate) fn emulate(&self, launch: Launch) -> Result<(), Error> {
+    pub(crate) fn emulate(&self, launch: Arc<Launch>) -> Result<(), Error> {
         match &self.0 {
             Kind::Emulated(stream) => stream.launch(launch),
             Kind::Cuda(_) => Err(Error::Usage {

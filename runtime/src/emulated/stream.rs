@@ -158,8 +158,8 @@ impl Stream {
         self.submit(Work::Compare(compare))
     }
 
-    pub fn launch(&self, launch: Launch) -> Result<(), Error> {
-        self.submit(Work::Kernel(Box::new(launch)))
+    pub fn launch(&self, launch: Arc<Launch>) -> Result<(), Error> {
+        self.submit(Work::Kernel(launch))
     }
 
     pub fn twin(&self, launch: TwinLaunch) -> Result<(), Error> {

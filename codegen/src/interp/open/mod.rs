@@ -306,12 +306,13 @@ impl<M: Memory> Machine<M> {
         if ctas > *free && free < all {
             return false;
         }
-        if let Some(Work::Kernel(mut launch)) = lane.queue.pop_front() {
+        if let Some(Work::Kernel(launch)) = lane.queue.pop_front() {
+            let mut launch = Launch::clone(&launch);
             launch.ctas = ctas.min(*free);
             *free -= launch.ctas;
             let numbers = &mut self.numbers;
             let switch = Numbers::new(self.switch.draw());
-            let running = Running::new(*launch, switch, || 1 + numbers.below(3) as u32);
+            let running = Running::new(launch, switch, || 1 + numbers.below(3) as u32);
             // A launch may have nothing to do.
             if running.done() {
                 *free += running.launch.ctas;

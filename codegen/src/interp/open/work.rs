@@ -6,6 +6,7 @@ use super::twin::TwinLaunch;
 use super::watch::Watch;
 use crate::checked::Checked;
 use crate::plan::Plan;
+use std::sync::Arc;
 
 /// A stream of a [`Machine`](super::Machine).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,8 +69,8 @@ pub enum Work {
     After(Point),
     /// Ends an allocation.
     Free(u64),
-    /// Runs a kernel.
-    Kernel(Box<Launch>),
+    /// Runs a kernel. Launches that are alike are one.
+    Kernel(Arc<Launch>),
     /// Compares a launch with the peers'.
     Compare(Compare),
     /// Runs the twin of a kernel.
