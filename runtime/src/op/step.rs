@@ -326,8 +326,8 @@ impl<'a> Step<'a> {
             };
             let written = attempt.write(entry)?;
             let _entering = own.enter()?;
-            let _order = rank.order(current, written.launch..=written.launch, together.ctas)?;
-            attempt.compare(&written)?;
+            let _order = rank.order(current, written..=written, together.ctas)?;
+            attempt.compare(written, &entry)?;
             work(&running(own))
         };
         let done = in_order(rank, current, (passage, lenders), outside, &theirs, work)?;
