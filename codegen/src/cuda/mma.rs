@@ -66,7 +66,7 @@ impl Text<'_> {
             let bytes = self.array_bytes(ring, part);
             format!(
                 "{name}s = {name}_tile + {}.index * ({bytes} >> 4)",
-                ring.name
+                ring.of.name()
             )
         };
         let new = [x, w].into_iter().filter(|part| !known.contains(part));

@@ -192,7 +192,7 @@ impl Text<'_> {
                 }
             }
             Node::Await { barrier, phase } => {
-                let name = self.pipeline.ring(barrier.ring).name;
+                let name = self.pipeline.ring(barrier.ring).of.name();
                 let flip = match phase {
                     Phase::ThisPhase => "",
                     Phase::PreviousPhase => " ^ 1",
@@ -207,14 +207,14 @@ impl Text<'_> {
                 self.probe_full(*barrier == barrier.ring.full());
             }
             Node::TestWait { ring } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 let at = self.barrier(ring.full(), Slot::Current);
                 self.line(format!(
                     "{name}.over = {at}.test({name}.phase);  // meanwhile the last sums are added"
                 ));
             }
             Node::AwaitTested { ring } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 let (at, role) = (
                     self.barrier(ring.full(), Slot::Current),
                     self.role.to_uppercase(),
@@ -243,7 +243,7 @@ impl Text<'_> {
                 }
             }
             Node::Advance { ring, keep } => {
-                let name = self.pipeline.ring(*ring).name;
+                let name = self.pipeline.ring(*ring).of.name();
                 if *keep {
                     self.line(format!("previous = {name}.index;"));
                 }
@@ -251,7 +251,7 @@ impl Text<'_> {
             }
             Node::Ahead { ring, body } => self.run_ahead(*ring, body),
             Node::Skip { ring, by } => {
-                let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
+                let (name, by) = (self.pipeline.ring(*ring).of.name(), self.expr(by));
                 self.line(format!(
                     "{name}.advance({by});  // past the other consumer's tile"
                 ));

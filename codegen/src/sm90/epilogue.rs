@@ -18,8 +18,8 @@ use crate::program::{TensorId, Var};
 use crate::tiling::Product;
 use crate::value::{AccId, Value};
 use crate::warp::{
-    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test, Whose,
-    identifier,
+    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, ReadInto, Slot, Source,
+    Test, Whose, identifier,
 };
 
 impl Walk<'_, '_> {
@@ -459,12 +459,12 @@ impl Walk<'_, '_> {
                     barrier: STAGES.full(),
                     phase: Phase::ThisPhase,
                 },
-                Node::Fragment(FragmentOp::AddToSum {
+                Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
-                    acc,
-                    name,
-                    dtype,
                     slot_part: self.tiling().input_place(0).0,
+                    index: 0.into(),
+                    dtype,
+                    into: ReadInto::Sum { acc, name },
                 }),
             ];
             body.extend(released());
@@ -487,11 +487,13 @@ impl Walk<'_, '_> {
                 let (slot_part, place) = self.tiling().input_place(index as u32);
                 nodes.push(Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
-                    acc: *acc,
-                    name: self.operand_name(*acc),
-                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
                     slot_part,
                     index: place.into(),
+                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
+                    into: ReadInto::Own {
+                        acc: *acc,
+                        name: self.operand_name(*acc),
+                    },
                 }));
             }
         }

@@ -33,7 +33,8 @@ pub(crate) fn factor(expr: &Expr, names: &impl Spelling) -> String {
 fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
     match expr {
         Expr::Const(value) => value.to_string(),
-        Expr::Symbol(name, _) | Expr::Var(name) => name.clone(),
+        Expr::Symbol(symbol, _) => symbol.name().into_owned(),
+        Expr::Var(name) => name.clone(),
         Expr::Field(field) => names.field(*field),
         Expr::Block => names.block().into(),
         Expr::Blocks => names.blocks().into(),

@@ -6,7 +6,7 @@ use counterflow_codegen::dtype::Dtype::{Bf16, E4M3};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::{Scales, Variant};
-use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, Test};
+use counterflow_codegen::warp::{Expr, Node, Pipeline, Scope, SlotKind, Test};
 use counterflow_codegen::{cuda, sm90, verify};
 
 fn gemm(tile: (u32, u32), cluster: (u32, u32)) -> Program {
@@ -85,7 +85,7 @@ fn broken(break_it: impl FnOnce(&mut Pipeline)) -> String {
 fn scales_that_others_might_overwrite() {
     // An arrival that orders no ordinary reads.
     insta::assert_snapshot!(broken(|pipeline| {
-        let stages = pipeline.rings.iter_mut().find(|ring| ring.name == "stage");
+        let stages = pipeline.rings.iter_mut().find(|ring| ring.of == SlotKind::Stage);
         let empty = stages.and_then(|ring| ring.empty.as_mut());
         let empty = empty.expect("a barrier of empty stages");
         assert_eq!(empty.scope, Scope::Own);

@@ -447,7 +447,7 @@ impl Simulator<'_> {
                         let own = sum.and_then(|sum| sum.own);
                         own.map_or(Vec::new(), |(own, _)| self.products_in(fragment, own))
                     }
-                    Source::Subtile | Source::Vector | Source::Scale | Source::Rows => Vec::new(),
+                    Source::Subtile | Source::Broadcast(_) => Vec::new(),
                 });
                 products.collect()
             }
