@@ -43,18 +43,12 @@ impl Walk<'_, '_> {
         sum.extend(products.iter().map(|(acc, _)| *acc));
         sum.sort();
         sum.dedup();
-        let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
-            OpKind::Store { value, .. } => self.b.kernel.values[usize::from(value.0)]
-                .folded(&sum)
-                .is_some(),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => true,
+        let folds = |leaf: &Leaf<'_>| {
+            let OpKind::Store { value, .. } = leaf.op.kind else {
+                return true;
+            };
+            let value = &self.b.kernel.values[usize::from(value.0)];
+            value.folded(&sum).is_some()
         };
         // A sum that this rank's own term is added to in its turn begins without the product. Otherwise stored tiles are added to
         // the accumulators of the only product, where every store has all of that sum.

@@ -145,15 +145,8 @@ impl Walk<'_, '_> {
 
 /// The plane of the scales that a store makes, if it does.
 pub(super) fn plane(kernel: &Kernel, leaf: &Leaf<'_>) -> Option<TensorId> {
-    match &leaf.op.kind {
-        OpKind::Store { dst, .. } => kernel.made_of(dst.buffer),
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Dot { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::If { .. } => None,
-    }
+    let OpKind::Store { dst, .. } = &leaf.op.kind else {
+        return None;
+    };
+    kernel.made_of(dst.buffer)
 }

@@ -82,17 +82,11 @@ impl Simulator<'_> {
             );
         }
         let Agent { fragment, who, .. } = &self.agents[index];
-        let own = |op: &OpKind| match op {
-            OpKind::Reduce { acc: of, own, .. } if *of == acc => *own,
-            OpKind::Reduce { .. }
-            | OpKind::Store { .. }
-            | OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let own = |op: &OpKind| {
+            let OpKind::Reduce { acc: of, own, .. } = op else {
+                return None;
+            };
+            own.filter(|_| *of == acc)
         };
         if !(0..POINTS).all(|point| self.is_value_at(point, &own, fragment, elements)) {
             return wrong("this rank's own term is another value");
@@ -295,16 +289,11 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
-        let stored = |op: &OpKind| match op {
-            OpKind::Store { dst, value, .. } => (dst.buffer == tensor).then_some(*value),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let stored = |op: &OpKind| {
+            let OpKind::Store { dst, value, .. } = op else {
+                return None;
+            };
+            (dst.buffer == tensor).then_some(*value)
         };
         (0..POINTS).all(|point| self.is_value_at(point, &stored, fragment, elements))
     }
@@ -316,16 +305,11 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
-        let measured = |op: &OpKind| match op {
-            OpKind::Store { amax, .. } => amax.filter(|amax| amax.to == tensor).map(|amax| amax.of),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
+        let measured = |op: &OpKind| {
+            let OpKind::Store { amax, .. } = op else {
+                return None;
+            };
+            amax.filter(|amax| amax.to == tensor).map(|amax| amax.of)
         };
         (0..POINTS).all(|point| self.is_value_at(point, &measured, fragment, elements))
     }
