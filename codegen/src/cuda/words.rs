@@ -13,9 +13,9 @@ pub(super) const ONCE: &str = "#pragma unroll 1";
 /// Owner of a map's tensor, and the number of its pieces.
 pub(super) fn view(view: View) -> &'static str {
     match view {
-        View::Flat => "mine, in one piece",
-        View::Chunks => "mine, a chunk a rank",
-        View::ColumnChunks => "mine, a chunk of columns a rank",
+        View::Flat => "own memory, one matrix",
+        View::Chunks => "own memory, a matrix for each rank's chunk",
+        View::ColumnChunks => "own memory, a matrix for each rank's chunk of columns",
         View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
         View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
         View::SharedSlotChunks => {

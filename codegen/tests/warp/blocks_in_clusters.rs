@@ -61,7 +61,7 @@ fn a_step_of_a_cluster() {
     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
     tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_M / CLUSTER>(smem_x[stage.index]
     tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
-    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step, 0, 0);
+    tma_load(smem_x_scale[stage.index], x_scale, full.at, t.row * TILE_M, step);
     tma_load(smem_w_scale[stage.index], w_scale, full.at, step / 4 * 4,
     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
     if (lane < CLUSTER) stage_empty[stage.index].arrive_on(lane);
